@@ -1,0 +1,51 @@
+# make run    compile, run and verify a real kernel, on the GPU if there is one, else in the emulator
+# make test   the test suite
+# make lint   ruff, mypy, import directions
+#
+# Each sets up .venv first, from nothing but Python 3.11 or newer; a second call finds it ready.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN ?= fused_l2norm 128 4096 100
+PYTEST_WORKERS ?= auto
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+INSTALL := $(BIN)/python -m pip install --quiet
+
+.PHONY: run test lint clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/.installed
+	$(BIN)/ptxkit run $(RUN)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; apt install python3 python3-venv, or make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is older than 3.11; make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(INSTALL) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.installed-lint: $(VENV)/.installed
+	$(INSTALL) --editable '.[test,lint]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

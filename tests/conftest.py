@@ -1,0 +1,47 @@
+"""The environment every test sees: no CUDA toolkit, no personal settings, a compile cache of the run's own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+TOOLKIT_PROGRAMS = {"nvcc", "ptxas", "nvlink", "fatbinary", "cuobjdump", "nvdisasm", "cicc", "cudafe++"}
+
+
+def _path_without_toolkit(path: str, scratch: Path) -> str:
+    """PATH with toolkit programs out of sight: a directory that holds one is replaced by links to its other programs."""
+    kept = []
+    for index, directory in enumerate(filter(None, path.split(os.pathsep))):
+        here = Path(directory)
+        if not here.is_dir() or "cuda" in directory.lower():
+            continue
+        if TOOLKIT_PROGRAMS.isdisjoint(entry.name for entry in here.iterdir()):
+            kept.append(directory)
+            continue
+        links = scratch / f"path{index}"
+        links.mkdir()
+        for entry in here.iterdir():
+            if entry.name not in TOOLKIT_PROGRAMS:
+                (links / entry.name).symlink_to(entry)
+        kept.append(str(links))
+    return os.pathsep.join(kept)
+
+
+def _prepare_environment() -> None:
+    """Done at import and once: pytest-xdist's workers inherit the environment of the process that starts them."""
+    if "PTXKIT_TEST_SCRATCH" in os.environ:
+        return
+    scratch = Path(tempfile.mkdtemp(prefix="ptxkit-tests-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    for name in list(os.environ):
+        if name.startswith(("CUDA_", "CUDATOOLKIT_", "NVCC_", "PTXKIT_")) and name != "CUDA_VISIBLE_DEVICES":
+            del os.environ[name]
+    os.environ["PTXKIT_TEST_SCRATCH"] = str(scratch)
+    os.environ["PTXKIT_CACHE_DIR"] = str(scratch / "cache")
+    os.environ["PATH"] = _path_without_toolkit(os.environ.get("PATH", os.defpath), scratch)
+
+
+_prepare_environment()
