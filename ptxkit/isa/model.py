@@ -1,8 +1,8 @@
 """PTX as immutable values: a Module holds Functions, a Function holds Instructions.
 
-The parser (:mod:`ptxkit.isa.parser`) resolves scopes: a register or label declared inside ``{ }`` gets a name that is unique
-in its function, so everything behind the parser sees one flat list of instructions and one flat set of names. The model knows
-nothing of execution.
+The parser (:mod:`ptxkit.isa.parser`) resolves scopes: a register or label declared inside ``{ }`` gets a name that is
+unique in its function, so everything behind the parser sees one flat list of instructions and one flat set of names.
+The model knows nothing of execution.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Vector:
 class Address:
     """``[base + offset]``; base None means an absolute immediate address, kept in ``offset``.
 
-    ``coordinates`` holds the second part of a tensor address, ``[tensorMap, {x, y}]``; ``extra`` anything after it
-    (im2col offsets, a tcgen05 immediate offset, ...). Empty otherwise.
+    ``coordinates`` holds the second part of a tensor address, ``[tensorMap, {x, y}]``; ``extra`` anything else,
+    flattened: im2col offsets ``[map, {x, y}, {i, j}]``, a sampler ``[tex, sampler, {x}]``. Empty otherwise.
     """
 
     base: Register | Symbol | None
@@ -140,8 +140,19 @@ class ParameterList:
         return "(" + ", ".join("_" if i is None else str(i) for i in self.items) + ")"
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """``r2.b0``, ``r3.h1``, ``r1.b3210``: bytes or half-words picked from a register by the video instructions."""
+
+    operand: Operand
+    part: str
+
+    def __str__(self) -> str:
+        return f"{self.operand}.{self.part}"
+
+
 Operand: TypeAlias = (
-    Register | SpecialRegister | Immediate | Symbol | Vector | Address | Negated | Pair | ParameterList
+    Register | SpecialRegister | Immediate | Symbol | Vector | Address | Negated | Pair | ParameterList | Selection
 )
 """A sink ``_`` standing alone is represented by None in ``Instruction.operands``."""
 
@@ -207,6 +218,7 @@ class Variable:
         linkage: ``"extern"``, ``"visible"``, ``"weak"``, ``"common"`` or ``""``.
         line: PTX line of the declaration.
         ptr: for kernel parameters, the ``.ptr`` attribute: (space or "", alignment), else None.
+        attributes: ``.attribute`` names without dot: ``"managed"``, ``"unified"``.
     """
 
     name: str
@@ -220,6 +232,7 @@ class Variable:
     linkage: str = ""
     line: int = 0
     ptr: tuple[str, int] | None = None
+    attributes: tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -245,8 +258,9 @@ class Function:
         labels: unique label name -> index into ``instructions`` (may equal their number: the end).
         branch_targets: ``.branchtargets`` / ``.calltargets`` lists by their label.
         prototypes: ``.callprototype`` by label: (number of returns, number of params, noreturn).
-        directives: ``.maxntid``, ``.reqntid``, ``.minnctapersm``, ``.maxnreg``, ``.reqnctapercluster``, ``.maxclusterrank``,
-            ``.explicitcluster``, ``.noreturn``, ``.pragma``... as name (without dot) -> integers or strings.
+        directives: ``.maxntid``, ``.reqntid``, ``.minnctapersm``, ``.maxnreg``, ``.reqnctapercluster``,
+            ``.maxclusterrank``, ``.explicitcluster``, ``.noreturn``, ``.pragma``... as name (without dot) -> integers
+            or strings.
         declared_only: a prototype with no body (``.extern .func``).
         line: PTX line of its header.
     """

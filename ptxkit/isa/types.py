@@ -62,6 +62,12 @@ TYPES: dict[str, PtxType] = {
         _type("e3m2x2", 16, "x", "u2"),
         _type("e2m1x2", 8, "x", "u1"),
         _type("ue8m0x2", 16, "x", "u2"),
+        _type("b128", 128, "b", "V16"),
+        *(_type(name, 64, "x", "u8") for name in ("texref", "samplerref", "surfref")),
     )
 }
-"""Every type ptxkit knows, by name. ``b128`` is not among them: it never is a lane of arithmetic."""
+"""Every type ptxkit knows, by name.
+
+``b128`` is bits without arithmetic: numpy has no 16-byte integer, so its lanes are opaque. ``texref``, ``samplerref``
+and ``surfref`` are handles.
+"""

@@ -1,0 +1,159 @@
+"""PTX text to tokens.
+
+A token is a plain string: one C-level ``findall`` makes them all, which is what keeps a megabyte of PTX affordable.
+What a token is follows from its first character, so no kind is stored; the line is stored because instructions carry
+it, and the column is found again only for an error message.
+
+An opcode with its modifiers, ``cp.async.bulk.tensor.2d.shared::cta.global``, is one token, as are ``%tid.x`` and
+``%v.x``. Inside a constant expression a modulus needs a space after it (``7 % 3``): ``%3`` is an identifier.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ptxkit.errors import PtxSyntaxError
+
+# PTX ISA, "Identifiers", "Integer Constants", "Floating-Point Constants". Ordered by how often each occurs.
+_TOKEN = re.compile(
+    r"""[ \t\r\f\v]*+(
+      \n
+    | [A-Za-z_$%][\w$]*(?:\.\w+(?:::\w+)*)*          # identifier or opcode, with its dotted parts
+    | [,;\[\]{}()@+:]
+    | 0[xXfFdDbB][0-9A-Za-z]*                        # hexadecimal, exact float, binary; a bad one is one bad token
+    | \d+\.?\d*(?:[eE][+-]?\d+)?\w* | \.\d+(?:[eE][+-]?\d+)?(?!\w)
+    | \.\w+(?:::\w+)*                                # directive, or an opcode part standing apart
+    | //[^\n]*
+    | /\*(?:[^*]|\*(?!/))*+\*/
+    | \#[^\n]*                                       # line marker left by a preprocessor
+    | "(?:[^"\\\n]|\\.)*+"
+    | <<|>>|<=|>=|==|!=|&&|\|\|
+    | \S
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+
+_SENTINELS = 4  # how far any rule looks ahead without asking whether the text has ended
+
+
+class Tokens:
+    """The tokens of one PTX text, and a position among them.
+
+    Attributes:
+        texts: the tokens; the last few are ``""``, which stands for the end of the text.
+        lines: the 1-based line of each.
+        i: index of the next token to read.
+    """
+
+    __slots__ = ("i", "lines", "path", "source", "texts")
+
+    def __init__(self, source: str, path: str = "<ptx>") -> None:
+        self.source = source
+        self.path = path
+        self.i = 0
+        texts: list[str] = []
+        lines: list[int] = []
+        line = 1
+        for text in _TOKEN.findall(source):
+            if text == "\n":
+                line += 1
+            elif text[0] == "/" and len(text) > 1:
+                line += text.count("\n")
+            elif text[0] != "#":
+                texts.append(text)
+                lines.append(line)
+        self.texts = texts + [""] * _SENTINELS
+        self.lines = lines + [line] * _SENTINELS
+
+    @property
+    def text(self) -> str:
+        """The next token, without taking it."""
+        return self.texts[self.i]
+
+    def take(self) -> str:
+        """Takes the next token, whatever it is."""
+        text = self.texts[self.i]
+        self.i += 1
+        return text
+
+    def skip(self, text: str) -> bool:
+        """Takes the next token if it is ``text``."""
+        if self.texts[self.i] == text:
+            self.i += 1
+            return True
+        return False
+
+    def expect(self, text: str, where: str = "") -> None:
+        """Takes ``text``, or raises PtxSyntaxError."""
+        if self.texts[self.i] != text:
+            raise self.expected(f"'{text}'{where and ' ' + where}")
+        self.i += 1
+
+    def take_identifier(self, what: str) -> str:
+        """Takes an identifier without dotted parts; ``what`` says in an error what it would have named."""
+        text = self.texts[self.i]
+        if not is_identifier(text) or "." in text:
+            raise self.expected(what)
+        self.i += 1
+        return text
+
+    def take_string(self) -> str:
+        """Takes a string literal and returns its content with escapes resolved."""
+        text = self.texts[self.i]
+        if len(text) < 2 or text[0] != '"':
+            raise self.expected("a string")
+        self.i += 1
+        return unescape(text)
+
+    def position(self, index: int) -> tuple[int, int]:
+        """1-based line and column of token ``index``."""
+        seen = -1
+        for match in _TOKEN.finditer(self.source):
+            text = match[1]
+            if text == "\n" or text[0] == "#" or (text[0] == "/" and len(text) > 1):
+                continue
+            seen += 1
+            if seen == index:
+                start = match.start(1)
+                return self.lines[index], start - self.source.rfind("\n", 0, start)
+        last = self.source[self.source.rfind("\n") + 1 :]
+        return self.lines[-1], len(last) + 1
+
+    def error(self, message: str, index: int | None = None) -> PtxSyntaxError:
+        """An error at token ``index`` (the next one by default); its log is the offending line with a caret below."""
+        line, column = self.position(self.i if index is None else index)
+        source_line = self.source.split("\n")[line - 1].rstrip("\r")
+        caret = "".join("\t" if c == "\t" else " " for c in source_line[: column - 1]) + "^"
+        return PtxSyntaxError(f"{self.path}:{line}:{column}: {message}", log=f"{source_line}\n{caret}")
+
+    def expected(self, what: str, index: int | None = None) -> PtxSyntaxError:
+        """An error that says what stands at token ``index`` and what should."""
+        text = self.texts[self.i if index is None else index]
+        found = f"'{text if len(text) <= 60 else text[:57] + '...'}'" if text else "the end of the text"
+        if text == '"':
+            found = "a string without its closing quote"
+        elif text == "/" and self.texts[(self.i if index is None else index) + 1] == "*":
+            found = "a comment without its closing */"
+        return self.error(f"found {found}, expected {what}", index)
+
+
+def is_identifier(text: str) -> bool:
+    """Whether a token is an identifier (or an opcode; both begin alike)."""
+    first = text[:1]
+    return first.isalpha() or (first in ("_", "$", "%") and len(text) > 1)
+
+
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
+
+
+def unescape(literal: str) -> str:
+    """The content of a string literal, quotes removed and C escapes resolved."""
+
+    def one(match: re.Match[str]) -> str:
+        code = match[1]
+        if code[0] == "x" and len(code) > 1:
+            return chr(int(code[1:], 16) & 0xFF)
+        return chr(int(code, 8) & 0xFF) if code[0] in "01234567" else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(one, literal[1:-1])
