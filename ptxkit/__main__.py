@@ -1,0 +1,5 @@
+"""``python -m ptxkit``."""
+
+from ptxkit.cli import main
+
+main()

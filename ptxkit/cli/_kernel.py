@@ -1,0 +1,54 @@
+"""Kernels on the command line: a registered name or the path of a description file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from ptxkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.workload import Workload
+
+
+def kernel_argument(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Completions for a kernel: registered names, and files once it looks like a path."""
+    if "/" in incomplete or incomplete.startswith("."):
+        return [CompletionItem(incomplete, type="file")]
+    from ptxkit.kernels import registry
+
+    return [CompletionItem(name) for name in registry.names() if name.startswith(incomplete)]
+
+
+def find_kernel(name: str) -> type[Workload]:
+    """The description called ``name``, or in the file ``name`` when that is a path to a ``.py`` file.
+
+    Raises:
+        UsageError: no such kernel or file, or the file describes none.
+    """
+    from ptxkit.kernels import registry
+
+    if "/" not in name and not name.endswith(".py"):
+        return registry.get(name)
+    path = Path(name)
+    if path.suffix != ".py":
+        raise UsageError(f"{name} is not a description; give the .py file beside it (ptxkit new NAME writes such a pair)")
+    if not path.is_file():
+        raise UsageError(f"there is no file {name}")
+    return registry.load_file(path)
+
+
+def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """``("THREADS=256",)`` -> ``{"THREADS": "256"}``; UsageError for anything else."""
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{option} takes NAME=VALUE, not {pair!r}")
+        if name in parsed:
+            raise UsageError(f"{option} {name} is given twice")
+        parsed[name] = value
+    return parsed

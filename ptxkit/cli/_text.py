@@ -1,0 +1,71 @@
+"""How the command line says things: quantities with units, tables, colours, suggestions."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the known word nearest to ``word``, or the empty string."""
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def quantity(value: float, unit: str = "") -> str:
+    """Three significant digits with an SI prefix: ``quantity(4194304, "B") == "4.19 MB"``."""
+    for scale, prefix in SI:
+        if abs(value) >= 0.9995 * scale:
+            return f"{value / scale:.3g} {prefix}{unit}".rstrip()
+    return f"{value:.3g} {unit}".rstrip()
+
+
+def count(value: float) -> str:
+    """A count, exact, its thousands set apart."""
+    return f"{int(value):,}"
+
+
+def table(rows: Sequence[Sequence[str]], headers: Sequence[str], *, left: int = 1) -> str:
+    """A plain table; the first ``left`` columns are text, the others end on the right."""
+    from tabulate import tabulate
+
+    align = ["left"] * left + ["right"] * (len(headers) - left)
+    return tabulate(rows, headers=headers, colalign=align if rows else None, disable_numparse=True, tablefmt="simple")
+
+
+def styled(text: str, **style: Any) -> str:
+    """Styled text; click drops the style where the output is not a terminal."""
+    return click.style(text, **style)
+
+
+def to_stderr(message: str, **style: Any) -> None:
+    """One message on stderr; a stderr that cannot be written is no reason to fail."""
+    color = False if os.environ.get("NO_COLOR") else None
+    try:
+        click.secho(message, err=True, color=color, **style)
+    except OSError:
+        return
+
+
+def print_json(value: Any) -> None:
+    """One JSON value alone on stdout; NaN and infinity, which JSON lacks, become null."""
+    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False), file=sys.stdout)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value

@@ -1,0 +1,35 @@
+"""``ptxkit cache``: the compiled images kept on disk."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def command() -> None:
+    """Show or empty the cache of compiled kernels."""
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def info(as_json: bool) -> None:
+    """Say where the cache is and what it holds."""
+    from dataclasses import asdict
+
+    from ptxkit.cli._text import count, print_json, quantity
+    from ptxkit.compiler.cache import default_cache
+
+    held = default_cache().info()
+    if as_json:
+        print_json({"schema": "ptxkit.cache/1", **{k: str(v) if k == "path" else v for k, v in asdict(held).items()}})
+        return
+    click.echo(f"{held.path}: {count(held.entries)} images, {quantity(held.bytes, 'B')} of {quantity(held.limit, 'B')}")
+
+
+@command.command()
+def clear() -> None:
+    """Delete every compiled image."""
+    from ptxkit.compiler.cache import default_cache
+
+    removed = default_cache().clear()
+    click.echo(f"removed {removed} images")

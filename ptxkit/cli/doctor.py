@@ -1,0 +1,223 @@
+"""``ptxkit doctor``: what is there, what is missing, and the one command that mends it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ptxkit.errors import PtxkitError, UnavailableError
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.image import Image
+
+PROBE = """
+extern "C" __global__ void probe(const float* x, float* y, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2.0f * x[i];
+}
+"""
+
+PIP = f"{sys.executable} -m pip install"
+
+PEERS = {  # package -> (what it is good for here, what installs it)
+    "torch": ("peer of the benchmarks", f"{PIP} torch"),
+    "triton": ("peer of the benchmarks", f"{PIP} triton"),
+    "cupy": ("peer of the benchmarks", f"{PIP} cupy-cuda13x"),
+    "nvidia-cutlass": ("CUTLASS GEMMs", f"{PIP} nvidia-cutlass==4.2.0.0"),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked at.
+        state: "ok", "missing" (ptxkit does not fully work here) or "absent" (optional).
+        detail: what was found.
+        mend: the command, or the deed, that changes a state other than ok.
+    """
+
+    name: str
+    state: str
+    detail: str
+    mend: str = ""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(as_json: bool) -> int:
+    """Say what is there, what is missing, and the one command that mends it.
+
+    Exits with 0 when kernels can be compiled and run in the emulator, whether or not there is a GPU.
+    """
+    from ptxkit.cli._text import print_json
+
+    checks = []
+    for check in all_checks():
+        checks.append(check)
+        if not as_json:
+            show(check)
+    broken = [c for c in checks if c.state == "missing"]
+    if as_json:
+        print_json({"schema": "ptxkit.doctor/1", "ok": not broken, "checks": [asdict(c) for c in checks]})
+    elif broken:
+        click.echo(f"\n{len(broken)} to mend: " + ", ".join(c.name for c in broken))
+    else:
+        click.echo("\nAll that is needed is there.")
+    return UnavailableError.exit_code if broken else 0
+
+
+def show(check: Check) -> None:
+    """Print one check, its mend on a line of its own."""
+    mark, color = {"ok": ("ok", "green"), "missing": ("MISSING", "red"), "absent": ("-", "yellow")}[check.state]
+    click.echo(f"{click.style(f'{mark:<8}', fg=color)} {check.name:<14} {check.detail}")
+    if check.mend:
+        click.echo(f"{'':<24}-> {check.mend}")
+
+
+def all_checks() -> Iterator[Check]:
+    """Every check, in the order of what depends on what."""
+    yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
+    yield attempt("kernels", f"{PIP} --force-reinstall ptxkit", kernels)
+    yield attempt("headers", f"{PIP} nvidia-cuda-runtime nvidia-cuda-crt 'nvidia-cuda-cccl<13.2'", headers)
+    images: list[Image] = []
+    yield attempt("nvrtc", f"{PIP} nvidia-cuda-nvrtc", lambda: compiler(images))
+    yield attempt("nvjitlink", f"{PIP} nvidia-nvjitlink", linker)
+    yield attempt("disassembler", f"{PIP} nvidia-cuda-nvdisasm nvidia-cuda-cuobjdump", disassembler)
+    if images:
+        yield attempt("emulator", "this is a bug in ptxkit", lambda: emulator(images[0]))
+    else:
+        yield Check("emulator", "missing", "has nothing to run before nvrtc works")
+    yield attempt("cache", "set PTXKIT_CACHE_DIR to a directory that you can write", cache)
+    yield attempt("gpu", "install NVIDIA's driver, or use the emulator", gpu, optional=True)
+    for package, (purpose, mend) in PEERS.items():
+        yield peer(package, purpose, mend)
+
+
+def attempt(name: str, mend: str, find: Callable[[], str], *, optional: bool = False) -> Check:
+    """The check whose detail is what ``find`` returns; an error that it raises is the detail of what is missing."""
+    try:
+        return Check(name, "ok", find())
+    except (PtxkitError, ImportError, OSError) as error:
+        return Check(name, "absent" if optional else "missing", str(error).split("\n", 1)[0], mend)
+
+
+def kernels() -> str:
+    """The bundled sources and descriptions."""
+    from ptxkit.compiler.paths import cu_dir
+    from ptxkit.kernels import registry
+
+    if not cu_dir().is_dir():
+        raise UnavailableError(f"{cu_dir()} is not there")
+    return f"{len(registry.names())} in {cu_dir()}"
+
+
+def headers() -> str:
+    """CUDA's own headers, for sources that include cuda_fp16.h and its like."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    where = find_nvidia_header_directory("cudart")
+    if where is None:
+        raise UnavailableError("cuda_fp16.h and the other CUDA headers are not found")
+    return str(where)
+
+
+def compiler(images: list[Image]) -> str:
+    """Compile the probe, without the cache; leaves the image in ``images``."""
+    from ptxkit.compiler.nvrtc import compile_source
+
+    start = time.perf_counter()
+    images.append(compile_source(PROBE, target="sm_90a", name="probe.cu", cache=False))
+    return f"{version('nvidia-cuda-nvrtc')}, compiled a kernel in {1e3 * (time.perf_counter() - start):.0f} ms"
+
+
+def linker() -> str:
+    """nvJitLink, which assembles PTX."""
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        load_nvidia_dynamic_lib("nvJitLink")
+    except DynamicLibNotFoundError:
+        raise UnavailableError("libnvJitLink is not found; .ptx files run in the emulator only") from None
+    return version("nvidia-nvjitlink")
+
+
+def disassembler() -> str:
+    """nvdisasm and cuobjdump."""
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    lost = [tool for tool in ("nvdisasm", "cuobjdump") if find_nvidia_binary_utility(tool) is None]
+    if lost:
+        raise UnavailableError(f"no {' and no '.join(lost)}")
+    return version("nvidia-cuda-nvdisasm")
+
+
+def emulator(image: Image) -> str:
+    """Run the probe in the emulator."""
+    return probe("emulator", image)
+
+
+def gpu() -> str:
+    """Run the probe on the GPU."""
+    from ptxkit.compiler.nvrtc import compile_source
+    from ptxkit.runtime.device import device
+
+    target = device("gpu").target
+    assert target is not None
+    return probe("gpu", compile_source(PROBE, target=target, name="probe.cu"))
+
+
+def probe(kind: str, image: Image) -> str:
+    """Double 1000 numbers on a device; says which device it was."""
+    import numpy as np
+
+    from ptxkit.runtime.device import device
+
+    there = device(kind)
+    x = np.arange(1000, dtype=np.float32)
+    given, doubled = there.upload(x), there.upload(np.zeros_like(x))
+    there.load(image)["probe"](given, doubled, np.int32(x.size), grid=8, block=128)
+    there.synchronize()
+    if not np.array_equal(doubled.numpy(), 2 * x):
+        raise UnavailableError(f"{there.name} computes a wrong result")
+    target = f" ({there.target.name})" if there.target else ""
+    return f"{there.name}{target}, ran a kernel and verified it"
+
+
+def cache() -> str:
+    """The compile cache, and whether it can be written."""
+    import tempfile
+
+    from ptxkit.cli._text import quantity
+    from ptxkit.compiler.cache import default_cache
+
+    held: Any = default_cache().info()
+    held.path.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=held.path):
+        pass
+    return f"{held.path}, {held.entries} images, {quantity(held.bytes, 'B')}"
+
+
+def peer(package: str, purpose: str, mend: str) -> Check:
+    """An optional package."""
+    from importlib.metadata import PackageNotFoundError
+
+    try:
+        return Check(package, "ok", version(package))
+    except PackageNotFoundError:
+        return Check(package, "absent", f"not installed ({purpose})", mend)
+
+
+def version(package: str) -> str:
+    """The installed version of a package."""
+    from importlib.metadata import version as installed
+
+    return installed(package)

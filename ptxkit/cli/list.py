@@ -1,0 +1,89 @@
+"""``ptxkit list``: the kernels that can be run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ptxkit.cli._kernel import kernel_argument
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.workload import Workload
+
+
+@click.command()
+@click.argument("kernels", nargs=-1, shell_complete=kernel_argument, metavar="[KERNEL]...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(kernels: tuple[str, ...], as_json: bool) -> None:
+    """Show kernels, their sizes with defaults, and their variants with what each requires.
+
+    KERNEL: only these; a name or a description file. Everything if left out.
+    """
+    from ptxkit.cli._kernel import find_kernel
+    from ptxkit.cli._text import print_json
+    from ptxkit.kernels import registry
+
+    described = [describe(find_kernel(name)) for name in (kernels or registry.names())]
+    if as_json:
+        print_json({"schema": "ptxkit.list/1", "kernels": described})
+        return
+    for index, kernel in enumerate(described):
+        if index:
+            click.echo()
+        click.echo(text(kernel))
+
+
+def describe(workload: type[Workload]) -> dict[str, Any]:
+    """A kernel as JSON values."""
+    made = workload()
+    return {
+        "name": workload.name,
+        "summary": summary(workload),
+        "source": workload.source,
+        "sizes": made.sizes,
+        "emulator_sizes": {**made.sizes, **workload.emulator_sizes},
+        "options": made.options,
+        "variants": [
+            {
+                "name": variant.name,
+                "summary": variant.description,
+                "requires": list(variant.requires),
+                "tile": {name: list(values) for name, values in variant.tile.items()},
+            }
+            for variant in workload.variants().values()
+        ],
+    }
+
+
+def summary(workload: type[Workload]) -> str:
+    """First line of the class's docstring or of its file's, without the kernel's name in front."""
+    import sys
+
+    documented = (workload.__doc__, getattr(sys.modules.get(workload.__module__), "__doc__", None))
+    for doc in documented:
+        if doc and not doc.startswith(f"{workload.__name__}("):  # what dataclass writes when there is none
+            line: str = doc.strip().split("\n", 1)[0].removesuffix(".")
+            return line.removeprefix(f"{workload.name}: ")
+    return ""
+
+
+def text(kernel: dict[str, Any]) -> str:
+    """A kernel as lines of text."""
+    from ptxkit.cli._text import styled, table
+
+    sizes = " ".join(f"{name.upper()}={value}" for name, value in kernel["sizes"].items())
+    lines = [f"{styled(kernel['name'], bold=True)}  {sizes}", f"  {kernel['summary']}"]
+    if kernel["options"]:
+        lines.append("  options: " + " ".join(f"{name}={value}" for name, value in kernel["options"].items()))
+    rows = [
+        [
+            variant["name"],
+            ", ".join(variant["requires"]) or "-",
+            " ".join(f"{name}={','.join(map(str, values))}" for name, values in variant["tile"].items()) or "-",
+            variant["summary"],
+        ]
+        for variant in kernel["variants"]
+    ]
+    lines += ["  " + line for line in table(rows, ["variant", "requires", "tile", ""], left=4).splitlines()]
+    return "\n".join(line.rstrip() for line in lines)

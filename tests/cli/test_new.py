@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from ptxkit import cli
+from ptxkit.cli import new
+
+
+def exit_of(*args):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(list(args))
+    return stopped.value.code
+
+
+def test_the_pair_runs_and_verifies_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("new", "my_saxpy") == 0
+    assert "ptxkit run ./my_saxpy.py" in capsys.readouterr().out
+    assert {p.name for p in tmp_path.iterdir()} == {"my_saxpy.py", "my_saxpy.cu"}
+    assert exit_of("run", "./my_saxpy.py", "1000", "--device", "emulator") == 0
+    assert "verified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["Abc", "1st", "a-b", "a b", "", "../x", "ä", "_x", "x__y", "a.py"])
+def test_a_name_that_is_no_identifier_is_refused(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("new", "--", name) == 2
+    assert "cannot name a kernel" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["int", "class", "template", "lambda", "main"])
+def test_a_keyword_of_either_language_is_refused(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("new", name) == 2
+    assert "keyword" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("existing", ["mine.py", "mine.cu"])
+def test_nothing_is_overwritten(existing, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / existing).write_text("precious")
+    assert exit_of("new", "mine") == 2
+    assert "exists already" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == [existing]
+    assert (tmp_path / existing).read_text() == "precious"
+
+
+def test_an_unwritable_place_is_one_line_and_leaves_nothing(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert exit_of("new", "mine", "--directory", str(tmp_path / "file" / "below")) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "file" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_half_a_pair_is_never_left(tmp_path):
+    first, second = tmp_path / "a.cu", tmp_path / "a.py"
+    with pytest.raises(TypeError):
+        new.write_pair({first: "kernel", second: None})
+    assert not list(tmp_path.iterdir())
