@@ -1,0 +1,97 @@
+// PTX ISA, "Parallel Synchronization and Communication Instructions": barrier, barrier.cluster, vote, redux, elect.
+#pragma once
+#include "guard.cuh"
+
+namespace ptxkit {
+
+constexpr unsigned all_lanes = 0xffffffff;
+
+// All threads of the CTA.
+__device__ __forceinline__ void barrier_sync() { asm volatile("barrier.sync 0;" ::: "memory"); }
+
+// `threads` threads of the CTA (whole warps) that name the same barrier, 0 to 15.
+__device__ __forceinline__ void barrier_sync(unsigned barrier, unsigned threads) {
+    asm volatile("barrier.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+}
+
+// barrier.cluster: every thread of every CTA of the cluster arrives once and waits once. What was written before
+// arrive.release is visible after wait.acquire. The aligned forms need all threads of a warp to execute them together.
+
+__device__ __forceinline__ void barrier_cluster_arrive_release() {
+#if PTXKIT_SM >= 90
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#else
+    PTXKIT_UNSUPPORTED("barrier.cluster.arrive", "sm_90");
+#endif
+}
+
+// Orders no memory: for "this CTA has started" and "this CTA needs nothing more".
+__device__ __forceinline__ void barrier_cluster_arrive_relaxed() {
+#if PTXKIT_SM >= 90
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#else
+    PTXKIT_UNSUPPORTED("barrier.cluster.arrive", "sm_90");
+#endif
+}
+
+__device__ __forceinline__ void barrier_cluster_wait_acquire() {
+#if PTXKIT_SM >= 90
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+    PTXKIT_UNSUPPORTED("barrier.cluster.wait", "sm_90");
+#endif
+}
+
+// vote.sync
+
+__device__ __forceinline__ bool vote_sync_any(unsigned members, bool value) {
+    unsigned result;
+    asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tvote.sync.any.pred q, p, %2;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+                 : "=r"(result) : "r"(static_cast<unsigned>(value)), "r"(members));
+    return result;
+}
+
+__device__ __forceinline__ unsigned vote_sync_ballot(unsigned members, bool value) {
+    unsigned result;
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %1, 0;\n\tvote.sync.ballot.b32 %0, p, %2;\n\t}"
+                 : "=r"(result) : "r"(static_cast<unsigned>(value)), "r"(members));
+    return result;
+}
+
+// redux.sync: one instruction instead of five shuffles, for 32-bit integers.
+
+__device__ __forceinline__ unsigned redux_sync_add(unsigned members, unsigned value) {
+#if PTXKIT_SM >= 80
+    unsigned result;
+    asm volatile("redux.sync.add.u32 %0, %1, %2;" : "=r"(result) : "r"(value), "r"(members));
+    return result;
+#else
+    PTXKIT_UNSUPPORTED("redux.sync", "sm_80");
+    return 0;
+#endif
+}
+
+__device__ __forceinline__ unsigned redux_sync_max(unsigned members, unsigned value) {
+#if PTXKIT_SM >= 80
+    unsigned result;
+    asm volatile("redux.sync.max.u32 %0, %1, %2;" : "=r"(result) : "r"(value), "r"(members));
+    return result;
+#else
+    PTXKIT_UNSUPPORTED("redux.sync", "sm_80");
+    return 0;
+#endif
+}
+
+// elect.sync: true for one lane of `members`, the same one each time.
+__device__ __forceinline__ bool elect_sync(unsigned members) {
+#if PTXKIT_SM >= 90
+    unsigned elected;
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, %1;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(elected) : "r"(members));
+    return elected;
+#else
+    PTXKIT_UNSUPPORTED("elect.sync", "sm_90");
+    return false;
+#endif
+}
+
+}  // namespace ptxkit
