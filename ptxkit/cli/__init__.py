@@ -51,7 +51,7 @@ class CommandFiles(click.Group):
         return super().resolve_command(ctx, args)
 
 
-EPILOG = """Shell completion: eval "$(_PTXKIT_COMPLETE=bash_source ptxkit)" in ~/.bashrc; zsh_source and fish_source likewise."""
+EPILOG = """Shell completion, in ~/.bashrc: eval "$(_PTXKIT_COMPLETE=bash_source ptxkit)"; zsh_source, fish_source likewise."""
 
 
 @click.command(cls=CommandFiles, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,6 +77,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _guarded(args: Sequence[str] | None) -> int:
+    stdout = sys.stdout
     try:
         result = cli.main(args, prog_name="ptxkit", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -91,10 +92,11 @@ def _guarded(args: Sequence[str] | None) -> int:
         return _complain("interrupted", INTERRUPTED)
     except MemoryError as error:
         return _complain(f"not enough memory on this machine: {error or 'try smaller sizes'}", 1)
-    except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # click turns it into exit code 1, our "wrong result"
-            return _output_failed(stop.__context__)
-        raise
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise  # shell completion
+        sys.stdout = stdout  # click replaces it on a broken pipe, and exits with 1, our "wrong result"
+        return _output_failed(BrokenPipeError(errno.EPIPE, "Broken pipe"))
     except OSError as error:
         if error.strerror is None:
             raise

@@ -35,7 +35,9 @@ def find_kernel(name: str) -> type[Workload]:
         return registry.get(name)
     path = Path(name)
     if path.suffix != ".py":
-        raise UsageError(f"{name} is not a description; give the .py file beside it (ptxkit new NAME writes such a pair)")
+        raise UsageError(
+            f"{name} is not a description; give the .py file beside it (ptxkit new NAME writes such a pair)"
+        )
     if not path.is_file():
         raise UsageError(f"there is no file {name}")
     return registry.load_file(path)

@@ -12,11 +12,13 @@ from ptxkit.errors import UsageError
 
 # Names that NAME.py and NAME.cu cannot both carry: C++ keywords and CUDA's own that are also good Python names.
 CPP_WORDS = frozenset(
-    "alignas alignof auto bool break case catch char concept const consteval constexpr continue decltype default delete do "
-    "double else enum explicit export extern false float for friend goto if inline int long main mutable namespace new "
-    "noexcept not nullptr operator or private protected public register requires return short signed sizeof static struct "
-    "switch template this throw true try typedef typeid typename union unsigned using virtual void volatile while "
-    "threadidx blockidx blockdim griddim warpsize".split()
+    """
+    alignas alignof auto bool break case catch char concept const consteval constexpr continue decltype default
+    delete do double else enum explicit export extern false float for friend goto if inline int long main mutable
+    namespace new noexcept not nullptr operator or private protected public register requires return short signed
+    sizeof static struct switch template this throw true try typedef typeid typename union unsigned using virtual
+    void volatile while threadidx blockidx blockdim griddim warpsize
+    """.split()
 )
 
 DESCRIPTION = '''"""{name}: y = a*x + y, one read of x and y and one write of y."""

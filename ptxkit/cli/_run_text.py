@@ -1,0 +1,157 @@
+"""The text of ``ptxkit run``: progress, the plan, the table."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ptxkit.cli._text import count, quantity, styled, table
+
+if TYPE_CHECKING:
+    from ptxkit.bench.run_report import RunReport, VariantReport
+    from ptxkit.kernels.launch import Work
+
+Row = list[str]
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A function that shows what is being done on one line of a terminal's stderr; the line is wiped at the end."""
+    shown = sys.stderr.isatty()
+
+    def say(what: str) -> None:
+        if shown:
+            click.echo(f"\r\x1b[K{what} ...", nl=False, err=True)
+
+    try:
+        yield say
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def report_text(report: RunReport) -> str:
+    """The header, a row a variant, and notes."""
+    counted = report.device_kind == "emulator"
+    headers, row = (COUNTED_HEADERS, counted_row) if counted else (TIMED_HEADERS, timed_row)
+    ran = [v for v in report.variants if v.skipped is None]
+    lines = [*header(report.kernel, report.sizes, report.device_name, report.target, report.work), ""]
+    if ran:
+        lines.append(table([row(report, v) for v in ran], headers))
+    notes = [f"{v.name}: skipped, {v.skipped}" for v in report.variants if v.skipped is not None]
+    notes += [f"{v.name}: compiled for {v.target}" for v in ran if v.target not in ("", report.target)]
+    if counted:
+        notes.append("Counts are exact, of PTX instructions; the emulator has no times.")
+        if report.iterations is not None:
+            notes.append("ITERATIONS do not apply to exact counts: every variant ran once.")
+    elif report.roof_gbs:
+        notes.append(
+            f"Roof: {report.roof_gbs:.0f} GB/s, a device-to-device copy measured in this run. Times with a cold L2."
+        )
+    return "\n".join([*lines, "", *notes])
+
+
+def header(kernel: str, sizes: Mapping[str, int], device: str, target: str, work: Work) -> list[str]:
+    """Which kernel, on what, and the least it must do."""
+    size_text = " ".join(f"{name}={value}" for name, value in sizes.items())
+    return [
+        f"{styled(kernel, bold=True)}  {size_text}  on {device} ({target})",
+        f"work: {quantity(work.flops, 'flop')}, {quantity(work.bytes, 'B')}, {work.intensity:.3g} flop/B",
+    ]
+
+
+def verdict(variant: VariantReport) -> Row:
+    """Launches, the verdict, and the error that it rests on."""
+    if variant.error is not None:
+        kinds = {4: "does not compile", 5: "fault"}
+        return [str(variant.launches or "-"), styled(kinds.get(variant.error.exit_code, "failed"), fg="red"), "-"]
+    word = styled("verified", fg="green") if variant.verified else styled("WRONG", fg="red")
+    error = variant.max_rel_error
+    return [str(variant.launches), word, "-" if error is None else f"{error:.2g}"]
+
+
+TIMED_HEADERS = ["variant", "launches", "", "max rel error", "time", "", "GB/s", "of roof", "speed-up", "flop/B"]
+
+
+def timed_row(report: RunReport, variant: VariantReport) -> Row:
+    """A variant with its time."""
+    row = [variant.name, *verdict(variant)]
+    if variant.time_us is None:
+        return row + ["-"] * 6
+    return [
+        *row,
+        time_text(variant.time_us.median),
+        f"± {100 * variant.time_us.relative_spread:.1f}%",
+        optional(variant.bandwidth_gbs, ".0f"),
+        optional(variant.roof_fraction, ".1%"),
+        optional(variant.speedup, ".2f", "x"),
+        f"{report.work.intensity:.3g}",
+    ]
+
+
+COUNTED_HEADERS = [
+    "variant",
+    "launches",
+    "",
+    "max rel error",
+    "instructions",
+    "loaded",
+    "stored",
+    "sectors",
+    "bank conflicts",
+    "flop/B",
+]
+
+
+def counted_row(report: RunReport, variant: VariantReport) -> Row:
+    """A variant with its counts; the intensity is that of what it really did."""
+    row = [variant.name, *verdict(variant)]
+    counters = variant.counters
+    if counters is None:
+        return row + ["-"] * 6
+    moved = counters.global_load_bytes + counters.global_store_bytes
+    return [
+        *row,
+        count(counters.instructions),
+        quantity(counters.global_load_bytes, "B"),
+        quantity(counters.global_store_bytes, "B"),
+        count(counters.global_load_sectors + counters.global_store_sectors),
+        count(counters.shared_bank_conflicts),
+        f"{counters.flops / moved:.3g}" if moved else "-",
+    ]
+
+
+def time_text(time_us: float) -> str:
+    """A time with four significant digits in the unit that suits it."""
+    return f"{time_us / 1000:.4g} ms" if time_us >= 1000 else f"{time_us:.4g} us"
+
+
+def optional(value: float | None, spec: str, unit: str = "") -> str:
+    """A formatted number, or a dash for none."""
+    return "-" if value is None else f"{value:{spec}}{unit}"
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """What a dry run would launch."""
+    device = plan["device"]
+    size_text = " ".join(f"{name}={value}" for name, value in plan["sizes"].items())
+    lines = [
+        f"{styled(plan['kernel'], bold=True)}  {size_text}  on {device['name']} ({device['target']})",
+        f"device memory: {quantity(plan['bytes_needed'], 'B')}",
+        "",
+    ]
+    for variant in plan["variants"]:
+        if variant["skipped"] is not None:
+            lines.append(f"{variant['name']}: skipped, {variant['skipped']}")
+            continue
+        about = " ".join(filter(None, [variant["tile"], f"for {variant['target']}"]))
+        lines.append(f"{variant['name']}: {about}")
+        for launch in variant["launches"]:
+            grid, block = ("x".join(map(str, launch[name])) for name in ("grid", "block"))
+            extra = "".join(f", {name} {launch[name]}" for name in ("shared_bytes", "cluster") if launch[name])
+            lines.append(f"  {launch['entry']} from {launch['source']}: grid {grid}, block {block}{extra}")
+    return "\n".join(lines)

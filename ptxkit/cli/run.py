@@ -1,0 +1,160 @@
+"""``ptxkit run``: a kernel's variants compiled, run, verified, and timed or counted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
+from ptxkit.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.bench.run_report import RunReport
+    from ptxkit.compiler.targets import Target
+    from ptxkit.kernels.workload import Workload
+
+
+@click.command(context_settings={"ignore_unknown_options": True})  # so that -5 reaches the sizes, to be refused there
+@click.argument("kernel", shell_complete=kernel_argument)
+@click.argument("numbers", nargs=-1, metavar="[SIZE]... [ITERATIONS]")
+@click.option(
+    "--variant", "variants", multiple=True, metavar="NAME", help="Only this variant; may be given several times."
+)
+@click.option(
+    "--device", "device_kind", type=click.Choice(["auto", "gpu", "emulator"]), default="auto", show_default=True
+)
+@click.option("--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
+@click.option(
+    "--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Hold a tile parameter, such as THREADS=256."
+)
+@click.option(
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel (ptxkit list)."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/1) alone on stdout.")
+@click.option("--dry-run", is_flag=True, help="Show what would be launched; compile and run nothing.")
+def command(
+    kernel: str,
+    numbers: tuple[str, ...],
+    variants: tuple[str, ...],
+    device_kind: str,
+    arch: str | None,
+    seed: int,
+    tiles: tuple[str, ...],
+    options: tuple[str, ...],
+    as_json: bool,
+    dry_run: bool,
+) -> int:
+    """Compile, run and verify KERNEL, and time it on a GPU or count what it does in the emulator.
+
+    KERNEL: a name from `ptxkit list`, or a description file such as ./mine.py. SIZE: the kernel's sizes, all of them or
+    none. ITERATIONS, after the sizes: how many timed samples; a short time budget if left out.
+
+    Exit codes: 0 verified, 1 wrong result, 2 usage, 3 no such device or target, 4 does not compile, 5 fault.
+    """
+    from ptxkit.cli import _run_text
+    from ptxkit.cli._text import print_json
+
+    refuse_options(numbers)
+    workload_class = find_kernel(kernel)
+    sizes, iterations = split_numbers(workload_class, numbers)
+    held_tile = parse_pairs(tiles, "--tile")
+    held_options = parse_pairs(options, "--option")
+    for name in variants:
+        workload_class.variant(name)
+    target = parse_arch(arch)
+
+    from ptxkit.bench.runner import Runner
+    from ptxkit.runtime.device import device as open_device
+
+    device = open_device(device_kind)
+    workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
+    runner = Runner(
+        workload, device, variants=variants, target=target, tile=held_tile, seed=seed, iterations=iterations
+    )
+    if dry_run:
+        plan = runner.plan()
+        print_json(plan) if as_json else click.echo(_run_text.plan_text(plan))
+        return 0
+    with stdout_set_aside(as_json), _run_text.progress() as say:
+        report = runner.run(say)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        click.echo(_run_text.report_text(report))
+    complain(report)
+    return report.exit_code
+
+
+def refuse_options(numbers: Sequence[str]) -> None:
+    """Unknown options come along with the numbers; only what looks like a number may stay."""
+    for word in numbers:
+        if word.startswith("-") and not word[1:2].isdigit():
+            known = [name for param in command.params if isinstance(param, click.Option) for name in param.opts]
+            from ptxkit.cli._text import nearest
+
+            raise click.UsageError(f"no such option {word!r}{nearest(word, known)}")
+
+
+def split_numbers(workload: type[Workload], numbers: Sequence[str]) -> tuple[Sequence[str], int | None]:
+    """The positional arguments as sizes and ITERATIONS, the integer beyond the kernel's sizes."""
+    names = workload.size_names()
+    if len(numbers) != len(names) + 1:
+        return numbers, None
+    last = numbers[-1]
+    try:
+        iterations = int(last)
+    except ValueError:
+        raise UsageError(f"ITERATIONS must be a whole number, not {last!r}") from None
+    if not 1 <= iterations <= 1_000_000:
+        raise UsageError(f"ITERATIONS must be between 1 and 1000000, not {last}")
+    return numbers[:-1], iterations
+
+
+def parse_arch(arch: str | None) -> Target | None:
+    """The target named by ``--arch``.
+
+    Raises:
+        UnavailableError: there is no such target; the message names near ones.
+    """
+    if arch is None:
+        return None
+    from ptxkit.compiler.targets import Target
+
+    try:
+        return Target.parse(arch)
+    except UsageError as error:
+        raise UnavailableError(str(error)) from None
+
+
+@contextlib.contextmanager
+def stdout_set_aside(wanted: bool) -> Iterator[None]:
+    """While a kernel runs, send what it prints to stderr: a GPU's printf writes to file descriptor 1, past sys.stdout."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def complain(report: RunReport) -> None:
+    """What went wrong, a line each, on stderr."""
+    from ptxkit.cli._text import to_stderr
+
+    for variant in report.variants:
+        if variant.error is not None:
+            to_stderr(f"error: {report.kernel} {variant.name}: {variant.error}", fg="red")
+        elif variant.verified is False:
+            to_stderr(f"error: {report.kernel} {variant.name}: wrong result: {variant.worst}", fg="red")
