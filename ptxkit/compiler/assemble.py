@@ -1,0 +1,172 @@
+"""Assembling PTX text with nvJitLink: a cubin for a GPU whose driver is older than the PTX, or none for the emulator."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ptxkit.compiler import toolkit
+from ptxkit.compiler.image import FunctionResources, Image, entry_names, shorten, without_comments
+from ptxkit.compiler.sources import read_source
+from ptxkit.compiler.targets import TARGETS, Target
+from ptxkit.errors import CompileError, PtxSyntaxError, UnavailableError
+
+
+@dataclass(frozen=True)
+class _Header:
+    """``.version`` and ``.target`` of a PTX text, with the lines they stand on."""
+
+    version: str
+    version_line: int
+    target: Target
+    target_line: int
+
+
+def assemble(
+    ptx: str | os.PathLike[str],
+    *,
+    target: Target | str | None = None,
+    name: str | None = None,
+    lineinfo: bool = True,
+    cache: bool = True,
+    cubin: bool = True,
+) -> Image:
+    """Assemble PTX for a target.
+
+    Args:
+        ptx: a path, or PTX text (a string with a newline or ``{`` in it).
+        target: what to assemble for; must be able to run the text's ``.target``. None takes that one.
+        name: what to call the text in messages.
+        lineinfo: keep PTX lines in the cubin.
+        cache: look in the disk cache, and write to it.
+        cubin: False leaves the text as it is, checked for its header alone: the emulator needs no more.
+
+    Returns:
+        The image. Without a cubin all resources are zero.
+
+    Raises:
+        CompileError: nvJitLink refuses the text, or the target cannot run it.
+        PtxSyntaxError: ``.version`` or ``.target`` is missing.
+        UsageError: no such file or target.
+        UnavailableError: nvJitLink is not installed.
+    """
+    text, shown, _ = read_source(ptx, name, "source.ptx")
+    header = _header(text, shown)
+    wanted = header.target if target is None else Target.parse(target)
+    source = (shown,) if Path(shown).is_absolute() else ()
+    if not cubin:
+        functions = dict.fromkeys(entry_names(text), FunctionResources())
+        return Image(wanted.name, text, None, functions=functions, source_name=Path(shown).name, sources=source)
+    if not wanted.accepts(header.target):
+        raise CompileError(
+            shorten(f"{shown}:{header.target_line}: error: .target {header.target} cannot be assembled for {wanted}")
+        )
+    options = [f"-arch={wanted}", "-Xptxas=-v", "-no-cache", *(["-lineinfo"] if lineinfo else [])]
+    image = _cached(text, shown, wanted, header, options) if cache else _build(text, shown, wanted, header, options)
+    return replace(image, sources=source, log=shorten(image.log))
+
+
+def _cached(text: str, name: str, target: Target, header: _Header, options: list[str]) -> Image:
+    from ptxkit.compiler import cache as disk
+    from ptxkit.compiler import incremental
+
+    cache = disk.default_cache()
+    key = incremental.content_key("nvjitlink", toolkit.nvjitlink_identity(), text, name, options)
+    image = incremental.load(cache, key)
+    if image is None:
+        image = replace(_build(text, name, target, header, options), key=key)
+        incremental.store(cache, image)
+    return image
+
+
+def _build(text: str, name: str, target: Target, header: _Header, options: list[str]) -> Image:
+    from ptxkit.compiler import diagnostics, resources
+
+    cubin, log = _link(text, name, options)
+    sources = diagnostics.SourceText({name: text})
+    shown = Path(name).name
+    if cubin is None:
+        found = [_clearer(d, header, target) for d in diagnostics.ptxas(log, text, header.target, sources, file=name)]
+        raise diagnostics.failure(found, shown, log)
+    functions = resources.read(log, entry_names(text))
+    image = Image(target.name, text, cubin, functions=functions, source_name=shown)
+    warnings = diagnostics.ptxas(log, text, header.target, sources, file=name, demangle=image.readable)
+    warnings += diagnostics.spills(functions, image.readable, text, file=name)
+    return replace(image, log=diagnostics.render(warnings))
+
+
+def _clearer(found: Any, header: _Header, target: Target) -> Any:
+    """Say what to do where ptxas only states a fact."""
+    if match := re.search(r"Unsupported \.version (\S+); current version is '([\d.]+)'", found.message):
+        message = (
+            f".version {match[1]} is newer than nvJitLink {toolkit.nvjitlink().version} knows ({match[2]}); "
+            f"lower it, or run: pip install -U nvidia-nvjitlink"
+        )
+        return replace(found, message=message, line=header.version_line, column=1)
+    if found.message.endswith(f"the target is {header.target}") and header.target != target:
+        return replace(
+            found, notes=(*found.notes, f".target {header.target} in line {header.target_line} decides that")
+        )
+    return found
+
+
+def _header(text: str, name: str) -> _Header:
+    bare = without_comments(text)
+    version = re.search(r"^\s*\.version\s+(\d+\.\d+)", bare, re.MULTILINE)
+    target = re.search(r"^\s*\.target\s+(\w+)", bare, re.MULTILINE)
+    if version is None or target is None:
+        directive = ".version" if version is None else ".target"
+        raise PtxSyntaxError(shorten(f"{name}:1:1: error: there is no {directive} directive, so this is not PTX"))
+    line = bare.count("\n", 0, target.start(1)) + 1
+    return _Header(version[1], bare.count("\n", 0, version.start(1)) + 1, _written_target(target[1], name, line), line)
+
+
+def _written_target(written: str, name: str, line: int) -> Target:
+    if known := TARGETS.get(written):
+        return known
+    older = re.fullmatch(r"sm_(\d+)", written)  # sm_52, sm_70: no GPU of ours, but newer ones run it
+    if older and int(older[1]) < min(t.cc for t in TARGETS.values()):
+        return Target(written, int(older[1]))
+    raise PtxSyntaxError(
+        shorten(f"{name}:{line}: error: there is no target {written}; targets are {', '.join(TARGETS)}")
+    )
+
+
+def _link(text: str, name: str, options: list[str]) -> tuple[bytes | None, str]:
+    """(cubin or None, log) of nvJitLink."""
+    bindings = _bindings()
+    data = text.encode()
+    handle = bindings.create(len(options), options)
+    try:
+        with suppress(bindings.nvJitLinkError):
+            bindings.add_data(handle, bindings.InputType.PTX, data, len(data), name)
+            bindings.complete(handle)
+            cubin = bytearray(bindings.get_linked_cubin_size(handle))
+            bindings.get_linked_cubin(handle, cubin)
+            return bytes(cubin), _log(bindings, "info", handle)
+        return None, _log(bindings, "error", handle) + _log(bindings, "info", handle)
+    finally:
+        bindings.destroy(handle)
+
+
+def _log(bindings: Any, kind: str, handle: Any) -> str:
+    size = getattr(bindings, f"get_{kind}_log_size")(handle)
+    buffer = bytearray(size)
+    if size:
+        getattr(bindings, f"get_{kind}_log")(handle, buffer)
+    return bytes(buffer).rstrip(b"\0").decode(errors="replace")
+
+
+def _bindings() -> Any:
+    toolkit.preload(toolkit.nvjitlink())
+    try:
+        from cuda.bindings import nvjitlink
+    except ImportError as error:
+        raise UnavailableError(
+            f"cuda.bindings cannot be imported ({error}); run: pip install 'cuda-python>=13,<14'"
+        ) from error
+    return nvjitlink

@@ -1,0 +1,187 @@
+"""The disk cache: bytes filed under a content hash, safe to share between processes and never to be trusted blindly.
+
+Every entry is one file that starts with a checksum of the rest. It is written to a temporary file and moved into place, so a
+reader sees a whole entry or none. A damaged entry is deleted and counts as absent. When the files together exceed the limit,
+those not used for the longest time go first. A directory that cannot be written makes the cache useless, not the compile: one
+line in the log ``ptxkit`` says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from ptxkit.errors import UsageError
+
+logger = logging.getLogger("ptxkit")
+
+DEFAULT_LIMIT_BYTES = 1 << 30
+_MAGIC = b"ptxkit1\n"
+_CHECKSUM_BYTES = 16
+_SUFFIX = ".bin"
+# Adding up a full cache takes some 20 ms, so it is done on the first write of a process and then after this share of the limit.
+_TRIM_EVERY = 1 / 32
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What ``ptxkit cache info`` shows: entries, their bytes, the limit in bytes, and whether the directory can be written."""
+
+    directory: Path
+    entries: int
+    size_bytes: int
+    limit_bytes: int
+    writable: bool
+
+
+class Cache:
+    """A directory of checksummed entries.
+
+    Args:
+        directory: made on the first write.
+        limit_bytes: what all entries together may take.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        self.directory = directory
+        self.limit_bytes = limit_bytes
+        self._unchecked_bytes: float = float("inf")
+        self._warned = False
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes filed under ``key``, or None."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        head = len(_MAGIC) + _CHECKSUM_BYTES
+        data = content[head:]
+        if content[:head] != _MAGIC + _checksum(data):
+            self.drop(key)
+            return None
+        with suppress(OSError):  # the time of last use, for trimming; a read-only cache is read all the same
+            os.utime(path)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """File ``data`` under ``key``; a full or read-only disk is logged once and otherwise ignored."""
+        temporary = None
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=self.directory, suffix=".tmp")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_MAGIC + _checksum(data) + data)
+            Path(temporary).replace(self._path(key))
+        except OSError as error:
+            if temporary is not None:
+                with suppress(OSError):
+                    Path(temporary).unlink()
+            self._warn(
+                f"the compile cache {self.directory} cannot be written ({error.strerror}); every run will compile anew"
+            )
+            return
+        self._unchecked_bytes += len(data)
+        if self._unchecked_bytes > self.limit_bytes * _TRIM_EVERY:
+            self.trim()
+
+    def drop(self, key: str) -> None:
+        """Delete an entry, for instance because its contents make no sense."""
+        with suppress(OSError):
+            self._path(key).unlink()
+
+    def trim(self) -> None:
+        """Delete the least recently used entries until the rest fits, and what interrupted writers left behind."""
+        self._unchecked_bytes = 0
+        files = sorted(self._files(), key=lambda file: file[1], reverse=True)
+        total = 0
+        for path, _, size in files:
+            total += size
+            if total > self.limit_bytes:
+                with suppress(OSError):
+                    path.unlink()
+
+    def clear(self) -> int:
+        """Delete every entry.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            UsageError: the directory cannot be written.
+        """
+        removed = 0
+        for path, _, _ in self._files():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot clear the compile cache {self.directory}: {error.strerror}") from error
+            removed += path.suffix == _SUFFIX
+        return removed
+
+    def info(self) -> CacheInfo:
+        """Size, limit and state, freshly counted."""
+        files = [file for file in self._files() if file[0].suffix == _SUFFIX]
+        parent = next(p for p in (self.directory, *self.directory.parents) if p.exists())
+        writable = parent.is_dir() and os.access(parent, os.W_OK)
+        return CacheInfo(self.directory, len(files), sum(size for _, _, size in files), self.limit_bytes, writable)
+
+    def _path(self, key: str) -> Path:
+        return self.directory / f"{key}{_SUFFIX}"
+
+    def _files(self) -> list[tuple[Path, float, int]]:
+        """(path, time of last use, bytes) of every file of ours; others may delete them meanwhile."""
+        found = []
+        with suppress(OSError), os.scandir(self.directory) as listing:
+            for item in listing:
+                if item.name.endswith((_SUFFIX, ".tmp")):
+                    with suppress(OSError):
+                        status = item.stat()
+                        found.append((Path(item.path), status.st_mtime, status.st_size))
+        return found
+
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(message)
+
+
+def _checksum(data: bytes) -> bytes:
+    return blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
+
+
+_caches: dict[tuple[Path, int], Cache] = {}
+
+
+def default_cache() -> Cache:
+    """The cache that the environment asks for: ``PTXKIT_CACHE_DIR`` or the platform's place, ``PTXKIT_CACHE_LIMIT`` bytes.
+
+    Raises:
+        UsageError: ``PTXKIT_CACHE_LIMIT`` is not a size.
+    """
+    directory = os.environ.get("PTXKIT_CACHE_DIR")
+    if not directory:
+        from platformdirs import user_cache_path
+
+        path = user_cache_path("ptxkit") / "images"
+    else:
+        path = Path(directory).expanduser().absolute()
+    limit = _limit(os.environ.get("PTXKIT_CACHE_LIMIT", ""))
+    return _caches.setdefault((path, limit), Cache(path, limit))
+
+
+def _limit(text: str) -> int:
+    if not text:
+        return DEFAULT_LIMIT_BYTES
+    number, unit = text.strip().rstrip("iIbB"), 1
+    if number[-1:].upper() in ("K", "M", "G"):
+        unit = 1 << {"K": 10, "M": 20, "G": 30}[number[-1].upper()]
+        number = number[:-1]
+    if not number.isdecimal():
+        raise UsageError(f"PTXKIT_CACHE_LIMIT={text!r} is not a size; write bytes, or 500M, 2G")
+    return int(number) * unit

@@ -1,0 +1,71 @@
+"""Why ptxas refuses an instruction: which targets have it, said in the words of :mod:`ptxkit.compiler.targets`.
+
+ptxas says ``Instruction 'tcgen05.fence' not supported on .target 'sm_90a'`` and leaves it at that. The table below maps what it
+quotes, together with the instruction itself, to the rule of targets that have it. Sources: the "Target ISA Notes" of the PTX
+ISA manual, checked against ptxas 13.5 for every target (``tests/compiler/test_explain.py`` repeats it for a selection).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ptxkit.compiler.targets import FEATURES, Target, needs
+
+_REFUSED = re.compile(
+    r"(?:Instruction|Feature|Modifier) '(?P<what>[^']+)' "
+    r"(?:not supported on \.target|requires \.target (?P<least>sm_\d+) or higher)"
+)
+
+_FAMILIES = ("sm_100f", "sm_110f", "sm_120f")
+
+# Pattern over "<what ptxas quotes> <the instruction>", first match wins -> rule.
+_RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"tcgen05\.ld\.red", ("sm_103f", "sm_110f")),
+    (r"\.kind::i8\b", ("sm_100a", "sm_110a")),
+    (r"\.scale_vec::4X", ("sm_100a", "sm_103a", "sm_107a", "sm_110a")),
+    (r"tcgen05\.", FEATURES["tcgen05"].rule),
+    (r"\.cta_group::", FEATURES["tcgen05"].rule),
+    (r"wgmma\.", FEATURES["wgmma"].rule),
+    (r"setmaxnreg", FEATURES["setmaxnreg"].rule),
+    (r"tensormap\.replace", FEATURES["tensormap.replace"].rule),
+    (r"redux\S*\.f32", FEATURES["redux.f32"].rule),
+    (r"block.scale|FP6/FP4|kind::f8f6f4|kind::mxf", FEATURES["mma.block_scale"].rule),
+    (r"ldmatrix\S*\.m(16n16|8n16)|stmatrix\S*\.m16n8", _FAMILIES),
+    (r"\.multicast::cluster::all", _FAMILIES),
+    (r"^\.rs\b|cvt\.rs\.", ("sm_100a", "sm_103a", "sm_107a")),
+    (r"cvt\S*(e2m1|e2m3|e3m2|ue8m0)|cvt with \.ue8m0", FEATURES["fp4"].rule),
+    (r"unidirection proxy fence", ("sm_90",)),
+)
+
+
+def explain(message: str, instruction: str, target: Target) -> str | None:
+    """What an error of ptxas about the target means, or None when it is not about the target.
+
+    Args:
+        message: ptxas's text.
+        instruction: the PTX line it points at, or ``""``.
+        target: what it assembled for.
+    """
+    match = _REFUSED.search(message)
+    if not match:
+        return None
+    what = match["what"]
+    rule = (match["least"],) if match["least"] else _rule(f"{what} {instruction}", target)
+    if rule is None:
+        return None
+    return f"{_name(what, instruction)} needs {needs(rule)}; the target is {target}"
+
+
+def _rule(text: str, target: Target) -> tuple[str, ...] | None:
+    for pattern, rule in _RULES:
+        if re.search(pattern, text) and not target.satisfies(rule):
+            return rule
+    return None
+
+
+def _name(what: str, instruction: str) -> str:
+    """The opcode when ptxas quotes only a modifier of it: ``cp.async.bulk.tensor.2d (.cta_group::1)``."""
+    opcode = re.search(r"(?:^|[\s{;])([a-z][a-z0-9]*(?:\.[\w:]+)+)", instruction)
+    if not what.startswith((".", "::")) or not opcode:
+        return what
+    return f"{opcode[1]} ({what})"

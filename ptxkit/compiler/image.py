@@ -1,0 +1,184 @@
+"""What a compile yields: :class:`Image`, and how it is written to bytes for the cache."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ptxkit.errors import CompileError
+
+
+@dataclass(frozen=True)
+class FunctionResources:
+    """What ptxas gave one function; all zero when it was not assembled.
+
+    Attributes:
+        registers: per thread.
+        shared_bytes: static shared memory per CTA.
+        local_bytes: stack frame per thread.
+        spill_store_bytes, spill_load_bytes: register spills per thread, in bytes of code, as ptxas counts them.
+        barriers: named barriers per CTA.
+        constant_bytes: of all constant banks.
+    """
+
+    registers: int = 0
+    shared_bytes: int = 0
+    local_bytes: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+    barriers: int = 0
+    constant_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Image:
+    """One compiled translation unit.
+
+    Attributes:
+        target: ``"sm_90a"``.
+        ptx: the PTX text.
+        cubin: machine code, or None when it was only wanted as PTX.
+        log: warnings, mapped to source lines; ``""`` when there are none.
+        functions: mangled entry name -> its resources.
+        names: name expression (``"l2norm<256, float>"``) -> mangled name.
+        source_name: what the source is called in messages.
+        sources: absolute paths of the source, when it is a file, and of every header that may enter it.
+        key: content hash that the cache files it under.
+        from_cache: whether nothing was compiled for it.
+    """
+
+    target: str
+    ptx: str
+    cubin: bytes | None
+    log: str = ""
+    functions: Mapping[str, FunctionResources] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    source_name: str = ""
+    sources: tuple[str, ...] = ()
+    key: str = ""
+    from_cache: bool = False
+
+    def entry(self, name: str) -> str:
+        """The mangled name of a kernel given by mangled name, name expression, or plain name when that is unique.
+
+        Raises:
+            CompileError: there is none, or several; the message lists the nearest.
+        """
+        if name in self.functions:
+            return name
+        wanted = _normal(name)
+        for expression, mangled in self.names.items():
+            if _normal(expression) == wanted:
+                return mangled
+        matches = [mangled for mangled in self.functions if base_name(mangled) == wanted]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise CompileError(f"{self.source_name} has {len(matches)} kernels {name!r}: {self._listed(matches)}")
+        raise CompileError(f"{self.source_name} has no kernel {name!r}{self._hint(name)}")
+
+    def readable(self, mangled: str) -> str:
+        """What a person calls a kernel: its name expression, else its plain name."""
+        return next((e for e, m in self.names.items() if m == mangled), base_name(mangled))
+
+    def _hint(self, name: str) -> str:
+        from difflib import get_close_matches
+
+        if not self.functions:
+            return "; it has no kernels (a template counts once it is instantiated)"
+        readable = {base_name(mangled): mangled for mangled in self.functions}
+        near = get_close_matches(base_name(_normal(name).split("<")[0]), readable, n=3, cutoff=0.6)
+        if near:
+            return f"; did you mean {self._listed([readable[n] for n in near])}?"
+        return f"; it has {self._listed(list(self.functions))}"
+
+    def _listed(self, mangled: list[str]) -> str:
+        expressions = {m: e for e, m in self.names.items()}
+        return ", ".join(sorted(expressions.get(m, base_name(m) if len(mangled) == 1 else m) for m in mangled))
+
+
+def base_name(mangled: str) -> str:
+    """The unqualified function name inside an Itanium-mangled one; anything else comes back as it is.
+
+    ``_Z6l2normILi256EfEvPT0_`` -> ``l2norm``; ``_ZN2ns4copyEPf`` -> ``copy``.
+    """
+    match = re.match(r"_ZL?(N[VK]*)?", mangled)
+    if not match or not mangled.startswith("_Z"):
+        return mangled
+    position, name = match.end(), ""
+    while number := re.match(r"L?(\d+)", mangled[position:]):
+        start = position + number.end()
+        name = mangled[start : start + int(number[1])]
+        position = start + int(number[1])
+        if not match[1]:
+            break
+    return name or mangled
+
+
+def entry_names(ptx: str) -> list[str]:
+    """Names of the ``.entry`` functions of a PTX text, in order."""
+    return re.findall(r"\.entry\s+([\w$%.]+)", without_comments(ptx))
+
+
+def without_comments(ptx: str) -> str:
+    """The text with comments blanked and every line still on its number."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), ptx, flags=re.DOTALL)
+
+
+def _normal(name: str) -> str:
+    # "tk< 128,float >" and "tk<128, float>" are one name; "unsigned int" keeps its space.
+    return re.sub(r"\s+", " ", re.sub(r"\s*([<>,*&()])\s*", r"\1", name)).strip()
+
+
+# The file form: one JSON line (everything but the two texts, and their lengths), then PTX, then cubin.
+
+
+def to_bytes(image: Image) -> bytes:
+    """The bytes that :func:`from_bytes` reads; ``key`` and ``from_cache`` are not part of them."""
+    ptx = image.ptx.encode()
+    header = {
+        "target": image.target,
+        "log": image.log,
+        "functions": {name: asdict(resources) for name, resources in image.functions.items()},
+        "names": dict(image.names),
+        "source_name": image.source_name,
+        "sources": image.sources,
+        "ptx": len(ptx),
+        "cubin": None if image.cubin is None else len(image.cubin),
+    }
+    return json.dumps(header).encode() + b"\n" + ptx + (image.cubin or b"")
+
+
+def from_bytes(data: bytes, key: str) -> Image:
+    """The image that :func:`to_bytes` wrote, marked as coming from the cache.
+
+    Raises:
+        ValueError, KeyError, TypeError: these are not such bytes.
+    """
+    line, _, body = data.partition(b"\n")
+    header = json.loads(line)
+    size = header["ptx"]
+    cubin = None if header["cubin"] is None else body[size : size + header["cubin"]]
+    if len(body) != size + (header["cubin"] or 0):
+        raise ValueError("wrong length")
+    return Image(
+        target=header["target"],
+        ptx=body[:size].decode(),
+        cubin=cubin,
+        log=header["log"],
+        functions={name: FunctionResources(**values) for name, values in header["functions"].items()},
+        names=header["names"],
+        source_name=header["source_name"],
+        sources=tuple(header["sources"]),
+        key=key,
+        from_cache=True,
+    )
+
+
+def shorten(text: str) -> str:
+    """A message whose paths under the working directory are made relative to it."""
+    here = str(Path.cwd())
+    return text if here == "/" else re.sub(rf"(?<![\w./-]){re.escape(here)}/", "", text)

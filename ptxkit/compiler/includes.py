@@ -1,0 +1,115 @@
+"""Which headers a source may include, without a preprocessor.
+
+NVRTC cannot list the headers it read, so they are found by reading ``#include`` lines. Conditions are ignored: the result is
+every header that *may* enter, which can only make a cache key finer than need be, never too coarse. Besides the headers
+themselves it records where each was looked for in vain, because a new file there would take its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+# Anywhere in a line, so that comments before it do no harm; matches inside comments and strings only add headers.
+_SPACE = r"[ \t]*(?:/\*[^*\n]*\*/[ \t]*)*"
+_HEADER = r"(?:\"([^\"\n]+)\"|<([^>\n]+)>)"
+_DIRECTIVE = re.compile(
+    rf"(?:#|%:){_SPACE}include(_next)?\b{_SPACE}(?:{_HEADER}|([A-Za-z_]\w*))|__has_include(_next)?\s*\(\s*{_HEADER}"
+)
+_MACRO_VALUE = re.compile(r"(?:#|%:)[ \t]*define[ \t]+(\w+)[ \t]+(?:\"([^\"\n]+)\"|<([^>\n]+)>)[ \t]*$", re.MULTILINE)
+
+
+@dataclass
+class Closure:
+    """What one source may include.
+
+    Attributes:
+        headers: path -> digest of its contents, in the order they were found.
+        absent: paths that were looked at and do not exist.
+        unresolved: ``#include MACRO`` in files outside ``trusted`` whose value could not be found: the closure is not complete.
+    """
+
+    headers: dict[str, str] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
+    unresolved: set[str] = field(default_factory=set)
+
+
+def digest(data: bytes) -> str:
+    """The content hash used throughout the compiler's cache keys."""
+    return blake2b(data, digest_size=20).hexdigest()
+
+
+def closure(
+    text: str, directory: str, search: Iterable[str], defines: str = "", trusted: Iterable[str] = ()
+) -> Closure:
+    """Follow every include of a source.
+
+    Args:
+        text: the source.
+        directory: the source's own directory, where quoted names look first.
+        search: the include path, in order.
+        defines: further text in which ``#define NAME <header>`` counts (from ``-D`` options).
+        trusted: directories of the CUDA headers: their contents count like any other, but an ``#include MACRO`` in them is
+            left to the version of the package.
+    """
+    return _Scan(tuple(search), tuple(f"{d}/" for d in trusted)).run(text, directory, defines)
+
+
+class _Scan:
+    def __init__(self, search: tuple[str, ...], trusted: tuple[str, ...]) -> None:
+        self._search = search
+        self._trusted = trusted
+        self._found = Closure()
+        self._macros: dict[str, set[tuple[str, bool]]] = {}
+        self._by_macro: list[tuple[str, str, bool]] = []  # (macro, directory, trusted)
+
+    def run(self, text: str, directory: str, defines: str) -> Closure:
+        self._remember_macros(defines)
+        self._read(text, directory, is_trusted=False)
+        while self._by_macro:  # after everything else: a macro may be defined behind its use
+            macro, where, is_trusted = self._by_macro.pop()
+            if macro not in self._macros and not is_trusted:
+                self._found.unresolved.add(macro)
+            for name, quoted in self._macros.get(macro, ()):
+                self._look_up(name, where if quoted else None, every=False)
+        return self._found
+
+    def _read(self, text: str, directory: str, is_trusted: bool) -> None:
+        if "\\\n" in text:
+            text = text.replace("\\\n", "")
+        self._remember_macros(text)
+        for match in _DIRECTIVE.finditer(text):
+            following, quoted, angled, macro, has_next, has_quoted, has_angled = match.groups()
+            if macro:
+                self._by_macro.append((macro, directory, is_trusted))
+                continue
+            name = quoted or angled or has_quoted or has_angled
+            start = directory if quoted or has_quoted else None
+            self._look_up(name, start, every=bool(following or has_next))
+
+    def _remember_macros(self, text: str) -> None:
+        for name, quoted, angled in _MACRO_VALUE.findall(text):
+            self._macros.setdefault(name, set()).add((quoted or angled, bool(quoted)))
+
+    def _look_up(self, name: str, directory: str | None, every: bool) -> None:
+        """Take the first header of that name on the include path, or all of them for ``include_next``."""
+        places = self._search if directory is None else (directory, *self._search)
+        for place in ("",) if name.startswith("/") else places:
+            path = f"{place}/{name}" if place else name
+            if (path in self._found.headers or self._enter(path)) and not every:
+                return
+
+    def _enter(self, path: str) -> bool:
+        if path in self._found.absent:
+            return False
+        try:
+            data = Path(path).read_bytes()
+        except OSError:
+            self._found.absent.add(path)
+            return False
+        self._found.headers[path] = digest(data)
+        self._read(data.decode(errors="replace"), path.rpartition("/")[0], path.startswith(self._trusted))
+        return True

@@ -1,0 +1,159 @@
+"""Compiling through the cache: what a key consists of, and how a hit is found without reading every header's includes again.
+
+Two kinds of entry. An *image* is filed under a hash of everything that decided it: source, target, options, NVRTC, and the
+path and contents of every header that may enter. A *manifest*, filed under the same hash without the headers, lists those
+headers. A run with a manifest has only to hash the listed files, never to scan them; that the list still holds is certain
+when their contents lead to an image that exists, and nothing has appeared where headers were looked for in vain.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ptxkit.compiler import toolkit
+from ptxkit.compiler.cache import Cache, default_cache, logger
+from ptxkit.compiler.image import Image, from_bytes, to_bytes
+from ptxkit.compiler.includes import Closure, closure, digest
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.nvrtc import Request
+
+# Goes into every key: raise it when the meaning of an entry or the way diagnostics are mapped changes.
+FORMAT = 1
+
+
+def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image:
+    """The image of a request, from the cache or built and filed there."""
+    cache = default_cache()
+    base = base_key(request)
+    known = _read_manifest(cache, base)
+    if known is not None and (image := load(cache, image_key(base, known.headers))):
+        return image
+    found = scan(request)
+    key = image_key(base, found.headers)
+    if not found.unresolved and (image := load(cache, key)):
+        _write_manifest(cache, base, found)
+        return image
+    image = replace(build(request), key=key, sources=_sources(request, found))
+    if found.unresolved:
+        logger.debug("not cached: #include %s cannot be followed", ", ".join(sorted(found.unresolved)))
+    elif _unchanged(found):  # a header edited while NVRTC ran must not be filed under its old contents
+        store(cache, image)
+        _write_manifest(cache, base, found)
+    return image
+
+
+def load(cache: Cache, key: str) -> Image | None:
+    """The image under ``key``; one that makes no sense is dropped."""
+    data = cache.get(key)
+    if data is None:
+        return None
+    try:
+        return from_bytes(data, key)
+    except (ValueError, KeyError, TypeError):
+        cache.drop(key)
+        return None
+
+
+def store(cache: Cache, image: Image) -> None:
+    """File an image under its key."""
+    cache.put(image.key, to_bytes(image))
+
+
+def content_key(*parts: object) -> str:
+    """Hash of anything that JSON can write, and of the format of the entries."""
+    return digest(json.dumps([FORMAT, *parts]).encode())
+
+
+def base_key(request: Request) -> str:
+    """Hash of all that decides the image except headers."""
+    return content_key(
+        "nvrtc",
+        toolkit.nvrtc_identity(),
+        [tool.version for tool in toolkit.headers()],
+        request.text,
+        request.name,
+        request.directory,
+        request.target.name,
+        request.include_dirs,
+        request.options,
+        request.names,
+    )
+
+
+def image_key(base: str, headers: dict[str, str]) -> str:
+    """Hash of everything: the base key with the path and contents of each header."""
+    return content_key("image", base, sorted(headers.items()))
+
+
+def scan(request: Request) -> Closure:
+    """The headers that may enter a request's compile."""
+    directories, pre_included, defines = _from_options(request.options)
+    search = (*directories, *request.include_dirs)
+    text = request.text + "".join(f'\n#include "{name}"' for name in pre_included)
+    return closure(text, request.directory, search, defines, trusted=[str(tool.path) for tool in toolkit.headers()])
+
+
+_TAKES_NEXT = ("-I", "--include-path", "-D", "--define-macro", "-include", "--pre-include")
+
+
+def _from_options(options: Iterable[str]) -> tuple[list[str], list[str], str]:
+    """Include directories, pre-included headers and ``#define`` lines that a caller gave as NVRTC options."""
+    directories, pre_included, defines = [], [], ""
+    previous = ""
+    for option in options:
+        joined = f"{previous}={option}" if previous in _TAKES_NEXT else option
+        previous = option
+        if match := re.match(r"(?:-I|--include-path=)=?(.+)", joined):
+            directories.append(str(Path(match[1]).absolute()))
+        elif match := re.match(r"(?:-include|--pre-include)=(.+)", joined):
+            pre_included.append(match[1])
+        elif match := re.match(r"(?:-D|--define-macro=)=?(\w+)=(.*)", joined):
+            defines += f"#define {match[1]} {match[2]}\n"
+    return directories, pre_included, defines
+
+
+def _sources(request: Request, found: Closure) -> tuple[str, ...]:
+    own = (request.name,) if Path(request.name).is_absolute() else ()
+    return (*own, *found.headers)
+
+
+def _unchanged(found: Closure) -> bool:
+    return _hashes(found.headers) == found.headers and not any(Path(path).exists() for path in found.absent)
+
+
+def _hashes(paths: Iterable[str]) -> dict[str, str] | None:
+    hashes = {}
+    for path in paths:
+        try:
+            hashes[path] = digest(Path(path).read_bytes())
+        except OSError:
+            return None
+    return hashes
+
+
+def _read_manifest(cache: Cache, base: str) -> Closure | None:
+    """The headers of the last compile with their present contents, or None when the list cannot be used."""
+    data = cache.get(f"{base}-headers")
+    if data is None:
+        return None
+    try:
+        listed = json.loads(data)
+        headers, absent = listed["headers"], listed["absent"]
+    except (ValueError, KeyError, TypeError):
+        cache.drop(f"{base}-headers")
+        return None
+    hashes = _hashes(headers)
+    if hashes is None or any(Path(path).exists() for path in absent):
+        return None
+    return Closure(headers=hashes)
+
+
+def _write_manifest(cache: Cache, base: str, found: Closure) -> None:
+    listed = {"headers": list(found.headers), "absent": sorted(found.absent)}
+    cache.put(f"{base}-headers", json.dumps(listed).encode())

@@ -1,0 +1,202 @@
+"""Compiling CUDA C++ with NVRTC: one call gives the PTX and the cubin, on any machine, GPU or not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ptxkit.compiler import toolkit
+from ptxkit.compiler.image import Image, entry_names, shorten
+from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.sources import is_path, read_source
+from ptxkit.compiler.targets import Target
+from ptxkit.errors import CompileError, UnavailableError
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that decides what a compile yields, apart from the contents of headers.
+
+    Attributes:
+        text: the source.
+        name: absolute path of the source file, or what a source text is called.
+        directory: where ``#include "..."`` of the source looks first.
+        target: the GPU target.
+        include_dirs: the rest of the include path, in order.
+        options: NVRTC's options except target and include path.
+        names: name expressions to instantiate.
+    """
+
+    text: str
+    name: str
+    directory: str
+    target: Target
+    include_dirs: tuple[str, ...]
+    options: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def compile_source(
+    source: str | os.PathLike[str],
+    *,
+    target: Target | str,
+    name: str | None = None,
+    defines: Mapping[str, object] | None = None,
+    instantiate: Sequence[str] = (),
+    options: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    lineinfo: bool = True,
+    cache: bool = True,
+) -> Image:
+    """Compile CUDA C++ for one target, or fetch the result of having done so from the cache.
+
+    Args:
+        source: a path to a ``.cu`` file, or source text (a string with a newline or ``{`` in it). A path to a ``.ptx`` file
+            goes to :func:`ptxkit.compiler.assemble.assemble`.
+        target: ``"sm_90a"`` or a :class:`Target`.
+        name: what to call the source in messages; the path by default.
+        defines: macros; True and False become 1 and 0, None defines without a value.
+        instantiate: NVRTC name expressions, such as ``"l2norm<256, float>"``.
+        options: further NVRTC options, as they are.
+        include_dirs: searched before the bundled ``cu/`` directory and the CUDA headers.
+        lineinfo: keep source lines in PTX and cubin.
+        cache: look in the disk cache, and write to it.
+
+    Returns:
+        The image: cubin, PTX, resources, and the warnings mapped to source lines.
+
+    Raises:
+        CompileError: the source does not compile; ``log`` holds every diagnostic.
+        UsageError: no such file or target.
+        UnavailableError: NVRTC is not installed.
+    """
+    if is_path(source) and str(source).endswith(".ptx"):
+        from ptxkit.compiler.assemble import assemble
+
+        return assemble(source, target=target, name=name, lineinfo=lineinfo, cache=cache)
+    request = _request(source, target, name, defines or {}, instantiate, options, include_dirs, lineinfo)
+    if not cache:
+        return _shortened(compile_request(request))
+    from ptxkit.compiler.incremental import cached_compile
+
+    return _shortened(cached_compile(request, compile_request))
+
+
+def _shortened(image: Image) -> Image:
+    # The cache holds absolute paths: the next run may stand elsewhere.
+    return replace(image, log=shorten(image.log)) if image.log else image
+
+
+def _request(
+    source: str | os.PathLike[str],
+    target: Target | str,
+    name: str | None,
+    defines: Mapping[str, object],
+    instantiate: Sequence[str],
+    options: Sequence[str],
+    include_dirs: Sequence[str | os.PathLike[str]],
+    lineinfo: bool,
+) -> Request:
+    text, shown, directory = read_source(source, name, "source.cu")
+    include = [str(Path(d).absolute()) for d in include_dirs]
+    include.append(str(cu_dir()))
+    include += [str(tool.path) for tool in toolkit.headers()]
+    flags = ["--no-cache", "--no-display-error-number", "--ptxas-options=-v"]
+    if lineinfo:
+        flags.append("-lineinfo")
+    flags += [_define(key, value) for key, value in defines.items()]
+    return Request(
+        text=text,
+        name=shown,
+        directory=directory,
+        target=Target.parse(target),
+        include_dirs=tuple(include),
+        options=(*flags, *options),
+        names=tuple(dict.fromkeys(instantiate)),
+    )
+
+
+def _define(key: str, value: object) -> str:
+    if value is None:
+        return f"-D{key}"
+    return f"-D{key}={int(value) if isinstance(value, bool) else value}"
+
+
+def compile_request(request: Request) -> Image:
+    """Run NVRTC. Neither reads nor writes the cache; ``key`` and ``sources`` are left empty."""
+    bindings = _bindings()
+    program = _check(bindings.nvrtcCreateProgram(request.text.encode(), request.name.encode(), 0, [], []))
+    try:
+        for expression in request.names:
+            _check(bindings.nvrtcAddNameExpression(program, expression.encode()))
+        options = [f"--gpu-architecture={request.target}", *(f"-I{d}" for d in request.include_dirs), *request.options]
+        (status,) = bindings.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        log = _text(bindings, "ProgramLog", program)
+        ptx = _text(bindings, "PTX", program)
+        if int(status) != 0:
+            raise _failure(request, log, ptx, str(status))
+        names = {e: _check(bindings.nvrtcGetLoweredName(program, e.encode())).decode() for e in request.names}
+        cubin = _bytes(bindings, "CUBIN", program)
+    finally:
+        bindings.nvrtcDestroyProgram(program)
+    return _image(request, log, ptx, cubin, names)
+
+
+def _image(request: Request, log: str, ptx: str, cubin: bytes, names: dict[str, str]) -> Image:
+    from ptxkit.compiler import diagnostics, resources
+
+    functions = resources.read(log, entry_names(ptx))
+    image = Image(str(request.target), ptx, cubin, functions=functions, names=names, source_name=_shown_name(request))
+    sources = diagnostics.SourceText({request.name: request.text})
+    warnings = [
+        *diagnostics.front_end(log, sources, request.names),
+        *diagnostics.ptxas(log, ptx, request.target, sources, demangle=image.readable),
+        *diagnostics.spills(functions, image.readable, ptx),
+    ]
+    return replace(image, log=diagnostics.render(warnings))
+
+
+def _failure(request: Request, log: str, ptx: str, status: str) -> CompileError:
+    from ptxkit.compiler import diagnostics
+
+    sources = diagnostics.SourceText({request.name: request.text})
+    found = diagnostics.front_end(log, sources, request.names) + diagnostics.ptxas(log, ptx, request.target, sources)
+    return diagnostics.failure(found, _shown_name(request), log or status)
+
+
+def _shown_name(request: Request) -> str:
+    return Path(request.name).name
+
+
+def _bindings() -> Any:
+    toolkit.preload(toolkit.nvrtc())
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise UnavailableError(
+            f"cuda.bindings is not installed ({error}); run: pip install 'cuda-python>=13,<14'"
+        ) from error
+    return nvrtc
+
+
+def _check(result: tuple[Any, ...]) -> Any:
+    status, *values = result
+    if int(status) != 0:
+        raise CompileError(f"NVRTC failed: {status.name}")
+    return values[0] if values else None
+
+
+def _bytes(bindings: Any, what: str, program: Any) -> bytes:
+    status, size = getattr(bindings, f"nvrtcGet{what}Size")(program)
+    if int(status) != 0 or size == 0:
+        return b""
+    buffer = bytes(size)  # the bindings write into it; nothing else has seen it yet
+    _check(getattr(bindings, f"nvrtcGet{what}")(program, buffer))
+    return buffer
+
+
+def _text(bindings: Any, what: str, program: Any) -> str:
+    return _bytes(bindings, what, program).rstrip(b"\0").decode(errors="replace")

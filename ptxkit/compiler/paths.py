@@ -1,0 +1,33 @@
+"""Where the bundled kernel sources are: ``cu/`` and ``ptx/`` of a checkout, or their copies inside an installed wheel."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from ptxkit.errors import UnavailableError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def cu_dir() -> Path:
+    """The directory of the bundled CUDA C++ kernels; it is on every include path."""
+    return _data_dir("cu")
+
+
+def ptx_dir() -> Path:
+    """The directory of the bundled hand-written PTX kernels."""
+    return _data_dir("ptx")
+
+
+@cache
+def _data_dir(name: str) -> Path:
+    # A wheel carries the copies; a checkout has the originals beside the package, told from a stray neighbour in
+    # site-packages by the project file.
+    candidates = [_PACKAGE / "_data" / name]
+    if (_PACKAGE.parent / "pyproject.toml").is_file():
+        candidates.insert(0, _PACKAGE.parent / name)
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise UnavailableError(f"ptxkit's own {name}/ directory is missing from {_PACKAGE}; reinstall ptxkit")

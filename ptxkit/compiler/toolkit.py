@@ -1,0 +1,163 @@
+"""The pieces of CUDA that ptxkit uses, found in Python packages alone.
+
+NVRTC, nvJitLink, the headers and the disassemblers come from PyPI wheels (``site-packages/nvidia/...``) or from a conda
+environment. A toolkit under ``/usr/local``, on ``PATH`` or named by ``CUDA_HOME`` is never looked at: what compiles here
+compiles everywhere. Looking is a few directory listings, so a cached run needs neither ``cuda.bindings`` nor the library.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ptxkit.errors import UnavailableError
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One library, header directory or program.
+
+    Attributes:
+        name: what it is: ``"NVRTC"``.
+        path: the file or directory.
+        version: of the package it came from (``"13.5.37"``), or what the file names tell.
+    """
+
+    name: str
+    path: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Where one tool lives: file name patterns under ``nvidia/*/`` of site-packages, and under the conda prefix."""
+
+    name: str
+    package: str  # on PyPI
+    pattern: str  # relative to site-packages/nvidia/<toolkit>
+    conda: str  # relative to sys.prefix
+
+
+_LIBNVRTC = _Wanted("NVRTC", "nvidia-cuda-nvrtc", "lib/libnvrtc.so.[0-9]*", "lib/libnvrtc.so.[0-9]*")
+_NVJITLINK = _Wanted("nvJitLink", "nvidia-nvjitlink", "lib/libnvJitLink.so.[0-9]*", "lib/libnvJitLink.so.[0-9]*")
+_NVDISASM = _Wanted("nvdisasm", "nvidia-cuda-nvdisasm", "bin/nvdisasm", "bin/nvdisasm")
+_CUOBJDUMP = _Wanted("cuobjdump", "nvidia-cuda-cuobjdump", "bin/cuobjdump", "bin/cuobjdump")
+_RUNTIME_HEADERS = _Wanted(
+    "CUDA headers", "nvidia-cuda-runtime", "include/cuda_runtime.h", "targets/*/include/cuda_runtime.h"
+)
+_CRT_HEADERS = _Wanted("CUDA crt headers", "nvidia-cuda-crt", "include/crt", "targets/*/include/crt")
+_CCCL_HEADERS = _Wanted("CCCL headers", "nvidia-cuda-cccl", "include/cccl", "targets/*/include/cccl")
+
+
+def nvrtc() -> Tool:
+    """The NVRTC library.
+
+    Raises:
+        UnavailableError: it is not installed; the message has the command that mends it. So for every function here.
+    """
+    return _require(_LIBNVRTC)
+
+
+def nvjitlink() -> Tool:
+    """The nvJitLink library, which assembles PTX."""
+    return _require(_NVJITLINK)
+
+
+def nvdisasm() -> Tool:
+    """The SASS disassembler."""
+    return _require(_NVDISASM)
+
+
+def cuobjdump() -> Tool:
+    """The cubin reader."""
+    return _require(_CUOBJDUMP)
+
+
+def headers() -> tuple[Tool, ...]:
+    """The header directories that are there, in search order: runtime (with crt inside), then CCCL. May be empty."""
+    found = []
+    for wanted in (_RUNTIME_HEADERS, _CCCL_HEADERS):
+        tool = _find(wanted)
+        if tool is not None:
+            directory = tool.path.parent if wanted is _RUNTIME_HEADERS else tool.path
+            found.append(Tool(wanted.name, directory, tool.version))
+    return tuple(found)
+
+
+def survey() -> dict[str, tuple[Tool | None, str]]:
+    """Everything ``ptxkit doctor`` shows: name -> (what was found or None, the PyPI package that brings it)."""
+    wanted = (_LIBNVRTC, _NVJITLINK, _NVDISASM, _CUOBJDUMP, _RUNTIME_HEADERS, _CRT_HEADERS, _CCCL_HEADERS)
+    return {w.name: (_find(w), w.package) for w in wanted}
+
+
+@cache
+def nvrtc_identity() -> str:
+    """What stands for NVRTC in a cache key: its version and the sizes of its two libraries. Loads nothing."""
+    tool = nvrtc()
+    real = tool.path.resolve()
+    sizes = [f"{p.name}:{p.stat().st_size}" for p in sorted(real.parent.glob("libnvrtc*.so*")) if not p.is_symlink()]
+    return " ".join([tool.version, *sizes])
+
+
+@cache
+def nvjitlink_identity() -> str:
+    """What stands for nvJitLink in a cache key. Loads nothing."""
+    tool = nvjitlink()
+    return f"{tool.version} {tool.path.name}:{tool.path.stat().st_size}"
+
+
+def preload(tool: Tool) -> None:
+    """Load this library, so that ``cuda.bindings`` uses it instead of searching on its own.
+
+    Raises:
+        UnavailableError: the file cannot be loaded here.
+    """
+    import ctypes
+
+    try:
+        ctypes.CDLL(str(tool.path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        raise UnavailableError(f"{tool.name} at {tool.path} cannot be loaded: {error}") from error
+
+
+def _require(wanted: _Wanted) -> Tool:
+    tool = _find(wanted)
+    if tool is None:
+        raise UnavailableError(f"{wanted.name} is not installed; run: pip install '{wanted.package}>=13,<14'")
+    return tool
+
+
+@cache
+def _find(wanted: _Wanted) -> Tool | None:
+    for site in _site_directories():
+        # cu13 is the toolkit's major version; wheels of a torch on an older CUDA bring other directories beside it.
+        for path in sorted((site / "nvidia").glob(f"cu13/{wanted.pattern}")):
+            return Tool(wanted.name, path, _package_version(site, wanted.package) or _version_in(path))
+    prefix = Path(sys.prefix)
+    if (prefix / "conda-meta").is_dir():
+        for path in sorted(prefix.glob(wanted.conda)):
+            return Tool(wanted.name, path, _version_in(path))
+    return None
+
+
+@cache
+def _site_directories() -> tuple[Path, ...]:
+    """Directories of ``sys.path`` that hold NVIDIA's namespace package, in order."""
+    return tuple(Path(entry) for entry in dict.fromkeys(sys.path) if entry and (Path(entry) / "nvidia").is_dir())
+
+
+def _package_version(site: Path, package: str) -> str:
+    # The directory name of the installed distribution holds the version: quicker than importlib.metadata.
+    stem = package.replace("-", "_")
+    for path in site.glob(f"{stem}-*.dist-info"):
+        return path.name.removeprefix(f"{stem}-").removesuffix(".dist-info")
+    return ""
+
+
+def _version_in(path: Path) -> str:
+    match = re.search(r"\.so\.([\d.]+)$", path.resolve().name)
+    return match[1] if match else "unknown"
