@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ptxkit.kernels.launch import Work
 
 SCHEMA = "ptxkit.run/1"
+SCHEMA_PLAN = "ptxkit.plan/1"
 BASELINE = "unfused"  # the variant that speed-ups refer to
 COUNTERS = (
     "instructions",
@@ -45,6 +46,7 @@ class VariantReport:
         roof_fraction: that over the copy bandwidth measured in the same run.
         speedup: over the baseline variant of the same run; None without one.
         counters: exact counts of all its launches together; None where the device does not count.
+        warnings: what the compiler remarked, mapped to source lines.
     """
 
     name: str
@@ -62,6 +64,7 @@ class VariantReport:
     roof_fraction: float | None = None
     speedup: float | None = None
     counters: Counters | None = None
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The variant's object in the schema; ``error`` appears only in the one that failed."""

@@ -21,9 +21,11 @@ def info(as_json: bool) -> None:
 
     held = default_cache().info()
     if as_json:
-        print_json({"schema": "ptxkit.cache/1", **{k: str(v) if k == "path" else v for k, v in asdict(held).items()}})
+        print_json({"schema": "ptxkit.cache/1", **asdict(held), "directory": str(held.directory)})
         return
-    click.echo(f"{held.path}: {count(held.entries)} images, {quantity(held.bytes, 'B')} of {quantity(held.limit, 'B')}")
+    state = "" if held.writable else ", cannot be written"
+    size = f"{quantity(held.size_bytes, 'B')} of {quantity(held.limit_bytes, 'B')}"
+    click.echo(f"{held.directory}: {count(held.entries)} images, {size}{state}")
 
 
 @command.command()

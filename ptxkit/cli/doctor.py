@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +25,12 @@ extern "C" __global__ void probe(const float* x, float* y, int n)
 """
 
 PIP = f"{sys.executable} -m pip install"
+
+OPTIONAL_TOOLS = {
+    "nvJitLink",
+    "nvdisasm",
+    "cuobjdump",
+}  # for .ptx on a GPU and for looking at SASS; the emulator needs none
 
 PEERS = {  # package -> (what it is good for here, what installs it)
     "torch": ("peer of the benchmarks", f"{PIP} torch"),
@@ -78,24 +84,22 @@ def command(as_json: bool) -> int:
 def show(check: Check) -> None:
     """Print one check, its mend on a line of its own."""
     mark, color = {"ok": ("ok", "green"), "missing": ("MISSING", "red"), "absent": ("-", "yellow")}[check.state]
-    click.echo(f"{click.style(f'{mark:<8}', fg=color)} {check.name:<14} {check.detail}")
+    click.echo(f"{click.style(f'{mark:<8}', fg=color)} {check.name:<16} {check.detail}")
     if check.mend:
-        click.echo(f"{'':<24}-> {check.mend}")
+        click.echo(f"{'':<26}-> {check.mend}")
 
 
 def all_checks() -> Iterator[Check]:
     """Every check, in the order of what depends on what."""
     yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
     yield attempt("kernels", f"{PIP} --force-reinstall ptxkit", kernels)
-    yield attempt("headers", f"{PIP} nvidia-cuda-runtime nvidia-cuda-crt 'nvidia-cuda-cccl<13.2'", headers)
+    yield from tools()
     images: list[Image] = []
-    yield attempt("nvrtc", f"{PIP} nvidia-cuda-nvrtc", lambda: compiler(images))
-    yield attempt("nvjitlink", f"{PIP} nvidia-nvjitlink", linker)
-    yield attempt("disassembler", f"{PIP} nvidia-cuda-nvdisasm nvidia-cuda-cuobjdump", disassembler)
+    yield attempt("compiler", f"{PIP} 'nvidia-cuda-nvrtc>=13,<14'", lambda: compiler(images))
     if images:
         yield attempt("emulator", "this is a bug in ptxkit", lambda: emulator(images[0]))
     else:
-        yield Check("emulator", "missing", "has nothing to run before nvrtc works")
+        yield Check("emulator", "missing", "has nothing to run before the compiler works")
     yield attempt("cache", "set PTXKIT_CACHE_DIR to a directory that you can write", cache)
     yield attempt("gpu", "install NVIDIA's driver, or use the emulator", gpu, optional=True)
     for package, (purpose, mend) in PEERS.items():
@@ -120,14 +124,17 @@ def kernels() -> str:
     return f"{len(registry.names())} in {cu_dir()}"
 
 
-def headers() -> str:
-    """CUDA's own headers, for sources that include cuda_fp16.h and its like."""
-    from cuda.pathfinder import find_nvidia_header_directory
+def tools() -> Iterator[Check]:
+    """Libraries, headers and programs that come as packages."""
+    from ptxkit.compiler.toolkit import survey
 
-    where = find_nvidia_header_directory("cudart")
-    if where is None:
-        raise UnavailableError("cuda_fp16.h and the other CUDA headers are not found")
-    return str(where)
+    for name, (tool, package) in survey().items():
+        if tool is None:
+            limit = ">=13,<13.2" if package == "nvidia-cuda-cccl" else ">=13,<14"
+            state = "absent" if name in OPTIONAL_TOOLS else "missing"
+            yield Check(name, state, "not installed", f"{PIP} '{package}{limit}'")
+        else:
+            yield Check(name, "ok", f"{tool.version}, {tool.path}")
 
 
 def compiler(images: list[Image]) -> str:
@@ -136,28 +143,7 @@ def compiler(images: list[Image]) -> str:
 
     start = time.perf_counter()
     images.append(compile_source(PROBE, target="sm_90a", name="probe.cu", cache=False))
-    return f"{version('nvidia-cuda-nvrtc')}, compiled a kernel in {1e3 * (time.perf_counter() - start):.0f} ms"
-
-
-def linker() -> str:
-    """nvJitLink, which assembles PTX."""
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-
-    try:
-        load_nvidia_dynamic_lib("nvJitLink")
-    except DynamicLibNotFoundError:
-        raise UnavailableError("libnvJitLink is not found; .ptx files run in the emulator only") from None
-    return version("nvidia-nvjitlink")
-
-
-def disassembler() -> str:
-    """nvdisasm and cuobjdump."""
-    from cuda.pathfinder import find_nvidia_binary_utility
-
-    lost = [tool for tool in ("nvdisasm", "cuobjdump") if find_nvidia_binary_utility(tool) is None]
-    if lost:
-        raise UnavailableError(f"no {' and no '.join(lost)}")
-    return version("nvidia-cuda-nvdisasm")
+    return f"compiled a kernel for {images[0].target} in {1e3 * (time.perf_counter() - start):.0f} ms"
 
 
 def emulator(image: Image) -> str:
@@ -194,16 +180,13 @@ def probe(kind: str, image: Image) -> str:
 
 def cache() -> str:
     """The compile cache, and whether it can be written."""
-    import tempfile
-
     from ptxkit.cli._text import quantity
     from ptxkit.compiler.cache import default_cache
 
-    held: Any = default_cache().info()
-    held.path.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=held.path):
-        pass
-    return f"{held.path}, {held.entries} images, {quantity(held.bytes, 'B')}"
+    held = default_cache().info()
+    if not held.writable:
+        raise UnavailableError(f"{held.directory} cannot be written; every run compiles anew")
+    return f"{held.directory}, {held.entries} images, {quantity(held.size_bytes, 'B')} of {quantity(held.limit_bytes, 'B')}"
 
 
 def peer(package: str, purpose: str, mend: str) -> Check:

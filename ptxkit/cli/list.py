@@ -70,20 +70,24 @@ def summary(workload: type[Workload]) -> str:
 
 def text(kernel: dict[str, Any]) -> str:
     """A kernel as lines of text."""
-    from ptxkit.cli._text import styled, table
+    from ptxkit.cli._text import styled
 
-    sizes = " ".join(f"{name.upper()}={value}" for name, value in kernel["sizes"].items())
+    sizes = sizes_text(kernel["sizes"])
+    if kernel["emulator_sizes"] != kernel["sizes"]:
+        sizes += f" (emulator: {sizes_text(kernel['emulator_sizes'])})"
     lines = [f"{styled(kernel['name'], bold=True)}  {sizes}", f"  {kernel['summary']}"]
     if kernel["options"]:
         lines.append("  options: " + " ".join(f"{name}={value}" for name, value in kernel["options"].items()))
-    rows = [
-        [
-            variant["name"],
-            ", ".join(variant["requires"]) or "-",
-            " ".join(f"{name}={','.join(map(str, values))}" for name, values in variant["tile"].items()) or "-",
-            variant["summary"],
-        ]
-        for variant in kernel["variants"]
-    ]
-    lines += ["  " + line for line in table(rows, ["variant", "requires", "tile", ""], left=4).splitlines()]
+    width = max(len(variant["name"]) for variant in kernel["variants"])
+    for variant in kernel["variants"]:
+        lines.append(f"    {variant['name']:<{width}}  {variant['summary']}")
+        tile = " ".join(f"{name}={'|'.join(map(str, values))}" for name, values in variant["tile"].items())
+        for what, value in (("requires", ", ".join(variant["requires"])), ("tile", tile)):
+            if value:
+                lines.append(f"    {'':<{width}}  {what} {value}")
     return "\n".join(line.rstrip() for line in lines)
+
+
+def sizes_text(sizes: dict[str, int]) -> str:
+    """``"ROWS=128 COLS=4096"``."""
+    return " ".join(f"{name.upper()}={value}" for name, value in sizes.items())

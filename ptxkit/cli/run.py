@@ -142,17 +142,19 @@ def stdout_set_aside(wanted: bool) -> Iterator[None]:
     kept = os.dup(1)
     os.dup2(2, 1)
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     finally:
-        sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
 
 
 def complain(report: RunReport) -> None:
-    """What went wrong, a line each, on stderr."""
+    """The compiler's warnings and what went wrong, on stderr."""
     from ptxkit.cli._text import to_stderr
 
+    for warning in dict.fromkeys(warning for variant in report.variants for warning in variant.warnings):
+        to_stderr(warning.rstrip(), fg="yellow")
     for variant in report.variants:
         if variant.error is not None:
             to_stderr(f"error: {report.kernel} {variant.name}: {variant.error}", fg="red")
