@@ -9,7 +9,15 @@ import numpy.typing as npt
 
 from ptxkit.errors import UsageError
 
-_NAMES = {"f16": "float16", "f32": "float32", "f64": "float64", "s8": "int8", "s16": "int16", "s32": "int32", "s64": "int64"}
+_NAMES = {
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "s8": "int8",
+    "s16": "int16",
+    "s32": "int32",
+    "s64": "int64",
+}
 _NAMES |= {"u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64"}
 _ML_DTYPES = {"bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
@@ -24,7 +32,8 @@ def dtype_of(name: npt.DTypeLike) -> np.dtype[Any]:
         if name in _ML_DTYPES or name in _ML_DTYPES.values():
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, _ML_DTYPES.get(name, name)))
+            found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES.get(name, name)))
+            return found
         name = _NAMES.get(name, name)
     try:
         return np.dtype(name)

@@ -40,7 +40,7 @@ def dim3(value: Dim, what: str) -> tuple[int, int, int]:
         raise DescriptionError(f"{what} must be one to three whole numbers, not {value!r}") from None
     if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
         raise DescriptionError(f"{what} must be one to three whole numbers of at least 1, not {value!r}")
-    x, y, z = (numbers + [1, 1])[:3]
+    x, y, z = ([*numbers, 1, 1])[:3]
     return x, y, z
 
 

@@ -57,14 +57,18 @@ class Variant:
         chosen = tile if isinstance(tile, Tile) else Tile(tile)
         result = self.function(workload, chosen) if takes_tile else self.function(workload)
         if not isinstance(result, (list, tuple)) or not result or not all(isinstance(i, Launch) for i in result):
-            raise DescriptionError(f"variant {self.name} of {workload.name} must return a list of Launch, not {result!r}")
+            raise DescriptionError(
+                f"variant {self.name} of {workload.name} must return a list of Launch, not {result!r}"
+            )
         return tuple(result)
 
     def source_of(self, workload: Workload, launch: Launch) -> str:
         """Name of the file that holds the kernel of ``launch``."""
         source = launch.source or self.source or workload.source
         if not source:
-            raise DescriptionError(f"{workload.name} names no source for {launch.kernel}: set source = '{workload.name}.cu'")
+            raise DescriptionError(
+                f"{workload.name} names no source for {launch.kernel}: set source = '{workload.name}.cu'"
+            )
         return source
 
     def requirements(self, launches: Iterable[Launch]) -> tuple[str, ...]:
@@ -106,14 +110,18 @@ class Variant:
             first = Tile({name: held.get(name, values[0]) for name, values in self.tile.items()})
             reason = self._objection(workload, first)
         where = f" with {Tile(held)}" if held else ""
-        raise UsageError(f"variant {self.name} of {workload.name} has no tile{where} for {workload.size_text()}: {reason}")
+        raise UsageError(
+            f"variant {self.name} of {workload.name} has no tile{where} for {workload.size_text()}: {reason}"
+        )
 
     def _candidates(self, workload: Workload) -> Iterator[dict[str, Any]]:
         first = {name: values[0] for name, values in self.tile.items()}
         for preferred in self.prefer(workload) if self.prefer else ():
             for name, value in preferred.items():
                 if value not in self.tile.get(name, ()):
-                    raise DescriptionError(f"variant {self.name} of {workload.name} prefers {name}={value}, not offered")
+                    raise DescriptionError(
+                        f"variant {self.name} of {workload.name} prefers {name}={value}, not offered"
+                    )
             yield {**first, **preferred}
         for values in itertools.product(*self.tile.values()):
             yield dict(zip(self.tile, values, strict=True))

@@ -139,7 +139,9 @@ class Workload:
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # __init_subclass__ makes it a dataclass
             kind = hints[field.name]
             if kind not in (int, float, str, bool) and typing.get_origin(kind) is not Literal:
-                raise DescriptionError(f"{cls.name}: field {field.name} must be int, float, str, bool or Literal, not {kind}")
+                raise DescriptionError(
+                    f"{cls.name}: field {field.name} must be int, float, str, bool or Literal, not {kind}"
+                )
             if field.default is dataclasses.MISSING:
                 raise DescriptionError(f"{cls.name}: field {field.name} needs a default")
             result[field.name] = (kind, kind is int and not field.kw_only)
@@ -190,7 +192,9 @@ class Workload:
         if sizes:
             if len(sizes) != len(names):
                 many = "too many" if len(sizes) > len(names) else "too few"
-                raise UsageError(f"{cls.name} takes {len(names)} sizes ({' '.join(n.upper() for n in names)}); {many} are given")
+                raise UsageError(
+                    f"{cls.name} takes {len(names)} sizes ({' '.join(n.upper() for n in names)}); {many} are given"
+                )
             values = {name: parse_size(cls.name, name, text) for name, text in zip(names, sizes, strict=True)}
         elif small:
             values = dict(cls.emulator_sizes)

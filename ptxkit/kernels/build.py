@@ -1,0 +1,131 @@
+"""From a workload and a variant to compiled images: tile, sources, targets. Needs no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.errors import DescriptionError, UnavailableError
+from ptxkit.kernels.launch import Launch, Tile
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.image import Image
+    from ptxkit.compiler.targets import Target
+    from ptxkit.kernels.variant import Variant
+    from ptxkit.kernels.workload import Workload
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch with the image that holds its kernel."""
+
+    launch: Launch
+    image: Image
+
+
+@dataclass(frozen=True)
+class Build:
+    """A variant, compiled for a target with one tile.
+
+    Attributes:
+        workload, variant, target, tile: what was compiled.
+        steps: the launches in order.
+    """
+
+    workload: Workload
+    variant: Variant
+    target: Target
+    tile: Tile
+    steps: tuple[Step, ...]
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The distinct images, in the order of their first launch."""
+        return tuple({step.image.key: step.image for step in self.steps}.values())
+
+
+def target_for(variant: Variant, target: Target | None) -> Target:
+    """``target``, or the lowest that the variant can be compiled for when the device is none in particular."""
+    from ptxkit.compiler.targets import lowest_target
+
+    return target or lowest_target(variant.requires)
+
+
+def unavailable(variant: Variant, target: Target | None) -> str | None:
+    """Why the variant cannot be compiled for ``target``, or None when it can."""
+    from ptxkit.compiler.targets import missing
+
+    return missing(variant.requires, target_for(variant, target))
+
+
+def build(
+    workload: Workload,
+    variant: Variant,
+    target: Target | None = None,
+    tile: Mapping[str, Any] | None = None,
+    *,
+    cache: bool = True,
+) -> Build:
+    """Compile a variant; launches that share source and defines share one program.
+
+    Args:
+        workload: with its sizes, which choose among tiles and may choose among kernels.
+        variant: one of its variants.
+        target: None takes sm_90a, or the lowest newer target that has what the variant requires.
+        tile: tile parameters to hold, by name, as typed or as declared; the others are chosen.
+        cache: whether compiled programs may come from the cache.
+
+    Raises:
+        UnavailableError: the target lacks what the variant requires.
+        UsageError: a tile parameter or value that is not offered.
+        DescriptionError: a source that is not there, a template argument for a ``.ptx``.
+        CompileError: a source does not compile, or has no such kernel.
+    """
+    chosen = target_for(variant, target)
+    reason = unavailable(variant, chosen)
+    if reason is not None:
+        raise UnavailableError(f"variant {variant.name} of {workload.name}: {reason}")
+    selected = variant.select_tile(workload, chosen, tile)
+    launches = variant.launches(workload, selected)
+    programs: dict[tuple[Path, str], list[Launch]] = {}
+    for launch in launches:
+        programs.setdefault(_program(workload, variant, launch), []).append(launch)
+    images = {key: _compile(key[0], group, chosen, cache) for key, group in programs.items()}
+    steps = tuple(Step(launch, images[_program(workload, variant, launch)]) for launch in launches)
+    for step in steps:
+        step.image.entry(step.launch.entry)  # a missing kernel is an error now, not at launch
+    return Build(workload, variant, chosen, selected, steps)
+
+
+def find_source(workload: type[Workload], source: str) -> Path:
+    """The file ``source``: beside the description, or among the bundled ``cu/`` and ``ptx/``.
+
+    Raises:
+        DescriptionError: it is in neither place.
+    """
+    from ptxkit.compiler.paths import cu_dir, ptx_dir
+
+    bundled = ptx_dir() if source.endswith(".ptx") else cu_dir()
+    places = [directory for directory in (workload.directory(), bundled) if directory]
+    for directory in places:
+        if (directory / source).is_file():
+            return directory / source
+    raise DescriptionError(f"{workload.name}: there is no {source} in {' or '.join(map(str, places))}")
+
+
+def _program(workload: Workload, variant: Variant, launch: Launch) -> tuple[Path, str]:
+    path = find_source(type(workload), variant.source_of(workload, launch))
+    if path.suffix == ".ptx" and (launch.template or launch.defines):
+        raise DescriptionError(
+            f"{path.name}: {launch.kernel} is PTX, which takes neither template arguments nor defines"
+        )
+    return path, repr(sorted(launch.defines.items()))
+
+
+def _compile(path: Path, launches: list[Launch], target: Target, cache: bool) -> Image:
+    from ptxkit.compiler.nvrtc import compile_source
+
+    expressions = dict.fromkeys(launch.entry for launch in launches if launch.template)
+    return compile_source(path, target=target, defines=launches[0].defines, instantiate=tuple(expressions), cache=cache)

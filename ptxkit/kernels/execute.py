@@ -1,0 +1,279 @@
+"""Running a variant on a device and holding its outputs against the reference.
+
+A :class:`Case` is a workload with fresh inputs on one device; its variants share the inputs, the reference and the device
+arrays. :func:`prepare` makes a variant ready to be launched again and again, by a benchmark for instance; :func:`run` launches
+it once and verifies. Nothing here asks which kind of device it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.errors import DescriptionError, LaunchError, UsageError
+from ptxkit.kernels.build import Build, build, unavailable
+from ptxkit.kernels.launch import Launch, Tile, array_spec
+from ptxkit.kernels.verify import Verdict, compare_all
+from ptxkit.kernels.workload import suggestion
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.targets import Target
+    from ptxkit.kernels.variant import Variant
+    from ptxkit.kernels.workload import Workload
+    from ptxkit.runtime.device import Device, DeviceArray, Kernel, PreparedLaunch
+
+POISON = 0xCD
+"""Every byte of an output before a launch: -4.3e8 as a float32, so that an element nobody wrote fails verification."""
+
+HOST_BYTES_PER_BYTE = 3  # inputs, outputs, and the float64 reference with one float64 copy of the inputs
+
+
+class Case:
+    """A workload with inputs from one seed, on one device.
+
+    Args:
+        workload: what to compute.
+        device: where.
+        seed: of the random inputs.
+        inputs: given ones instead of random ones.
+
+    Raises:
+        UsageError: the device or the host has too little memory for these sizes; said before anything is allocated.
+    """
+
+    def __init__(
+        self, workload: Workload, device: Device, seed: int = 0, inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        self.workload = workload
+        self.device = device
+        self.seed = seed
+        self._given = inputs
+        self._arrays: dict[str, DeviceArray] = {}
+        check_memory(workload, device)
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """Input name -> numpy array or scalar."""
+        made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
+        return dict(made)
+
+    @cached_property
+    def expected(self) -> dict[str, Any]:
+        """Output name -> reference."""
+        return {name: np.asarray(value) for name, value in self.workload.reference(**self.inputs).items()}
+
+    @cached_property
+    def output_specs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Output name -> (shape, dtype), declared or taken from the reference and the inputs."""
+        declared = {name: array_spec(spec) for name, spec in self.workload.outputs().items()}
+        if declared:
+            return declared
+        arrays = {name: value for name, value in self.inputs.items() if _is_array(value)}
+        kinds = {value.dtype for value in arrays.values()}
+        specs = {}
+        for name, value in self.expected.items():
+            if name not in arrays and len(kinds) != 1:
+                raise DescriptionError(
+                    f"{self.workload.name}: the dtype of output {name} is unclear; declare outputs()"
+                )
+            specs[name] = (value.shape, arrays[name].dtype if name in arrays else next(iter(kinds)))
+        return specs
+
+    def array(self, name: str) -> DeviceArray:
+        """The device array of an input, output or temporary, uploaded or allocated at its first use."""
+        if name not in self._arrays:
+            if _is_array(self.inputs.get(name)):
+                self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]))
+            else:
+                self._arrays[name] = self.device.empty(*self._spec(name))
+        return self._arrays[name]
+
+    def argument(self, name: str) -> Any:
+        """What a launch argument given by name stands for: a device array, or an input passed by value."""
+        value = self.inputs.get(name)
+        return self.array(name) if value is None or _is_array(value) else value
+
+    def reset(self) -> None:
+        """Poison outputs and temporaries, and restore inputs that are updated in place."""
+        for name, array in self._arrays.items():
+            if name not in self.inputs:
+                array.fill(POISON)
+            elif name in self.output_specs:
+                array.copy_from(np.ascontiguousarray(self.inputs[name]))
+
+    def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of the outputs from the device."""
+        return {name: self.array(name).numpy() for name in self.output_specs}
+
+    def verify(self, variant: Variant) -> Verdict:
+        """Compare what is on the device with the reference, within the variant's or the workload's tolerance."""
+        undeclared = set(self.expected) - set(self.output_specs)
+        if undeclared:
+            raise DescriptionError(f"{self.workload.name}: outputs() lacks {', '.join(sorted(undeclared))}")
+        return compare_all(self.outputs(), self.expected, variant.tolerance or self.workload.tolerance)
+
+    def _spec(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        temporaries = self.workload.temporaries()
+        if name in temporaries:
+            return array_spec(temporaries[name])
+        if name in self.output_specs:
+            return self.output_specs[name]
+        known = [*self.inputs, *self.output_specs, *temporaries]
+        raise DescriptionError(
+            f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}"
+        )
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A variant on a device, ready to be launched any number of times.
+
+    Attributes:
+        case: its inputs and arrays.
+        build: what was compiled.
+        launches: one callable for each launch, in order.
+    """
+
+    case: Case
+    build: Build
+    launches: tuple[PreparedLaunch, ...]
+
+    def launch(self) -> None:
+        """Launch everything once, without waiting for the end."""
+        for launch in self.launches:
+            launch()
+
+    def verify(self) -> Verdict:
+        """Reset the arrays, launch once and compare with the reference."""
+        self.case.reset()
+        self.launch()
+        self.case.device.synchronize()
+        return self.case.verify(self.build.variant)
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """What came of one variant.
+
+    Attributes:
+        name: the variant.
+        skipped: why it was not run, or None.
+        target: what it was compiled for, "" when skipped.
+        tile: the chosen tile parameters.
+        launches: number of launches.
+        verdict: the comparison with the reference; None when skipped.
+        prepared: to launch and measure it further; None when skipped.
+    """
+
+    name: str
+    skipped: str | None = None
+    target: str = ""
+    tile: Tile = Tile({})  # noqa: RUF009  # immutable
+    launches: int = 0
+    verdict: Verdict | None = None
+    prepared: Prepared | None = None
+
+
+def prepare(
+    case: Case, variant: Variant, target: Target | None = None, tile: Mapping[str, Any] | None = None
+) -> Prepared:
+    """Compile a variant, load it and bind its arguments.
+
+    Args:
+        case: workload, inputs and device.
+        variant: one of the workload's.
+        target: instead of the device's own.
+        tile: tile parameters to hold.
+
+    Raises:
+        UnavailableError, CompileError, UsageError, DescriptionError, LaunchError: see :func:`ptxkit.kernels.build.build`.
+    """
+    built = build(case.workload, variant, target or case.device.target, tile)
+    modules = {image.key: case.device.load(image) for image in built.images}
+    launches = []
+    for step in built.steps:
+        kernel = modules[step.image.key][step.launch.entry]
+        launches.append(_bind(case, kernel, step.launch))
+    return Prepared(case, built, tuple(launches))
+
+
+def run(
+    case: Case,
+    variant: Variant,
+    target: Target | None = None,
+    tile: Mapping[str, Any] | None = None,
+    *,
+    explicit: bool = False,
+) -> VariantResult:
+    """Prepare a variant, launch it once on poisoned outputs and verify.
+
+    Args:
+        explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
+    """
+    reason = unavailable(variant, target or case.device.target)
+    if reason is not None and not explicit:
+        return VariantResult(variant.name, skipped=reason)
+    prepared = prepare(case, variant, target, tile)
+    verdict = prepared.verify()
+    built = prepared.build
+    return VariantResult(variant.name, None, built.target.name, built.tile, len(built.steps), verdict, prepared)
+
+
+def check_memory(workload: Workload, device: Device) -> None:
+    """Raise UsageError when the workload's sizes need more memory than the device or the host has free."""
+    needed = workload.bytes_needed()
+    places = [(device.name, needed, device.memory_bytes), ("the host", HOST_BYTES_PER_BYTE * needed, _host_bytes())]
+    for place, wanted, free in places:
+        if free is not None and wanted > free:
+            raise UsageError(
+                f"{workload.name} with {workload.size_text()} needs {_gigabytes(wanted)} on {place}, "
+                f"which has {_gigabytes(free)} free; take smaller sizes"
+            )
+
+
+def _host_bytes() -> int | None:
+    """Memory that the host can still give, in bytes; None where that is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.3g} GB" if count < 1e15 else f"{count / 1e12:,.0f} TB"
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def _bind(case: Case, kernel: Kernel, launch: Launch) -> PreparedLaunch:
+    arguments = [case.argument(a) if isinstance(a, str) else a for a in launch.args]
+    for parameter, (index, value) in zip(kernel.parameters, enumerate(arguments), strict=False):
+        if isinstance(value, (int, float)) and not isinstance(value, np.generic) and parameter.dtype is not None:
+            arguments[index] = _typed(value, parameter.dtype, f"{launch.kernel}: parameter {parameter.name}")
+    return kernel.prepare(
+        *arguments,
+        grid=launch.grid,
+        block=launch.block,
+        shared=launch.shared,
+        cluster=launch.cluster,
+        cooperative=launch.cooperative,
+    )
+
+
+def _typed(value: float, dtype: np.dtype[Any], what: str) -> Any:
+    """A Python number as the kernel's parameter type; LaunchError when it does not fit."""
+    if dtype.kind in "iu" and isinstance(value, float):
+        raise LaunchError(f"{what} is {dtype}, not the float {value}")
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not limits.min <= value <= limits.max:
+            raise LaunchError(f"{what} is {dtype} and cannot hold {value}")
+    return dtype.type(value)

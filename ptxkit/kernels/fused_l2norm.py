@@ -1,0 +1,152 @@
+"""fused_l2norm: rows divided by their L2 norm, y[r, :] = x[r, :] / sqrt(sum(x[r, :]^2) + eps)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+
+KEPT_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
+ELEMENTS_PER_THREAD = 4  # elements_per_thread in fused_l2norm.cu
+THREADS = 256
+REGISTERS = 65536  # of an SM
+
+
+def plain(kernel: str, grid: int, *args: object) -> Launch:
+    """A launch of the unfused chain."""
+    return Launch(kernel, grid, THREADS, args, template=(THREADS,))
+
+
+def lanes(w: FusedL2norm, t: Tile) -> int:
+    """Threads of a CTA that hold a row together: a power of two, enough for its columns where THREADS are."""
+    threads: int = t.THREADS
+    return min(threads, 1 << (cdiv(w.cols, 4 * t.QUADS * t.CLUSTER) - 1).bit_length())
+
+
+def in_registers(w: FusedL2norm, t: Tile) -> bool:
+    """Whether the registers of a whole cluster hold a row."""
+    return bool(w.cols <= 4 * t.QUADS * t.THREADS * t.CLUSTER)
+
+
+def usable(w: FusedL2norm, t: Tile) -> bool | str:
+    """The constraint of ``vectorized``."""
+    if (1 + (t.ROWS > 1)) * 4 * t.QUADS + 28 > REGISTERS // t.THREADS:
+        return f"{t.THREADS} threads have {REGISTERS // t.THREADS} registers each, too few for QUADS={t.QUADS} ROWS={t.ROWS}"
+    if t.CLUSTER > 1 and w.cols <= 4 * t.QUADS * t.THREADS * t.CLUSTER // 2:
+        return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+    if t.ROWS > 1 and not in_registers(w, t):
+        return f"{w.cols} columns do not stay in registers, so only ROWS=1 is possible"
+    return True
+
+
+def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
+    """Tiles by size. Few rows leave SMs idle, so a row is spread over many threads; many rows fill the SMs, and then more
+    bytes in flight a thread hide more latency."""
+    few = w.rows <= 512
+    quads = (1 if w.cols <= 2048 else 2 if w.cols <= 8192 else 4) if few else (1 if w.cols <= 256 else 4)
+    threads = 128
+    while threads < 1024 and 4 * quads * threads < w.cols:
+        threads *= 2
+    while quads < 8 and 4 * quads * threads < w.cols:
+        quads *= 2
+    cluster = 1
+    while cluster < 8 and 4 * quads * threads * cluster < w.cols:
+        cluster *= 2
+    yield {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster}
+    yield {"THREADS": threads, "QUADS": quads}  # for targets without clusters
+
+
+class FusedL2norm(Workload):
+    """Rows divided by their L2 norm: one read of x and one write of y."""
+
+    source = "fused_l2norm.cu"
+    rows: int = 8192
+    cols: int = 4096
+    eps: float = 1e-12
+    emulator_sizes = {"rows": 128, "cols": 4096}
+    tolerance = Tolerance(ulp=4)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {"x": uniform(rng, (self.rows, self.cols)), "eps": np.float32(self.eps)}
+
+    def reference(self, x: np.ndarray[Any, Any], eps: np.float32) -> dict[str, Any]:
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):  # NaN and infinity propagate
+            return {"y": wide / np.sqrt(np.einsum("rc,rc->r", wide, wide) + np.float64(eps))[:, None]}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"y": ((self.rows, self.cols), "f32")}
+
+    def temporaries(self) -> Mapping[str, Any]:
+        return {
+            "squares": ((self.rows, self.cols), "f32"),
+            "sums": (self.rows, "f64"),
+            "norms": ((self.rows, 2), "f32"),
+        }
+
+    def work(self) -> Work:
+        n = self.rows * self.cols
+        return Work(flops=3 * n + 2 * self.rows, bytes=8 * n)
+
+    def constraints(self) -> Iterable[str]:
+        if not self.eps >= 0:
+            yield f"eps must be at least 0, not {self.eps}"
+        if self.rows * cdiv(self.cols, THREADS * ELEMENTS_PER_THREAD) >= 2**31:
+            yield "more CTAs than a grid can have"
+
+    @variant
+    def unfused(self) -> list[Launch]:
+        """Five launches through device memory, as a framework evaluates x / sqrt((x * x).sum(1) + eps)."""
+        n = self.rows * self.cols
+        elements = THREADS * ELEMENTS_PER_THREAD
+        by_row = cdiv(self.rows, THREADS)
+        return [
+            plain("l2norm_square", cdiv(n, elements), "x", "squares", n),
+            plain("l2norm_row_sum", self.rows, "x", "squares", "sums", self.cols),
+            plain("l2norm_add_eps", by_row, "sums", self.rows, "eps"),
+            plain("l2norm_sqrt", by_row, "sums", "norms", self.rows),
+            plain("l2norm_divide", self.rows * cdiv(self.cols, elements), "x", "norms", "y", self.cols),
+        ]
+
+    @variant
+    def fused(self) -> list[Launch]:
+        """One CTA a row, which waits in shared memory for its norm; bit for bit what unfused gives."""
+        keep = self.cols <= KEPT_COLS
+        shared = 4 * self.cols if keep else 0
+        args = ("x", "y", self.cols, "eps")
+        return [Launch("l2norm_fused", self.rows, THREADS, args, shared=shared, template=(THREADS, keep))]
+
+    @variant(
+        tile={
+            "THREADS": [128, 256, 512, 1024],  # of a CTA
+            "QUADS": [8, 4, 2, 1],  # 128-bit registers of a row that a thread holds
+            "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
+            "ROWS": [1, 2, 4],  # rows that a thread takes one after another, the next being loaded ahead
+            "HINT": [1, 0, 2],  # L2 keeps: 1 y rather than x, 0 what it likes, 2 neither
+        },
+        constraint=usable,
+        prefer=preferred,
+    )
+    def vectorized(self, t: Tile) -> list[Launch]:
+        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
+        cluster = t.CLUSTER if t.CLUSTER > 1 else None
+        if not in_registers(self, t):
+            args: tuple[object, ...] = ("x", "y", self.cols, "eps")
+            template: tuple[int, ...] = (t.THREADS, t.QUADS, t.CLUSTER)
+            return [
+                Launch("l2norm_streamed", self.rows * t.CLUSTER, t.THREADS, args, cluster=cluster, template=template)
+            ]
+        width = lanes(self, t)
+        groups = t.THREADS // width
+        grid = cdiv(cdiv(self.rows, groups), t.ROWS) * t.CLUSTER
+        args = ("x", "y", self.rows, self.cols, "eps")
+        template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT)
+        return [Launch("l2norm_vectorized", grid, t.THREADS, args, cluster=cluster, template=template)]
+
+    @variant(source="fused_l2norm.ptx")
+    def ptx(self) -> list[Launch]:
+        """Written in PTX by hand: one CTA a row, 128-bit accesses, the first 8192 columns in registers."""
+        return [Launch("l2norm", self.rows, 512, ("x", "y", self.cols, "eps"))]

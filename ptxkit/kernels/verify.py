@@ -1,0 +1,172 @@
+"""Comparing outputs with the float64 reference: absolute, relative and ulp errors, NaN and infinity included.
+
+NaN agrees with NaN only, infinity with the same infinity only; the reference is first rounded to the output's dtype, so that
+1e39 asks for infinity of a float32. Relative errors refer to ``max(|reference|, smallest normal number)``, and one ulp is the
+distance of neighbouring numbers of the dtype at the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ptxkit.errors import DescriptionError
+from ptxkit.kernels.launch import Tolerance
+
+CHUNK = 1 << 18  # elements compared at a time: the float64 temporaries stay in the cache
+
+DEFAULT_TOLERANCES = {
+    "float64": Tolerance(relative=1e-12, absolute=1e-14),
+    "float32": Tolerance(relative=1e-5, absolute=1e-6),
+    "float16": Tolerance(relative=2e-3, absolute=1e-4),
+    "bfloat16": Tolerance(relative=1.6e-2, absolute=1e-3),
+    "float8_e4m3fn": Tolerance(ulp=1),
+    "float8_e5m2": Tolerance(ulp=1),
+}
+"""By dtype name; everything else, integers above all, must agree exactly."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one or several outputs compare with their reference.
+
+    Attributes:
+        verified: every element is within tolerance.
+        max_abs_error, max_rel_error, max_ulp_error: over all elements; infinite where one side is NaN or infinite and
+            the other is not.
+        elements: how many were compared. mismatches: how many were outside the tolerance.
+        worst: the first element outside, in words; "" when verified.
+    """
+
+    verified: bool
+    max_abs_error: float
+    max_rel_error: float
+    max_ulp_error: float
+    elements: int
+    mismatches: int
+    worst: str = ""
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What is needed of a floating-point dtype."""
+
+    mantissa_bits: int
+    smallest_normal: float
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any]) -> _Format | None:
+        """The format of ``dtype``, or None when it is not a floating-point type."""
+        info: Any
+        if dtype.char in "efd":
+            info = np.finfo(dtype)
+        elif dtype.name in DEFAULT_TOLERANCES:  # np.finfo knows none of ml_dtypes' types
+            import ml_dtypes
+
+            info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        else:
+            return None
+        return cls(int(info.nmant), float(info.smallest_normal))
+
+    def ulp(self, magnitude: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Distance of neighbouring numbers at ``magnitude`` (finite, at least 0)."""
+        exponent = np.frexp(np.maximum(magnitude, self.smallest_normal))[1] - 1
+        distance: npt.NDArray[np.float64] = np.ldexp(1.0, exponent - self.mantissa_bits)
+        return distance
+
+
+def compare(
+    name: str, actual: npt.NDArray[Any], expected: npt.ArrayLike, tolerance: Tolerance | None = None
+) -> Verdict:
+    """Compare one output with its reference.
+
+    Args:
+        name: of the output, for messages.
+        actual: what the kernel wrote.
+        expected: the reference, of the same shape; float64 for floating-point outputs.
+        tolerance: None takes the default of the output's dtype.
+
+    Raises:
+        DescriptionError: the shapes differ.
+    """
+    reference = np.asarray(expected)
+    if reference.shape != actual.shape:
+        raise DescriptionError(f"the reference of {name} has shape {reference.shape}, the output {actual.shape}")
+    allowed = tolerance or DEFAULT_TOLERANCES.get(actual.dtype.name, Tolerance())
+    form = _Format.of(actual.dtype)
+    worst = ""
+    mismatches = 0
+    largest = np.zeros(3)
+    for start, a, e in _chunks(actual.reshape(-1), reference.reshape(-1)):
+        errors, wrong = _float_errors(a, e, form, allowed) if form else _exact_errors(a, e, allowed)
+        largest = np.maximum(largest, [error.max() for error in errors])
+        count = int(np.count_nonzero(wrong))
+        if count and not mismatches:
+            worst = _describe(name, actual, reference, start + int(np.argmax(wrong)))
+        mismatches += count
+    abs_error, rel_error, ulp_error = map(float, largest)
+    return Verdict(not mismatches, abs_error, rel_error, ulp_error, actual.size, mismatches, worst)
+
+
+def compare_all(
+    actual: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.ArrayLike], tolerance: Tolerance | None = None
+) -> Verdict:
+    """Compare all outputs; the errors are the largest of any, ``worst`` is of the first wrong one."""
+    verdicts = [compare(name, actual[name], expected[name], tolerance) for name in expected]
+    return Verdict(
+        verified=all(v.verified for v in verdicts),
+        max_abs_error=max((v.max_abs_error for v in verdicts), default=0.0),
+        max_rel_error=max((v.max_rel_error for v in verdicts), default=0.0),
+        max_ulp_error=max((v.max_ulp_error for v in verdicts), default=0.0),
+        elements=sum(v.elements for v in verdicts),
+        mismatches=sum(v.mismatches for v in verdicts),
+        worst=next((v.worst for v in verdicts if v.worst), ""),
+    )
+
+
+def _chunks(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> Iterator[tuple[int, Any, Any]]:
+    for start in range(0, actual.size, CHUNK):
+        yield start, actual[start : start + CHUNK], expected[start : start + CHUNK]
+
+
+def _float_errors(
+    actual: npt.NDArray[Any], expected: npt.NDArray[Any], form: _Format, allowed: Tolerance
+) -> tuple[tuple[npt.NDArray[np.float64], ...], npt.NDArray[np.bool_]]:
+    with np.errstate(all="ignore"):
+        a = actual.astype(np.float64)
+        e = expected.astype(np.float64)
+        rounded = e.astype(actual.dtype).astype(np.float64)
+        special = ~(np.isfinite(a) & np.isfinite(rounded))
+        absolute = np.abs(a - e)
+        magnitude = np.abs(e)
+        if special.any():
+            same = (a == rounded) | (np.isnan(a) & np.isnan(rounded))
+            absolute[special] = np.where(same[special], 0.0, np.inf)
+            magnitude[special] = 0.0
+        relative = absolute / np.maximum(magnitude, form.smallest_normal)
+        ulps = absolute / form.ulp(magnitude)
+        wrong = ~((absolute <= allowed.absolute + allowed.relative * magnitude) | (ulps <= allowed.ulp))
+    return (absolute, relative, ulps), wrong
+
+
+def _exact_errors(
+    actual: npt.NDArray[Any], expected: npt.NDArray[Any], allowed: Tolerance
+) -> tuple[tuple[npt.NDArray[np.float64], ...], npt.NDArray[np.bool_]]:
+    """Integers and booleans: an ulp is 1, and without a tolerance they must be equal."""
+    absolute = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+    magnitude = np.abs(expected.astype(np.float64))
+    different = actual != expected
+    within = (absolute <= allowed.absolute + allowed.relative * magnitude) | (absolute <= allowed.ulp)
+    tolerant = allowed != Tolerance()
+    return (absolute, absolute / np.maximum(magnitude, 1.0), absolute), different & ~(within & tolerant)
+
+
+def _describe(name: str, actual: npt.NDArray[Any], expected: npt.NDArray[Any], flat: int) -> str:
+    index = np.unravel_index(flat, actual.shape)
+    where = f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
+    is_text = f"{float(actual[index]):.9g}" if actual.dtype.kind not in "iub" else str(actual[index])
+    return f"{where} is {is_text}, the reference says {expected[index]}"
