@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from ptxkit.isa.constants import parse_integer
 from ptxkit.isa.declarations import (
     LINKAGES,
     SPACES,
@@ -78,7 +79,8 @@ class BodyParser:
         """Takes the statements and the closing brace."""
         tokens = self._tokens
         texts = tokens.texts
-        self._open(tokens.i - 1)
+        self._declare_labels(tokens.i - 1)  # the body shares the parameters' scope, as ptxas has it
+        depth = 1
         while True:
             text = texts[tokens.i]
             first = text[:1]
@@ -89,16 +91,19 @@ class BodyParser:
             elif first == "@":
                 self._guarded()
             elif text == "{":
+                self._scopes.open()
+                self._declare_labels(tokens.i)
                 tokens.i += 1
-                self._open(tokens.i - 1)
+                depth += 1
             elif text == "}":
                 tokens.i += 1
-                self._scopes.close()
-                if self._scopes.depth == 0:
+                depth -= 1
+                if depth == 0:
                     return
+                self._scopes.close()
             elif text == ";":
                 tokens.i += 1
-            elif first.isalpha():
+            elif is_identifier(text) and first.isalpha():
                 self._instruction(None, tokens.lines[tokens.i])
             else:
                 raise tokens.expected("an instruction, a directive, a label or '}'")
@@ -107,8 +112,7 @@ class BodyParser:
         variable = self.variables.get(name) or self._parameters.get(name) or self._module_variables.get(name)
         return variable.type.bytes * variable.vector if variable else 1
 
-    def _open(self, brace: int) -> None:
-        self._scopes.open()
+    def _declare_labels(self, brace: int) -> None:
         for index in self._labels.get(brace, ()):
             self._scopes.declare_symbol(self._tokens.texts[index], index)
 
@@ -181,8 +185,10 @@ class BodyParser:
             while tokens.skip(","):
                 tokens.take_string()
             tokens.expect(";", "after .pragma")
-        elif text == ".loc_intermediate":
-            tokens.i += 4
+        elif text == ".loc_intermediate":  # file, line, column of an intermediate language
+            tokens.i += 1
+            while tokens.text.isdecimal():
+                tokens.i += 1
         else:
             raise tokens.expected("a directive that may stand in a function body")
 
@@ -190,8 +196,8 @@ class BodyParser:
         tokens = self._tokens
         tokens.i += 1
         vector = 1
-        if tokens.text == ".align":
-            tokens.i += 2
+        if tokens.skip(".align"):  # registers have no address
+            parse_integer(tokens, "an alignment in bytes")
         if tokens.text in _REGISTER_VECTORS:
             vector = _REGISTER_VECTORS[tokens.take()]
         ptx_type = parse_type(tokens)
@@ -223,7 +229,7 @@ class BodyParser:
         predicate = self._predicates.get(key)
         if predicate is None or predicate.register is not register:
             predicate = self._predicates[key] = Predicate(register, negated)
-        if tokens.text == "{" or not tokens.text[:1].isalpha():
+        if not is_identifier(tokens.text):
             raise tokens.expected("an instruction after its guard")
         self._instruction(predicate, line)
 
@@ -231,7 +237,7 @@ class BodyParser:
         tokens = self._tokens
         texts = tokens.texts
         names = self._scopes.names
-        start = i = tokens.i
+        i = tokens.i
         opcode = texts[i]
         i += 1
         while texts[i][:1] == "." and len(texts[i]) > 1:  # modifiers set apart from their opcode
@@ -257,6 +263,4 @@ class BodyParser:
                 if following != ",":
                     raise tokens.expected(f"',' or ';' after an operand of '{opcode}'", i - 1)
         tokens.i = i
-        if opcode[-1] == "." or not opcode.isascii():
-            raise tokens.expected("an opcode", start)
         self.instructions.append(Instruction(opcode, tuple(operands), predicate, line, self._locations.current))

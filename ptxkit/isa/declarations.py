@@ -16,6 +16,7 @@ SPACES = frozenset((".global", ".const", ".shared", ".shared::cta", ".local", ".
 LINKAGES = frozenset((".extern", ".visible", ".weak", ".common"))
 _POINTEE_SPACES = frozenset((".global", ".const", ".shared", ".local", ".generic", ".param"))
 _VECTOR = re.compile(r"\.v(\d+)")
+_DECIMAL_BYTE = re.compile(r"0|[1-9]\d|[1-9]|1\d\d|2[0-4]\d|25[0-5]")
 MAX_RANGE = 1 << 20  # `%r<N>` declares N names; a mistyped N must not exhaust the memory
 
 Relocation = tuple[int, str, int, bool, int]
@@ -204,7 +205,7 @@ def _initialised(tokens: Tokens, variable: Variable) -> Variable:
     data, relocations = _Initialiser(tokens, variable.type, dims).parse()
     shape = variable.shape
     row = variable.type.bytes * variable.vector * math.prod(shape[1:])
-    if shape and shape[0] == 0:
+    if shape and shape[0] == 0 and row:
         shape = (-(-len(data) // row), *shape[1:])
     if len(data) > row * (shape[0] if shape else 1):
         raise tokens.error(f"more initial values than '{variable.name}' has room for", start)
@@ -226,8 +227,6 @@ class _Initialiser:
         if tokens.text == "{":
             if not self._parse_flat_bytes():
                 self._parse_list(0)
-        elif tokens.text[:1] == '"':
-            self._parse_string()
         else:
             self._parse_scalar()
         return self.data, self.relocations
@@ -237,14 +236,11 @@ class _Initialiser:
         tokens = self.tokens
         if self.element.bits != 8:
             return False
-        try:
-            end = tokens.texts.index("}", tokens.i)
-            self.data += bytes(map(int, tokens.texts[tokens.i + 1 : end : 2]))
-        except ValueError:  # negative, hexadecimal, nested or symbolic: element by element
-            return False
-        if tokens.texts[tokens.i + 2 : end : 2] != [","] * ((end - tokens.i - 1) // 2):
-            self.data.clear()
-            return False
+        end = tokens.texts.index("}", tokens.i)  # there is one: braces were paired before
+        numbers, commas = tokens.texts[tokens.i + 1 : end : 2], tokens.texts[tokens.i + 2 : end : 2]
+        if commas.count(",") != len(commas) or not all(map(_DECIMAL_BYTE.fullmatch, numbers)):
+            return False  # negative, hexadecimal, nested or symbolic: element by element
+        self.data += bytes(map(int, numbers))
         tokens.i = end + 1
         return True
 
@@ -261,25 +257,21 @@ class _Initialiser:
                 if len(self.data) - start > block:
                     raise tokens.error(f"more than the {block} bytes of a row in nested braces", tokens.i - 1)
                 self.data += bytes(start + block - len(self.data))
-            elif tokens.text[:1] == '"':
-                self._parse_string()
             else:
                 self._parse_scalar()
             if not tokens.skip(",") and tokens.text != "}":
                 raise tokens.expected("',' or '}' in the initial values")
 
-    def _parse_string(self) -> None:
-        start = self.tokens.i
-        if self.element.bits != 8:
-            raise self.tokens.error(f"a string initialises 8-bit arrays, not .{self.element.name}", start)
-        self.data += self.tokens.take_string().encode("latin-1", "replace") + b"\0"
-
     def _parse_scalar(self) -> None:
         tokens = self.tokens
         start = tokens.i
+        if tokens.text[:1] == '"':
+            raise tokens.error("PTX has no string initial values; write the bytes")
         if tokens.texts[start + 1] == "(" and tokens.text[:1].isdigit():  # 0xFF00(symbol): some bits of an address
-            mask = int(tokens.take(), 0)
-            tokens.i += 1
+            mask = parse_integer(tokens, "a mask of address bits")
+            if mask <= 0:
+                raise tokens.error("a mask without bits", start)
+            tokens.expect("(", "after the mask")
             if not is_identifier(tokens.text):
                 value = parse_integer(tokens, "the masked value") & mask
                 self._append(Immediate(value >> (mask & -mask).bit_length() - 1), start)

@@ -11,6 +11,7 @@ An opcode with its modifiers, ``cp.async.bulk.tensor.2d.shared::cta.global``, is
 from __future__ import annotations
 
 import re
+import string
 
 from ptxkit.errors import PtxSyntaxError
 
@@ -33,6 +34,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 
+_LETTERS = frozenset(string.ascii_letters)
 _SENTINELS = 4  # how far any rule looks ahead without asking whether the text has ended
 
 
@@ -140,7 +142,7 @@ class Tokens:
 def is_identifier(text: str) -> bool:
     """Whether a token is an identifier (or an opcode; both begin alike)."""
     first = text[:1]
-    return first.isalpha() or (first in ("_", "$", "%") and len(text) > 1)
+    return first in _LETTERS or (first in ("_", "$", "%") and len(text) > 1)
 
 
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9A-Fa-f]+|.)", re.DOTALL)

@@ -53,11 +53,6 @@ class Scopes:
         self._restore: list[list[tuple[str, Operand | None]]] = [[]]
         self._declared: list[set[str]] = [set()]
 
-    @property
-    def depth(self) -> int:
-        """Scopes open inside the parameters' one."""
-        return len(self._restore) - 1
-
     def open(self) -> None:
         """Enters ``{``."""
         self._restore.append([])
