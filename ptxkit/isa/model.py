@@ -132,7 +132,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class ParameterList:
-    """``(a, b)``: the parenthesised lists of a call. Empty is allowed."""
+    """``(a, b)``: the parenthesised lists of a call. Empty is allowed.
+
+    A call has, in this order: the returned values (if any), the function or the register that points to one, the arguments
+    (may be missing), and for an indirect call the label of its prototype or target list.
+    """
 
     items: tuple[Operand | None, ...]
 
@@ -260,7 +264,7 @@ class Function:
         prototypes: ``.callprototype`` by label: (number of returns, number of params, noreturn).
         directives: ``.maxntid``, ``.reqntid``, ``.minnctapersm``, ``.maxnreg``, ``.reqnctapercluster``,
             ``.maxclusterrank``, ``.explicitcluster``, ``.noreturn``, ``.pragma``... as name (without dot) -> integers
-            or strings.
+            or strings. ``maxntid``, ``reqntid`` and ``reqnctapercluster`` always hold three numbers.
         declared_only: a prototype with no body (``.extern .func``).
         line: PTX line of its header.
     """

@@ -22,6 +22,8 @@ from ptxkit.isa.declarations import (
 from ptxkit.isa.lexer import Tokens, is_identifier, unescape
 from ptxkit.isa.model import Function, Module, Variable
 
+_EXTENTS = ("maxntid", "reqntid", "reqnctapercluster")  # one to three numbers; what is not written is 1
+
 
 def parse(text: str, path: str = "<ptx>") -> Module:
     """Parses one PTX translation unit.
@@ -228,6 +230,8 @@ class _ModuleParser:
                     break
             if name in ("pragma", "minperctamemory"):  # these two end in a semicolon
                 tokens.skip(";")
+            if name in _EXTENTS:
+                values += [1] * (3 - len(values))
             directives[name] = (*directives.get(name, ()), *values) if name == "pragma" else tuple(values)
 
 

@@ -50,6 +50,10 @@ class TestHeaders:
             "pragma": ("nounroll",),
         }  # fmt: skip
 
+    def test_extents_have_three_dimensions(self):
+        directives = parse(HEADER + ".entry k() .reqntid 64 .reqnctapercluster 2, 2 { ret; }").functions["k"].directives
+        assert directives == {"reqntid": (64, 1, 1), "reqnctapercluster": (2, 2, 1)}
+
     def test_entry_without_parameter_list(self):
         assert parse(HEADER + ".entry k .minperctamemory 2048; { ret; }").functions["k"].directives == {
             "minperctamemory": (2048,)

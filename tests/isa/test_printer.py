@@ -43,7 +43,7 @@ def variables(draw, space):
     vector = draw(st.sampled_from([1, 2, 4])) if ptx_type.bits <= 32 else 1
     shape = tuple(draw(st.lists(st.integers(1, 3), max_size=1 if space == "global" else 2)))
     variable = Variable("", space, ptx_type, draw(sizes), shape, vector)
-    if space != "global" or not draw(st.booleans()):
+    if space != "global" or ptx_type.bits > 64 or not draw(st.booleans()):  # a constant has 64 bits at most
         return variable
     init = draw(st.binary(min_size=variable.bytes, max_size=variable.bytes))
     relocations = ()
