@@ -1,0 +1,6 @@
+"""Executes PTX on numpy arrays: see ``docs/emulator.md`` for how it works and where its limits are."""
+
+from ptxkit.emulator.counters import Counters, LineCounters
+from ptxkit.emulator.machine import Machine
+
+__all__ = ["Counters", "LineCounters", "Machine"]

@@ -1,0 +1,85 @@
+"""What a launch did, counted exactly, for the whole launch and per source line.
+
+All counts are at PTX level: one PTX instruction counts as one, however many SASS instructions ptxas makes of it. Where a
+counter has the name of a profiler metric its definition is that metric's:
+
+- ``instructions``: thread instructions with a true predicate (``smsp__thread_inst_executed_pred_on`` counts the same of SASS).
+- sectors: 32-byte sectors that the accesses of one warp instruction touch (``l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum``).
+- shared wavefronts: passes over the 32 banks. A warp's 4-byte accesses take one pass when no two lanes want different words of
+  one bank; 8-byte accesses go in half warps, 16-byte accesses in quarter warps; a conflict is a pass beyond those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counts of one or more launches; ``a + b`` adds them.
+
+    Attributes:
+        instructions: thread instructions executed (predicated-off lanes do not count).
+        warp_instructions: warp instructions issued.
+        flops: floating-point operations; an fma counts two, a packed instruction once per element, mma its 2*m*n*k.
+        by_class: thread instructions by class (``"float"``, ``"integer"``, ``"load.global"``, ``"control"``, ...).
+        flops_by_type: flops by type (``"f32"``, ``"f16"``, ``"tensor.bf16"``, ...).
+        global_load_bytes, global_store_bytes: bytes the active lanes asked for, atomics left out.
+        global_load_sectors, global_store_sectors: see the module's text.
+        global_atomics: lanes that executed an atomic or reduction on global memory.
+        shared_load_bytes, shared_store_bytes: bytes the active lanes asked for.
+        shared_load_wavefronts, shared_store_wavefronts, shared_bank_conflicts: see the module's text.
+        local_load_bytes, local_store_bytes: stack and local arrays.
+        branches, divergent_branches: warp-level branches executed, and those where lanes went different ways.
+        async_bytes: bytes moved by asynchronous copies (cp.async, bulk copies), by direction.
+    """
+
+    instructions: int = 0
+    warp_instructions: int = 0
+    flops: int = 0
+    by_class: Mapping[str, int] = field(default_factory=dict)
+    flops_by_type: Mapping[str, int] = field(default_factory=dict)
+    global_load_bytes: int = 0
+    global_store_bytes: int = 0
+    global_load_sectors: int = 0
+    global_store_sectors: int = 0
+    global_atomics: int = 0
+    shared_load_bytes: int = 0
+    shared_store_bytes: int = 0
+    shared_load_wavefronts: int = 0
+    shared_store_wavefronts: int = 0
+    shared_bank_conflicts: int = 0
+    local_load_bytes: int = 0
+    local_store_bytes: int = 0
+    branches: int = 0
+    divergent_branches: int = 0
+    async_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: Counters) -> Counters:
+        merged: dict[str, object] = {}
+        for f in fields(self):
+            a, b = getattr(self, f.name), getattr(other, f.name)
+            if isinstance(a, int):
+                merged[f.name] = a + b
+            else:
+                merged[f.name] = {k: a.get(k, 0) + b.get(k, 0) for k in dict.fromkeys((*a, *b))}
+        return Counters(**merged)  # type: ignore[arg-type]
+
+    @property
+    def global_bytes(self) -> int:
+        """Bytes loaded from and stored to global memory."""
+        return self.global_load_bytes + self.global_store_bytes
+
+
+@dataclass(frozen=True)
+class LineCounters:
+    """The counters of one source line.
+
+    Attributes:
+        file, line: the position in the source (the ``.cu``, or the ``.ptx`` itself where there is no ``.loc``).
+    """
+
+    file: str
+    line: int
+    counters: Counters

@@ -1,0 +1,49 @@
+"""Fences, sleeping, and instructions that only matter for scheduling on hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.binder import U32, Binding, Step
+from ptxkit.emulator.table import effect
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.threads import Group
+
+
+@effect("membar.<level>", level="cta gl sys")
+@effect("fence{.<sem>}.<scope>", sem="sc acq_rel acquire release", scope="cta cluster gpu sys")
+@effect("fence.mbarrier_init.release.cluster")
+def _fence(b: Binding) -> Step:
+    """Memory is sequentially consistent here: every store is visible at once."""
+    return Step(lambda x: None)
+
+
+@effect("nanosleep.u32")
+def _nanosleep(b: Binding) -> Step:
+    def sleep(x: Group, duration: Any) -> None:
+        x.wave.ticks += int(np.max(duration))
+        x.wave.spin()
+
+    return Step(sleep, ((b.operands[0], U32),))
+
+
+@effect("griddepcontrol.<what>", what="launch_dependents wait")
+def _griddepcontrol(b: Binding) -> Step:
+    """Grids run one after the other here, so a dependency is always met."""
+    return Step(lambda x: None)
+
+
+@effect("setmaxnreg.<how>.sync.aligned.u32", how="inc dec")
+def _setmaxnreg(b: Binding) -> Step:
+    count = getattr(b.operands[0], "value", None)
+    if not isinstance(count, int) or not 24 <= count <= 256 or count % 8:
+        raise b.fail(f"the register count must be a constant multiple of 8 from 24 to 256, found {b.operands[0]}")
+    return Step(lambda x: None)
+
+
+@effect("pmevent{.mask}")
+def _pmevent(b: Binding) -> Step:
+    return Step(lambda x: None)

@@ -1,0 +1,123 @@
+"""Where variables live: offsets in shared memory and stack frames, addresses of globals, the layout of kernel parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ptxkit.errors import LaunchError
+from ptxkit.isa.model import Function, Module, Symbol, Variable
+
+SHARED_BASE = 1024
+"""First shared-memory address of a CTA. Hardware reserves as much since sm_90; it keeps 0 a null pointer, and swizzles aligned."""
+
+CODE_BASE = 0x1000
+"""Functions get addresses from here on, ``CODE_STEP`` apart, for indirect calls."""
+CODE_STEP = 0x100
+
+
+def align_up(value: int, alignment: int) -> int:
+    """The next multiple of ``alignment`` (bytes)."""
+    return -(-value // alignment) * alignment
+
+
+@dataclass
+class Layout:
+    """Addresses that one entry's code sees.
+
+    Attributes:
+        globals: module variable in global or constant memory -> (address, bytes).
+        shared: shared variable -> offset, from :data:`SHARED_BASE`.
+        shared_bytes: static shared memory, dynamic left out.
+        dynamic_base: where unsized ``extern .shared`` arrays start.
+        functions: function -> code address.
+        params: kernel parameter -> (offset, bytes) in the parameter buffer.
+        param_bytes: size of that buffer.
+    """
+
+    globals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+    dynamic_base: int = SHARED_BASE
+    functions: dict[str, int] = field(default_factory=dict)
+    params: dict[str, tuple[int, int]] = field(default_factory=dict)
+    param_bytes: int = 0
+
+
+def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, int]], int]:
+    """Offsets of kernel parameters in their buffer, each at its natural or declared alignment, and the buffer's size in bytes."""
+    offsets, at = {}, 0
+    for p in params:
+        at = align_up(at, max(p.align, 1))
+        offsets[p.name] = (at, p.bytes)
+        at += p.bytes
+    return offsets, at
+
+
+def callees(module: Module, entry: Function) -> list[Function]:
+    """The entry and every function it can reach; with an indirect call, every function whose address is taken."""
+    seen: dict[str, Function] = {}
+    todo = [entry]
+    while todo:
+        f = todo.pop()
+        if f.name in seen:
+            continue
+        seen[f.name] = f
+        for i in f.instructions:
+            for o in i.operands:
+                if isinstance(o, Symbol) and o.name in module.functions:
+                    g = module.functions[o.name]
+                    if not g.is_entry and not g.declared_only:
+                        todo.append(g)
+    for v in module.variables.values():
+        for _, symbol, *_ in v.relocations:
+            g2 = module.functions.get(symbol)
+            if g2 is not None and g2.name not in seen and not g2.is_entry and not g2.declared_only:
+                # a table of function pointers: whoever loads from it may call any of them
+                for h in callees(module, g2):
+                    seen.setdefault(h.name, h)
+    return list(seen.values())
+
+
+def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[int, int]]) -> Layout:
+    """Places everything that ``entry`` can reach.
+
+    Raises:
+        LaunchError: static shared memory beyond what any target has.
+    """
+    layout = Layout(globals=globals_)
+    functions = callees(module, entry)
+    shared = [v for v in module.variables.values() if v.space == "shared"]
+    for f in functions:
+        shared += [v for v in f.variables.values() if v.space == "shared"]
+    at = SHARED_BASE
+    unsized = []
+    for v in shared:
+        if v.bytes == 0:
+            unsized.append(v)
+            continue
+        at = align_up(at, max(v.align, 1))
+        layout.shared[v.name] = at
+        at += v.bytes
+    layout.shared_bytes = at - SHARED_BASE
+    # extern arrays all start at one place, behind the static variables, as on hardware
+    layout.dynamic_base = align_up(at, max([16, *(v.align for v in unsized)]))
+    for v in unsized:
+        layout.shared[v.name] = layout.dynamic_base
+    if layout.shared_bytes > 227 * 1024:
+        raise LaunchError(f"{entry.name}: {layout.shared_bytes:,} bytes of static shared memory; no target has that much")
+    for n, f in enumerate(module.functions.values()):
+        layout.functions[f.name] = CODE_BASE + n * CODE_STEP
+    layout.params, layout.param_bytes = parameter_offsets(entry.params)
+    return layout
+
+
+def frame_layout(function: Function) -> tuple[dict[str, int], int]:
+    """Stack offsets of a function's local and call-parameter variables, and the size of its frame in bytes."""
+    offsets, at = {}, 0
+    for v in function.variables.values():
+        if v.space in ("local", "param"):
+            at = align_up(at, max(v.align, 4))
+            offsets[v.name] = at
+            at += max(v.bytes, 4)
+    return offsets, align_up(at, 16)

@@ -1,0 +1,34 @@
+"""Which registers are live at the ends of each block: bit sets held in Python integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def live_out(uses: Sequence[int], defs: Sequence[int], successors: Sequence[Sequence[int]], tail_uses: Sequence[int]) -> list[int]:
+    """Registers whose value is needed after each block's straight run, by backward iteration to the fixed point.
+
+    Args:
+        uses: per block, registers read before they are written in its run.
+        defs: per block, registers that its run always writes.
+        successors: per block, the blocks that control can reach next.
+        tail_uses: per block, registers that its terminator reads.
+
+    Returns:
+        Per block, terminator's registers included.
+    """
+    n = len(uses)
+    out = [tail_uses[b] for b in range(n)]
+    live_in = [0] * n
+    changed = True
+    while changed:
+        changed = False
+        for b in range(n - 1, -1, -1):
+            o = tail_uses[b]
+            for s in successors[b]:
+                o |= live_in[s]
+            i = uses[b] | (o & ~defs[b])
+            if o != out[b] or i != live_in[b]:
+                out[b], live_in[b] = o, i
+                changed = True
+    return out

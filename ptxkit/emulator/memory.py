@@ -1,0 +1,149 @@
+"""Global memory: one numpy array per allocation, at virtual addresses with unmapped gaps between them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.errors import MemoryFault, UnavailableError, UsageError
+
+GLOBAL_BASE = 0x7000_0000_0000
+"""First address handed out. Shared and local windows lie far below, so a generic address tells its space."""
+
+ALIGNMENT = 256  # what cuMemAlloc guarantees
+GAP = 1 << 20  # unmapped bytes behind each allocation: an overrun lands here and names its neighbour
+POISON = 0xCB
+
+SHARED_WINDOW = 0x0100_0000_0000
+LOCAL_WINDOW = 0x0200_0000_0000
+WINDOW_BYTES = 1 << 32
+
+
+class Allocation:
+    """``nbytes`` at ``base``; ``data`` is padded to 16 bytes so that it can be viewed as any type."""
+
+    __slots__ = ("base", "data", "name", "nbytes", "views")
+
+    def __init__(self, base: int, nbytes: int, name: str) -> None:
+        self.base = base
+        self.nbytes = nbytes
+        self.name = name
+        self.data: NDArray[np.uint8] = np.full((nbytes + 31) // 16 * 16, POISON, np.uint8)
+        self.views: dict[str, NDArray[np.generic]] = {}
+
+    def typed(self, dtype: np.dtype) -> NDArray[np.generic]:
+        """The whole allocation as elements of ``dtype``."""
+        view = self.views.get(dtype.char)
+        if view is None:
+            view = self.views[dtype.char] = self.data.view(dtype)
+        return view
+
+
+class GlobalMemory:
+    """Allocations by address."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self._next = GLOBAL_BASE
+        self._bases: list[int] = []
+        self._allocations: list[Allocation] = []
+        self._freed: list[tuple[int, int, str]] = []
+
+    def allocate(self, nbytes: int, name: str = "") -> Allocation:
+        """A new poisoned allocation.
+
+        Raises:
+            UsageError: ``nbytes`` is negative.
+            UnavailableError: more than the machine has.
+        """
+        if nbytes < 0:
+            raise UsageError(f"cannot allocate {nbytes} bytes")
+        if self.used + nbytes > self.capacity:
+            raise UnavailableError(
+                f"the emulator has {self.capacity - self.used:,} bytes of memory left, {nbytes:,} were asked for; use smaller sizes"
+            )
+        allocation = Allocation(self._next, nbytes, name)
+        self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
+        self._bases.append(allocation.base)
+        self._allocations.append(allocation)
+        self.used += nbytes
+        return allocation
+
+    def free(self, address: int) -> None:
+        """Give back what :meth:`allocate` returned at ``address``."""
+        i = bisect_right(self._bases, address) - 1
+        if i < 0 or self._bases[i] != address:
+            raise UsageError(f"{address:#x} is not the start of an allocation")
+        gone = self._allocations.pop(i)
+        del self._bases[i]
+        self.used -= gone.nbytes
+        self._freed.append((gone.base, gone.nbytes, gone.name))
+        del self._freed[:-256]
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that holds ``address``, or the nearest below it (the caller checks the end); None if there is none."""
+        i = bisect_right(self._bases, address) - 1
+        return self._allocations[i] if i >= 0 else None
+
+    def slice(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """``nbytes`` at ``address`` as a view.
+
+        Raises:
+            MemoryFault: not inside one allocation.
+        """
+        a = self.find(address)
+        if a is None or address + nbytes > a.base + a.nbytes:
+            raise MemoryFault(f"{nbytes} bytes at {address:#x}: {self.explain(address, nbytes)}")
+        return a.data[address - a.base : address - a.base + nbytes]
+
+    def explain(self, address: int, nbytes: int) -> str:
+        """Why ``nbytes`` at ``address`` cannot be accessed, in words that name the allocation next to it."""
+        if address < 4096:
+            return "null pointer" if address == 0 else f"null pointer plus {address}"
+        for base, size, name in reversed(self._freed):
+            if base <= address < base + size:
+                return f"{address - base} bytes into {label(name, size)}, which was freed"
+        below = self.find(address)
+        above_index = bisect_right(self._bases, address)
+        above = self._allocations[above_index] if above_index < len(self._bases) else None
+        if below is not None:
+            past = address + nbytes - (below.base + below.nbytes)
+            if past <= 0:
+                return f"inside {label(below.name, below.nbytes)}"
+            if above is None or address - below.base - below.nbytes <= above.base - address:
+                return f"{past} byte{'s' * (past != 1)} past the end of {label(below.name, below.nbytes)}"
+        if above is not None and above.base - address <= GAP:
+            return f"{above.base - address} bytes before the start of {label(above.name, above.nbytes)}"
+        if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
+            return "a generic address of shared memory; convert it with cvta.to.shared or use a generic access"
+        if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES:
+            return "a generic address of local memory"
+        return "no allocation is near"
+
+    def inside(self, addresses: NDArray[np.uint64], size: int) -> NDArray[np.bool_]:
+        """Which addresses have ``size`` bytes of one allocation behind them."""
+        if not self._bases:
+            return np.zeros(addresses.shape, np.bool_)
+        bases = np.array(self._bases, np.uint64)
+        ends = np.array([a.base + a.nbytes for a in self._allocations], np.uint64)
+        i = np.searchsorted(bases, addresses, "right") - 1
+        fits: NDArray[np.bool_] = (i >= 0) & (addresses + np.uint64(size) <= ends[np.maximum(i, 0)])
+        return fits
+
+    def partition(self, addresses: NDArray[np.uint64]) -> list[tuple[Allocation, NDArray[np.int64]]]:
+        """Groups addresses, all valid, by allocation: (allocation, positions in ``addresses``)."""
+        which = np.searchsorted(np.array(self._bases, np.uint64), addresses, "right") - 1
+        return [(self._allocations[int(k)], np.flatnonzero(which == k)) for k in np.unique(which)]
+
+    def owner(self, address: int) -> Allocation | None:
+        """The live allocation that contains ``address``."""
+        a = self.find(address)
+        return a if a is not None and address < a.base + a.nbytes else None
+
+
+def label(name: str, nbytes: int) -> str:
+    """An allocation in a message: its name, or "an allocation", with its size."""
+    return f"'{name}' ({nbytes:,} bytes)" if name else f"an allocation of {nbytes:,} bytes"
