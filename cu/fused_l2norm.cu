@@ -71,13 +71,12 @@ __global__ void __launch_bounds__(THREADS) l2norm_fused(const float* x, float* y
     for (unsigned c = threadIdx.x; c < cols; c += THREADS) y[c] = divided(value(c), norm);
 }
 
-constexpr int elements_per_thread = 4;  // loads in flight at once, as PyTorch's element-wise kernels have
-
-template <int THREADS>
+// The element-wise ones have ELEMENTS loads in flight a thread, as PyTorch's have four.
+template <int THREADS, int ELEMENTS>
 __global__ void __launch_bounds__(THREADS) l2norm_square(const float* x, float* squares, long long n) {
-    long long first = static_cast<long long>(blockIdx.x) * THREADS * elements_per_thread + threadIdx.x;
+    long long first = static_cast<long long>(blockIdx.x) * THREADS * ELEMENTS + threadIdx.x;
 #pragma unroll
-    for (int k = 0; k < elements_per_thread; k++) {
+    for (int k = 0; k < ELEMENTS; k++) {
         long long i = first + k * THREADS;
         if (i < n) squares[i] = x[i] * x[i];
     }
@@ -106,17 +105,17 @@ __global__ void __launch_bounds__(THREADS) l2norm_sqrt(const double* sums, Norm*
     if (r < rows) norms[r] = norm_from_square(sums[r]);
 }
 
-// A row takes cdiv(cols, THREADS * elements_per_thread) CTAs, one after another in the grid.
-template <int THREADS>
+// A row takes cdiv(cols, THREADS * ELEMENTS) CTAs, one after another in the grid.
+template <int THREADS, int ELEMENTS>
 __global__ void __launch_bounds__(THREADS) l2norm_divide(const float* x, const Norm* norms, float* y, int cols) {
-    unsigned ctas_per_row = (cols - 1) / (THREADS * elements_per_thread) + 1;
+    unsigned ctas_per_row = (cols - 1) / (THREADS * ELEMENTS) + 1;
     unsigned row = blockIdx.x / ctas_per_row;
-    unsigned first = blockIdx.x % ctas_per_row * (THREADS * elements_per_thread) + threadIdx.x;
+    unsigned first = blockIdx.x % ctas_per_row * (THREADS * ELEMENTS) + threadIdx.x;
     Norm norm = norms[row];
     x += static_cast<size_t>(row) * cols;
     y += static_cast<size_t>(row) * cols;
 #pragma unroll
-    for (int k = 0; k < elements_per_thread; k++) {
+    for (int k = 0; k < ELEMENTS; k++) {
         unsigned c = first + k * THREADS;
         if (c < cols) y[c] = divided(x[c], norm);
     }

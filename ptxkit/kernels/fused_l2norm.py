@@ -10,14 +10,9 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 
 KEPT_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
-ELEMENTS_PER_THREAD = 4  # elements_per_thread in fused_l2norm.cu
-THREADS = 256
+THREADS = 256  # of a CTA, in the unfused chain and in fused
+ELEMENTS = 4  # of a thread, in the element-wise launches of the chain
 REGISTERS = 65536  # of an SM
-
-
-def plain(kernel: str, grid: int, *args: object) -> Launch:
-    """A launch of the unfused chain."""
-    return Launch(kernel, grid, THREADS, args, template=(THREADS,))
 
 
 def lanes(w: FusedL2norm, t: Tile) -> int:
@@ -33,7 +28,8 @@ def in_registers(w: FusedL2norm, t: Tile) -> bool:
 
 def usable(w: FusedL2norm, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
-    if (1 + (t.ROWS > 1)) * 4 * t.QUADS + 28 > REGISTERS // t.THREADS:
+    beside = 28 if in_registers(w, t) else 36  # registers beside the row; measured, so that nothing spills
+    if (1 + (t.ROWS > 1)) * 4 * t.QUADS + beside > REGISTERS // t.THREADS:
         return f"{t.THREADS} threads have {REGISTERS // t.THREADS} registers each, too few for QUADS={t.QUADS} ROWS={t.ROWS}"
     if t.CLUSTER > 1 and w.cols <= 4 * t.QUADS * t.THREADS * t.CLUSTER // 2:
         return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
@@ -55,8 +51,10 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     cluster = 1
     while cluster < 8 and 4 * quads * threads * cluster < w.cols:
         cluster *= 2
+    if 4 * quads * threads * cluster < w.cols:
+        quads = 4  # streamed, with more registers for addresses
     yield {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster}
-    yield {"THREADS": threads, "QUADS": quads}  # for targets without clusters
+    yield {"THREADS": threads, "QUADS": min(quads, 4)}  # for targets without clusters
 
 
 class FusedL2norm(Workload):
@@ -94,21 +92,28 @@ class FusedL2norm(Workload):
     def constraints(self) -> Iterable[str]:
         if not self.eps >= 0:
             yield f"eps must be at least 0, not {self.eps}"
-        if self.rows * cdiv(self.cols, THREADS * ELEMENTS_PER_THREAD) >= 2**31:
+        if self.rows * cdiv(self.cols, THREADS * ELEMENTS) >= 2**31:
             yield "more CTAs than a grid can have"
 
     @variant
     def unfused(self) -> list[Launch]:
         """Five launches through device memory, as a framework evaluates x / sqrt((x * x).sum(1) + eps)."""
         n = self.rows * self.cols
-        elements = THREADS * ELEMENTS_PER_THREAD
-        by_row = cdiv(self.rows, THREADS)
+        chunk = THREADS * ELEMENTS
+        elementwise, by_row = (THREADS, ELEMENTS), (THREADS,)
+        small = cdiv(self.rows, THREADS)
         return [
-            plain("l2norm_square", cdiv(n, elements), "x", "squares", n),
-            plain("l2norm_row_sum", self.rows, "x", "squares", "sums", self.cols),
-            plain("l2norm_add_eps", by_row, "sums", self.rows, "eps"),
-            plain("l2norm_sqrt", by_row, "sums", "norms", self.rows),
-            plain("l2norm_divide", self.rows * cdiv(self.cols, elements), "x", "norms", "y", self.cols),
+            Launch("l2norm_square", cdiv(n, chunk), THREADS, ("x", "squares", n), template=elementwise),
+            Launch("l2norm_row_sum", self.rows, THREADS, ("x", "squares", "sums", self.cols), template=by_row),
+            Launch("l2norm_add_eps", small, THREADS, ("sums", self.rows, "eps"), template=by_row),
+            Launch("l2norm_sqrt", small, THREADS, ("sums", "norms", self.rows), template=by_row),
+            Launch(
+                "l2norm_divide",
+                self.rows * cdiv(self.cols, chunk),
+                THREADS,
+                ("x", "norms", "y", self.cols),
+                template=elementwise,
+            ),
         ]
 
     @variant
