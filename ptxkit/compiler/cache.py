@@ -8,17 +8,13 @@ line in the log ``ptxkit`` says so.
 
 from __future__ import annotations
 
-import logging
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from ptxkit.errors import UsageError
-
-logger = logging.getLogger("ptxkit")
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 _MAGIC = b"ptxkit1\n"
@@ -71,17 +67,14 @@ class Cache:
 
     def put(self, key: str, data: bytes) -> None:
         """File ``data`` under ``key``; a full or read-only disk is logged once and otherwise ignored."""
-        temporary = None
+        temporary = self.directory / f"{os.getpid()}-{os.urandom(8).hex()}.tmp"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=self.directory, suffix=".tmp")
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(_MAGIC + _checksum(data) + data)
-            Path(temporary).replace(self._path(key))
+            temporary.write_bytes(_MAGIC + _checksum(data) + data)
+            temporary.replace(self._path(key))
         except OSError as error:
-            if temporary is not None:
-                with suppress(OSError):
-                    Path(temporary).unlink()
+            with suppress(OSError):
+                temporary.unlink()
             self._warn(
                 f"the compile cache {self.directory} cannot be written ({error.strerror}); every run will compile anew"
             )
@@ -148,7 +141,14 @@ class Cache:
     def _warn(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            logger.warning(message)
+            import logging  # here, because a run that hits the cache has no use for it
+
+            logging.getLogger("ptxkit").warning(message)
+
+
+def digest(data: bytes) -> str:
+    """The content hash that keys are made of."""
+    return blake2b(data, digest_size=20).hexdigest()
 
 
 def _checksum(data: bytes) -> bytes:

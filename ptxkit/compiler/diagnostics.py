@@ -64,6 +64,8 @@ class SourceText:
 
     def __init__(self, in_memory: dict[str, str] | None = None) -> None:
         self._lines = {name: text.splitlines() for name, text in (in_memory or {}).items()}
+        # .file directives and debug information hold the name below the working directory
+        self._lines |= {str(Path.cwd() / name): lines for name, lines in self._lines.items()}
 
     def line(self, file: str, number: int) -> str | None:
         """Line ``number`` (1-based) of ``file``, or None when it cannot be read."""
@@ -205,6 +207,8 @@ _PTXAS_NOISE = re.compile(
     r"Ptx assembly aborted due to errors|Compile time|^\d+ bytes gmem|^Used |^Compiling|^Function prop"
 )
 _ADVICE = re.compile(r"^\((?P<code>C7\d+)\)\s*(?P<text>.*)")
+_AROUND = re.compile(r" in around line (\d+)(?: by compiler)?")
+_IN_FUNCTION = re.compile(r"function '([^']+)'")
 
 
 def ptxas(
@@ -230,10 +234,10 @@ def ptxas(
         advice = _ADVICE.match(message)
         if severity == "info" and not advice:
             continue
-        if advice:
-            message = f"{_demangled(advice['text'], demangle)} ({advice['code']})"
-        severity = "error" if severity in ("error", "fatal") else "warning"
         number = int(match["line"] or 0)
+        if advice:
+            number, message = _advice(advice, ptx, demangle)
+        severity = "error" if severity in ("error", "fatal") else "warning"
         instruction = lines[number - 1].strip() if 0 < number <= len(lines) else ""
         message = explain.explain(message, instruction, target) or message
         if not file:
@@ -245,8 +249,17 @@ def ptxas(
     return found
 
 
-def _demangled(text: str, demangle: Callable[[str], str]) -> str:
-    return re.sub(r"_Z\w+", lambda match: demangle(match[0]), text)
+def _advice(advice: re.Match[str], ptx: str, demangle: Callable[[str], str]) -> tuple[int, str]:
+    """(PTX line, message) of advice such as "wgmma.wait_group is injected in around line 52 by compiler ... function 'f'"."""
+    text = advice["text"]
+    around, function = _AROUND.search(text), _IN_FUNCTION.search(text)
+    if around:
+        number = int(around[1])
+        text = text.replace(around[0], " by the compiler", 1)
+    else:
+        number = _entry_line(function[1], ptx) if function else 0
+    readable = re.sub(r"\b_Z\w+", lambda match: demangle(match[0]), text)
+    return number, f"{readable} ({advice['code']})"
 
 
 def _located(severity: str, message: str, number: int, instruction: str, ptx: str, sources: SourceText) -> Diagnostic:
@@ -314,10 +327,18 @@ def spills(
 def _first_line(name: str, ptx: str, file: str) -> tuple[str, int]:
     from ptxkit.isa.locate import loc_at_line
 
-    lines = ptx.splitlines()
-    header = next((n for n, line in enumerate(lines) if re.search(rf"\.entry\s+{re.escape(name)}\b", line)), None)
-    if header is None or file:
-        return file, 0 if header is None else header + 1
-    first = next((n for n in range(header, len(lines)) if lines[n].lstrip().startswith(".loc")), None)
-    place = loc_at_line(ptx, first + 1) if first is not None else None
+    number = _entry_line(name, ptx)
+    if file:
+        return file, number
+    place = loc_at_line(ptx, number) if number else None
     return (place.file, place.line) if place else ("", 0)
+
+
+def _entry_line(name: str, ptx: str) -> int:
+    """The PTX line of a kernel's first ``.loc``, or of its header when it has none; 0 when there is no such kernel."""
+    header = re.search(rf"\.entry\s+{re.escape(name)}\b", ptx)
+    if header is None:
+        return 0
+    end = ptx.find("\n}", header.end())
+    first = ptx.find("\t.loc", header.end(), end if end > 0 else len(ptx))
+    return ptx.count("\n", 0, max(first, header.start())) + 1

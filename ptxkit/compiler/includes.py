@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
+
+from ptxkit.compiler.cache import digest
 
 # Anywhere in a line, so that comments before it do no harm; matches inside comments and strings only add headers.
 _SPACE = r"[ \t]*(?:/\*[^*\n]*\*/[ \t]*)*"
@@ -35,11 +36,6 @@ class Closure:
     headers: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
     unresolved: set[str] = field(default_factory=set)
-
-
-def digest(data: bytes) -> str:
-    """The content hash used throughout the compiler's cache keys."""
-    return blake2b(data, digest_size=20).hexdigest()
 
 
 def closure(

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxkit.compiler import toolkit
-from ptxkit.compiler.cache import Cache, default_cache, logger
+from ptxkit.compiler.cache import Cache, default_cache, digest
 from ptxkit.compiler.image import Image, from_bytes, to_bytes
-from ptxkit.compiler.includes import Closure, closure, digest
 
 if TYPE_CHECKING:
+    from ptxkit.compiler.includes import Closure
     from ptxkit.compiler.nvrtc import Request
 
 # Goes into every key: raise it when the meaning of an entry or the way diagnostics are mapped changes.
@@ -32,7 +32,7 @@ def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image
     cache = default_cache()
     base = base_key(request)
     known = _read_manifest(cache, base)
-    if known is not None and (image := load(cache, image_key(base, known.headers))):
+    if known is not None and (image := load(cache, image_key(base, known))):
         return image
     found = scan(request)
     key = image_key(base, found.headers)
@@ -40,9 +40,9 @@ def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image
         _write_manifest(cache, base, found)
         return image
     image = replace(build(request), key=key, sources=_sources(request, found))
-    if found.unresolved:
-        logger.debug("not cached: #include %s cannot be followed", ", ".join(sorted(found.unresolved)))
-    elif _unchanged(found):  # a header edited while NVRTC ran must not be filed under its old contents
+    if not found.unresolved and _unchanged(
+        found
+    ):  # a header edited while NVRTC ran must not be filed under its old contents
         store(cache, image)
         _write_manifest(cache, base, found)
     return image
@@ -93,6 +93,8 @@ def image_key(base: str, headers: dict[str, str]) -> str:
 
 def scan(request: Request) -> Closure:
     """The headers that may enter a request's compile."""
+    from ptxkit.compiler.includes import closure  # here, because a run that finds its manifest scans nothing
+
     directories, pre_included, defines = _from_options(request.options)
     search = (*directories, *request.include_dirs)
     text = request.text + "".join(f'\n#include "{name}"' for name in pre_included)
@@ -137,7 +139,7 @@ def _hashes(paths: Iterable[str]) -> dict[str, str] | None:
     return hashes
 
 
-def _read_manifest(cache: Cache, base: str) -> Closure | None:
+def _read_manifest(cache: Cache, base: str) -> dict[str, str] | None:
     """The headers of the last compile with their present contents, or None when the list cannot be used."""
     data = cache.get(f"{base}-headers")
     if data is None:
@@ -151,7 +153,7 @@ def _read_manifest(cache: Cache, base: str) -> Closure | None:
     hashes = _hashes(headers)
     if hashes is None or any(Path(path).exists() for path in absent):
         return None
-    return Closure(headers=hashes)
+    return hashes
 
 
 def _write_manifest(cache: Cache, base: str, found: Closure) -> None:

@@ -127,8 +127,15 @@ def _define(key: str, value: object) -> str:
 
 def compile_request(request: Request) -> Image:
     """Run NVRTC. Neither reads nor writes the cache; ``key`` and ``sources`` are left empty."""
+    from ptxkit.compiler.standard_headers import STANDARD_HEADERS
+
     bindings = _bindings()
-    program = _check(bindings.nvrtcCreateProgram(request.text.encode(), request.name.encode(), 0, [], []))
+    headers = [(text.encode(), name.encode()) for name, text in STANDARD_HEADERS.items()]
+    program = _check(
+        bindings.nvrtcCreateProgram(
+            request.text.encode(), request.name.encode(), len(headers), *(list(column) for column in zip(*headers))
+        )
+    )
     try:
         for expression in request.names:
             _check(bindings.nvrtcAddNameExpression(program, expression.encode()))
@@ -147,12 +154,14 @@ def compile_request(request: Request) -> Image:
 
 def _image(request: Request, log: str, ptx: str, cubin: bytes, names: dict[str, str]) -> Image:
     from ptxkit.compiler import diagnostics, resources
+    from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 
     functions = resources.read(log, entry_names(ptx))
     image = Image(str(request.target), ptx, cubin, functions=functions, names=names, source_name=_shown_name(request))
     sources = diagnostics.SourceText({request.name: request.text})
+    foreign = (*STANDARD_HEADERS, *(str(tool.path) for tool in toolkit.headers()))
     warnings = [
-        *diagnostics.front_end(log, sources, request.names),
+        *(d for d in diagnostics.front_end(log, sources, request.names) if not d.file.startswith(foreign)),
         *diagnostics.ptxas(log, ptx, request.target, sources, demangle=image.readable),
         *diagnostics.spills(functions, image.readable, ptx),
     ]

@@ -1,0 +1,124 @@
+"""The C standard headers, and ``cuda.h``, that CUDA sources include out of habit, as NVRTC needs them.
+
+NVRTC has no host headers: ``#include <stdint.h>`` fails, and so does NVIDIA's own ``cuda.h``, which kernels include for
+``CUtensorMap``. What such headers hold for device code is either built in (``printf``, ``assert``, ``memcpy``, ``sqrtf``) or a
+few definitions. The 64-bit types are ``long long``, as in libcu++'s ``<cuda/std/cstdint>``, so that both can be included.
+"""
+
+from __future__ import annotations
+
+_INTEGERS = "".join(
+    f"""\
+typedef signed {c} int{bits}_t, int_least{bits}_t, int_fast{bits}_t;
+typedef unsigned {c} uint{bits}_t, uint_least{bits}_t, uint_fast{bits}_t;
+#define INT{bits}_MAX {(1 << bits - 1) - 1}{suffix}
+#define INT{bits}_MIN (-INT{bits}_MAX - 1)
+#define UINT{bits}_MAX {(1 << bits) - 1}{unsigned}
+"""
+    for bits, c, suffix, unsigned in (
+        (8, "char", "", ""),
+        (16, "short", "", ""),
+        (32, "int", "", "u"),
+        (64, "long long", "ll", "ull"),
+    )
+)
+
+_STDINT = f"""#pragma once
+{_INTEGERS}
+typedef long long intptr_t, intmax_t;
+typedef unsigned long long uintptr_t, uintmax_t;
+#define SIZE_MAX UINT64_MAX
+#define INTPTR_MAX INT64_MAX
+#define UINTPTR_MAX UINT64_MAX
+"""
+
+_STDDEF = """#pragma once
+typedef decltype(sizeof(0)) size_t;
+typedef decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr)) ptrdiff_t;
+#ifndef offsetof
+#define offsetof(type, member) __builtin_offsetof(type, member)
+#endif
+"""
+
+_LIMITS = """#pragma once
+#define CHAR_BIT 8
+#define SCHAR_MAX 127
+#define SCHAR_MIN (-128)
+#define UCHAR_MAX 255
+#define SHRT_MAX 32767
+#define SHRT_MIN (-32768)
+#define USHRT_MAX 65535
+#define INT_MAX 2147483647
+#define INT_MIN (-INT_MAX - 1)
+#define UINT_MAX 4294967295u
+#define LONG_MAX 9223372036854775807l
+#define LONG_MIN (-LONG_MAX - 1)
+#define ULONG_MAX 18446744073709551615ul
+#define LLONG_MAX 9223372036854775807ll
+#define LLONG_MIN (-LLONG_MAX - 1)
+#define ULLONG_MAX 18446744073709551615ull
+"""
+
+_FLOAT = """#pragma once
+#define FLT_RADIX 2
+#define FLT_MANT_DIG 24
+#define FLT_MAX 0x1.fffffep127f
+#define FLT_MIN 0x1p-126f
+#define FLT_EPSILON 0x1p-23f
+#define DBL_MANT_DIG 53
+#define DBL_MAX 0x1.fffffffffffffp1023
+#define DBL_MIN 0x1p-1022
+#define DBL_EPSILON 0x1p-52
+"""
+
+_MATH = """#pragma once
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#define HUGE_VALF INFINITY
+#define M_E 2.71828182845904523536
+#define M_LOG2E 1.44269504088896340736
+#define M_LN2 0.69314718055994530942
+#define M_PI 3.14159265358979323846
+#define M_PI_2 1.57079632679489661923
+#define M_SQRT2 1.41421356237309504880
+#define M_SQRT1_2 0.70710678118654752440
+"""
+
+_EMPTY = "#pragma once\n"
+
+_C_HEADERS = {
+    "stdint": (_STDINT, [f"{u}int{bits}_t" for u in ("", "u") for bits in (8, 16, 32, 64)] + ["intptr_t", "uintptr_t"]),
+    "stddef": (_STDDEF, ["size_t", "ptrdiff_t"]),
+    "limits": (_LIMITS, []),
+    "float": (_FLOAT, []),
+    "math": (
+        _MATH,
+        "abs fabs sqrt cbrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh pow hypot "
+        "fmin fmax floor ceil round trunc fma fmod erf isnan isinf isfinite signbit copysign".split(),
+    ),
+    "stdlib": (_EMPTY, []),
+    "stdio": (_EMPTY, ["printf"]),
+    "string": (_EMPTY, ["memcpy", "memset"]),
+    "assert": (_EMPTY, []),
+}
+
+
+# cuda.h declares host functions, which NVRTC refuses. Device code wants of it the tensor map (CUDA Driver API, "CUtensorMap").
+_CUDA = """#pragma once
+typedef struct alignas(64) CUtensorMap_st {
+    unsigned long long opaque[16];
+} CUtensorMap;
+"""
+
+
+def _in_namespace_std(header: str, names: list[str]) -> str:
+    using = "".join(f"using ::{name}; " for name in names)
+    return f'#pragma once\n#include "{header}"\nnamespace std {{ {using}}}\n'
+
+
+STANDARD_HEADERS: dict[str, str] = {
+    **{f"{stem}.h": text for stem, (text, _) in _C_HEADERS.items()},
+    "cuda.h": _CUDA,
+    **{f"c{stem}": _in_namespace_std(f"{stem}.h", names) for stem, (_, names) in _C_HEADERS.items()},
+}
+"""Name as included -> text. NVRTC takes these before it looks on the include path."""
