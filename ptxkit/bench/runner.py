@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.measure import measure
+from ptxkit.bench.measure import Measured, measure
 from ptxkit.bench.roofs import copy_bandwidth_gbs
 from ptxkit.bench.run_report import BASELINE, SCHEMA_PLAN, RunReport, VariantReport
 from ptxkit.bench.statistics import FixedSamples, TimeBudget, summarize
@@ -145,8 +145,11 @@ class Runner:
             result = execute.run(case, variant, self.target, self._tile_of(variant), explicit=self.explicit)
             if result.skipped is not None or result.prepared is None or result.verdict is None:
                 return VariantReport(variant.name, skipped=result.skipped), None
-            rule = TimeBudget() if self.iterations is None else FixedSamples(self.iterations)
-            measured = measure(self.device, result.prepared, rule)
+            if result.verdict.verified:
+                rule = TimeBudget() if self.iterations is None else FixedSamples(self.iterations)
+                measured = measure(self.device, result.prepared, rule)
+            else:
+                measured = Measured()  # the time of a wrong result is worth nothing
         except (CompileError, FaultError) as error:
             return VariantReport(variant.name, error=error), None
         row = VariantReport(

@@ -95,6 +95,10 @@ class FixedSamples:
         """Whether to stop, given the samples so far and the seconds since the first."""
         return len(samples) >= self.samples
 
+    def batch(self, taken: int) -> int:
+        """Samples to take before asking again: up to 256, so that an interrupt is noticed."""
+        return min(self.samples - taken, 256)
+
 
 @dataclass(frozen=True)
 class TimeBudget:
@@ -108,7 +112,7 @@ class TimeBudget:
     """
 
     budget_s: float = 0.25
-    minimum: int = 10
+    minimum: int = 16
     relative_error: float = 0.002
     maximum: int = 10_000
 
@@ -119,9 +123,11 @@ class TimeBudget:
             return False
         if n >= self.maximum or elapsed_s >= self.budget_s:
             return True
-        if n & (n - 1):  # judge at powers of two only: sorting after every sample would cost more than the samples
-            return False
         return median_standard_error(samples) <= self.relative_error * statistics.median(samples)
+
+    def batch(self, taken: int) -> int:
+        """Samples to take before asking again: as many again as there are, so that looking costs little."""
+        return min(max(8, taken), 256)
 
 
 def median_standard_error(samples: Sequence[float]) -> float:

@@ -85,3 +85,15 @@ def test_time_budget_stops_early_on_a_quiet_sample_only():
 def test_one_outlier_does_not_move_the_standard_error_of_the_median():
     quiet = [1.0 + 0.001 * (i % 5) for i in range(50)]
     assert median_standard_error([*quiet, 1000.0]) == pytest.approx(median_standard_error(quiet), rel=0.2)
+
+
+@pytest.mark.parametrize("rule", [FixedSamples(1), FixedSamples(1000), TimeBudget(budget_s=0.1)])
+def test_batches_lead_to_the_end_and_not_beyond(rule):
+    taken, looks = [], 0
+    while not rule.enough(taken, 0.01 * looks):
+        assert rule.batch(len(taken)) > 0
+        taken += [1.0 + 0.3 * (i % 7) for i in range(rule.batch(len(taken)))]
+        looks += 1
+    assert looks < 20
+    if isinstance(rule, FixedSamples):
+        assert len(taken) == rule.samples
