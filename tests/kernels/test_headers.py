@@ -1,0 +1,172 @@
+"""cu/ptxkit/*.cuh: every instruction compiles for every target, sums are right, and what a target lacks traps."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from ptxkit.compiler.nvrtc import compile_source
+from ptxkit.compiler.paths import cu_dir
+from ptxkit.errors import FaultError
+
+HEADERS = sorted(path.name for path in (cu_dir() / "ptxkit").glob("*.cuh"))
+
+EVERYTHING = """
+using namespace ptxkit;
+__global__ void everything(const float4* x, float4* y, unsigned long long* out) {
+    __shared__ float shared[32];
+    float4 v = ld_global_nc(x), w = ld_global_nc_L1_no_allocate(x);
+    v.x += ld_global_nc(&x->x) + ld_global_nc_L1_no_allocate(&x->y);
+    v.y += ld_global_nc_L1_no_allocate(x, createpolicy_L2_evict_first()).x;
+    v.z += ld_global_nc_L1_no_allocate(x, createpolicy_L2_evict_last()).y;
+    prefetch_global_L2(x);
+    st_global(y, v);
+    st_global_L1_no_allocate(y, w);
+    st_global_L1_no_allocate(&y->x, v.x);
+    st_global_cs(y, v);
+    st_global_cs(&y->x, v.x);
+    w.x = shfl_sync_bfly(all_lanes, v.x, 1);
+    w.y = shfl_sync_bfly(all_lanes, double(v.x), 2);
+    w.z = shfl_sync_idx(all_lanes, laneid(), 3);
+    w.x += rsqrt_approx(v.x) + rcp_approx(v.y) + ex2_approx(v.z) + lg2_approx(v.w) + tanh_approx(v.x);
+    unsigned slot = mapa_shared_cluster(cvta_to_shared(shared), 0);
+    st_shared_cluster(slot, v.x);
+    st_shared_cluster(slot, double(v.x));
+    w.w = ld_shared_cluster_f32(slot);
+    barrier_sync();
+    barrier_sync(1, 32);
+    barrier_cluster_arrive_relaxed();
+    barrier_cluster_wait_acquire();
+    barrier_cluster_arrive_release();
+    barrier_cluster_wait_acquire();
+    out[0] = vote_sync_any(all_lanes, v.x > 0) + vote_sync_ballot(all_lanes, v.x > 1);
+    out[1] = redux_sync_add(all_lanes, laneid()) + redux_sync_max(all_lanes, laneid()) + elect_sync(all_lanes);
+    out[2] = smid() + cluster_ctarank() + cluster_nctarank() + globaltimer();
+    st_global(y + 1, w);
+}
+"""
+
+
+def includes(*names):
+    return "".join(f'#include "ptxkit/{name}"\n' for name in names or HEADERS)
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_each_header_stands_alone_and_may_be_included_twice(header):
+    compile_source(includes(header, header) + "__global__ void nothing() {}\n", target="sm_90a")
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100a", "sm_120"])
+def test_every_function_compiles_for_every_target(target):
+    image = compile_source(includes() + EVERYTHING, target=target)
+    has_clusters = target not in ("sm_75", "sm_80")
+    assert ("barrier.cluster.arrive" in image.ptx) is has_clusters
+    assert ("trap;" in image.ptx) is not has_clusters
+
+
+def test_every_function_with_asm_is_in_the_test_above():
+    for name in HEADERS:
+        text = (cu_dir() / "ptxkit" / name).read_text()
+        for function, body in re.findall(
+            r"^__device__ __forceinline__ \S+(?: \S+)? (\w+)\(.*?\{(.*?)^\}", text, re.MULTILINE | re.DOTALL
+        ):
+            if "asm" in body:
+                assert re.search(rf"\b{function}\(", EVERYTHING), f"{name}: {function}"
+
+
+def test_the_wrapped_opcode_is_the_functions_name():
+    """ld_global_nc wraps ld.global.nc: the words of the name are words of the opcode, in order."""
+    for name in HEADERS:
+        text = (cu_dir() / "ptxkit" / name).read_text()
+        for function, body in re.findall(
+            r"__forceinline__ \S+(?: \S+)? (\w+)\(.*?\{(.*?)^\}", text, re.MULTILINE | re.DOTALL
+        ):
+            opcodes = [line for line in re.findall(r'asm(?: volatile)?\("(.*)', body) if "%%" not in line]
+            if opcodes:
+                pattern = ".*".join(map(re.escape, function.removesuffix("_f32").split("_")))
+                assert re.search(pattern, " ".join(opcodes).replace("::", ".")), f"{function}: {opcodes}"
+
+
+def test_what_a_target_lacks_traps_and_says_so(device):
+    source = includes("synchronization.cuh") + "__global__ void cluster() { ptxkit::barrier_cluster_wait_acquire(); }\n"
+    image = compile_source(source, target="sm_80")
+    assert "barrier.cluster.wait" in bytes_of_strings(image.ptx)
+    if device.target is not None and device.target.cc >= 90:
+        pytest.skip("an sm_80 cubin does not load here")
+    kernel = device.load(image)["cluster"]
+    with pytest.raises(FaultError):
+        kernel(grid=1, block=32)
+        device.synchronize()
+
+
+def bytes_of_strings(ptx):
+    """The text of a module's byte arrays."""
+    arrays = re.findall(r"\.b8 [^=]*= \{([^}]*)\}", ptx)
+    return " ".join(bytes(int(b) & 255 for b in array.split(",")).decode("latin1") for array in arrays)
+
+
+SUMS = """
+using namespace ptxkit;
+template <int LANES, class T>
+__global__ void warps(const T* x, T* y) { y[threadIdx.x] = warp_sum<LANES>(x[threadIdx.x]); }
+
+template <int GROUP, int GROUPS, int TURNS, class T>
+__global__ void groups(const T* x, T* y) {
+    __shared__ GroupSlots<T, GROUP / 32> slots[GROUPS];
+    unsigned group = threadIdx.x / GROUP;
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        unsigned i = turn * blockDim.x + threadIdx.x;
+        y[i] = group_sum<GROUP>(x[i], slots[group], group, turn);
+    }
+}
+
+template <int THREADS, int CTAS, int TURNS, class T>
+__global__ void clusters(const T* x, T* y) {
+    __shared__ ClusterSlots<T, CTAS, THREADS / 32> slots;
+    barrier_cluster_arrive_relaxed();
+    barrier_cluster_wait_acquire();
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        unsigned i = turn * gridDim.x * THREADS + blockIdx.x * THREADS + threadIdx.x;
+        y[i] = cluster_sum<THREADS, CTAS>(x[i], slots, turn);
+    }
+}
+"""
+
+
+def summed(device, expression, count, dtype, part, **launch):
+    """Run a kernel of SUMS over ``count`` small integers and compare with sums over parts of ``part``."""
+    image = compile_source(includes("reduce.cuh") + SUMS, target=device.target or "sm_90a", instantiate=[expression])
+    x = np.random.default_rng(3).integers(-50, 50, count).astype(dtype)  # integers: sums are exact in any order
+    on_device, y = device.upload(x), device.empty(count, dtype)
+    device.load(image)[expression](on_device, y, **launch)
+    device.synchronize()
+    expected = np.repeat(x.reshape(-1, part).sum(1), part)
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
+TYPES = [("float", np.float32), ("double", np.float64)]
+
+
+@pytest.mark.parametrize(("name", "dtype"), TYPES)
+@pytest.mark.parametrize("lanes", [1, 2, 8, 32])
+def test_warp_sum(device, lanes, name, dtype):
+    summed(device, f"warps<{lanes}, {name}>", 64, dtype, lanes, grid=1, block=64)
+
+
+@pytest.mark.parametrize(("name", "dtype"), TYPES)
+@pytest.mark.parametrize(("group", "groups"), [(32, 2), (64, 16), (96, 1), (160, 3), (256, 2), (1024, 1)])
+def test_group_sum(device, group, groups, name, dtype):
+    threads = group * groups
+    summed(device, f"groups<{group}, {groups}, 3, {name}>", 3 * threads, dtype, group, grid=1, block=threads)
+
+
+@pytest.mark.parametrize(("name", "dtype"), TYPES)
+@pytest.mark.parametrize(("threads", "ctas"), [(32, 2), (64, 8), (96, 3), (256, 4)])
+def test_cluster_sum(device, threads, ctas, name, dtype):
+    if device.target is not None and device.target.cc < 90:
+        pytest.skip("no clusters here")
+    count = 3 * 2 * ctas * threads
+    expression = f"clusters<{threads}, {ctas}, 3, {name}>"
+    summed(device, expression, count, dtype, ctas * threads, grid=2 * ctas, block=threads, cluster=ctas)
