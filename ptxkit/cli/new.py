@@ -29,7 +29,7 @@ from ptxkit import Launch, Work, Workload, cdiv, variant
 
 
 class {title}(Workload):
-    source = "{name}.cu"
+{naming}    source = "{name}.cu"
     n: int = 1 << 20  # the sizes of `ptxkit run ./{name}.py N`, with their defaults
     emulator_sizes = {{"n": 100_000}}  # the default where every instruction is emulated
 
@@ -75,10 +75,13 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
 def command(name: str, directory: Path) -> None:
     """Write NAME.cu and NAME.py, a kernel and its description that run and verify as they stand."""
     check_name(name)
+    from ptxkit.kernels.workload import snake_case
+
     title = "".join(word.capitalize() for word in name.split("_"))
+    naming = "" if snake_case(title) == name else f'    name = "{name}"\n'  # conv_2d: Conv2d alone would be conv2d
     pair = {
         directory / f"{name}.cu": KERNEL.format(name=name),
-        directory / f"{name}.py": DESCRIPTION.format(name=name, title=title),
+        directory / f"{name}.py": DESCRIPTION.format(name=name, title=title, naming=naming),
     }
     write_pair(pair)
     where = directory / f"{name}.py"

@@ -59,3 +59,11 @@ def test_half_a_pair_is_never_left(tmp_path):
     with pytest.raises(TypeError):
         new.write_pair({first: "kernel", second: None})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["conv_2d", "a_b", "my_saxpy"])
+def test_the_kernel_has_the_name_of_its_files(name, tmp_path):
+    from ptxkit.kernels import registry
+
+    assert exit_of("new", name, "--directory", str(tmp_path)) == 0
+    assert registry.load_file(tmp_path / f"{name}.py").name == name

@@ -1,0 +1,212 @@
+"""``ptxkit run`` end to end on the emulator: a good kernel, and every bad one a user can hand over."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ptxkit import cli
+
+EMULATOR = ("--device", "emulator")
+
+
+def exit_of(*args):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(a) for a in args])
+    return stopped.value.code
+
+
+def ptxkit(*args, **kwargs):
+    command = [sys.executable, "-m", "ptxkit", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
+
+
+@pytest.fixture
+def mine(tmp_path, capsys):
+    """A pair as `ptxkit new` writes it, to be broken; calling it replaces text in both files and gives the .py's path."""
+    assert exit_of("new", "mine", "--directory", tmp_path) == 0
+    capsys.readouterr()
+
+    def broken(*replacements):
+        for old, new in replacements:
+            files = [f for f in (tmp_path / "mine.py", tmp_path / "mine.cu") if old in f.read_text()]
+            assert files, f"{old!r} is in neither file"
+            for file in files:
+                file.write_text(file.read_text().replace(old, new))
+        return tmp_path / "mine.py"
+
+    return broken
+
+
+def one_error(capsys, *parts):
+    out, err = capsys.readouterr()
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, err
+    for part in parts:
+        assert part in err
+    return out
+
+
+def test_table_of_a_bundled_kernel(capsys):
+    assert exit_of("run", "fused_l2norm", 4, 100, 7, *EMULATOR) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "fused_l2norm  rows=4 cols=100  on ptxkit emulator (sm_90a)" in out
+    for name in ("unfused", "fused", "vectorized", "ptx"):
+        (row,) = [line for line in out.splitlines() if line.startswith(f"{name} ")]
+        assert "verified" in row
+    assert "ITERATIONS do not apply" in out and "bank conflicts" in out
+
+
+def test_json_is_alone_on_stdout_and_exact():
+    done = ptxkit("run", "fused_l2norm", 4, 100, 7, "--json", *EMULATOR)
+    assert (done.returncode, done.stderr) == (0, "")
+    value = json.loads(done.stdout)
+    assert value["schema"] == "ptxkit.run/1"
+    assert value["sizes"] == {"rows": 4, "cols": 100} and value["iterations"] == 7
+    assert value["device"] == {"kind": "emulator", "name": "ptxkit emulator", "target": "sm_90a"}
+    assert [v["name"] for v in value["variants"]] == ["unfused", "fused", "vectorized", "ptx"]
+    for v in value["variants"]:
+        assert v["verified"] is True and v["skipped"] is None and v["time_us"] is None
+        assert v["max_rel_error"] < 1e-6 and v["launches"] >= 1
+        assert v["bandwidth_gbs"] is v["roof_fraction"] is v["speedup"] is None
+        assert v["counters"]["global_load_bytes"] >= 4 * 100 * 4 <= v["counters"]["global_store_bytes"]
+    counts = {v["name"]: v["counters"] for v in value["variants"]}
+    assert counts["fused"]["global_load_bytes"] == counts["fused"]["global_store_bytes"] == 1600
+
+
+def test_counts_repeat_exactly():
+    first, second = (ptxkit("run", "fused_l2norm", 3, 50, "--json", "--seed", 5, *EMULATOR).stdout for _ in range(2))
+    assert json.loads(first) == json.loads(second)
+
+
+def test_only_the_variant_asked_for(capsys):
+    assert exit_of("run", "fused_l2norm", 2, 10, "--variant", "fused", "--json", *EMULATOR) == 0
+    assert [v["name"] for v in json.loads(capsys.readouterr().out)["variants"]] == ["fused"]
+
+
+def test_dry_run_lists_launches(capsys):
+    assert exit_of("run", "fused_l2norm", 2, 10, "--dry-run", *EMULATOR) == 0
+    out = capsys.readouterr().out
+    assert "l2norm_fused<256, true> from fused_l2norm.cu: grid 2x1x1, block 256x1x1" in out
+    assert exit_of("run", "fused_l2norm", 2, 10, "--dry-run", "--json", *EMULATOR) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "ptxkit.plan/1"
+
+
+def test_no_color_and_pipes_get_plain_text():
+    for env in ({}, {"NO_COLOR": "1"}):
+        assert "\x1b" not in ptxkit("run", "fused_l2norm", 1, 4, *EMULATOR, env={**os.environ, **env}).stdout
+
+
+def test_users_own_file_runs(mine, capsys):
+    assert exit_of("run", mine(), 1000, *EMULATOR) == 0
+    assert "verified" in capsys.readouterr().out
+
+
+def test_wrong_result_is_1_and_names_an_element(mine, capsys):
+    assert exit_of("run", mine(("y[i] = sum;", "y[i] = sum + 1;")), 1000, *EMULATOR) == 1
+    assert "WRONG" in one_error(capsys, "mine simple: wrong result: y[0] is", "the reference says")
+
+
+def test_an_element_nobody_wrote_is_noticed(mine, capsys):
+    extra = ('"y": y}', '"z": y}'), ('{"y": np', '{"z": np'), ('"x", "y", self.n', '"x", "y", "z", self.n')
+    kernel = ("float* __restrict__ y, int", "float* y, float* z, int"), ("y[i] = sum;", "if (i != 7) z[i] = sum;")
+    assert exit_of("run", mine(*extra[1:], *kernel), 1000, *EMULATOR) == 1
+    one_error(capsys, "z[7] is")
+
+
+def test_source_that_does_not_compile_is_4_with_its_line(mine, capsys):
+    assert exit_of("run", mine(("float sum;", "flaot sum;")), 1000, *EMULATOR) == 4
+    one_error(capsys, "mine.cu:9", "flaot")
+
+
+def test_bad_inline_ptx_is_4_with_its_line(mine, capsys):
+    assert exit_of("run", mine(("fma.rn.f32", "fma.rnn.f32")), 1000, *EMULATOR) == 4
+    one_error(capsys, "mine.cu:10")
+
+
+def test_source_without_the_entry_is_4_and_lists_what_is_there(mine, capsys):
+    assert exit_of("run", mine(('Launch("mine"', 'Launch("mien"')), 1000, *EMULATOR) == 4
+    one_error(capsys, "mien")
+
+
+def test_missing_source_is_usage(mine, capsys):
+    assert exit_of("run", mine(('"mine.cu"', '"gone.cu"')), 1000, *EMULATOR) == 2
+    one_error(capsys, "gone.cu")
+
+
+def test_description_that_is_not_python_is_usage_with_its_line(mine, capsys):
+    assert exit_of("run", mine(("def work(self):", "def work(self:")), 1000, *EMULATOR) == 2
+    one_error(capsys, "mine.py:")
+
+
+def test_out_of_bounds_is_5_and_names_the_line(mine, capsys):
+    assert exit_of("run", mine(("if (i >= n) return;", "")), 1000, *EMULATOR) == 5
+    one_error(capsys, "mine.cu:")
+
+
+def test_variant_for_another_target_is_skipped_or_asked_for_an_error(mine, capsys):
+    file = mine(('"THREADS": [256, 128, 512]}', '"THREADS": [256, 128, 512]}, requires=["sm_100a"]'))
+    assert exit_of("run", file, 1000, "--arch", "sm_90a", *EMULATOR) == 0
+    assert "simple: skipped" in capsys.readouterr().out
+    assert exit_of("run", file, 1000, "--arch", "sm_90a", "--variant", "simple", *EMULATOR) == 3
+    one_error(capsys, "sm_100a")
+    assert exit_of("run", file, 1000, *EMULATOR) == 0
+    assert "(sm_100a)" in capsys.readouterr().out
+
+
+def test_huge_sizes_are_refused_at_once(capsys):
+    start = time.monotonic()
+    assert exit_of("run", "fused_l2norm", 2_000_000_000, 100_000, *EMULATOR) == 2
+    one_error(capsys, "GB")
+    assert time.monotonic() - start < 5
+
+
+def test_no_gpu_is_3_and_says_what_to_do(capsys):
+    done = ptxkit("run", "fused_l2norm", 4, 4, "--device", "gpu", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 3
+    assert "emulator" in done.stderr and done.stderr.count("\n") == 1
+
+
+def no_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def test_full_disk_still_runs_and_says_why_it_is_slow(tmp_path):
+    env = {**os.environ, "PTXKIT_CACHE_DIR": str(tmp_path / "cache")}
+    done = ptxkit("run", "fused_l2norm", 2, 10, *EMULATOR, env=env, preexec_fn=no_files)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be written" in done.stderr and done.stderr.count("\n") == 1
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_unwritable_cache_still_runs_and_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    env = {**os.environ, "PTXKIT_CACHE_DIR": str(tmp_path / "file" / "cache")}
+    done = ptxkit("run", "fused_l2norm", 2, 10, *EMULATOR, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be written" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.3, 1.0, 2.0])
+def test_ctrl_c_is_130_and_leaves_nothing_half_written(delay, tmp_path):
+    env = {**os.environ, "PTXKIT_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", READY, "run", "fused_l2norm", "4096", "4096", "--json", *EMULATOR]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert child.stderr.readline() == "ready\n"
+    time.sleep(delay)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == 130, err
+    assert out == "" and err.strip() == "error: interrupted"
+    assert not list(tmp_path.glob("cache/*.tmp"))
+
+
+READY = "import sys\nfrom ptxkit.cli import main\nprint('ready', file=sys.stderr, flush=True)\nmain(sys.argv[1:])"
