@@ -1,7 +1,7 @@
 """What an instruction is bound to: a Step with typed operands, and the Binding that effect functions get to make one.
 
-An ``@effect`` function is called once per instruction, with a :class:`Binding`, and returns a :class:`Step`. The step's ``call``
-runs every time: it gets the :class:`~ptxkit.emulator.threads.Group` that executes and one lane array per source, and returns
+An ``@effect`` function is called once per instruction, with a :class:`Binding`, and returns a :class:`Step`. Its ``call`` runs
+every time: it gets the :class:`~ptxkit.emulator.threads.Group` that executes and one lane array per source, and returns
 one lane array, a tuple of them for several destinations, or None for none. A ``@blocking`` function returns a :class:`Gated`
 step: its gate decides who may execute it now and who has to wait.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,15 +18,18 @@ if TYPE_CHECKING:
     from ptxkit.emulator.control import Call
     from ptxkit.emulator.threads import Group
 
-_CONVERSION = re.compile(r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?P<precision>\.(?:\*|\d*))?(?P<length>hh|h|ll|l|j|z|t|L)?(?P<what>[diouxXcsfFeEgGaAp%])")
+_CONVERSION = re.compile(
+    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?P<precision>\.(?:\*|\d*))?"
+    r"(?P<length>hh|h|ll|l|j|z|t|L)?(?P<what>[diouxXcsfFeEgGaAp%])"
+)
 
 
 def _argument(group: Group, site: Call, k: int, dtype: Any) -> Any:
     """A scalar argument: it was stored to a call-parameter variable in local memory, or is in a register."""
     from ptxkit.emulator.control import operand_lanes
-    from ptxkit.isa.model import Symbol
+    from ptxkit.isa.model import Operand, Symbol
 
-    actual = site.arguments[k]
+    actual: Operand | None = site.arguments[k]
     if not isinstance(actual, Symbol):
         return np.broadcast_to(operand_lanes(group, actual, np.dtype(dtype)), group.shape)
     wave = group.wave
@@ -113,11 +117,11 @@ def format_printf(text: str, arguments: bytes, string: Callable[[int], str]) -> 
         wide = m["length"] in ("l", "ll", "j", "z", "t")
         match what:
             case "d" | "i":
-                return (head + "d") % take("q" if wide else "i")
+                return str((head + "d") % take("q" if wide else "i"))
             case "u":
-                return (head + "d") % take("Q" if wide else "I")
+                return str((head + "d") % take("Q" if wide else "I"))
             case "o" | "x" | "X":
-                return (head + what) % take("Q" if wide else "I")
+                return str((head + what) % take("Q" if wide else "I"))
             case "c":
                 return (head + "s") % chr(take("i") & 0xFF)
             case "s":
@@ -128,7 +132,7 @@ def format_printf(text: str, arguments: bytes, string: Callable[[int], str]) -> 
                 value = float(take("d")).hex()
                 return value.upper() if what == "A" else value
             case _:
-                return (head + what) % take("d")
+                return str((head + what) % take("d"))
 
     return _CONVERSION.sub(one, text)
 
@@ -136,6 +140,10 @@ def format_printf(text: str, arguments: bytes, string: Callable[[int], str]) -> 
 def _lanes_of(group: Group) -> list[tuple[int, tuple[int, ...]]]:
     threads = group.thread
     return [(int(threads[tuple(at)]), tuple(int(k) for k in at)) for at in np.argwhere(group.active())]
+
+
+def _string(group: Group, thread: int, address: int) -> str:
+    return read_string(group, address, thread) if address else "(null)"
 
 
 def _vprintf(group: Group, site: Call, block: Block) -> None:
@@ -151,7 +159,7 @@ def _vprintf(group: Group, site: Call, block: Block) -> None:
             if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES:
                 room = min(room, group.wave.local.shape[1] - (address - LOCAL_WINDOW))
         data = read_bytes(group, address, room, thread) if room else b""
-        group.wave.output.append(format_printf(text, data, lambda p, t=thread: read_string(group, p, t) if p else "(null)"))
+        group.wave.output.append(format_printf(text, data, partial(_string, group, thread)))
         counts[at] = len(_CONVERSION.findall(text))
     _return(group, site, counts)
     group.wave.go(group, block.next)

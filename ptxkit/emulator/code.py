@@ -1,8 +1,8 @@
 """Binds a function's instructions: basic blocks whose straight runs become one generated Python function each.
 
 A run is what lies between labels, branches and instructions that can block. Its instructions are bound to steps (see
-:mod:`ptxkit.emulator.binder`), and the run is written out as a Python function over local variables, one per PTX register. It exists
-in two versions: *fast*, for a group that owns its frame alone and spans the whole wave, which replaces whole registers, and
+:mod:`ptxkit.emulator.binder`), and the run is written out as a Python function over local variables, one per register. It
+exists in two versions: *fast*, for a group that owns its frame alone and spans the whole wave, which replaces whole registers, and
 *general*, which merges under the group's mask. Both share one body.
 """
 
@@ -17,18 +17,31 @@ import numpy as np
 from ptxkit.emulator import control
 from ptxkit.emulator.binder import PRED, U64, Binding, Gate, Gated, Step, Typed, Where
 from ptxkit.emulator.layout import Layout, frame_layout
-from ptxkit.emulator.liveness import live_out
 from ptxkit.emulator.literals import constant
+from ptxkit.emulator.liveness import live_out
 from ptxkit.emulator.moves import bind_move
 from ptxkit.emulator.special import SPECIAL_TYPES
 from ptxkit.emulator.table import CARRY, CARRY_TYPE, lookup
 from ptxkit.emulator.threads import merge
 from ptxkit.errors import UnsupportedError
-from ptxkit.isa.model import Function, Immediate, Instruction, Module, Negated, Operand, Pair, Predicate, Register
-from ptxkit.isa.model import SpecialRegister, Symbol
+from ptxkit.isa.model import (
+    Function,
+    Immediate,
+    Instruction,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Predicate,
+    Register,
+    SpecialRegister,
+    Symbol,
+)
 from ptxkit.isa.types import PtxType
 
-_DTYPES = {np.dtype(c): c.replace("?", "b1") for c in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")}
+_DTYPES = {
+    np.dtype(c): c.replace("?", "b1") for c in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+}
 _NAMESPACE = {name: dtype for dtype, name in _DTYPES.items()} | {"merge": merge}
 
 
@@ -129,18 +142,21 @@ class _FunctionBinder:
             if isinstance(s, control.Terminator):
                 leaders.add(n + 1)
             elif isinstance(s, Gated):
-                leaders |= {n, n + 1}  # nothing else stands in its block: a group that waits there has no work half done
+                leaders |= {
+                    n,
+                    n + 1,
+                }  # nothing else stands in its block: a group that waits there has no work half done
         starts = sorted(leaders)
         base = len(b.blocks)
-        at = {s: base + k for k, s in enumerate(starts)}
+        at = {start: base + k for k, start in enumerate(starts)}
         self.code.entry = base
         labels = {name: at[position] for name, position in f.labels.items()}
         plan = []
-        for k, s in enumerate(starts):
+        for k, start in enumerate(starts):
             end = starts[k + 1] if k + 1 < len(starts) else len(items)
-            run = list(range(s, end))
+            run = list(range(start, end))
             terminator: control.Terminator
-            if s == len(items):
+            if start == len(items):
                 terminator = control.Return(None) if not f.is_entry else control.Exit(None)
             elif run and isinstance(bound[run[-1]], control.Terminator):
                 terminator = bound[run.pop()]  # type: ignore[assignment]
@@ -151,7 +167,9 @@ class _FunctionBinder:
             except UnsupportedError as e:
                 b.unsupported.append(str(e))
             next_block = base + k + 1
-            block = Block(base + k, self.code, [(first + n, items[n]) for n in range(s, end)], terminator, next_block)
+            block = Block(
+                base + k, self.code, [(first + n, items[n]) for n in range(start, end)], terminator, next_block
+            )
             block.successors = terminator.successors(next_block)
             if run and isinstance(bound[run[0]], Gated):
                 gated: Gated = bound[run[0]]  # type: ignore[assignment]
@@ -182,7 +200,12 @@ class _FunctionBinder:
         return result
 
     def _alu(
-        self, i: Instruction, where: Where, call: Callable[..., Any], dtypes: tuple[PtxType, ...], stypes: tuple[PtxType, ...]
+        self,
+        i: Instruction,
+        where: Where,
+        call: Callable[..., Any],
+        dtypes: tuple[PtxType, ...],
+        stypes: tuple[PtxType, ...],
     ) -> Step:
         operands = list(i.operands)
         if not operands:
@@ -239,7 +262,9 @@ class _FunctionBinder:
                 for operand in (*block.gate.reads, block.instructions[0][1].predicate):
                     gates[block.index - base] |= _bits(operand, index)
         inside = [[s - base for s in b.successors if base <= s < base + len(plan)] for b, _ in plan]
-        out = live_out([w.loaded | g for w, g in zip(texts, gates, strict=True)], [w.defs for w in texts], inside, tails)
+        out = live_out(
+            [w.loaded | g for w, g in zip(texts, gates, strict=True)], [w.defs for w in texts], inside, tails
+        )
         for (block, run), w, live in zip(plan, texts, out, strict=True):
             if run or block.terminator.predicate is not None:
                 block.fast, block.general = w.compile(live, block.index)
@@ -299,7 +324,11 @@ class _RunWriter:
                 if step.pure:
                     self.lines.append(f"    x.tally.predicated(x, {number}, {guard})")
                 else:
-                    self.lines += [f"    y = x.narrow({guard})", "    if y is not None:", f"        y.tally.lanes(y, {number})"]
+                    self.lines += [
+                        f"    y = x.narrow({guard})",
+                        "    if y is not None:",
+                        f"        y.tally.lanes(y, {number})",
+                    ]
                     group, indent = "y", "        "
             head = [] if step.pure else [group]
             self.lines.append(f"{indent}{left}{name}({', '.join(head + arguments)})")
@@ -446,7 +475,9 @@ class _RunWriter:
             elif have.dtype.itemsize == t.dtype.itemsize and (have.dtype == PRED.dtype) == (t.dtype == PRED.dtype):
                 text = f"{text}.view({_DTYPES[have.dtype]})"
             else:
-                raise UnsupportedError(f"{self._place(i)}: a .{t.name} result does not fit register {operand} (.{have.name})")
+                raise UnsupportedError(
+                    f"{self._place(i)}: a .{t.name} result does not fit register {operand} (.{have.name})"
+                )
         bit = 1 << k
         if guard is not None:
             if not self.written & bit:

@@ -187,12 +187,11 @@ class Call(Terminator):
     def __init__(self, b: Binding) -> None:
         super().__init__(b.where, b.instruction.predicate, b.index)
         operands = list(b.operands)
-        returns = operands.pop(0).items if operands and isinstance(operands[0], ParameterList) else ()  # type: ignore[union-attr]
+        self.returns = _items(operands)
         if not operands or not isinstance(operands[0], Symbol | Register):
             raise b.fail("call without a function")
         self.callee = operands.pop(0)
-        self.returns = returns
-        self.arguments = operands.pop(0).items if operands and isinstance(operands[0], ParameterList) else ()  # type: ignore[union-attr]
+        self.arguments = _items(operands)
         self.builtin: Any = None
         self.entries: dict[int, Any] = {}
 
@@ -205,14 +204,16 @@ class Call(Terminator):
             if function is None or function.declared_only:
                 self.builtin = BUILTINS.get(name)
                 if self.builtin is None:
-                    raise UnsupportedError(f"{self.where}: {name} is declared but has no body, and the emulator does not provide it")
+                    raise UnsupportedError(
+                        f"{self.where}: {name} is declared but has no body, and the emulator does not provide it"
+                    )
                 return
             self.entries[layout.functions[name]] = binder.functions[name]
         else:
             self.entries = {layout.functions[n]: c for n, c in binder.functions.items() if not c.function.is_entry}
 
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
-        return (self.callee if isinstance(self.callee, Register) else None, *(a for a in self.arguments if isinstance(a, Register)))
+        return tuple(o for o in (self.callee, *self.arguments) if isinstance(o, Register))
 
     def execute(self, group: Group, block: Block, predicate: Any) -> None:
         left = self.guarded(group, block, predicate)
@@ -236,6 +237,15 @@ class Call(Terminator):
             taken, rest = wave.split(rest, addresses == np.uint64(address))
             if taken is not None:
                 wave.call(taken, found, self, block.next)
+
+
+def _items(operands: list[Operand | None]) -> tuple[Operand | None, ...]:
+    """Takes a parameter list off the front, if there is one."""
+    if operands and isinstance(operands[0], ParameterList):
+        found = operands.pop(0)
+        assert isinstance(found, ParameterList)
+        return found.items
+    return ()
 
 
 def operand_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Any:

@@ -45,8 +45,16 @@ class Launch:
     """What every wave of a launch shares."""
 
     def __init__(
-        self, machine: Machine, code: EntryCode, params: bytes, shape: Shape, dynamic_shared: int, cooperative: bool,
-        counting: bool, write_output: Callable[[str], None],
+        self,
+        machine: Machine,
+        code: EntryCode,
+        params: bytes,
+        shape: Shape,
+        dynamic_shared: int,
+        cooperative: bool,
+        counting: bool,
+        completion: str,
+        write_output: Callable[[str], None],
     ) -> None:
         self.machine = machine
         self.code = code
@@ -58,9 +66,12 @@ class Launch:
         self.cluster_size = prod(self.cluster)
         self.dynamic_shared = dynamic_shared
         layout = code.layout
-        self.shared_bytes = layout.shared_bytes if not dynamic_shared else layout.dynamic_base - SHARED_BASE + dynamic_shared
+        self.shared_bytes = (
+            layout.shared_bytes if not dynamic_shared else layout.dynamic_base - SHARED_BASE + dynamic_shared
+        )
         self.cooperative = cooperative
         self.counting = counting
+        self.completion = completion
         self.write_output = write_output
         self.sms = machine.sms
         self.serial = machine.next_serial()
@@ -74,9 +85,13 @@ class Launch:
     def _check(self, params: bytes) -> None:
         name, layout = self.name, self.code.layout
         if min(*self.grid, *self.block, *self.cluster) < 1:
-            raise LaunchError(f"{name}: grid {self.grid}, block {self.block} and cluster {self.cluster} must be at least 1 everywhere")
+            raise LaunchError(
+                f"{name}: grid {self.grid}, block {self.block} and cluster {self.cluster} must be at least 1 everywhere"
+            )
         if self.threads > 1024 or self.block[2] > 64:
-            raise LaunchError(f"{name}: {self.threads} threads in a block {self.block}; the limit is 1024, and 64 along z")
+            raise LaunchError(
+                f"{name}: {self.threads} threads in a block {self.block}; the limit is 1024, and 64 along z"
+            )
         if self.grid[0] > 2**31 - 1 or max(self.grid[1:]) > 65535:
             raise LaunchError(f"{name}: grid {self.grid}; the limits are 2147483647, 65535 and 65535")
         if len(params) != layout.param_bytes:
@@ -84,16 +99,22 @@ class Launch:
         if any(g % c for g, c in zip(self.grid, self.cluster, strict=True)):
             raise LaunchError(f"{name}: grid {self.grid} is not a multiple of the cluster {self.cluster}")
         if self.cluster_size > MAX_CLUSTER:
-            raise LaunchError(f"{name}: {self.cluster_size} CTAs in a cluster; the limit is {MAX_CLUSTER}, and 8 is portable")
+            raise LaunchError(
+                f"{name}: {self.cluster_size} CTAs in a cluster; the limit is {MAX_CLUSTER}, and 8 is portable"
+            )
         if self.shared_bytes > SHARED_LIMIT:
-            raise LaunchError(f"{name}: {self.shared_bytes:,} bytes of shared memory a CTA; the limit is {SHARED_LIMIT:,}")
+            raise LaunchError(
+                f"{name}: {self.shared_bytes:,} bytes of shared memory a CTA; the limit is {SHARED_LIMIT:,}"
+            )
         directives = self.code.function.directives
         required = directives.get("reqntid")
         if required and tuple(int(v) for v in (*required, 1, 1)[:3]) != self.block:
             raise LaunchError(f"{name}: launched with a block of {self.block}, the kernel requires {tuple(required)}")
         limit = directives.get("maxntid")
         if limit and self.threads > prod(int(v) for v in limit):
-            raise LaunchError(f"{name}: {self.threads} threads a block, the kernel is bounded to {prod(int(v) for v in limit)}")
+            raise LaunchError(
+                f"{name}: {self.threads} threads a block, the kernel is bounded to {prod(int(v) for v in limit)}"
+            )
 
     def parameter(self, offset: int, dtype: np.dtype) -> Any:
         """A kernel parameter as one-element lanes."""
@@ -164,7 +185,7 @@ class Launch:
                     wave = Wave(self, waves[n], tally)
                     try:
                         wave.run()
-                    except BaseException as e:  # kept, and raised by the caller's thread
+                    except BaseException as e:  # noqa: BLE001  kept, and raised by the caller's thread
                         failures[n] = e
                     outputs[n] = wave.output
                     with lock:

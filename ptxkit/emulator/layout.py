@@ -9,7 +9,7 @@ from ptxkit.errors import LaunchError
 from ptxkit.isa.model import Function, Module, Symbol, Variable
 
 SHARED_BASE = 1024
-"""First shared-memory address of a CTA. Hardware reserves as much since sm_90; it keeps 0 a null pointer, and swizzles aligned."""
+"""First shared-memory address of a CTA. Hardware reserves as much since sm_90; 0 stays a null pointer, swizzles stay aligned."""
 
 CODE_BASE = 0x1000
 """Functions get addresses from here on, ``CODE_STEP`` apart, for indirect calls."""
@@ -45,7 +45,7 @@ class Layout:
 
 
 def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Offsets of kernel parameters in their buffer, each at its natural or declared alignment, and the buffer's size in bytes."""
+    """Offsets and sizes of kernel parameters in their buffer, each at its declared alignment, and the buffer's size in bytes."""
     offsets, at = {}, 0
     for p in params:
         at = align_up(at, max(p.align, 1))
@@ -105,7 +105,9 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
     for v in unsized:
         layout.shared[v.name] = layout.dynamic_base
     if layout.shared_bytes > 227 * 1024:
-        raise LaunchError(f"{entry.name}: {layout.shared_bytes:,} bytes of static shared memory; no target has that much")
+        raise LaunchError(
+            f"{entry.name}: {layout.shared_bytes:,} bytes of static shared memory; no target has that much"
+        )
     for n, f in enumerate(module.functions.values()):
         layout.functions[f.name] = CODE_BASE + n * CODE_STEP
     layout.params, layout.param_bytes = parameter_offsets(entry.params)

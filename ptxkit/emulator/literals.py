@@ -30,7 +30,9 @@ def bits_of(literal: Immediate, t: PtxType) -> int:
     mask = (1 << bits) - 1
     if literal.width:
         if t.kind == "f" and t.bits != literal.width:
-            number = struct.unpack("<f" if literal.width == 32 else "<d", literal.bits.to_bytes(literal.width // 8, "little"))[0]
+            number = struct.unpack(
+                "<f" if literal.width == 32 else "<d", literal.bits.to_bytes(literal.width // 8, "little")
+            )[0]
             return _float_bits(number, t)
         if literal.width > bits:
             raise UnsupportedError(f"the {literal.width}-bit literal {literal} does not fit .{t.name}")

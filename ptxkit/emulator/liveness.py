@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def live_out(uses: Sequence[int], defs: Sequence[int], successors: Sequence[Sequence[int]], tail_uses: Sequence[int]) -> list[int]:
+def live_out(
+    uses: Sequence[int], defs: Sequence[int], successors: Sequence[Sequence[int]], tail_uses: Sequence[int]
+) -> list[int]:
     """Registers whose value is needed after each block's straight run, by backward iteration to the fixed point.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Machine:
 def available_bytes() -> int:
     """Memory the host can give without swapping, in bytes."""
     try:
-        with open("/proc/meminfo") as f:
+        with Path("/proc/meminfo").open() as f:
             for line in f:
                 if line.startswith("MemAvailable:"):
                     return int(line.split()[1]) * 1024

@@ -63,7 +63,7 @@ class GlobalMemory:
             raise UsageError(f"cannot allocate {nbytes} bytes")
         if self.used + nbytes > self.capacity:
             raise UnavailableError(
-                f"the emulator has {self.capacity - self.used:,} bytes of memory left, {nbytes:,} were asked for; use smaller sizes"
+                f"{nbytes:,} bytes were asked for, the emulator has {self.capacity - self.used:,} left; use smaller sizes"
             )
         allocation = Allocation(self._next, nbytes, name)
         self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT

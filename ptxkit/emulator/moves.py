@@ -12,7 +12,24 @@ from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Function, Instruction, Vector
 from ptxkit.isa.types import TYPES, PtxType
 
-_LEGAL = {"b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64", "pred", "f16", "bf16", "f16x2", "bf16x2"}
+_LEGAL = {
+    "b16",
+    "b32",
+    "b64",
+    "u16",
+    "u32",
+    "u64",
+    "s16",
+    "s32",
+    "s64",
+    "f32",
+    "f64",
+    "pred",
+    "f16",
+    "bf16",
+    "f16x2",
+    "bf16x2",
+}
 
 
 def _same(a: Any) -> Any:
@@ -72,6 +89,6 @@ def bind_move(i: Instruction, where: Where, function: Function) -> Step:
 
 def _part(t: PtxType, count: int, where: Where) -> PtxType:
     bits = t.bits // count
-    if t.kind != "b" and not t.name.startswith(("u", "s")) or bits < 8 or bits * count != t.bits:
+    if (t.kind != "b" and not t.name.startswith(("u", "s"))) or bits < 8 or bits * count != t.bits:
         raise UnsupportedError(f"{where}: {count} elements in a .{t.name}")
     return TYPES[f"b{bits}"]

@@ -56,6 +56,10 @@ class LaunchResult:
     elapsed_s: float = 0.0
 
 
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+
+
 class Program:
     """See :meth:`ptxkit.emulator.machine.Machine.load`."""
 
@@ -107,7 +111,9 @@ class Program:
             elif symbol in self._functions:
                 value = self._functions[symbol] + addend
             else:
-                raise CompileError(f"{self.module.path}:{v.line}: the initialiser of {v.name} names {symbol}, which has no address")
+                raise CompileError(
+                    f"{self.module.path}:{v.line}: the initialiser of {v.name} names {symbol}, which has no address"
+                )
             if generic and SHARED_WINDOW <= value < SHARED_WINDOW + (1 << 32):
                 raise CompileError(f"{self.module.path}:{v.line}: a shared variable has no address before launch")
             if mask:
@@ -135,14 +141,31 @@ class Program:
             binder.bind(callees(self.module, function))
             constants = [self.globals[v.name] for v in self.module.variables.values() if v.space == "const"]
             code = EntryCode(
-                entry, self.module.path, function, layout, binder.blocks, binder.instructions, binder.functions[entry], constants
+                entry,
+                self.module.path,
+                function,
+                layout,
+                binder.blocks,
+                binder.instructions,
+                binder.functions[entry],
+                constants,
             )
             self._bound[entry] = code
             return code
 
     def launch(
-        self, entry: str, params: bytes, *, grid: Dim, block: Dim, shared_bytes: int = 0, cluster: Dim | None = None,
-        cooperative: bool = False, counters: bool = True, completion: str = "eager", stdout: Callable[[str], None] | None = None,
+        self,
+        entry: str,
+        params: bytes,
+        *,
+        grid: Dim,
+        block: Dim,
+        shared_bytes: int = 0,
+        cluster: Dim | None = None,
+        cooperative: bool = False,
+        counters: bool = True,
+        completion: str = "eager",
+        stdout: Callable[[str], None] | None = None,
     ) -> LaunchResult:
         """Run a kernel to its end.
 
@@ -174,8 +197,9 @@ class Program:
             raise LaunchError(f"{entry}: launched with a cluster of {cluster}, the kernel requires {fixed}")
         shape = Shape(grid, block, cluster or fixed or (1, 1, 1), cluster is not None or fixed is not None)
         began = time.perf_counter()
-        launch = Launch(self.machine, code, params, shape, shared_bytes, cooperative, counters, stdout or sys.stdout.write)
-        launch.completion = completion
+        launch = Launch(
+            self.machine, code, params, shape, shared_bytes, cooperative, counters, completion, stdout or _print
+        )
         tallies = launch.run()
         elapsed = time.perf_counter() - began
         if not counters:

@@ -1,7 +1,7 @@
 """One site per memory instruction: finds the bytes its lanes address, checks them, and remembers the address pattern.
 
-Address patterns repeat: the next iteration of a loop, and the next wave, touch the same addresses shifted by a constant. A site keeps
-the last pattern relative to its first lane, with what follows from it (extent, element indices, sectors, bank conflicts), and
+Address patterns repeat: the next iteration of a loop, and the next wave, touch the same addresses shifted by a constant. A site
+keeps the last pattern relative to its first lane, with what follows from it (extent, element indices, sectors, bank conflicts), and
 most executions only compare.
 """
 
@@ -28,7 +28,20 @@ CLUSTER_RANK_SHIFT = 24
 class Pattern:
     """Relative byte offsets of a set of lanes, and what follows from them."""
 
-    __slots__ = ("base", "bits", "c", "contiguous", "first", "high", "indices", "low", "mask", "offsets", "shape", "units")
+    __slots__ = (
+        "base",
+        "bits",
+        "c",
+        "contiguous",
+        "first",
+        "high",
+        "indices",
+        "low",
+        "mask",
+        "offsets",
+        "shape",
+        "units",
+    )
 
     def __init__(self, base: Any, mask: Any, size: int, c: Any) -> None:
         self.base = base
@@ -54,7 +67,7 @@ class Pattern:
             and bool((indices.reshape(-1) == np.arange(n)).all())
         )
         self.indices = indices
-        self.units: dict[int, Any] = {}
+        self.units: dict[Any, Any] = {}
 
     def matches(self, base: Any, mask: Any, c: Any) -> bool:
         """Whether ``base`` differs from the remembered addresses by one constant."""
@@ -124,8 +137,8 @@ class Site:
         linear = thread[0] + x.wave.launch.block[0] * (thread[1] + x.wave.launch.block[1] * thread[2])
         verb = "writes" if self.write else "reads"
         raise MemoryFault(
-            f"{self.where}: lane {linear % 32} of warp {linear // 32} of CTA {cta}, thread {thread}, {verb} {self.size} bytes at "
-            f"{address:#x}: {why(address)}; launched {x.wave.launch.describe()}"
+            f"{self.where}: lane {linear % 32} of warp {linear // 32} of CTA {cta}, thread {thread}, {verb} {self.size} bytes "
+            f"at {address:#x}: {why(address)}; launched {x.wave.launch.describe()}"
         )
 
     def misaligned(self, address: int) -> str:
@@ -283,8 +296,15 @@ class SharedSite(Site):
         bad = (offset < SHARED_BASE) | (offset + self.size > end) | (rank >= wave.launch.cluster_size)
         bad = bad | ((offset & (self.size - 1)) != 0)
         if (bad & active).any():
-            self.fail(x, full, bad, lambda a: f"outside the {wave.launch.shared_bytes:,} bytes of shared memory of CTA rank "
-                      f"{(a >> CLUSTER_RANK_SHIFT) - 1} in a cluster of {wave.launch.cluster_size}")
+            self.fail(
+                x,
+                full,
+                bad,
+                lambda a: (
+                    f"outside the {wave.launch.shared_bytes:,} bytes of shared memory of CTA rank "
+                    f"{(a >> CLUSTER_RANK_SHIFT) - 1} in a cluster of {wave.launch.cluster_size}"
+                ),
+            )
         cta = x.cta - own + rank
         index = (cta * wave.shared_stride + offset) >> self.shift
         index = np.where(active, index, 0) if x.mask is not None else index
@@ -299,10 +319,19 @@ class SharedSite(Site):
         bad = (local < np.uint64(SHARED_BASE)) | (local + np.uint64(self.size) > np.uint64(end))
         launch = x.wave.launch
         if (np.broadcast_to(bad, x.shape) & x.active()).any():
-            self.fail(x, local, bad, lambda a: (
-                f"{a + self.size - end} bytes past the end of the CTA's {launch.shared_bytes:,} bytes of shared memory"
-                if a >= SHARED_BASE else "below the CTA's shared memory (a null pointer?)"))
-        self.fail(x, local, np.ones((1, 1, 1), np.bool_), lambda a: "shared and other addresses are mixed in one access")
+            self.fail(
+                x,
+                local,
+                bad,
+                lambda a: (
+                    f"{a + self.size - end} bytes past the end of the CTA's {launch.shared_bytes:,} bytes of shared memory"
+                    if a >= SHARED_BASE
+                    else "below the CTA's shared memory (a null pointer?)"
+                ),
+            )
+        self.fail(
+            x, local, np.ones((1, 1, 1), np.bool_), lambda a: "shared and other addresses are mixed in one access"
+        )
 
     def _count(self, x: Group, p: Pattern, shape: tuple[int, ...]) -> None:
         passes = conflicts = 0
@@ -349,8 +378,14 @@ class LocalSite(Site):
         active = x.active() if x.mask is not None else True
         bad = (address < 0) | (address + self.size > depth) | ((address & (self.size - 1)) != 0)
         if bad.any() and (bad & active).any():
-            self.fail(x, address.view(np.uint64), bad, lambda a: (
-                self.misaligned(a) if a % self.size else f"outside the thread's {depth} bytes of local memory"))
+            self.fail(
+                x,
+                address.view(np.uint64),
+                bad,
+                lambda a: (
+                    self.misaligned(a) if a % self.size else f"outside the thread's {depth} bytes of local memory"
+                ),
+            )
         index = (x.thread * depth + address) >> self.shift
         return index if x.mask is None else np.where(active, index, 0)
 

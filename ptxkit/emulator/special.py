@@ -19,9 +19,25 @@ SPECIAL_TYPES: dict[str, PtxType] = {
     **{
         f"%{n}": _U32
         for n in (
-            "laneid", "warpid", "nwarpid", "smid", "nsmid", "clock", "clock_hi", "globaltimer_lo", "globaltimer_hi",
-            "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt", "dynamic_smem_size",
-            "total_smem_size", "aggr_smem_size", "cluster_ctarank", "cluster_nctarank",
+            "laneid",
+            "warpid",
+            "nwarpid",
+            "smid",
+            "nsmid",
+            "clock",
+            "clock_hi",
+            "globaltimer_lo",
+            "globaltimer_hi",
+            "lanemask_eq",
+            "lanemask_le",
+            "lanemask_lt",
+            "lanemask_ge",
+            "lanemask_gt",
+            "dynamic_smem_size",
+            "total_smem_size",
+            "aggr_smem_size",
+            "cluster_ctarank",
+            "cluster_nctarank",
             *(f"envreg{n}" for n in range(32)),
         )
     },

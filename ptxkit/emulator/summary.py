@@ -16,11 +16,44 @@ if TYPE_CHECKING:
 
 _FLOAT_SUFFIX = {"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64", "tf32"}
 _PER_LANE = {"f16x2": 2, "bf16x2": 2, "f32x2": 2}
-_FLOPS = {"add": 1, "sub": 1, "mul": 1, "fma": 2, "mad": 2, "div": 1, "rcp": 1, "sqrt": 1, "rsqrt": 1, "ex2": 1, "lg2": 1, "sin": 1,
-          "cos": 1, "tanh": 1}
+_FLOPS = {
+    "add": 1,
+    "sub": 1,
+    "mul": 1,
+    "fma": 2,
+    "mad": 2,
+    "div": 1,
+    "rcp": 1,
+    "sqrt": 1,
+    "rsqrt": 1,
+    "ex2": 1,
+    "lg2": 1,
+    "sin": 1,
+    "cos": 1,
+    "tanh": 1,
+}
 _CONTROL = {"bra", "brx", "call", "ret", "exit", "trap", "brkpt"}
-_LOGIC = {"and", "or", "xor", "not", "cnot", "shl", "shr", "shf", "lop3", "prmt", "bfe", "bfi", "bmsk", "brev", "popc", "clz", "bfind",
-          "fns", "szext"}
+_LOGIC = {
+    "and",
+    "or",
+    "xor",
+    "not",
+    "cnot",
+    "shl",
+    "shr",
+    "shf",
+    "lop3",
+    "prmt",
+    "bfe",
+    "bfi",
+    "bmsk",
+    "brev",
+    "popc",
+    "clz",
+    "bfind",
+    "fns",
+    "szext",
+}
 _SPECIAL = {"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"}
 _WARP = {"shfl", "vote", "match", "redux", "elect", "activemask"}
 _SYNC = {"bar", "barrier", "mbarrier", "membar", "fence", "nanosleep", "griddepcontrol"}
@@ -33,8 +66,14 @@ def classify(opcode: str) -> str:
     parts = opcode.split(".")
     name, last = parts[0], parts[-1]
     if name in ("ld", "ldu", "st", "atom", "red"):
-        space = next((p.partition("::")[0] for p in parts[1:] if p.partition("::")[0] in
-                      ("global", "shared", "local", "param", "const")), "generic")
+        space = next(
+            (
+                p.partition("::")[0]
+                for p in parts[1:]
+                if p.partition("::")[0] in ("global", "shared", "local", "param", "const")
+            ),
+            "generic",
+        )
         return f"{ {'ld': 'load', 'ldu': 'load', 'st': 'store'}.get(name, 'atomic') }.{space}"
     if name in _CONTROL:
         return "control"
@@ -84,7 +123,10 @@ class _Sum:
 
     def freeze(self) -> Counters:
         return Counters(
-            **self.n, flops=sum(self.flops.values()), by_class=dict(self.classes), flops_by_type=dict(self.flops),
+            **self.n,
+            flops=sum(self.flops.values()),
+            by_class=dict(self.classes),
+            flops_by_type=dict(self.flops),
             async_bytes=dict(self.moved),
         )
 

@@ -189,7 +189,9 @@ def _register(
 ) -> None:
     regex = _compile(pattern, sets)
     if kind == "alu" and not bind:
-        unknown = [n for n in _keyword_only(function) if n not in regex.groupindex and f"flag_{n}" not in regex.groupindex]
+        unknown = [
+            n for n in _keyword_only(function) if n not in regex.groupindex and f"flag_{n}" not in regex.groupindex
+        ]
         if unknown:
             raise TypeError(f"{function.__name__}: {', '.join(unknown)} not in the pattern {pattern!r}")
     rows = _TABLE.setdefault(re.split(r"[.{<]", pattern, maxsplit=1)[0], [])

@@ -16,7 +16,17 @@ BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
 class Tally:
     """Counts of what one worker has executed so far."""
 
-    __slots__ = ("block_lanes", "block_warps", "branches", "divergent", "extra", "memory", "patterns", "predicated_lanes", "traffic")
+    __slots__ = (
+        "block_lanes",
+        "block_warps",
+        "branches",
+        "divergent",
+        "extra",
+        "memory",
+        "patterns",
+        "predicated_lanes",
+        "traffic",
+    )
 
     def __init__(self, blocks: int, traffic: bool) -> None:
         self.traffic = traffic

@@ -2,31 +2,40 @@
 
 A wave of C CTAs with W warps each has its lanes on three axes, (C, W, 32). A register is an array that broadcasts to that
 shape: what is the same in the whole wave is (1, 1, 1), what depends on the CTA alone (C, 1, 1), and so on; numpy then computes
-it once. A :class:`Group` selects some of the lanes: all of them, all under a mask, or a list of warps (rows) with or without a mask.
+it once. A :class:`Group` selects some of the lanes: all, all under a mask, or a list of warps (rows) with or without a mask.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from ptxkit.emulator.code import FunctionCode
     from ptxkit.emulator.tally import Tally
     from ptxkit.emulator.wave import Wave
 
-Lanes = NDArray[Any]
-Mask = NDArray[np.bool_]
+Lanes: TypeAlias = Any  # a lane array: its shape and dtype are known to the engine, not to the type checker
+Mask: TypeAlias = Any  # the same of bools
 
 
 class Frame:
     """One activation of a function: the registers of every thread that is inside this call."""
 
     __slots__ = (
-        "back", "bindings", "depth", "dirty", "function", "groups", "local_base", "owned", "parent", "reg_returns",
-        "registers", "serial",
+        "back",
+        "bindings",
+        "depth",
+        "dirty",
+        "function",
+        "groups",
+        "local_base",
+        "owned",
+        "parent",
+        "reg_returns",
+        "registers",
+        "serial",
     )
 
     def __init__(
@@ -58,7 +67,20 @@ class Group:
     """
 
     __slots__ = (
-        "_cache", "c", "frame", "lanes", "mask", "resume", "rows", "shape", "sub", "tally", "w", "warps", "wave", "yielded",
+        "_cache",
+        "c",
+        "frame",
+        "lanes",
+        "mask",
+        "resume",
+        "rows",
+        "shape",
+        "sub",
+        "tally",
+        "w",
+        "warps",
+        "wave",
+        "yielded",
     )
 
     def __init__(self, wave: Wave, frame: Frame, c: Any, w: Any, mask: Mask | None, tally: Tally) -> None:
@@ -168,7 +190,7 @@ class Group:
     # -- indices -----------------------------------------------------------------------------------------------------
 
     @property
-    def cta(self) -> NDArray[np.int64]:
+    def cta(self) -> Lanes:
         """Index of each selected CTA within the wave, broadcastable to ``shape``."""
         value = self._cache.get("cta")
         if value is None:
@@ -177,10 +199,10 @@ class Group:
                 if self.rows
                 else np.arange(self.shape[0], dtype=np.int64)[:, None, None]
             )
-        return value  # type: ignore[no-any-return]
+        return value
 
     @property
-    def warp(self) -> NDArray[np.int64]:
+    def warp(self) -> Lanes:
         """Index of each selected warp within its CTA, broadcastable to ``shape``."""
         value = self._cache.get("warp")
         if value is None:
@@ -189,16 +211,16 @@ class Group:
                 if self.rows
                 else np.arange(self.shape[1], dtype=np.int64)[None, :, None]
             )
-        return value  # type: ignore[no-any-return]
+        return value
 
     @property
-    def thread(self) -> NDArray[np.int64]:
+    def thread(self) -> Lanes:
         """Index of each selected lane within the wave, in ``shape``."""
         value = self._cache.get("thread")
         if value is None:
             lane = np.arange(32, dtype=np.int64)
             value = self._cache["thread"] = (self.cta * self.wave.shape[1] + self.warp) * 32 + lane
-        return value  # type: ignore[no-any-return]
+        return value
 
     def first(self, bad: Mask) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
         """CTA coordinates and thread coordinates of the first lane for which ``bad`` holds."""

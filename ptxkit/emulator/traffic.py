@@ -1,17 +1,16 @@
-"""Sectors and shared-memory wavefronts of a warp's addresses. All of it works on relative addresses, so results can be memoised."""
+"""Sectors and shared-memory wavefronts of a warp's addresses, relative ones, so that results can be memoised."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 SECTOR = 32
 _NOBODY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
-def sectors(addresses: NDArray[np.uint64], size: int, mask: Any, shape: tuple[int, int, int]) -> int:
+def sectors(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> int:
     """32-byte sectors touched, summed over warps.
 
     Args:
@@ -25,13 +24,13 @@ def sectors(addresses: NDArray[np.uint64], size: int, mask: Any, shape: tuple[in
         for have, want in zip(addresses.shape, shape, strict=True):
             repeat *= 1 if have == want else want
         if addresses.shape[2] == 1:
-            return addresses.size * (repeat // 32)
+            return int(addresses.size) * (repeat // 32)
         s = addresses >> np.uint64(5)
         steps = s[..., 1:] - s[..., :-1]
         if steps.size and steps.max() <= 1:  # unsigned: a step down is huge
-            return (int(np.count_nonzero(steps)) + s.shape[0] * s.shape[1]) * repeat
+            return (int(np.count_nonzero(steps)) + int(s.shape[0] * s.shape[1])) * repeat
         s = np.sort(s, axis=-1)
-        return (int(np.count_nonzero(s[..., 1:] != s[..., :-1])) + s.shape[0] * s.shape[1]) * repeat
+        return (int(np.count_nonzero(s[..., 1:] != s[..., :-1])) + int(s.shape[0] * s.shape[1])) * repeat
     s = np.where(mask, addresses >> np.uint64(5), _NOBODY)
     s = np.sort(s, axis=-1)
     distinct = s[..., 1:] != s[..., :-1]
@@ -39,11 +38,11 @@ def sectors(addresses: NDArray[np.uint64], size: int, mask: Any, shape: tuple[in
     return int(np.count_nonzero(distinct)) + int(np.count_nonzero(s[..., 0] != _NOBODY))
 
 
-def wavefronts(addresses: NDArray[np.uint64], size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
     """Passes over the 32 banks, and how many of them are beyond the least: (wavefronts, conflicts), summed over warps.
 
-    Accesses of 8 bytes are made in two half warps, of 16 bytes in four quarter warps; within each, lanes that read the same word
-    share it, and different words of one bank take a pass each.
+    Accesses of 8 bytes are made in two half warps, of 16 bytes in four quarter warps; within each, lanes that read the same
+    word share it, and different words of one bank take a pass each.
     """
     repeat = 1
     if mask is None:
@@ -60,7 +59,7 @@ def wavefronts(addresses: NDArray[np.uint64], size: int, mask: Any, shape: tuple
     active = active.reshape(-1, 32 // phases)
     keys = np.where(active, units, _NOBODY)
     keys = np.sort(keys, axis=-1)
-    distinct = np.ones(keys.shape, np.bool_)
+    distinct: Any = np.ones(keys.shape, np.bool_)
     distinct[:, 1:] = keys[:, 1:] != keys[:, :-1]
     distinct &= keys != _NOBODY
     banks = 32 // phases

@@ -1,9 +1,9 @@
 """Runs the CTAs that are resident at one time, all their warps in buckets that stand at the same block.
 
-Scheduling: of the groups that are ready the deepest call goes first, and then the lowest block, because in code as compilers lay it
-out everybody else then joins it there. A group that fails a wait is set aside until all others have had their turn, so a spinning
-consumer never starves its producer. Groups meeting at a block become one. When nobody is ready, or everybody spins and nothing
-in memory changes any more, that is a deadlock, and the error says who stands where.
+Scheduling: of the groups that are ready the deepest call goes first, and then the lowest block, because in code as compilers lay
+it out everybody else then joins it there. A group that fails a wait is set aside until all others have had their turn, so a
+spinning consumer never starves its producer. Groups meeting at a block become one. When nobody is ready, or everybody spins and
+nothing in memory changes any more, that is a deadlock, and the error says who stands where.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ptxkit.emulator.layout import SHARED_BASE, align_up
 from ptxkit.emulator.special import static_lanes
 from ptxkit.emulator.threads import Frame, Group, Mask
 from ptxkit.errors import DeadlockError, FaultError
-from ptxkit.isa.model import Register, Symbol
+from ptxkit.isa.model import Operand, Register, Symbol
 
 if TYPE_CHECKING:
     from ptxkit.emulator.barriers import CtaBarriers
@@ -78,9 +78,7 @@ class Wave:
         self._yields = 0
         mask: Mask | None = None
         if threads % 32:
-            mask = np.broadcast_to(
-                np.arange(warps * 32).reshape(1, warps, 32) < threads, self.shape
-            ).copy()
+            mask = np.broadcast_to(np.arange(warps * 32).reshape(1, warps, 32) < threads, self.shape).copy()
             self.live = mask
             self.live_lanes = len(ctas) * threads
         frame = self._frame(launch.code.entry, None, 0, {})
@@ -272,7 +270,9 @@ class Wave:
         need = base + code.frame_bytes
         if need > self.local.shape[1]:
             if need > STACK_LIMIT:
-                raise FaultError(f"{code.function.name}: stack overflow, a thread needs more than {STACK_LIMIT:,} bytes of local memory")
+                raise FaultError(
+                    f"{code.function.name}: stack overflow, a thread needs more than {STACK_LIMIT:,} bytes of local memory"
+                )
             grown = np.zeros((self.local.shape[0], align_up(max(need, self.local.shape[1] * 2), 16)), np.uint8)
             grown[:, : self.local.shape[1]] = self.local
             self.local = grown
@@ -286,7 +286,8 @@ class Wave:
         function = code.function
         frame = self._frame(code, caller, base, bindings)
         frame.back = back
-        for formal, actual in zip(function.params, site.arguments, strict=True):
+        arguments: tuple[Operand | None, ...] = site.arguments
+        for formal, actual in zip(function.params, arguments, strict=True):
             if isinstance(actual, Symbol):
                 bindings[formal.name] = self._variable(caller, actual)
             else:
@@ -299,7 +300,9 @@ class Wave:
             if isinstance(actual, Symbol):
                 bindings[formal.name] = self._variable(caller, actual)
             elif isinstance(actual, Register):
-                frame.reg_returns.append((code.register_index[formal.name], caller.function.register_index[actual.name]))
+                frame.reg_returns.append(
+                    (code.register_index[formal.name], caller.function.register_index[actual.name])
+                )
         frame.groups = 1
         group.frame = frame
         self.go(group, code.entry)

@@ -161,9 +161,7 @@ def _load(b: Binding, space: str) -> Step:
             raise b.fail(f"reads behind the end of the kernel's {b.layout.param_bytes} bytes of parameters")
         if len(outs) == 1:
             return Step(lambda x: x.wave.launch.parameter(at, dtype), (), outs)
-        return Step(
-            lambda x: tuple(x.wave.launch.parameter(at + k * size, dtype) for k in range(len(outs))), (), outs
-        )
+        return Step(lambda x: tuple(x.wave.launch.parameter(at + k * size, dtype) for k in range(len(outs))), (), outs)
     site = site_for(b, space, operand, offset, t.dtype, len(outs), write=False)
     return Step(site.load, ((operand, _width(b, operand)),), outs)
 
@@ -192,8 +190,16 @@ def _wrap(step: Step) -> Step:
 
 @effect(
     "ld{.<sem>}{.<scope>}{.<space>}{.<cop>}{.<l1>}{.<l2>}{.<hint>}{.<pre>}{.<vec>}.<t>",
-    sem=_SEMANTICS, scope=_SCOPES, space=_SPACES, cop="ca cg cs lu cv", l1=_L1, l2=_L2, hint="L2::cache_hint", pre=_PREFETCH,
-    vec="v2 v4 v8", t=_TYPES,
+    sem=_SEMANTICS,
+    scope=_SCOPES,
+    space=_SPACES,
+    cop="ca cg cs lu cv",
+    l1=_L1,
+    l2=_L2,
+    hint="L2::cache_hint",
+    pre=_PREFETCH,
+    vec="v2 v4 v8",
+    t=_TYPES,
 )
 def _ld(b: Binding) -> Step:
     return _observed(b, _wrap(_load(b, b.form["space"])))
@@ -201,7 +207,13 @@ def _ld(b: Binding) -> Step:
 
 @effect(
     "ld{.weak}.global{.<cop>}.nc{.<l1>}{.<l2>}{.<hint>}{.<pre>}{.<vec>}.<t>",
-    cop="ca cg cs", l1=_L1, l2=_L2, hint="L2::cache_hint", pre=_PREFETCH, vec="v2 v4 v8", t=_TYPES,
+    cop="ca cg cs",
+    l1=_L1,
+    l2=_L2,
+    hint="L2::cache_hint",
+    pre=_PREFETCH,
+    vec="v2 v4 v8",
+    t=_TYPES,
 )
 def _ld_nc(b: Binding) -> Step:
     return _wrap(_load(b, "global"))
@@ -227,8 +239,15 @@ def _observed(b: Binding, step: Step) -> Step:
 
 @effect(
     "st{.<sem>}{.<scope>}{.<space>}{.<cop>}{.<l1>}{.<l2>}{.<hint>}{.<vec>}.<t>",
-    sem="weak relaxed release volatile mmio", scope=_SCOPES, space=_SPACES.replace("const ", ""), cop="wb cg cs wt", l1=_L1, l2=_L2,
-    hint="L2::cache_hint", vec="v2 v4 v8", t=_TYPES,
+    sem="weak relaxed release volatile mmio",
+    scope=_SCOPES,
+    space=_SPACES.replace("const ", ""),
+    cop="wb cg cs wt",
+    l1=_L1,
+    l2=_L2,
+    hint="L2::cache_hint",
+    vec="v2 v4 v8",
+    t=_TYPES,
 )
 def _st(b: Binding) -> Step:
     form = b.form

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
-@effect("cvta{.to}.<space>.<t>", space="global const param param::entry local shared shared::cta shared::cluster", t="u32 u64")
+@effect(
+    "cvta{.to}.<space>.<t>",
+    space="global const param param::entry local shared shared::cta shared::cluster",
+    t="u32 u64",
+)
 def _cvta(b: Binding) -> Step:
     destination, source = b.operands
     t = TYPES[b.form["t"]]
@@ -77,7 +81,12 @@ def _mapa(b: Binding) -> Step:
 
     def call(a: Any, r: Any) -> Any:
         local = ((a - window) if generic else a) & low
-        return local + t.dtype.type(offset) + ((r.astype(t.dtype) + t.dtype.type(1)) << t.dtype.type(CLUSTER_RANK_SHIFT)) + window
+        return (
+            local
+            + t.dtype.type(offset)
+            + ((r.astype(t.dtype) + t.dtype.type(1)) << t.dtype.type(CLUSTER_RANK_SHIFT))
+            + window
+        )
 
     return Step(call, ((source, t), (rank, U32)), ((destination, t),), pure=True)
 
@@ -106,10 +115,16 @@ def _hint(b: Binding) -> Step:
     return Step(lambda x: None)
 
 
-@effect("createpolicy.fractional.<primary>{.<secondary>}.b64",
-        primary="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", secondary="L2::evict_first L2::evict_unchanged")
-@effect("createpolicy.range{.global}.<primary>{.<secondary>}.b64",
-        primary="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged", secondary="L2::evict_first L2::evict_unchanged")
+@effect(
+    "createpolicy.fractional.<primary>{.<secondary>}.b64",
+    primary="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged",
+    secondary="L2::evict_first L2::evict_unchanged",
+)
+@effect(
+    "createpolicy.range{.global}.<primary>{.<secondary>}.b64",
+    primary="L2::evict_last L2::evict_normal L2::evict_first L2::evict_unchanged",
+    secondary="L2::evict_first L2::evict_unchanged",
+)
 @effect("createpolicy.cvt.L2.b64")
 def _policy(b: Binding) -> Step:
     """A cache policy is an opaque word that only hints; zero serves."""

@@ -1,7 +1,7 @@
 """atom and red on global and shared memory. PTX ISA, "atom", "red".
 
-Lanes that hit one address are ordered by lane index. Within one warp instruction hardware promises no order, so any is legal; this one
-makes runs repeatable as long as a launch fits one wave.
+Lanes that hit one address are ordered by lane index. Hardware promises no order, so any is legal; this one makes runs repeatable
+as long as a launch fits one wave.
 """
 
 from __future__ import annotations
@@ -45,8 +45,6 @@ def _exchange(old: Any, value: Any) -> Any:
     return value
 
 
-
-
 def _minimum(old: Any, value: Any) -> Any:
     return np.fmin(old, value) if old.dtype.kind == "f" else np.minimum(old, value)
 
@@ -74,14 +72,29 @@ def _halves(operation: Operation, dtype: Any) -> Operation:
 
 
 _OPERATIONS: dict[str, Operation] = {
-    "add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "exch": _exchange, "inc": _inc,
-    "dec": _dec, "min": _minimum, "max": _maximum, "cas": _cas,
+    "add": np.add,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "exch": _exchange,
+    "inc": _inc,
+    "dec": _dec,
+    "min": _minimum,
+    "max": _maximum,
+    "cas": _cas,
 }
 
 _TYPES_OF = {
-    "add": "u32 s32 u64 f32 f64 f16 bf16 f16x2 bf16x2", "and": "b32 b64", "or": "b32 b64", "xor": "b32 b64",
-    "exch": "b32 b64", "inc": "u32", "dec": "u32", "min": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
-    "max": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2", "cas": "b16 b32 b64",
+    "add": "u32 s32 u64 f32 f64 f16 bf16 f16x2 bf16x2",
+    "and": "b32 b64",
+    "or": "b32 b64",
+    "xor": "b32 b64",
+    "exch": "b32 b64",
+    "inc": "u32",
+    "dec": "u32",
+    "min": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
+    "max": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
+    "cas": "b16 b32 b64",
 }
 
 
@@ -149,14 +162,18 @@ class AtomicSite:
         arguments = (b.where, b.index, offset, dtype, count, True)
         self.space = space
         self.glob = GlobalSite(*arguments)
-        self.shared: SharedSite = SharedSite(*arguments) if space in ("shared", "shared::cta") else ClusterSite(*arguments)
+        self.shared: SharedSite = (
+            SharedSite(*arguments) if space in ("shared", "shared::cta") else ClusterSite(*arguments)
+        )
         self.offset = offset
         self.count = count
 
     def run(self, x: Group, base: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
         """Apply; returns the old values, one lane array per element."""
         base = np.broadcast_to(widen(base), x.shape)
-        parts = [("global" if self.space == "global" else "shared", x, None)] if self.space else by_space(x, base, self.offset)
+        parts: list[tuple[str, Group, Any]] = by_space(x, base, self.offset)
+        if self.space:
+            parts = [("global" if self.space == "global" else "shared", x, None)]
         out: list[Any] = [None] * self.count
         for space, part, lanes in parts:
             with x.wave.launch.machine.atomic_lock:
@@ -255,13 +272,29 @@ _OPS = "add and or xor exch inc dec min max cas"
 _T = "b16 b32 b64 u32 s32 u64 s64 f32 f64 f16 bf16 f16x2 bf16x2"
 
 
-@effect("atom{.<sem>}{.<scope>}{.<space>}.<op>{.noftz}{.<hint>}{.<vec>}.<t>", sem=_SEM, scope=_SCOPES, space=_SPACES, op=_OPS,
-        hint="L2::cache_hint", vec="v2 v4 v8", t=_T)
+@effect(
+    "atom{.<sem>}{.<scope>}{.<space>}.<op>{.noftz}{.<hint>}{.<vec>}.<t>",
+    sem=_SEM,
+    scope=_SCOPES,
+    space=_SPACES,
+    op=_OPS,
+    hint="L2::cache_hint",
+    vec="v2 v4 v8",
+    t=_T,
+)
 def _atom(b: Binding) -> Step:
     return _make(b, returns=True)
 
 
-@effect("red{.<sem>}{.<scope>}{.<space>}.<op>{.noftz}{.<hint>}{.<vec>}.<t>", sem="relaxed release", scope=_SCOPES, space=_SPACES,
-        op=_OPS.replace("exch ", "").replace(" cas", ""), hint="L2::cache_hint", vec="v2 v4 v8", t=_T)
+@effect(
+    "red{.<sem>}{.<scope>}{.<space>}.<op>{.noftz}{.<hint>}{.<vec>}.<t>",
+    sem="relaxed release",
+    scope=_SCOPES,
+    space=_SPACES,
+    op=_OPS.replace("exch ", "").replace(" cas", ""),
+    hint="L2::cache_hint",
+    vec="v2 v4 v8",
+    t=_T,
+)
 def _red(b: Binding) -> Step:
     return _make(b, returns=False)

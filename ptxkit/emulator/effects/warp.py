@@ -159,12 +159,17 @@ def _redux(b: Binding) -> Gated:
     info = np.iinfo(t.dtype)
     neutral = {"add": 0, "min": info.max, "max": info.min, "and": info.max, "or": 0, "xor": 0}[op]
     function = {
-        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
     }[op]
 
     def redux(x: Group, av: Any, m: Any) -> Any:
         return _reduce_members(
-            x, av, m, t.dtype.type(neutral), lambda v: function.reduce(v, axis=-1, keepdims=True, dtype=t.dtype)  # type: ignore[attr-defined]
+            x, av, m, t.dtype.type(neutral), lambda v: function.reduce(v, axis=-1, keepdims=True, dtype=t.dtype)
         )
 
     return Gated(WarpGate(b.where, members), Step(redux, ((a, t), (members, U32)), ((destination, t),)))
@@ -186,8 +191,13 @@ def _redux_f32(b: Binding) -> Gated:
         filled = np.where(nan, np.float32(sign * np.inf), v)
         pick = np.min if sign > 0 else np.max
         out = _reduce_members(x, filled, m, np.float32(sign * np.inf), lambda w: pick(w, axis=-1, keepdims=True))
-        missing = _reduce_members(x, nan, m, False if form["NaN"] else True,
-                                  lambda w: (np.any if form["NaN"] else np.all)(w, axis=-1, keepdims=True))
+        missing = _reduce_members(
+            x,
+            nan,
+            m,
+            not form["NaN"],
+            lambda w: (np.any if form["NaN"] else np.all)(w, axis=-1, keepdims=True),
+        )
         return np.where(missing, canonical, out)
 
     return Gated(WarpGate(b.where, members), Step(redux, ((a, t), (members, U32)), ((destination, t),)))
