@@ -34,6 +34,11 @@ def count(value: float) -> str:
     return f"{int(value):,}"
 
 
+def number_of(n: int, noun: str) -> str:
+    """``"1 image"``, ``"2 images"``."""
+    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+
+
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], *, left: int = 1) -> str:
     """A plain table; the first ``left`` columns are text, the others end on the right."""
     from tabulate import tabulate

@@ -16,7 +16,7 @@ def info(as_json: bool) -> None:
     """Say where the cache is and what it holds."""
     from dataclasses import asdict
 
-    from ptxkit.cli._text import count, print_json, quantity
+    from ptxkit.cli._text import number_of, print_json, quantity
     from ptxkit.compiler.cache import default_cache
 
     held = default_cache().info()
@@ -25,13 +25,13 @@ def info(as_json: bool) -> None:
         return
     state = "" if held.writable else ", cannot be written"
     size = f"{quantity(held.size_bytes, 'B')} of {quantity(held.limit_bytes, 'B')}"
-    click.echo(f"{held.directory}: {count(held.entries)} images, {size}{state}")
+    click.echo(f"{held.directory}: {number_of(held.entries, 'image')}, {size}{state}")
 
 
 @command.command()
 def clear() -> None:
     """Delete every compiled image."""
+    from ptxkit.cli._text import number_of
     from ptxkit.compiler.cache import default_cache
 
-    removed = default_cache().clear()
-    click.echo(f"removed {removed} images")
+    click.echo(f"removed {number_of(default_cache().clear(), 'image')}")

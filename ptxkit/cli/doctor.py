@@ -180,13 +180,14 @@ def probe(kind: str, image: Image) -> str:
 
 def cache() -> str:
     """The compile cache, and whether it can be written."""
-    from ptxkit.cli._text import quantity
+    from ptxkit.cli._text import number_of, quantity
     from ptxkit.compiler.cache import default_cache
 
     held = default_cache().info()
     if not held.writable:
         raise UnavailableError(f"{held.directory} cannot be written; every run compiles anew")
-    return f"{held.directory}, {held.entries} images, {quantity(held.size_bytes, 'B')} of {quantity(held.limit_bytes, 'B')}"
+    size = f"{quantity(held.size_bytes, 'B')} of {quantity(held.limit_bytes, 'B')}"
+    return f"{held.directory}, {number_of(held.entries, 'image')}, {size}"
 
 
 def peer(package: str, purpose: str, mend: str) -> Check:
