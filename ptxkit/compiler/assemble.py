@@ -52,7 +52,7 @@ def assemble(
         CompileError: nvJitLink refuses the text, or the target cannot run it.
         PtxSyntaxError: ``.version`` or ``.target`` is missing.
         UsageError: no such file or target.
-        UnavailableError: nvJitLink is not installed.
+        UnavailableError: nvJitLink is not installed, or too old to know the target.
     """
     text, shown, _ = read_source(ptx, name, "source.ptx")
     header = _header(text, shown)
@@ -86,7 +86,7 @@ def _cached(text: str, name: str, target: Target, header: _Header, options: list
 def _build(text: str, name: str, target: Target, header: _Header, options: list[str]) -> Image:
     from ptxkit.compiler import diagnostics, resources
 
-    cubin, log = _link(text, name, options)
+    cubin, log = _link(text, name, target, options)
     sources = diagnostics.SourceText({name: text})
     shown = Path(name).name
     if cubin is None:
@@ -136,11 +136,14 @@ def _written_target(written: str, name: str, line: int) -> Target:
     )
 
 
-def _link(text: str, name: str, options: list[str]) -> tuple[bytes | None, str]:
+def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[bytes | None, str]:
     """(cubin or None, log) of nvJitLink."""
     bindings = _bindings()
     data = text.encode()
-    handle = bindings.create(len(options), options)
+    try:
+        handle = bindings.create(len(options), options)
+    except bindings.nvJitLinkError as error:
+        raise toolkit.unknown_target(toolkit.nvjitlink(), target.name, "nvidia-nvjitlink") from error
     try:
         with suppress(bindings.nvJitLinkError):
             bindings.add_data(handle, bindings.InputType.PTX, data, len(data), name)

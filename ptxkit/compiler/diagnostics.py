@@ -280,16 +280,28 @@ def _located(severity: str, message: str, number: int, instruction: str, ptx: st
 
 
 def _statement(file: str, line: int, column: int, instruction: str, sources: SourceText) -> tuple[int, int]:
-    """Where inside an asm statement that begins at ``line`` the instruction's opcode is written."""
+    """Where the instruction's opcode is written in the asm statement that ``line`` belongs to.
+
+    NVRTC 13.0 gives the end of an asm statement, 13.5 its beginning; either way the opcode may stand some lines off.
+    """
     opcode = re.match(r"(?:@!?[\w%$]+\s+)?([a-z][\w.:]*)", instruction.lstrip("{ \t"))
-    if opcode:
-        for offset, text in enumerate(sources.lines(file)[line - 1 : line + 40]):
-            at = text.find(opcode[1])
+    lines = sources.lines(file)
+    if opcode and 0 < line <= len(lines):
+        first = last = line - 1
+        while "asm" not in lines[first] and first > 0 and not _ends_statement(lines[first - 1]):
+            first -= 1
+        while not _ends_statement(lines[last]) and last + 1 < len(lines):
+            last += 1
+        for number in range(first, last + 1):
+            at = lines[number].find(opcode[1])
             if at >= 0:
-                return line + offset, at + 1
-            if ");" in text:
-                break
+                return number + 1, at + 1
     return line, column
+
+
+def _ends_statement(line: str) -> bool:
+    """Whether a statement or block ends or begins in a line, string literals apart."""
+    return any(mark in re.sub(r'"(?:[^"\\]|\\.)*"', "", line) for mark in ";{}")
 
 
 def _column_of(message: str, source_line: str) -> int:

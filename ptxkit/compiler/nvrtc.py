@@ -6,14 +6,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.image import Image, entry_names, shorten
 from ptxkit.compiler.paths import cu_dir
 from ptxkit.compiler.sources import is_path, read_source
 from ptxkit.compiler.targets import Target
-from ptxkit.errors import CompileError, UnavailableError
+from ptxkit.errors import CompileError, PtxkitError, UnavailableError
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.diagnostics import Diagnostic, SourceText
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def compile_source(
     Raises:
         CompileError: the source does not compile; ``log`` holds every diagnostic.
         UsageError: no such file or target.
-        UnavailableError: NVRTC is not installed.
+        UnavailableError: NVRTC is not installed, or too old to know the target.
     """
     if is_path(source) and str(source).endswith(".ptx"):
         from ptxkit.compiler.assemble import assemble
@@ -154,26 +157,36 @@ def compile_request(request: Request) -> Image:
 
 def _image(request: Request, log: str, ptx: str, cubin: bytes, names: dict[str, str]) -> Image:
     from ptxkit.compiler import diagnostics, resources
-    from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 
     functions = resources.read(log, entry_names(ptx))
     image = Image(str(request.target), ptx, cubin, functions=functions, names=names, source_name=_shown_name(request))
     sources = diagnostics.SourceText({request.name: request.text})
-    foreign = (*STANDARD_HEADERS, *(str(tool.path) for tool in toolkit.headers()))
     warnings = [
-        *(d for d in diagnostics.front_end(log, sources, request.names) if not d.file.startswith(foreign)),
+        *_front_end(request, log, sources),
         *diagnostics.ptxas(log, ptx, request.target, sources, demangle=image.readable),
         *diagnostics.spills(functions, image.readable, ptx),
     ]
     return replace(image, log=diagnostics.render(warnings))
 
 
-def _failure(request: Request, log: str, ptx: str, status: str) -> CompileError:
+def _failure(request: Request, log: str, ptx: str, status: str) -> PtxkitError:
     from ptxkit.compiler import diagnostics
 
+    if "invalid value for --gpu-architecture" in log:
+        return toolkit.unknown_target(toolkit.nvrtc(), request.target.name, "nvidia-cuda-nvrtc")
     sources = diagnostics.SourceText({request.name: request.text})
-    found = diagnostics.front_end(log, sources, request.names) + diagnostics.ptxas(log, ptx, request.target, sources)
+    found = [*_front_end(request, log, sources), *diagnostics.ptxas(log, ptx, request.target, sources)]
     return diagnostics.failure(found, _shown_name(request), log or status)
+
+
+def _front_end(request: Request, log: str, sources: SourceText) -> list[Diagnostic]:
+    """NVRTC's own diagnostics, without warnings about headers that are not the user's to mend."""
+    from ptxkit.compiler.diagnostics import front_end
+    from ptxkit.compiler.standard_headers import STANDARD_HEADERS
+
+    foreign = (*STANDARD_HEADERS, *(str(tool.path) for tool in toolkit.headers()))
+    found = front_end(log, sources, request.names)
+    return [d for d in found if d.severity == "error" or not d.file.startswith(foreign)]
 
 
 def _shown_name(request: Request) -> str:

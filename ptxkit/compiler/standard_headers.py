@@ -36,7 +36,7 @@ _STDDEF = """#pragma once
 typedef decltype(sizeof(0)) size_t;
 typedef decltype(static_cast<char*>(nullptr) - static_cast<char*>(nullptr)) ptrdiff_t;
 #ifndef offsetof
-#define offsetof(type, member) __builtin_offsetof(type, member)
+#define offsetof(type, member) reinterpret_cast<size_t>(&static_cast<type*>(nullptr)->member)
 #endif
 """
 

@@ -110,6 +110,11 @@ def nvjitlink_identity() -> str:
     return f"{tool.version} {tool.path.name}:{tool.path.stat().st_size}"
 
 
+def unknown_target(tool: Tool, target: str, package: str) -> UnavailableError:
+    """The error to raise when a compiler is too old for a target."""
+    return UnavailableError(f"{tool.name} {tool.version} does not know {target}; run: pip install -U {package}")
+
+
 def preload(tool: Tool) -> None:
     """Load this library, so that ``cuda.bindings`` uses it instead of searching on its own.
 
@@ -118,10 +123,13 @@ def preload(tool: Tool) -> None:
     """
     import ctypes
 
-    try:
-        ctypes.CDLL(str(tool.path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
-    except OSError as error:
-        raise UnavailableError(f"{tool.name} at {tool.path} cannot be loaded: {error}") from error
+    # NVRTC 13.0 opens its builtins by bare name, which works when they are in the process already.
+    companions = sorted(tool.path.parent.glob("libnvrtc-builtins.so.*")) if "nvrtc" in tool.path.name else []
+    for path in (*companions, tool.path):
+        try:
+            ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+        except OSError as error:
+            raise UnavailableError(f"{tool.name} at {path} cannot be loaded: {error}") from error
 
 
 def _require(wanted: _Wanted) -> Tool:
