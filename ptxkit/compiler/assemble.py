@@ -84,18 +84,18 @@ def _cached(text: str, name: str, target: Target, header: _Header, options: list
 
 
 def _build(text: str, name: str, target: Target, header: _Header, options: list[str]) -> Image:
-    from ptxkit.compiler import diagnostics, resources
+    from ptxkit.compiler import diagnostics, ptxas, resources
 
     cubin, log = _link(text, name, target, options)
     sources = diagnostics.SourceText({name: text})
     shown = Path(name).name
     if cubin is None:
-        found = [_clearer(d, header, target) for d in diagnostics.ptxas(log, text, header.target, sources, file=name)]
+        found = [_clearer(d, header, target) for d in ptxas.read(log, text, header.target, sources, file=name)]
         raise diagnostics.failure(found, shown, log)
     functions = resources.read(log, entry_names(text))
     image = Image(target.name, text, cubin, functions=functions, source_name=shown)
-    warnings = diagnostics.ptxas(log, text, header.target, sources, file=name, demangle=image.readable)
-    warnings += diagnostics.spills(functions, image.readable, text, file=name)
+    warnings = ptxas.read(log, text, header.target, sources, file=name, demangle=image.readable)
+    warnings += ptxas.spills(functions, image.readable, text, file=name)
     return replace(image, log=diagnostics.render(warnings))
 
 

@@ -13,7 +13,7 @@ from ptxkit.compiler.targets import FEATURES, Target, needs
 
 _REFUSED = re.compile(
     r"(?:Instruction|Feature|Modifier) '(?P<what>[^']+)' "
-    r"(?:not supported on \.target|requires \.target (?P<least>sm_\d+) or higher)"
+    r"(?:not supported on \.target|cannot be compiled for architecture|requires \.target (?P<least>sm_\d+) or higher)"
 )
 
 _FAMILIES = ("sm_100f", "sm_110f", "sm_120f")

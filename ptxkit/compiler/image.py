@@ -89,15 +89,16 @@ class Image:
 
         if not self.functions:
             return "; it has no kernels (a template counts once it is instantiated)"
-        readable = {base_name(mangled): mangled for mangled in self.functions}
-        near = get_close_matches(base_name(_normal(name).split("<")[0]), readable, n=3, cutoff=0.6)
+        bases = {mangled: base_name(mangled) for mangled in self.functions}
+        near = get_close_matches(base_name(_normal(name).split("<")[0]), set(bases.values()), n=3, cutoff=0.6)
         if near:
-            return f"; did you mean {self._listed([readable[n] for n in near])}?"
+            return f"; did you mean {self._listed([m for m, base in bases.items() if base in near])}?"
         return f"; it has {self._listed(list(self.functions))}"
 
     def _listed(self, mangled: list[str]) -> str:
-        expressions = {m: e for e, m in self.names.items()}
-        return ", ".join(sorted(expressions.get(m, base_name(m) if len(mangled) == 1 else m) for m in mangled))
+        shown = {m: self.readable(m) for m in mangled}
+        unique = len(set(shown.values())) == len(shown)  # overloads of one name are told apart by their mangled names
+        return ", ".join(sorted(shown.values() if unique else shown))
 
 
 def base_name(mangled: str) -> str:

@@ -156,36 +156,36 @@ def compile_request(request: Request) -> Image:
 
 
 def _image(request: Request, log: str, ptx: str, cubin: bytes, names: dict[str, str]) -> Image:
-    from ptxkit.compiler import diagnostics, resources
+    from ptxkit.compiler import diagnostics, ptxas, resources
 
     functions = resources.read(log, entry_names(ptx))
     image = Image(str(request.target), ptx, cubin, functions=functions, names=names, source_name=_shown_name(request))
     sources = diagnostics.SourceText({request.name: request.text})
     warnings = [
         *_front_end(request, log, sources),
-        *diagnostics.ptxas(log, ptx, request.target, sources, demangle=image.readable),
-        *diagnostics.spills(functions, image.readable, ptx),
+        *ptxas.read(log, ptx, request.target, sources, demangle=image.readable),
+        *ptxas.spills(functions, image.readable, ptx),
     ]
     return replace(image, log=diagnostics.render(warnings))
 
 
 def _failure(request: Request, log: str, ptx: str, status: str) -> PtxkitError:
-    from ptxkit.compiler import diagnostics
+    from ptxkit.compiler import diagnostics, ptxas
 
     if "invalid value for --gpu-architecture" in log:
         return toolkit.unknown_target(toolkit.nvrtc(), request.target.name, "nvidia-cuda-nvrtc")
     sources = diagnostics.SourceText({request.name: request.text})
-    found = [*_front_end(request, log, sources), *diagnostics.ptxas(log, ptx, request.target, sources)]
+    found = [*_front_end(request, log, sources), *ptxas.read(log, ptx, request.target, sources)]
     return diagnostics.failure(found, _shown_name(request), log or status)
 
 
 def _front_end(request: Request, log: str, sources: SourceText) -> list[Diagnostic]:
     """NVRTC's own diagnostics, without warnings about headers that are not the user's to mend."""
-    from ptxkit.compiler.diagnostics import front_end
+    from ptxkit.compiler import front_end
     from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 
     foreign = (*STANDARD_HEADERS, *(str(tool.path) for tool in toolkit.headers()))
-    found = front_end(log, sources, request.names)
+    found = front_end.read(log, sources, request.names)
     return [d for d in found if d.severity == "error" or not d.file.startswith(foreign)]
 
 

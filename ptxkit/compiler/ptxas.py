@@ -1,0 +1,170 @@
+"""What ptxas says, inside NVRTC and nvJitLink, placed where the author can mend it.
+
+ptxas sees only PTX and reports ``ptxas application ptx input, line 34; error : ...``. NVRTC's PTX survives the failure, and
+its ``.loc`` lines lead from line 34 to the inline assembly in the ``.cu`` file or header, and on to the call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from ptxkit.compiler import explain
+from ptxkit.compiler.diagnostics import Diagnostic, SourceText
+from ptxkit.compiler.image import FunctionResources
+from ptxkit.compiler.targets import Target
+
+_PTXAS = re.compile(
+    r"^(?:ptxas|nvJitLink)\s*(?:.*?, line (?P<line>\d+);)?\s*(?P<severity>error|fatal|warning|info)\s*:\s*(?P<message>.*)$"
+)
+_PTXAS_NOISE = re.compile(
+    r"Ptx assembly aborted due to errors|Compile time|^\d+ bytes gmem|^Used |^Compiling|^Function prop"
+)
+_ADVICE = re.compile(r"^\((?P<code>C7\d+)\)\s*(?P<text>.*)")
+_AROUND = re.compile(r" in around line (\d+)(?: by compiler)?")
+_IN_FUNCTION = re.compile(r"function '([^']+)'")
+
+
+def read(
+    log: str, ptx: str, target: Target, sources: SourceText, *, file: str = "", demangle: Callable[[str], str] = str
+) -> list[Diagnostic]:
+    """The errors, warnings and performance advice of ptxas in a log.
+
+    Args:
+        log: of NVRTC or nvJitLink.
+        ptx: the text that ptxas read.
+        target: what it assembled for.
+        sources: where source lines are read.
+        file: path of the PTX itself when it is hand-written; then positions are in it, else ``.loc`` leads to the source.
+        demangle: makes a kernel's name readable.
+    """
+    lines = ptx.splitlines()
+    found = []
+    for text in log.splitlines():
+        match = _PTXAS.match(text)
+        if not match or _PTXAS_NOISE.search(match["message"]):
+            continue
+        severity, message = match["severity"], match["message"].strip()
+        advice = _ADVICE.match(message)
+        if severity == "info" and not advice:
+            continue
+        number = int(match["line"] or 0)
+        if advice:
+            number, message = _advice(advice, ptx, demangle)
+        severity = "error" if severity in ("error", "fatal") else "warning"
+        instruction = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+        message = explain.explain(message, instruction, target) or message
+        if not file:
+            found.append(_located(severity, message, number, instruction, ptx, sources))
+        else:
+            source_line = lines[number - 1] if instruction else None
+            column = _column_of(message, source_line) if source_line else 0
+            found.append(Diagnostic(severity, message, file, number, column, source_line))
+    return found
+
+
+def _advice(advice: re.Match[str], ptx: str, demangle: Callable[[str], str]) -> tuple[int, str]:
+    """(PTX line, message) of advice such as "wgmma.wait_group is injected in around line 52 by compiler ... function 'f'"."""
+    text = advice["text"]
+    around, function = _AROUND.search(text), _IN_FUNCTION.search(text)
+    if around:
+        number = int(around[1])
+        text = text.replace(around[0], " by the compiler", 1)
+    else:
+        number = _entry_line(function[1], ptx) if function else 0
+    readable = re.sub(r"\b_Z\w+", lambda match: demangle(match[0]), text)
+    return number, f"{readable} ({advice['code']})"
+
+
+def _located(severity: str, message: str, number: int, instruction: str, ptx: str, sources: SourceText) -> Diagnostic:
+    """A diagnostic about line ``number`` of generated PTX, placed in the source that it came from."""
+    from ptxkit.isa.locate import loc_at_line  # here, because it brings numpy
+
+    place = loc_at_line(ptx, number) if number else None
+    note = (f"PTX line {number}: {instruction}",) if instruction else ()
+    if place is None or place.line == 0:
+        return Diagnostic(severity, message, notes=note)
+    line, column = _statement(place.file, place.line, place.column, instruction, sources)
+    callers = []
+    caller = place.inlined_at
+    while caller is not None:
+        callers.append(f"inlined at {caller.file}:{caller.line}")
+        caller = caller.inlined_at
+    return Diagnostic(severity, message, place.file, line, column, sources.line(place.file, line), (*note, *callers))
+
+
+def _statement(file: str, line: int, column: int, instruction: str, sources: SourceText) -> tuple[int, int]:
+    """Where the instruction's opcode is written in the asm statement that ``line`` belongs to.
+
+    NVRTC 13.0 gives the end of an asm statement, 13.5 its beginning; either way the opcode may stand some lines off.
+    """
+    opcode = re.match(r"(?:@!?[\w%$]+\s+)?([a-z][\w.:]*)", instruction.lstrip("{ \t"))
+    lines = sources.lines(file)
+    if opcode and 0 < line <= len(lines):
+        first = last = line - 1
+        while "asm" not in lines[first] and first > 0 and not _ends_statement(lines[first - 1]):
+            first -= 1
+        while not _ends_statement(lines[last]) and last + 1 < len(lines):
+            last += 1
+        for number in range(first, last + 1):
+            at = lines[number].find(opcode[1])
+            if at >= 0:
+                return number + 1, at + 1
+    return line, column
+
+
+def _ends_statement(line: str) -> bool:
+    """Whether a statement or block ends or begins in a line, string literals apart."""
+    return any(mark in re.sub(r'"(?:[^"\\]|\\.)*"', "", line) for mark in ";{}")
+
+
+def _column_of(message: str, source_line: str) -> int:
+    """Column of the first quoted or leading word of the message in the line, else of the line's first character."""
+    for word in (*re.findall(r"'([^']+)'", message), message.split()[0]):
+        at = source_line.find(word)
+        if at >= 0:
+            return at + 1
+    return len(source_line) - len(source_line.lstrip()) + 1
+
+
+def spills(
+    functions: Mapping[str, FunctionResources], readable: Callable[[str], str], ptx: str, *, file: str = ""
+) -> list[Diagnostic]:
+    """A warning for every kernel that spills registers to local memory, placed at the kernel's first source line.
+
+    ``file`` is the path of hand-written PTX; then the place is the kernel's header in it.
+    """
+    found = []
+    for name, used in functions.items():
+        if used.spill_store_bytes or used.spill_load_bytes:
+            where, line = _first_line(name, ptx, file)
+            found.append(
+                Diagnostic(
+                    "warning",
+                    f"{readable(name)} spills registers at {used.registers} a thread: "
+                    f"{used.spill_store_bytes} bytes stored, {used.spill_load_bytes} bytes loaded",
+                    where,
+                    line,
+                )
+            )
+    return found
+
+
+def _first_line(name: str, ptx: str, file: str) -> tuple[str, int]:
+    from ptxkit.isa.locate import loc_at_line
+
+    number = _entry_line(name, ptx)
+    if file:
+        return file, number
+    place = loc_at_line(ptx, number) if number else None
+    return (place.file, place.line) if place else ("", 0)
+
+
+def _entry_line(name: str, ptx: str) -> int:
+    """The PTX line of a kernel's first ``.loc``, or of its header when it has none; 0 when there is no such kernel."""
+    header = re.search(rf"\.entry\s+{re.escape(name)}\b", ptx)
+    if header is None:
+        return 0
+    end = ptx.find("\n}", header.end())
+    first = ptx.find("\t.loc", header.end(), end if end > 0 else len(ptx))
+    return ptx.count("\n", 0, max(first, header.start())) + 1
