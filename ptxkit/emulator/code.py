@@ -21,7 +21,7 @@ from ptxkit.emulator.literals import constant
 from ptxkit.emulator.liveness import live_out
 from ptxkit.emulator.moves import bind_move
 from ptxkit.emulator.special import SPECIAL_TYPES
-from ptxkit.emulator.table import CARRY, CARRY_TYPE, lookup
+from ptxkit.emulator.table import CARRY, CARRY_TYPE, Form, lookup
 from ptxkit.emulator.threads import merge
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import (
@@ -191,6 +191,9 @@ class _FunctionBinder:
             raise UnsupportedError(str(where))
         entry, form = found
         if entry.kind == "alu":
+            # whether a second destination is wanted: setp need not compute a complement nobody reads
+            pair = bool(i.operands) and isinstance(i.operands[0], Pair)
+            form = Form(form.opcode, {**form.parts, "pair": pair})
             assert entry.signature is not None
             destinations, sources = entry.signature(form)
             return self._alu(i, where, entry.lane_function(form), destinations, sources)

@@ -39,7 +39,8 @@ class Form:
 
     Attributes:
         opcode: the whole opcode.
-        parts: every optional literal (True or False) and every named set (the member, or "" when absent) of the pattern.
+        parts: every optional literal (True or False) and every named set (the member, or "" when absent) of the pattern; from
+            the engine also ``pair``: whether the instruction has a second destination, ``p|q``.
     """
 
     opcode: str

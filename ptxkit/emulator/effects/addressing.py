@@ -33,8 +33,7 @@ def _cvta(b: Binding) -> Step:
     shift = np.uint64(window if not b.form["to"] else -window & 0xFFFF_FFFF_FFFF_FFFF)
     if not window:
         return Step(lambda a: a, ((source, t),), ((destination, t),), pure=True)
-    # a null pointer is null in every space
-    return Step(lambda a: np.where(a == 0, a, a + shift), ((source, t),), ((destination, t),), pure=True)
+    return Step(lambda a: a + shift, ((source, t),), ((destination, t),), pure=True)
 
 
 @effect("isspacep.<space>", space="global const local shared shared::cta shared::cluster param param::entry")
