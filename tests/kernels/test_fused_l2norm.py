@@ -200,6 +200,6 @@ def test_the_preferred_tile_satisfies_the_constraint(rows, cols, target):
     workload = FusedL2norm(rows=rows, cols=cols)
     variant = workload.variant("vectorized")
     tile = variant.select_tile(workload, Target.parse(target))
-    preferred = list(variant.prefer(workload))[0 if target == "sm_90a" else 1]
-    assert {name: tile[name] for name in preferred} == preferred
-    assert tile.ROWS == 1
+    assert any(tile.items() >= preferred.items() for preferred in variant.prefer(workload))
+    assert (tile.ROWS, tile.HINT) == (1, 1)
+    assert tile.CLUSTER == 1 or target == "sm_90a"
