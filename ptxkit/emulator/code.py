@@ -2,8 +2,8 @@
 
 A run is what lies between labels, branches and instructions that can block. Its instructions are bound to steps (see
 :mod:`ptxkit.emulator.binder`), and the run is written out as a Python function over local variables, one per register. It
-exists in two versions: *fast*, for a group that owns its frame alone and spans the whole wave, which replaces whole registers, and
-*general*, which merges under the group's mask. Both share one body.
+exists in two versions: *fast*, for a group that owns its frame alone and spans the whole wave, which replaces whole
+registers, and *general*, which merges under the group's mask. Both share one body.
 """
 
 from __future__ import annotations

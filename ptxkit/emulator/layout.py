@@ -9,7 +9,7 @@ from ptxkit.errors import LaunchError
 from ptxkit.isa.model import Function, Module, Symbol, Variable
 
 SHARED_BASE = 1024
-"""First shared-memory address of a CTA. Hardware reserves as much since sm_90; 0 stays a null pointer, swizzles stay aligned."""
+"""First shared-memory address of a CTA: hardware reserves as much since sm_90. 0 stays a null pointer, swizzles aligned."""
 
 CODE_BASE = 0x1000
 """Functions get addresses from here on, ``CODE_STEP`` apart, for indirect calls."""
@@ -45,7 +45,7 @@ class Layout:
 
 
 def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, int]], int]:
-    """Offsets and sizes of kernel parameters in their buffer, each at its declared alignment, and the buffer's size in bytes."""
+    """Offsets and sizes of kernel parameters, each at its declared alignment, and the buffer's size in bytes."""
     offsets, at = {}, 0
     for p in params:
         at = align_up(at, max(p.align, 1))

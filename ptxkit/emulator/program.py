@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxkit.emulator import alu, barriers, effects  # noqa: F401  they fill the instruction table
+import ptxkit.emulator.alu
+import ptxkit.emulator.barriers
+import ptxkit.emulator.effects  # noqa: F401  these three fill the instruction table
 from ptxkit.emulator.code import Binder, Block, FunctionCode
 from ptxkit.emulator.counters import Counters, LineCounters
 from ptxkit.emulator.launch import Dim, Launch, Shape

@@ -1,8 +1,8 @@
 """One site per memory instruction: finds the bytes its lanes address, checks them, and remembers the address pattern.
 
 Address patterns repeat: the next iteration of a loop, and the next wave, touch the same addresses shifted by a constant. A site
-keeps the last pattern relative to its first lane, with what follows from it (extent, element indices, sectors, bank conflicts), and
-most executions only compare.
+keeps the last pattern relative to its first lane, with what follows from it (extent, element indices, sectors, bank
+conflicts), and most executions only compare.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]
         for have, want in zip(addresses.shape[:2], shape[:2], strict=True):
             repeat *= 1 if have == want else want
         a = np.broadcast_to(addresses, (*addresses.shape[:2], 32))
-        active = np.ones(a.shape, np.bool_)
+        active: Any = np.ones(a.shape, np.bool_)
     else:
         a = np.broadcast_to(addresses, shape)
         active = np.broadcast_to(mask, shape)

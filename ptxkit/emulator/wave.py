@@ -1,9 +1,9 @@
 """Runs the CTAs that are resident at one time, all their warps in buckets that stand at the same block.
 
-Scheduling: of the groups that are ready the deepest call goes first, and then the lowest block, because in code as compilers lay
-it out everybody else then joins it there. A group that fails a wait is set aside until all others have had their turn, so a
-spinning consumer never starves its producer. Groups meeting at a block become one. When nobody is ready, or everybody spins and
-nothing in memory changes any more, that is a deadlock, and the error says who stands where.
+Scheduling: of the groups that are ready the deepest call goes first, and then the lowest block, because in code as compilers
+lay it out everybody else then joins it there. A group that fails a wait is set aside until all others have had their turn,
+so a spinning consumer never starves its producer. Groups meeting at a block become one. When nobody is ready, or everybody
+spins and nothing in memory changes any more, that is a deadlock, and the error says who stands where.
 """
 
 from __future__ import annotations

@@ -121,8 +121,9 @@ def test_endless_recursion_is_a_stack_overflow():
 
 def test_calls_through_a_register_go_where_each_lane_points():
     functions = """
-.func (.param .b32 r) one(.param .b32 n) { .reg .b32 %r<2>; ld.param.u32 %r0, [n]; add.u32 %r0, %r0, 1; st.param.b32 [r], %r0; ret; }
-.func (.param .b32 r) two(.param .b32 n) { .reg .b32 %r<2>; ld.param.u32 %r0, [n]; add.u32 %r0, %r0, 2; st.param.b32 [r], %r0; ret; }
+.func (.param .b32 r) one(.param .b32 n) { .reg .b32 %r<2>; ld.param.u32 %r0, [n]; add.u32 %r0, %r0, 1; st.param.b32 [r],
+%r0; ret; } .func (.param .b32 r) two(.param .b32 n) { .reg .b32 %r<2>; ld.param.u32 %r0, [n]; add.u32 %r0, %r0, 2;
+st.param.b32 [r], %r0; ret; }
 """
     run = Run(
         kernel(

@@ -115,8 +115,8 @@ def test_named_barriers_let_halves_of_a_cta_synchronise_alone():
             THREAD
             + """
         .shared .b32 s[128]; shr.u32 %r4, %r0, 6; add.u32 %r5, %r4, 1; mov.u32 %r6, s; mad.lo.u32 %r7, %r0, 4, %r6;
-        st.shared.u32 [%r7], %r0; bar.sync %r5, 64; xor.b32 %r8, %r0, 63; mad.lo.u32 %r9, %r8, 4, %r6; ld.shared.u32 %r10, [%r9];
-        st.global.u32 [%rd21], %r10;
+        st.shared.u32 [%r7], %r0; bar.sync %r5, 64; xor.b32 %r8, %r0, 63; mad.lo.u32 %r9, %r8, 4, %r6; ld.shared.u32 %r10,
+        [%r9]; st.global.u32 [%rd21], %r10;
     """
         )
     )

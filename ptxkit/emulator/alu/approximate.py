@@ -1,5 +1,5 @@
-"""Approximate functions. PTX ISA gives each a maximum error; the results here are the correctly rounded ones or closer to them than
-that error, never the hardware's bits.
+"""Approximate functions. PTX ISA gives each a maximum error; the results here are the correctly rounded ones or closer to
+them than that error, never the hardware's bits.
 """
 
 from __future__ import annotations

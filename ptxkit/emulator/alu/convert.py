@@ -1,7 +1,7 @@
 """cvt. PTX ISA, "cvt" and "cvt.pack".
 
-Integer to float conversions in a rounding mode, float to integer with saturation, float to float with one rounding, and the packed
-narrow formats, whose values are few enough to be rounded through a table of them.
+Integer to float conversions in a rounding mode, float to integer with saturation, float to float with one rounding, and the
+packed narrow formats, whose values are few enough to be rounded through a table of them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def to_f64(a: Lanes, t: str) -> Lanes:
 
 @alu("cvt.<rnd>{.ftz}{.sat}.<d>.<s>", rnd="rni rzi rmi rpi", d=_INT, s=_FLOAT, sig="d = s", bind=True)
 def cvt_to_integer(form: Form) -> Callable[..., Lanes]:
-    """Rounded, then clamped to the destination's range; NaN gives 0, and the top bit alone for 64-bit sources and destinations."""
+    """Rounded, then clamped to the destination's range; NaN gives 0, or the top bit alone where 64 bits are involved."""
     name, s = form["d"], form["s"]
     want = TYPES[name].dtype
     info = np.iinfo(want)
@@ -81,7 +81,8 @@ def cvt_to_integer(form: Form) -> Callable[..., Lanes]:
     return run
 
 
-# -- integer to float ------------------------------------------------------------------------------------------------------------
+# -- integer to float
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _integer_odd(a: Lanes) -> Lanes:
@@ -151,7 +152,8 @@ def _narrow_mode(odd: Lanes, t: str, mode: str) -> Lanes:
     return out.view(np.float16) if t == "f16" else out
 
 
-# -- float to float --------------------------------------------------------------------------------------------------------------
+# -- float to float
+# --------------------------------------------------------------------------------------------------------------
 
 
 @alu("cvt{.ftz}{.sat}.f32.f32", sig="f32 = f32")
@@ -256,7 +258,7 @@ def cvt_tf32(a: Lanes, *, rnd: str, relu: bool, satfinite: bool) -> Lanes:
         a = np.where((a > 0) | np.isnan(a), a, np.float32(0))
     bits = np.ascontiguousarray(a).view(np.uint32)
     low = np.uint32(0x1FFF)
-    add = {
+    add: Lanes = {
         "rn": np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1)),
         "rna": np.uint32(0x1000),
         "rz": np.uint32(0),
@@ -273,7 +275,8 @@ def cvt_tf32(a: Lanes, *, rnd: str, relu: bool, satfinite: bool) -> Lanes:
     return np.where(np.isnan(a), np.uint32(0x7FFFFFFF), out)
 
 
-# -- packed halves ----------------------------------------------------------------------------------------------------------------
+# -- packed halves
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @alu("cvt.<rnd>{.ftz}{.relu}{.satfinite}.<d>.f32", rnd="rn rz", d="f16x2 bf16x2", sig="d = f32, f32", bind=True)
@@ -296,7 +299,8 @@ def cvt_x2(form: Form) -> Callable[..., Lanes]:
     return lambda a, b: (one(a) << np.uint32(16)) | one(b)
 
 
-# -- fp8, fp6, fp4 ----------------------------------------------------------------------------------------------------------------
+# -- fp8, fp6, fp4
+# ----------------------------------------------------------------------------------------------------------------
 
 _NARROW: dict[str, Any] = {
     "e4m3": ml_dtypes.float8_e4m3fn,

@@ -1,8 +1,8 @@
 """f32 and f64 arithmetic, IEEE 754 with PTX's modifiers. PTX ISA, "Floating-Point Instructions".
 
-The common forms are numpy's ufuncs. What numpy does not have, directed rounding and fused multiply-add, is built from error-free
-transformations (Dekker 1971, Knuth TAOCP 4.2.2) and rounding to odd (Boldo and Melquiond 2008): a sum that keeps in its last bit
-whether something was cut off rounds once more without harm.
+The common forms are numpy's ufuncs. What numpy does not have, directed rounding and fused multiply-add, is built from
+error-free transformations (Dekker 1971, Knuth TAOCP 4.2.2) and rounding to odd (Boldo and Melquiond 2008): a sum that keeps
+in its last bit whether something was cut off rounds once more without harm.
 
 NaN results are whatever the host's arithmetic gives, except where noted: PTX leaves the payload open.
 """
@@ -103,7 +103,8 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """a * b + c rounded once, to nearest.
 
     The product is exact in f64. The f64 sum rounds, and rounding it again to f32 goes wrong only where the f64 sum lies exactly
-    between two f32 values, or in the subnormal range, where they stand at other places; just those lanes are done by way of to_odd.
+    between two f32 values, or in the subnormal range, where they stand at other places; just those lanes are done by way of
+    to_odd.
     """
     s = np.multiply(a, b, dtype=np.float64)
     if s.shape == np.broadcast_shapes(s.shape, c.shape):
@@ -267,8 +268,8 @@ def _exact(a: float, b: float, c: float, mode: str) -> float:
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
     """a * b + c rounded once.
 
-    Error-free transformations decide nearly all lanes; where magnitudes come near overflow or underflow, or the errors could tie,
-    the lane is computed exactly.
+    Error-free transformations decide nearly all lanes; where magnitudes come near overflow or underflow, or the errors could
+    tie, the lane is computed exactly.
     """
     a, b, c = np.broadcast_arrays(a, b, c)
     p, pe = two_product(a, b)
@@ -305,7 +306,7 @@ def _mul_f64(a: Lanes, b: Lanes, mode: str) -> Lanes:
 def _f64(name: str, fast: Any, slow: Callable[..., Lanes]) -> None:
     def bind(form: Form) -> Callable[..., Lanes]:
         mode = form["rnd"] or "rn"
-        return fast if mode == "rn" else lambda a, b: slow(a, b, mode)  # type: ignore[no-any-return]
+        return fast if mode == "rn" else lambda a, b: slow(a, b, mode)
 
     alu(f"{name}{{.<rnd>}}.f64", rnd=_RND, sig="f64 = f64, f64", bind=True)(bind)
 
@@ -413,7 +414,7 @@ def extremum(a: Lanes, b: Lanes, sign: int, nan: bool = False, xorsign: bool = F
     na, nb = np.isnan(a), np.isnan(b)
     lost = (na | nb) if nan else (na & nb)
     if lost.any():
-        canonical = {4: CANONICAL_F32, 8: CANONICAL_F64}.get(out.dtype.itemsize, out.dtype.type(np.nan))
+        canonical: Any = {4: CANONICAL_F32, 8: CANONICAL_F64}.get(out.dtype.itemsize, out.dtype.type(np.nan))
         out = np.where(lost, canonical, out)
     if negative is not None:
         out = np.where(negative & ~np.isnan(out), -np.abs(out), out)
@@ -470,9 +471,9 @@ def _packed(f: Callable[..., Lanes]) -> Callable[..., Lanes]:
 def _x2(form: Form) -> Callable[..., Lanes]:
     mode = form["rnd"] or "rn"
     name = form.opcode.split(".")[0]
-    fast = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": fma_f32}[name]
-    slow = {"add": add_f32, "sub": lambda a, b, m: add_f32(a, -b, m), "mul": mul_f32, "fma": fma_f32_mode}[name]
-    return _packed(_wrap(fast if mode == "rn" else lambda *v: slow(*v, mode), form))  # type: ignore[operator]
+    fast: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": fma_f32}[name]
+    slow: Any = {"add": add_f32, "sub": lambda a, b, m: add_f32(a, -b, m), "mul": mul_f32, "fma": fma_f32_mode}[name]
+    return _packed(_wrap(fast if mode == "rn" else lambda *v: slow(*v, mode), form))
 
 
 for _name in ("add", "sub", "mul"):

@@ -1,7 +1,7 @@
 """f16, bf16 and their packed pairs. PTX ISA, "Half Precision Floating-Point Instructions".
 
-Elements are widened, combined, and rounded once: products of two halves are exact in f32 and sums of two in f64, so a fused multiply-add
-needs f64 with rounding to odd before it is narrowed.
+Elements are widened, combined, and rounded once: products of two halves are exact in f32 and sums of two in f64, so a fused
+multiply-add needs f64 with rounding to odd before it is narrowed.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ _NIBBLE = np.uint32(0xF)
 def prmt(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """Pick four bytes of b:a by the selector's nibbles; its top bit repeats the byte's sign."""
     word = (b.astype(np.uint64) << np.uint64(32)) | a
-    out = np.uint32(0)
+    out: Lanes = np.uint32(0)
     for k in range(4):
         n = (c >> np.uint32(4 * k)) & _NIBBLE
         byte = ((word >> ((n & np.uint32(7)) * np.uint32(8)).astype(np.uint64)) & np.uint64(0xFF)).astype(np.uint32)

@@ -1,7 +1,7 @@
 """atom and red on global and shared memory. PTX ISA, "atom", "red".
 
-Lanes that hit one address are ordered by lane index. Hardware promises no order, so any is legal; this one makes runs repeatable
-as long as a launch fits one wave.
+Lanes that hit one address are ordered by lane index. Hardware promises no order, so any is legal; this one makes runs
+repeatable as long as a launch fits one wave.
 """
 
 from __future__ import annotations
