@@ -308,7 +308,9 @@ class SharedSite(Site):
         cta = x.cta - own + rank
         index = (cta * wave.shared_stride + offset) >> self.shift
         index = np.where(active, index, 0) if x.mask is not None else index
-        return index, Pattern(np.ascontiguousarray(full), mask, self.size, x.c), 0
+        pattern = Pattern(np.ascontiguousarray(full), mask, self.size, x.c)
+        pattern.contiguous = False  # in the window's addresses perhaps, but not in one CTA's memory
+        return index, pattern, 0
 
     def _explain(self, x: Group, address: Any, end: int) -> NoReturn:
         full = address + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
@@ -348,20 +350,30 @@ class SharedSite(Site):
         """Lane arrays of the loaded elements."""
         index, p, start = self._flat(x, base)
         rows = self.rows(x.wave.shared.view(self.dtype))
-        got = rows[start:].take(index.reshape(-1), axis=0)
+        if p.contiguous and base.shape[0] == 1 and not x.rows:
+            got = self._block(x, rows, start, p.indices.size).copy()
+        else:
+            got = rows[start:].take(index.reshape(-1), axis=0)
         self._count(x, p, base.shape)
         return self.columns(got, index.shape)
 
+    def _block(self, x: Group, rows: Any, start: int, count: int) -> Any:
+        """The same ``count`` adjacent rows of every CTA, as a view."""
+        ctas = x.shape[0]
+        return rows.reshape(ctas, len(rows) // ctas, *rows.shape[1:])[:, start : start + count]
+
     def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
         """Write one row per lane; of lanes that address the same element the highest wins."""
-        if base.shape != x.shape:
+        if base.shape[1:] != x.shape[1:]:
             base = np.broadcast_to(base, x.shape)
         index, p, start = self._flat(x, base)
         x.wave.launch.machine.version += 1
         rows = self.rows(x.wave.shared.view(self.dtype))
         data = self.stack(x, values)
-        if x.mask is None:
-            rows[start:][index] = data
+        if p.contiguous and base.shape[0] == 1 and not x.rows:
+            self._block(x, rows, start, p.indices.size)[:] = data.reshape(x.shape[0], -1, *data.shape[3:])
+        elif x.mask is None:
+            rows[start:][np.broadcast_to(index, x.shape)] = data
         else:
             rows[start:][np.broadcast_to(index, x.shape)[x.mask]] = data[x.mask]
         self._count(x, p, base.shape)
