@@ -56,26 +56,17 @@ def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, 
 
 def callees(module: Module, entry: Function) -> list[Function]:
     """The entry and every function it can reach; with an indirect call, every function whose address is taken."""
+    # a table of function pointers in memory: whoever loads from it may call any of them
+    pointed = {symbol for v in module.variables.values() for _, symbol, *_ in v.relocations}
     seen: dict[str, Function] = {}
-    todo = [entry]
+    todo = [entry, *(f for name, f in module.functions.items() if name in pointed)]
     while todo:
-        f = todo.pop()
-        if f.name in seen:
+        f = todo.pop(0)
+        if f.name in seen or f.declared_only or (f.is_entry and f is not entry):
             continue
         seen[f.name] = f
-        for i in f.instructions:
-            for o in i.operands:
-                if isinstance(o, Symbol) and o.name in module.functions:
-                    g = module.functions[o.name]
-                    if not g.is_entry and not g.declared_only:
-                        todo.append(g)
-    for v in module.variables.values():
-        for _, symbol, *_ in v.relocations:
-            g2 = module.functions.get(symbol)
-            if g2 is not None and g2.name not in seen and not g2.is_entry and not g2.declared_only:
-                # a table of function pointers: whoever loads from it may call any of them
-                for h in callees(module, g2):
-                    seen.setdefault(h.name, h)
+        named = {o.name for i in f.instructions for o in i.operands if isinstance(o, Symbol)}
+        todo += [g for name, g in module.functions.items() if name in named]
     return list(seen.values())
 
 
