@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ptxkit.kernels.launch import cdiv as cdiv
     from ptxkit.kernels.variant import variant as variant
     from ptxkit.kernels.workload import Workload as Workload
+    from ptxkit.runtime.api import compile as compile
+    from ptxkit.runtime.device import device as device
 
 _HOMES = {
     "Launch": "ptxkit.kernels.launch",
@@ -29,6 +31,8 @@ _HOMES = {
     "Work": "ptxkit.kernels.launch",
     "Workload": "ptxkit.kernels.workload",
     "cdiv": "ptxkit.kernels.launch",
+    "compile": "ptxkit.runtime.api",
+    "device": "ptxkit.runtime.device",
     "uniform": "ptxkit.kernels.inputs",
     "variant": "ptxkit.kernels.variant",
 }

@@ -88,9 +88,9 @@ class Case:
         """The device array of an input, output or temporary, uploaded or allocated at its first use."""
         if name not in self._arrays:
             if _is_array(self.inputs.get(name)):
-                self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]))
+                self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]), name)
             else:
-                self._arrays[name] = self.device.empty(*self._spec(name))
+                self._arrays[name] = self.device.empty(*self._spec(name), name)
         return self._arrays[name]
 
     def argument(self, name: str) -> Any:

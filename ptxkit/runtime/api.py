@@ -1,0 +1,68 @@
+"""``ptxkit.compile``: from a source to kernels that can be called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ptxkit.runtime.device import Device
+from ptxkit.runtime.device import device as open_device
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.targets import Target
+    from ptxkit.runtime.kernel import LoadedModule
+
+
+def compile(
+    source: str | os.PathLike[str],
+    target: Target | str | None = None,
+    defines: Mapping[str, object] | None = None,
+    device: Device | str | None = None,
+    *,
+    instantiate: Sequence[str] = (),
+    options: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+) -> LoadedModule:
+    """Compile a ``.cu`` or ``.ptx`` file, or source text, and load it on a device.
+
+    Args:
+        source: a path, or the text itself (it holds a newline or a brace). PTX text begins with ``.version``.
+        target: ``"sm_90a"``; None takes the device's own, and in the emulator sm_90a or the PTX's own.
+        defines: preprocessor macros.
+        device: a device, or ``"gpu"``, ``"emulator"``, ``"auto"``; None is ``"auto"``.
+        instantiate: templates to instantiate, as name expressions: ``["l2norm<256, float>"]``.
+        options: for NVRTC, as they are.
+        include_dirs: besides ``cu/`` and the CUDA headers.
+
+    Returns:
+        The kernels by name: ``module["saxpy"]``, ``module["l2norm<256, float>"]``.
+
+    Raises:
+        CompileError: with the diagnostics in ``log``. UsageError: no such file. UnavailableError: no such device or target.
+    """
+    from ptxkit.compiler.assemble import assemble
+    from ptxkit.compiler.nvrtc import compile_source
+
+    where = open_device(device or "auto") if isinstance(device, str | None) else device
+    chosen = target or where.target
+    if _is_ptx(source):
+        image = assemble(source, target=chosen, cubin=where.kind == "gpu")
+    else:
+        directories = [Path(d) for d in include_dirs]
+        image = compile_source(
+            source,
+            target=chosen or "sm_90a",
+            defines=defines or {},
+            instantiate=tuple(instantiate),
+            options=tuple(options),
+            include_dirs=directories,
+        )
+    return where.load(image)
+
+
+def _is_ptx(source: str | os.PathLike[str]) -> bool:
+    if isinstance(source, str) and ("\n" in source or "{" in source):
+        return any(line.lstrip().startswith(".version") for line in source.splitlines())
+    return Path(source).suffix == ".ptx"

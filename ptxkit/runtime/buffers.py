@@ -1,0 +1,116 @@
+"""Arrays in device memory."""
+
+from __future__ import annotations
+
+import weakref
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from ptxkit.errors import UsageError
+
+
+class Memory(Protocol):
+    """What an array asks of its device."""
+
+    name: str
+
+    def allocate(self, nbytes: int, name: str) -> int:
+        """Address of new memory."""
+
+    def free(self, address: int) -> None:
+        """Give memory back."""
+
+    def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
+        """Copy a contiguous array to the device and wait for it."""
+
+    def read(self, address: int, out: np.ndarray[Any, Any]) -> None:
+        """Wait for the device and copy to a contiguous array."""
+
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte."""
+
+
+def contiguous(given: Any, what: str) -> np.ndarray[Any, Any]:
+    """An array as it lies in memory.
+
+    Raises:
+        UsageError: it is not C-contiguous, or holds Python objects.
+    """
+    array: np.ndarray[Any, Any] = np.asarray(given)
+    if array.dtype.hasobject:
+        raise UsageError(f"{what} holds Python objects; pass an array of numbers")
+    if not array.flags.c_contiguous:
+        raise UsageError(f"{what} is not C-contiguous (strides {array.strides}); pass np.ascontiguousarray of it")
+    return array
+
+
+class DeviceArray:
+    """An array in device memory, freed when nothing refers to it any more.
+
+    Attributes:
+        shape, dtype: as numpy's.
+        address: of its first byte.
+        name: for messages.
+    """
+
+    def __init__(self, memory: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> None:
+        self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        if any(n < 0 for n in self.shape):
+            raise UsageError(f"an array cannot have the shape {self.shape}")
+        self.name = name
+        self._memory = memory
+        self.address = memory.allocate(self.nbytes, name)
+        self._finalizer = weakref.finalize(self, _release, memory, self.address)
+        self._finalizer.atexit = False  # the process takes the memory with it, and the driver may be gone by then
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy on the host, after everything that was launched before.
+
+        Raises:
+            FaultError: a kernel launched before failed.
+        """
+        out = np.empty(self.shape, self.dtype)
+        if out.nbytes:
+            self._memory.read(self.address, out)
+        return out
+
+    def copy_from(self, array: Any) -> None:
+        """Overwrite with a host array of the same size in bytes.
+
+        Raises:
+            UsageError: another size, or not contiguous.
+        """
+        data = contiguous(array, self.name or "the array")
+        if data.nbytes != self.nbytes:
+            raise UsageError(f"{data.nbytes} bytes do not fill {self!r}")
+        if data.nbytes:
+            self._memory.write(self.address, data)
+
+    def fill(self, value: int) -> None:
+        """Set every byte to ``value`` (0 to 255)."""
+        if self.nbytes:
+            self._memory.fill(self.address, self.nbytes, value)
+
+    def free(self) -> None:
+        """Give the memory back now."""
+        self._finalizer()
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.name or 'unnamed'}, {self.shape}, {self.dtype}, on {self._memory.name})"
+
+
+def _release(memory: Memory, address: int) -> None:
+    memory.free(address)

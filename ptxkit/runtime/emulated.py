@@ -1,0 +1,186 @@
+"""The device that is always there: kernels run in :mod:`ptxkit.emulator` and are counted instead of timed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.compiler.image import FunctionResources
+from ptxkit.emulator import Counters, LineCounters, Machine
+from ptxkit.errors import LaunchError, UnavailableError
+from ptxkit.isa.parser import parse
+from ptxkit.runtime.arguments import Bound
+from ptxkit.runtime.buffers import DeviceArray, contiguous
+from ptxkit.runtime.device import Measurement
+from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
+from ptxkit.runtime.parameters import parameters_of
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.image import Image
+    from ptxkit.compiler.targets import Target
+    from ptxkit.emulator.program import Program
+    from ptxkit.isa.model import Module
+
+RESERVED = 64 << 20  # bytes left for kernel parameters, module variables and device malloc
+
+
+class EmulatedDevice:
+    """Runs any target's PTX.
+
+    Attributes:
+        counting: whether launches count sectors and bank conflicts too.
+        completion: ``"eager"`` or ``"latest-legal"``, see :meth:`ptxkit.emulator.program.Program.launch`.
+        counters: summed over the launches since :meth:`reset_counters`.
+        lines: the same per source line, of the last launch.
+        write_output: receives what kernels print.
+    """
+
+    kind = "emulator"
+    name = "ptxkit emulator"
+    target: Target | None = None
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine()
+        self.counting = True
+        self.completion = "eager"
+        self.counters = Counters()
+        self.lines: list[LineCounters] = []
+        self.write_output: Callable[[str], None] = _print
+        self._modules: dict[str, LoadedModule] = {}
+
+    @property
+    def memory_bytes(self) -> int:
+        """Emulated memory that is free."""
+        return max(0, self.machine.memory.capacity - self.machine.memory.used - RESERVED)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, name: str) -> int:
+        """Address of new memory."""
+        return self.machine.allocate(nbytes, name)
+
+    def free(self, address: int) -> None:
+        """Give memory back."""
+        self.machine.free(address)
+
+    def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
+        """Copy to the device."""
+        self.machine.write(address, data)
+
+    def read(self, address: int, out: np.ndarray[Any, Any]) -> None:
+        """Copy from the device."""
+        out.reshape(-1).view(np.uint8)[:] = self.machine.view(address, out.nbytes)
+
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte."""
+        self.machine.view(address, nbytes)[:] = value
+
+    def upload(self, array: Any, name: str = "") -> DeviceArray:
+        """A copy of a C-contiguous array."""
+        data = contiguous(array, name or "the array")
+        out = DeviceArray(self, data.shape, data.dtype, name)
+        out.copy_from(data)
+        return out
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> DeviceArray:
+        """A poisoned array."""
+        return DeviceArray(self, shape, dtype, name)
+
+    def foreign(self, value: Any, what: str) -> int | None:
+        """Objects in host memory are copied by whoever owns them; only numpy arrays come here by themselves.
+
+        Raises:
+            LaunchError: the object is in a GPU's memory.
+        """
+        if hasattr(value, "__cuda_array_interface__"):
+            raise LaunchError(f"{what} is in a GPU's memory; copy it to the host for the emulator")
+        if hasattr(value, "__dlpack__"):
+            raise LaunchError(f"{what} is a {type(value).__name__}; pass np.from_dlpack of it to the emulator")
+        return None
+
+    # -- kernels -----------------------------------------------------------------------------------------------------
+
+    def load(self, image: Image) -> LoadedModule:
+        """The image's kernels, from its PTX."""
+        key = image.key or image.ptx
+        if key not in self._modules:
+            module = parsed(image.ptx, ptx_name(image.source_name))
+            program = self.machine.load(module, image.target)
+
+            def make(name: str) -> Kernel:
+                function = module.functions[name]
+                resources = image.functions.get(name, FunctionResources())
+                readable = image.readable(name)
+                return Kernel(self, name, readable, function, parameters_of(function), resources, program)
+
+            self._modules[key] = LoadedModule(image, make, tuple(module.entries))
+        return self._modules[key]
+
+    def prepare(self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any) -> Callable[[], None]:
+        """A callable that executes the launch to its end."""
+        if stream is not None:
+            raise LaunchError(f"{kernel.readable}: the emulator has no streams; leave stream out")
+        program: Program = kernel.handle
+        program.bind(kernel.name)  # unsupported forms are an error now
+        params = bytes(bound.buffer)
+
+        def fire() -> None:
+            result = program.launch(
+                kernel.name,
+                params,
+                grid=geometry.grid,
+                block=geometry.block,
+                shared_bytes=geometry.shared,
+                cluster=geometry.cluster,
+                cooperative=geometry.cooperative,
+                counters=self.counting,
+                completion=self.completion,
+                stdout=self.write_output,
+            )
+            if result.counters is not None:
+                self.counters = self.counters + result.counters
+                self.lines = result.lines
+
+        return fire
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a launch returns when it is done."""
+
+    def reset_counters(self) -> None:
+        """Start counting at 0."""
+        self.counters = Counters()
+
+    def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
+        """Count one call; counts do not vary, so ``samples`` does not matter."""
+        self.reset_counters()
+        launch()
+        return Measurement(counters=self.counters)
+
+    def measure_copy(self, nbytes: int, samples: int) -> list[float]:
+        """Never: the emulator has no clock that means anything.
+
+        Raises:
+            UnavailableError: always.
+        """
+        raise UnavailableError("the emulator has no clock; measure on a GPU")
+
+
+@lru_cache(maxsize=64)
+def parsed(ptx: str, path: str) -> Module:
+    """A PTX text as a module; the same text is parsed once."""
+    return parse(ptx, path)
+
+
+def ptx_name(source_name: str) -> str:
+    """What messages call the PTX of a source: ``saxpy.cu`` has ``saxpy.ptx``, though it may never have been a file."""
+    stem, dot, suffix = source_name.rpartition(".")
+    return f"{stem}.ptx" if dot and suffix in ("cu", "cuh", "ptx") else f"{source_name or 'source'}.ptx"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

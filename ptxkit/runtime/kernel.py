@@ -1,0 +1,261 @@
+"""Loaded modules, kernels and prepared launches: what both devices share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ptxkit.compiler.image import base_name
+from ptxkit.errors import LaunchError, UsageError
+from ptxkit.runtime.arguments import Bound, bind
+from ptxkit.runtime.buffers import DeviceArray
+from ptxkit.runtime.parameters import Parameter
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.image import FunctionResources, Image
+    from ptxkit.isa.model import Function
+
+Dim = tuple[int, int, int]
+MAX_THREADS = 1024
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+
+
+class Backend(Protocol):
+    """How a device launches; :class:`Kernel` does the rest."""
+
+    def foreign(self, value: Any, what: str) -> int | None:
+        """Device address of an object with DLPack or ``__cuda_array_interface__``."""
+
+    def upload(self, array: Any, name: str = "") -> DeviceArray:
+        """A copy of an array on the device."""
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+
+    def prepare(self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any) -> Callable[[], None]:
+        """A callable that launches once, as cheaply as the device can."""
+
+
+class Geometry:
+    """Grid, block, cluster and shared memory of a launch, checked.
+
+    Raises:
+        LaunchError: outside the limits, or not what the kernel was compiled for.
+    """
+
+    __slots__ = ("block", "cluster", "cooperative", "grid", "shared")
+
+    def __init__(
+        self, kernel: str, function: Function, grid: Any, block: Any, shared: int, cluster: Any, cooperative: bool
+    ) -> None:
+        self.grid = dim3(grid, f"{kernel}: grid")
+        self.block = dim3(block, f"{kernel}: block")
+        self.cluster = None if cluster is None else dim3(cluster, f"{kernel}: cluster")
+        self.shared = shared
+        self.cooperative = cooperative
+        for axis, value, limit in zip("xyz", self.grid, MAX_GRID, strict=True):
+            if value > limit:
+                raise LaunchError(f"{kernel}: grid {axis} is {value:,}; the limit is {limit:,}")
+        for axis, value, limit in zip("xyz", self.block, MAX_BLOCK, strict=True):
+            if value > limit:
+                raise LaunchError(f"{kernel}: block {axis} is {value:,}; the limit is {limit:,}")
+        threads = prod(self.block)
+        if threads > MAX_THREADS:
+            raise LaunchError(f"{kernel}: {threads:,} threads a block; the limit is {MAX_THREADS}")
+        required = function.directives.get("reqntid")
+        if required is not None and tuple(required) != self.block:
+            raise LaunchError(f"{kernel}: block {self.block}; the kernel requires {tuple(required)}")
+        bound = function.directives.get("maxntid")
+        if bound is not None and threads > prod(int(n) for n in bound):
+            limit = prod(int(n) for n in bound)
+            raise LaunchError(
+                f"{kernel}: {threads} threads a block; the kernel is bounded to {limit} (__launch_bounds__)"
+            )
+        if isinstance(shared, bool) or not isinstance(shared, int) or shared < 0:
+            raise LaunchError(f"{kernel}: shared must be a number of bytes of at least 0, not {shared!r}")
+        fixed = function.directives.get("reqnctapercluster")
+        if fixed is not None and self.cluster is not None and tuple(fixed) != self.cluster:
+            raise LaunchError(f"{kernel}: cluster {self.cluster}; the kernel requires {tuple(fixed)}")
+        size = self.cluster or (tuple(int(n) for n in fixed) if fixed is not None else (1, 1, 1))
+        if any(g % c for g, c in zip(self.grid, size, strict=True)):
+            raise LaunchError(f"{kernel}: grid {self.grid} is not a multiple of the cluster {size}")
+
+
+def dim3(value: Any, what: str) -> Dim:
+    """An int or up to three of them as (x, y, z).
+
+    Raises:
+        LaunchError: something else, or below 1.
+    """
+    parts = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    numbers = [int(p) for p in parts if isinstance(p, (int, np.integer)) and not isinstance(p, bool)]
+    if len(numbers) != len(parts) or not 1 <= len(parts) <= 3:
+        raise LaunchError(f"{what} must be one to three whole numbers, not {value!r}")
+    if min(numbers) < 1:
+        raise LaunchError(f"{what} must be at least 1 everywhere, not {value!r}")
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+class PreparedLaunch:
+    """A launch with everything bound; calling it launches once and does not wait."""
+
+    __slots__ = ("_fire", "_keep", "geometry", "kernel")
+
+    def __init__(self, kernel: Kernel, geometry: Geometry, fire: Callable[[], None], keep: Any) -> None:
+        self.kernel = kernel
+        self.geometry = geometry
+        self._fire = fire
+        self._keep = keep
+
+    def __call__(self) -> None:
+        self._fire()
+
+    @property
+    def fire(self) -> Callable[[], None]:
+        """The bare callable, without the cost of a method call: for loops that count microseconds."""
+        return self._fire
+
+
+class Kernel:
+    """One kernel on a device.
+
+    Attributes:
+        name: mangled.
+        readable: what a person calls it.
+        parameters: in order.
+        function: its PTX.
+        resources: what ptxas gave it; all zero in an image that was not assembled.
+        handle: the device's own.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        readable: str,
+        function: Function,
+        parameters: tuple[Parameter, ...],
+        resources: FunctionResources,
+        handle: Any,
+    ) -> None:
+        self.backend = backend
+        self.name = name
+        self.readable = readable
+        self.function = function
+        self.parameters = parameters
+        self.resources = resources
+        self.handle = handle
+
+    def prepare(
+        self,
+        *args: Any,
+        grid: Any,
+        block: Any,
+        shared: int = 0,
+        cluster: Any = None,
+        cooperative: bool = False,
+        stream: Any = None,
+    ) -> PreparedLaunch:
+        """Check and bind everything, so that each launch costs the least host time.
+
+        Args:
+            *args: one a parameter: DeviceArrays or objects in device memory for pointers, ``np.uint64(0)`` for null, numpy
+                scalars of the parameter's type for numbers, bytes or records for structs.
+            grid, block, cluster: an int or (x, y, z).
+            shared: dynamic shared memory in bytes.
+            cooperative: all CTAs are resident at once.
+            stream: an object with ``__cuda_stream__``; None takes the device's own.
+
+        Raises:
+            LaunchError: names the argument and the mend. numpy arrays are refused here: upload them first.
+        """
+        geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative)
+        bound = bind(self.readable, self.parameters, args, self.backend.foreign)
+        if bound.host:
+            p, _ = bound.host[0]
+            raise LaunchError(
+                f"{self.readable}: {p.label} is a numpy array; a prepared launch takes device.upload of it"
+            )
+        return PreparedLaunch(self, geometry, self.backend.prepare(self, bound, geometry, stream), bound.keep)
+
+    def __call__(
+        self,
+        *args: Any,
+        grid: Any,
+        block: Any,
+        shared: int = 0,
+        cluster: Any = None,
+        cooperative: bool = False,
+        stream: Any = None,
+    ) -> None:
+        """Launch once. numpy arrays are copied to the device and, once the kernel is done, back where they are writeable; with
+        device arrays alone nothing is copied and nobody waits.
+
+        Raises:
+            LaunchError: as :meth:`prepare`. FaultError: the kernel failed (seen here only where there is a copy to wait for).
+        """
+        geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative)
+        bound = bind(self.readable, self.parameters, args, self.backend.foreign)
+        copies: dict[int, DeviceArray] = {}
+        for p, array in bound.host:
+            if id(array) not in copies:
+                copies[id(array)] = self.backend.upload(array, f"argument {p.index + 1}")
+            bound.address(p, copies[id(array)].address)
+        self.backend.prepare(self, bound, geometry, stream)()
+        if not bound.host:
+            return
+        self.backend.synchronize()
+        for _, array in bound.host:
+            copy = copies.pop(id(array), None)
+            if copy is not None and array.flags.writeable and array.nbytes:
+                np.copyto(array, copy.numpy())
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.readable}, {len(self.parameters)} parameters)"
+
+
+class LoadedModule(Mapping[str, Kernel]):
+    """The kernels of an image on a device, by mangled name, name expression, or plain name where that is unique."""
+
+    def __init__(self, image: Image, make: Callable[[str], Kernel], names: tuple[str, ...]) -> None:
+        self.image = image
+        self._make = make
+        self._names = names
+        self._kernels: dict[str, Kernel] = {}
+
+    def __getitem__(self, name: str) -> Kernel:
+        """The kernel.
+
+        Raises:
+            CompileError: no such kernel; the message names the nearest.
+        """
+        mangled = name if name in self._names else self._resolve(name)
+        if mangled not in self._kernels:
+            self._kernels[mangled] = self._make(mangled)
+        return self._kernels[mangled]
+
+    def _resolve(self, name: str) -> str:
+        if self.image.functions:
+            return self.image.entry(name)
+        matches = [n for n in self._names if base_name(n) == name]
+        if len(matches) == 1:
+            return matches[0]
+        near = get_close_matches(name, [base_name(n) for n in self._names], n=3)
+        raise UsageError(
+            f"no kernel {name!r} here; {'did you mean ' + ', '.join(near) if near else 'there is ' + ', '.join(self._names)}"
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
