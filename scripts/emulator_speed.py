@@ -50,7 +50,12 @@ class FusedL2norm:
         """Host milliseconds of one launch, and its thread instructions (0 when they are not counted)."""
         params = struct.pack("<QQif", self.x, self.y, self.cols, 1e-12)
         result = self.program.launch(
-            self.entry, params, grid=(self.rows, 1, 1), block=(THREADS, 1, 1), shared_bytes=4 * self.cols, counters=counters
+            self.entry,
+            params,
+            grid=(self.rows, 1, 1),
+            block=(THREADS, 1, 1),
+            shared_bytes=4 * self.cols,
+            counters=counters,
         )
         return result.elapsed_s * 1e3, result.counters.instructions if result.counters else 0
 
@@ -68,8 +73,12 @@ def main() -> int:
         for counters in (True, False):
             times = sorted(case.launch(counters)[0] for _ in range(repeats))
             rate = instructions / median(times) / 1e3
-            rows.append((f"{shape[0]} x {shape[1]}", "yes" if counters else "no", median(times), times[0], times[-1], rate))
-    print(f"fused_l2norm, variant fused; {platform.processor() or platform.machine()}, {os.cpu_count()} processors, numpy {np.__version__}")
+            rows.append(
+                (f"{shape[0]} x {shape[1]}", "yes" if counters else "no", median(times), times[0], times[-1], rate)
+            )
+    print(
+        f"fused_l2norm, variant fused; {platform.machine()}, {os.cpu_count()} processors, numpy {np.__version__}"
+    )
     headers = ["size", "counters", "median ms", "least ms", "most ms", "M thread instructions/s"]
     print(tabulate(rows, headers, floatfmt=".1f"))
     if options.profile:

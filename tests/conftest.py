@@ -7,6 +7,12 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.device import Device
 
 TOOLKIT_PROGRAMS = {"nvcc", "ptxas", "nvlink", "fatbinary", "cuobjdump", "nvdisasm", "cicc", "cudafe++"}
 
@@ -45,3 +51,32 @@ def _prepare_environment() -> None:
 
 
 _prepare_environment()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=("all", "emulator", "gpu"),
+        default="all",
+        help="devices that kernel tests run on; default: every one that is there",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests with the ``device`` fixture run once on each device."""
+    if "device" in metafunc.fixturenames:
+        from ptxkit.runtime.device import gpu_present
+
+        wanted = metafunc.config.getoption("--device")
+        kinds = ["emulator", "gpu"] if wanted == "all" else [wanted]
+        if wanted == "all" and not gpu_present():
+            kinds.remove("gpu")
+        metafunc.parametrize("device", kinds, indirect=True)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> Device:
+    """The device a kernel test runs on."""
+    from ptxkit.runtime.device import device as open_device
+
+    return open_device(request.param)

@@ -13,7 +13,7 @@ from ptxkit.errors import UnavailableError
 ATTRIBUTE_COOPERATIVE = 2
 ATTRIBUTE_CLUSTER_DIMENSION = 4
 FUNCTION_MAX_DYNAMIC_SHARED = 8
-FUNCTION_NON_PORTABLE_CLUSTER = 13
+FUNCTION_NON_PORTABLE_CLUSTER = 14
 INVALID_VALUE = 1
 
 
@@ -77,7 +77,7 @@ def launch_config(
     cooperative: bool,
 ) -> LaunchConfig:
     """A CUlaunchConfig; its attributes live as long as it does."""
-    attributes = []
+    attributes: list[tuple[int, tuple[int, ...]]] = []
     if cluster is not None:
         attributes.append((ATTRIBUTE_CLUSTER_DIMENSION, cluster))
     if cooperative:
@@ -91,5 +91,5 @@ def launch_config(
     config.grid[:], config.block[:] = grid, block
     config.shared, config.stream, config.count = shared, stream, len(attributes)
     config.attributes = ctypes.cast(array, ctypes.POINTER(LaunchAttribute))
-    config.keep = array  # type: ignore[attr-defined]
+    config.keep = array
     return config

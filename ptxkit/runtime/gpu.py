@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
 
 FLUSH_SOURCE = """
-// Reads `words` 16-byte words, so that nothing else stays in L2. Reading leaves clean lines; memset would leave dirty ones, whose
-// write-back falls into the time of the next kernel.
+// Reads `words` 16-byte words, so that nothing else stays in L2. Reading leaves clean lines; memset would leave dirty ones,
+// whose write-back falls into the time of the next kernel.
 extern "C" __global__ void flush_l2(const uint4* data, unsigned long long words, unsigned* never) {
     unsigned found = 0;
     for (unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
@@ -68,7 +69,7 @@ class GpuDevice:
         self.core.set_current()
         self.driver = Driver()
         self.name: str = self.core.name
-        self.target: Target = own_target(self.core.compute_capability)
+        self.target: Target | None = own_target(self.core.compute_capability)
         self.stream = self.core.create_stream()
         self.stream_handle = int(self.stream.handle)
         self.lost: str | None = None
@@ -82,6 +83,12 @@ class GpuDevice:
     def properties(self) -> Any:
         """cuda.core's device properties."""
         return self.core.properties
+
+    @property
+    def architecture(self) -> str:
+        """Name of the target."""
+        assert self.target is not None
+        return self.target.name
 
     @property
     def memory_bytes(self) -> int:
@@ -102,7 +109,8 @@ class GpuDevice:
             self._fail(code)
 
     def _fail(self, code: int) -> None:
-        """Raise for a driver error. One that a kernel caused ends the context: everything after it fails, with the same story."""
+        """Raise for a driver error. One that a kernel caused ends the context: all that follows fails with the same story."""
+        self._usable()
         text = self.driver.message(int(code))
         if self.lost is None:
             culprit = f"{self._launched} failed" if self._launched else "a kernel failed"
@@ -222,13 +230,13 @@ class GpuDevice:
             return self._modules[key]
         if image.cubin is None:
             raise CompileError(
-                f"{image.source_name}: this image holds no machine code; compile it for {self.target.name}"
+                f"{image.source_name}: this image holds no machine code; compile it for {self.architecture}"
             )
         handle = ctypes.c_void_p()
         code = self.driver.call("cuModuleLoadData", ctypes.byref(handle), image.cubin)
         if code:
             raise CompileError(
-                f"{image.source_name}: the cubin for {image.target} does not load on {self.name} ({self.target.name}): "
+                f"{image.source_name}: the cubin for {image.target} does not load on {self.name} ({self.architecture}): "
                 f"{self.driver.message(code)}"
             )
         module = parse(image.ptx, image.source_name or "<ptx>")
@@ -247,7 +255,7 @@ class GpuDevice:
     def _compare_layout(self, name: str, function: Any, parameters: tuple[Parameter, ...]) -> None:
         """The driver's offsets and sizes must be the signature's."""
         offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-        theirs = []
+        theirs: list[tuple[int, int]] = []
         while True:
             code = self.driver.call(
                 "cuFuncGetParamInfo", function, ctypes.c_size_t(len(theirs)), ctypes.byref(offset), ctypes.byref(size)
@@ -387,7 +395,7 @@ class GpuDevice:
             launch()
             events.append(self._event())
         self.synchronize()
-        return [self._elapsed_us(a, b) for a, b in zip(events, events[1:], strict=False)]
+        return [self._elapsed_us(a, b) for a, b in pairwise(events)]
 
     def _event(self) -> Any:
         from cuda.core import EventOptions
@@ -405,7 +413,7 @@ class GpuDevice:
             nbytes = FLUSH_FACTOR * self.l2_bytes
             data, never = self.empty(nbytes, np.uint8, "L2 flush"), self.empty(1, np.uint32, "never written")
             data.fill(0)
-            image = compile_source(FLUSH_SOURCE, target=self.target, name="flush_l2.cu")
+            image = compile_source(FLUSH_SOURCE, target=self.architecture, name="flush_l2.cu")
             launch = self.load(image)["flush_l2"].prepare(
                 data, np.uint64(nbytes // 16), never, grid=8 * int(self.properties.multiprocessor_count), block=256
             )

@@ -34,7 +34,7 @@ REFUSED = [
     ("fused_l2norm 1 2 -3", 2, "ITERATIONS must be between"),
     ("fused_l2norm 4 4 --arch sm_91", 3, "sm_90"),
     ("fused_l2norm 4 4 --arch nonsense", 3, "nonsense"),
-    ("fused_l2norm 4 4 --variant fusd", 2, "did you mean 'fused'?"),
+    ("fused_l2norm 4 4 --variant fusd", 2, "did you mean 'fused' or 'unfused'?"),
     ("fused_l2norm 4 4 --device tpu", 2, "tpu"),
     ("fused_l2norm 4 4 --seed -1", 2, "seed"),
     ("fused_l2norm 4 4 --tile THREADS", 2, "--tile takes NAME=VALUE, not 'THREADS'"),
