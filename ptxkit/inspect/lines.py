@@ -1,0 +1,178 @@
+"""The two line tables of a cubin: address -> CUDA C++ line (``.debug_line``), address -> PTX line (``.nv_debug_line_sass``).
+
+Both are DWARF line programs (DWARF 4, section 6.2). NVIDIA adds two extended opcodes (named in LLVM's Dwarf.def):
+``DW_LNE_NVIDIA_inlined_call`` (0x90) with the row of the call, counted from 1 in its sequence, and the callee's name, and
+``DW_LNE_NVIDIA_set_function_name`` (0x91). Addresses are relocated by the symbol of the function, so each row belongs to a
+section. pyelftools reads neither these relocations nor these opcodes.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ptxkit.inspect.elf import Cubin
+from ptxkit.isa.model import Loc
+
+_INLINED_CALL, _SET_FUNCTION_NAME = 0x90, 0x91
+
+
+class LineTable:
+    """Address -> position, for every section of a cubin. An address belongs to the last row at or before it."""
+
+    def __init__(self, rows: dict[str, list[tuple[int, Loc | None]]]) -> None:
+        self._rows = {}
+        for section, found in rows.items():
+            last = dict(found)  # several rows at one address: the last is the code's, the others are callers'
+            self._rows[section] = (sorted(last), last)
+
+    def at(self, section: str, address: int) -> Loc | None:
+        """The position of the instruction at ``address`` of ``section``, or None when the table does not say."""
+        addresses, rows = self._rows.get(section, ([], {}))
+        index = bisect_right(addresses, address)
+        return rows[addresses[index - 1]] if index else None
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+
+def read(cubin: Cubin, section_name: str) -> LineTable:
+    """The table in ``section_name``; an empty one when the cubin has none (it was made without ``-lineinfo``)."""
+    section = cubin.section(section_name)
+    if section is None:
+        return LineTable({})
+    relocations = cubin.relocations(section)
+    data = cubin.content(section)
+    rows: dict[str, list[tuple[int, Loc | None]]] = {}
+    position = 0
+    while position + 4 <= len(data):
+        length = int(struct.unpack_from("<I", data, position)[0])
+        for place, address, loc in _Program(data, position, length, relocations).rows():
+            rows.setdefault(place, []).append((address, loc))
+        position += 4 + length
+    return LineTable(rows)
+
+
+@dataclass(frozen=True)
+class _Row:
+    address: int
+    file: int
+    line: int
+    column: int
+    context: int  # 1-based row of the call that this one was inlined at; 0 for none
+
+
+class _Program:
+    """One line program: header, then opcodes that build rows."""
+
+    def __init__(self, data: bytes, start: int, length: int, relocations: dict[int, tuple[str, int]]) -> None:
+        self.data, self.relocations = data, relocations
+        self.position, self.end = start + 4, start + 4 + length
+        version, header = struct.unpack_from("<HI", data, self.position)
+        self.position += 6
+        code = self.position + header
+        self.step = self._byte()
+        if version >= 4:
+            self._byte()  # operations per instruction, for VLIW
+        self._byte()  # default_is_stmt
+        self.line_base = struct.unpack("<b", bytes([self._byte()]))[0]
+        self.line_range, self.opcode_base = self._byte(), self._byte()
+        self.argument_counts = [self._byte() for _ in range(self.opcode_base - 1)]
+        directories = [""]
+        while name := self._text():
+            directories.append(name)
+        self.files = [""]
+        while name := self._text():
+            directory = directories[self._unsigned()]
+            self._unsigned(), self._unsigned()  # time of change and size, which NVRTC leaves 0
+            self.files.append(name if not directory or name.startswith("/") else f"{directory}/{name}")
+        self.position = code
+
+    def rows(self) -> Iterator[tuple[str, int, Loc | None]]:
+        """(section name, address, position) of every row; line 0 has no position."""
+        while self.position < self.end:
+            place, found, end = self._sequence()
+            for row in found:
+                yield place, row.address, self._loc(row, found)
+            yield place, end, None
+
+    def _loc(self, row: _Row, rows: list[_Row], depth: int = 0) -> Loc | None:
+        if not row.line:
+            return None
+        # A chain of inlined calls ends; a damaged one that does not is cut.
+        caller = rows[row.context - 1] if 0 < row.context <= len(rows) and depth < 64 else None
+        file = self.files[row.file] if row.file < len(self.files) else ""
+        return Loc(file, row.line, row.column, self._loc(caller, rows, depth + 1) if caller else None)
+
+    def _sequence(self) -> tuple[str, list[_Row], int]:
+        """Rows up to the next end of a sequence."""
+        place, address, file, line, column, context = "", 0, 1, 1, 0, 0
+        rows: list[_Row] = []
+        while self.position < self.end:
+            opcode = self._byte()
+            if opcode >= self.opcode_base:
+                advance = opcode - self.opcode_base
+                address += advance // self.line_range * self.step
+                line += self.line_base + advance % self.line_range
+                rows.append(_Row(address, file, line, column, context))
+            elif opcode == 0:
+                size = self._unsigned()
+                after = self.position + size
+                extended = self._byte()
+                if extended == 1:
+                    self.position = after
+                    return place, rows, address
+                if extended == 2:
+                    place, address = self.relocations.get(
+                        self.position, (place, int.from_bytes(self.data[self.position : after], "little"))
+                    )
+                elif extended == _INLINED_CALL:
+                    context = self._unsigned()
+                self.position = after
+            elif opcode == 1:
+                rows.append(_Row(address, file, line, column, context))
+            elif opcode == 2:
+                address += self._unsigned() * self.step
+            elif opcode == 3:
+                line += self._signed()
+            elif opcode == 4:
+                file = self._unsigned()
+            elif opcode == 5:
+                column = self._unsigned()
+            elif opcode == 8:
+                address += (255 - self.opcode_base) // self.line_range * self.step
+            elif opcode == 9:
+                address += int(struct.unpack_from("<H", self.data, self.position)[0])
+                self.position += 2
+            else:
+                for _ in range(self.argument_counts[opcode - 1]):
+                    self._unsigned()
+        return place, rows, address
+
+    def _byte(self) -> int:
+        value = self.data[self.position]
+        self.position += 1
+        return value
+
+    def _text(self) -> str:
+        end = self.data.index(b"\0", self.position)
+        text = self.data[self.position : end].decode(errors="replace")
+        self.position = end + 1
+        return text
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+
+    def _signed(self) -> int:
+        start = self.position
+        value = self._unsigned()
+        bits = 7 * (self.position - start)
+        return value - (1 << bits) if value >> (bits - 1) & 1 else value
