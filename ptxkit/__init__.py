@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ptxkit import errors as errors
+
 if TYPE_CHECKING:
     from ptxkit.kernels.inputs import uniform as uniform
     from ptxkit.kernels.launch import Launch as Launch
@@ -22,9 +24,13 @@ if TYPE_CHECKING:
     from ptxkit.kernels.variant import variant as variant
     from ptxkit.kernels.workload import Workload as Workload
     from ptxkit.runtime.api import compile as compile
+    from ptxkit.runtime.buffers import DeviceArray as DeviceArray
+    from ptxkit.runtime.device import Device as Device
     from ptxkit.runtime.device import device as device
 
 _HOMES = {
+    "Device": "ptxkit.runtime.device",
+    "DeviceArray": "ptxkit.runtime.buffers",
     "Launch": "ptxkit.kernels.launch",
     "Tile": "ptxkit.kernels.launch",
     "Tolerance": "ptxkit.kernels.launch",

@@ -74,6 +74,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", kinds, indirect=True)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of the GPU alone are skipped where there is none, and where another device is asked for."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked:
+        from ptxkit.runtime.device import gpu_present
+
+        if config.getoption("--device") == "emulator" or not gpu_present():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Device:
     """The device a kernel test runs on."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ptxkit.errors import UsageError
 from ptxkit.runtime.device import Device
 from ptxkit.runtime.device import device as open_device
 
@@ -44,10 +45,13 @@ def compile(
     """
     from ptxkit.compiler.assemble import assemble
     from ptxkit.compiler.nvrtc import compile_source
+    from ptxkit.compiler.sources import is_path
 
     where = open_device(device or "auto") if isinstance(device, str | None) else device
     chosen = target or where.target
     if _is_ptx(source):
+        if defines or instantiate or options or include_dirs:
+            raise UsageError("PTX takes no defines, instantiate, options or include_dirs; they are for CUDA C++")
         image = assemble(source, target=chosen, cubin=where.kind == "gpu")
     else:
         directories = [Path(d) for d in include_dirs]
@@ -59,10 +63,13 @@ def compile(
             options=tuple(options),
             include_dirs=directories,
         )
-    return where.load(image)
+    return where.load(image, None if is_path(source) else str(source))
 
 
 def _is_ptx(source: str | os.PathLike[str]) -> bool:
-    if isinstance(source, str) and ("\n" in source or "{" in source):
-        return any(line.lstrip().startswith(".version") for line in source.splitlines())
-    return Path(source).suffix == ".ptx"
+    from ptxkit.compiler.image import without_comments
+    from ptxkit.compiler.sources import is_path
+
+    if is_path(source):
+        return Path(source).suffix == ".ptx"
+    return without_comments(str(source)).lstrip().startswith(".version")

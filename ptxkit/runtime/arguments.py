@@ -1,4 +1,22 @@
-"""Checks launch arguments against a kernel's parameters and packs them into its parameter buffer."""
+"""Checks launch arguments against a kernel's parameters and packs them into its parameter buffer.
+
+What each kind of parameter takes:
+
+======= =============================================================================================================
+pointer a :class:`~ptxkit.runtime.buffers.DeviceArray`; a C-contiguous numpy array, whose memory is copied to the device
+        and, if it is writeable, back; an object with DLPack or ``__cuda_array_interface__``, which is used in place where
+        the device can reach it and like a numpy array where it is in host memory; or a raw address as ``np.uint64``, of
+        which ``np.uint64(0)`` is null
+int     a numpy integer of the same width whose value fits, or a Python int that fits; ``bool`` takes True and False
+float   a numpy scalar of the same dtype, or a Python float, which is rounded to it
+struct  as many bytes: ``bytes``, a ctypes structure, a numpy record or array
+bits    a numpy scalar of that width, or a Python int that fits, with or without sign
+word    what a pointer takes, or ``np.int64``: whether it is one, neither the PTX nor a C++ name tells
+======= =============================================================================================================
+
+Anything else is an error that names the parameter. No width is ever converted in silence: ``np.float64`` for a ``float`` and
+``np.int64`` for an ``int`` are errors, too.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +27,12 @@ from typing import Any
 import numpy as np
 
 from ptxkit.errors import LaunchError
-from ptxkit.runtime.buffers import DeviceArray
+from ptxkit.runtime.buffers import DeviceArray, Memory
 from ptxkit.runtime.parameters import Parameter
 
-Foreign = Callable[[Any, str], int | None]
-"""Finds the device address of a foreign object (DLPack, ``__cuda_array_interface__``), or None if it is none."""
+Foreign = Callable[[Any, str], "int | np.ndarray[Any, Any] | None"]
+"""The device address of another library's array, or a numpy array that shares its memory if that is the host's; None if the
+object is no array. The string begins error messages."""
 
 
 class Bound:
@@ -44,80 +63,112 @@ def buffer_size(parameters: tuple[Parameter, ...]) -> int:
     return max((p.offset + p.size for p in parameters), default=0)
 
 
-def bind(kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...], foreign: Foreign) -> Bound:
+def bind(
+    kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...], memory: Memory, foreign: Foreign
+) -> Bound:
     """Check and pack.
 
     Args:
         kernel: for messages.
         values: one a parameter.
-        foreign: how the device reads objects that are neither numpy nor its own.
+        memory: where device arrays must be.
+        foreign: how the device reads objects that are neither numpy's nor its own.
 
     Raises:
         LaunchError: names the argument and what to pass instead.
     """
     if len(values) != len(parameters):
-        listed = ", ".join(p.label.split(" ", 1)[1] for p in parameters)
-        raise LaunchError(f"{kernel} takes {len(parameters)} argument(s), got {len(values)}: {listed or 'none'}")
+        listed = ", ".join(f"{p.name or p.index + 1} ({p.wants})" for p in parameters)
+        plural = "" if len(parameters) == 1 else "s"
+        raise LaunchError(f"{kernel} takes {len(parameters)} argument{plural}, got {len(values)}: {listed or 'none'}")
     bound = Bound(buffer_size(parameters))
     for p, value in zip(parameters, values, strict=True):
-        _one(bound, kernel, p, value, foreign)
+        _one(bound, kernel, p, value, memory, foreign)
     return bound
 
 
-def _one(bound: Bound, kernel: str, p: Parameter, value: Any, foreign: Foreign) -> None:
-    if isinstance(value, np.ndarray) and value.ndim == 0 and p.kind in ("int", "float"):
+def _one(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Memory, foreign: Foreign) -> None:
+    if isinstance(value, np.ndarray) and value.ndim == 0 and p.kind in ("int", "float", "bits"):
         value = value[()]
-    if p.kind in ("pointer", "word"):
-        _pointer(bound, kernel, p, value, foreign)
+    # 64 bits that the kernel uses as no address may still be a pointer: one that is only compared, or not used at all
+    unused = p.size == 8 and not p.signed_known and _is_array(value)
+    if p.kind in ("pointer", "word") or unused:
+        _pointer(bound, kernel, p, value, memory, foreign)
     elif p.kind == "struct":
         _struct(bound, kernel, p, value)
     else:
         _number(bound, kernel, p, value)
 
 
+def _is_array(value: Any) -> bool:
+    if isinstance(value, np.generic):  # scalars have an __array_interface__, too
+        return False
+    protocols = ("__dlpack__", "__cuda_array_interface__", "__array_interface__")
+    return isinstance(value, DeviceArray) or any(hasattr(value, name) for name in protocols)
+
+
 def _wrong(kernel: str, p: Parameter, value: Any, mend: str) -> LaunchError:
+    return LaunchError(f"{kernel}: {p.label} got {described(value)}; pass {mend}")
+
+
+def described(value: Any) -> str:
+    """What a value is, for messages: ``a Python float``, ``a numpy float64``, ``an array of int32``."""
+    if value is None:
+        return "None"
     if isinstance(value, np.generic):
-        got = f"a numpy {value.dtype}"
-    elif isinstance(value, np.ndarray):
-        got = f"an array of {value.dtype}"
-    else:
-        got = f"a Python {type(value).__name__}"
-    return LaunchError(f"{kernel}: {p.label} got {got}; pass {mend}")
+        return f"a numpy {value.dtype}"
+    if isinstance(value, (np.ndarray, DeviceArray)):
+        return f"an array of {value.dtype}"
+    if type(value).__module__ == "builtins":
+        return f"a Python {type(value).__name__}"
+    return f"a {type(value).__module__}.{type(value).__qualname__}"
 
 
-def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, foreign: Foreign) -> None:
+def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Memory, foreign: Foreign) -> None:
     if isinstance(value, DeviceArray):
+        if value.memory is not memory:
+            raise LaunchError(f"{kernel}: {p.label} got {value!r}; the kernel runs on {memory.name}, upload it there")
         bound.address(p, value.address)
         bound.keep.append(value)
     elif isinstance(value, np.ndarray):
-        if value.dtype.hasobject:
-            raise _wrong(kernel, p, value, "an array of numbers")
-        if not value.flags.c_contiguous:
-            raise LaunchError(
-                f"{kernel}: {p.label} is not C-contiguous (shape {value.shape}, strides {value.strides}); "
-                "pass np.ascontiguousarray of it"
-            )
-        bound.host.append((p, value))
+        _host_array(bound, kernel, p, value)
     elif isinstance(value, np.uint64):
         bound.address(p, int(value))
     elif p.kind == "word" and isinstance(value, np.int64):
         bound.put(p, value.tobytes())
-    elif p.kind == "word" and isinstance(value, int) and not isinstance(value, (bool, np.generic)):
-        if not -(2**63) <= value < 2**64:
-            raise LaunchError(f"{kernel}: {p.label} cannot hold {value}")
-        bound.put(p, (value & (2**64 - 1)).to_bytes(8, "little"))
     else:
-        address = (
-            None
-            if isinstance(value, (int, float, complex, str, bytes, np.generic)) or value is None
-            else foreign(value, f"{kernel}: {p.label}")
-        )
-        if address is None:
-            raise _wrong(
-                kernel, p, value, "a numpy array, a DeviceArray, an object with DLPack, or np.uint64(0) for null"
-            )
-        bound.address(p, address)
+        found = foreign(value, f"{kernel}: {p.label}") if _is_array(value) else None
+        if found is None:
+            mend = "a numpy array, a DeviceArray, an object with DLPack, or np.uint64(0) for null"
+            raise _wrong(kernel, p, value, mend if p.kind == "pointer" else f"{mend}, or np.int64 if it is a number")
         bound.keep.append(value)
+        if isinstance(found, np.ndarray):
+            _host_array(bound, kernel, p, found)
+        else:
+            bound.address(p, found)
+
+
+def _host_array(bound: Bound, kernel: str, p: Parameter, array: np.ndarray[Any, Any]) -> None:
+    if array.dtype.hasobject:
+        raise _wrong(kernel, p, array, "an array of numbers")
+    if not array.flags.c_contiguous:
+        raise LaunchError(
+            f"{kernel}: {p.label} is not C-contiguous (shape {array.shape}, strides {array.strides}); "
+            "pass np.ascontiguousarray of it"
+        )
+    start = address_of(array)
+    for _, other in bound.host:
+        first = address_of(other)
+        same = (start, array.nbytes) == (first, other.nbytes)
+        if not same and start < first + other.nbytes and first < start + array.nbytes:
+            raise LaunchError(f"{kernel}: {p.label} shares part of its memory with another argument; upload the whole")
+    bound.host.append((p, array))
+
+
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Host address of the first element."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _struct(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
@@ -136,28 +187,44 @@ def _struct(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
 
 def _number(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
     dtype = p.dtype
-    assert dtype is not None
     if isinstance(value, np.generic):
-        same = value.dtype == dtype
-        if not same and p.kind == "int" and not p.signed_known:
-            same = value.dtype.kind in "iu" and value.dtype.itemsize == dtype.itemsize
-        if not same and value.dtype.itemsize == dtype.itemsize and dtype.kind in "iu" and value.dtype.kind in "iu":
-            same = int(value) == int(value.astype(dtype))  # the other signedness, same number
-        if not same:
-            raise _wrong(kernel, p, value, f"np.{dtype.name}(...)")
+        if not _same(p, value):
+            raise _wrong(kernel, p, value, _mend(p, value))
         bound.put(p, value.tobytes())
-        return
-    if isinstance(value, bool) and dtype.kind == "b":
+    elif isinstance(value, bool):
+        if dtype is None or dtype.kind != "b":
+            raise _wrong(kernel, p, value, _mend(p, value))
         bound.put(p, bytes([value]))
-        return
-    if isinstance(value, int) and not isinstance(value, bool) and dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        high = info.max if p.signed_known else 2 * info.max + 1
-        if not info.min <= value <= high:
+    elif isinstance(value, int) and p.kind in ("int", "bits") and (dtype is None or dtype.kind in "iu"):
+        low, high = -(1 << 8 * p.size - 1), (1 << 8 * p.size) - 1
+        if dtype is not None and p.signed_known:
+            low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        if not low <= value <= high:
             raise LaunchError(f"{kernel}: {p.label} cannot hold {value}")
         bound.put(p, (value & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little"))
-        return
-    if isinstance(value, float) and dtype.kind == "f":
-        bound.put(p, dtype.type(value).tobytes())
-        return
-    raise _wrong(kernel, p, value, f"np.{dtype.name}(...)")
+    elif isinstance(value, float) and p.kind == "float":
+        with np.errstate(over="ignore"):
+            bound.put(p, np.array(value).astype(dtype).tobytes())
+    else:
+        raise _wrong(kernel, p, value, _mend(p, value))
+
+
+def _same(p: Parameter, value: np.generic) -> bool:
+    """Whether a numpy scalar means the same number where the kernel reads it."""
+    if p.dtype is None:
+        return value.dtype.itemsize == p.size and value.dtype.kind != "V"
+    if value.dtype == p.dtype:
+        return True
+    if value.dtype.itemsize != p.size or value.dtype.kind not in "iu" or p.dtype.kind not in "iu":
+        return False
+    return not p.signed_known or int(value) == int(value.astype(p.dtype))
+
+
+def _mend(p: Parameter, value: Any) -> str:
+    if p.dtype is None:
+        return f"a numpy scalar of {p.size} bytes, such as np.int{8 * p.size}(...)"
+    if p.dtype.kind == "b":
+        return "True, False or np.bool_(...)"
+    if p.dtype.kind in "iu" and isinstance(value, np.integer) and value.dtype.itemsize == p.size:
+        return f"a value that {p.dtype.name} can hold, not {value}"
+    return f"{'ml_dtypes' if p.dtype.name == 'bfloat16' else 'np'}.{p.dtype.name}(...)"

@@ -53,6 +53,7 @@ class DeviceArray:
         shape, dtype: as numpy's.
         address: of its first byte.
         name: for messages.
+        memory: the device it is on.
     """
 
     def __init__(self, memory: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> None:
@@ -61,7 +62,7 @@ class DeviceArray:
         if any(n < 0 for n in self.shape):
             raise UsageError(f"an array cannot have the shape {self.shape}")
         self.name = name
-        self._memory = memory
+        self.memory = memory
         self.address = memory.allocate(self.nbytes, name)
         self._finalizer = weakref.finalize(self, _release, memory, self.address)
         self._finalizer.atexit = False  # the process takes the memory with it, and the driver may be gone by then
@@ -84,7 +85,7 @@ class DeviceArray:
         """
         out = np.empty(self.shape, self.dtype)
         if out.nbytes:
-            self._memory.read(self.address, out)
+            self.memory.read(self.address, out)
         return out
 
     def copy_from(self, array: Any) -> None:
@@ -97,19 +98,34 @@ class DeviceArray:
         if data.nbytes != self.nbytes:
             raise UsageError(f"{data.nbytes} bytes do not fill {self!r}")
         if data.nbytes:
-            self._memory.write(self.address, data)
+            self.memory.write(self.address, data)
 
     def fill(self, value: int) -> None:
         """Set every byte to ``value`` (0 to 255)."""
         if self.nbytes:
-            self._memory.fill(self.address, self.nbytes, value)
+            self.memory.fill(self.address, self.nbytes, value)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3 of the protocol: torch, CuPy and Numba take the array without a copy. Only on a GPU."""
+        stream = getattr(self.memory, "stream_handle", None)
+        if stream is None:
+            raise AttributeError(f"an array on {self.memory.name} is not in a GPU's memory")
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "strides": None,
+            "stream": stream or 1,  # 1 is the legacy default stream; 0 is not allowed
+            "version": 3,
+        }
 
     def free(self) -> None:
         """Give the memory back now."""
         self._finalizer()
 
     def __repr__(self) -> str:
-        return f"DeviceArray({self.name or 'unnamed'}, {self.shape}, {self.dtype}, on {self._memory.name})"
+        return f"DeviceArray({self.name or 'unnamed'}, {self.shape}, {self.dtype}, on {self.memory.name})"
 
 
 def _release(memory: Memory, address: int) -> None:

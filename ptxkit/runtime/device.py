@@ -15,7 +15,7 @@ from ptxkit.runtime.kernel import Kernel, LoadedModule, PreparedLaunch
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.compiler.targets import Target
-    from ptxkit.emulator.counters import Counters
+    from ptxkit.emulator.counters import Counters, LineCounters
 
 __all__ = ["Device", "DeviceArray", "Kernel", "LoadedModule", "Measurement", "PreparedLaunch", "device", "gpu_present"]
 
@@ -27,10 +27,12 @@ class Measurement:
     Attributes:
         times_us: device time of each sample; empty where the device has no clock to trust.
         counters: exact counts of one sample; None where the device does not count.
+        lines: the same per source line, in their order.
     """
 
     times_us: tuple[float, ...] = ()
     counters: Counters | None = None
+    lines: tuple[LineCounters, ...] = ()
 
 
 class Device(Protocol):
@@ -64,8 +66,12 @@ class Device(Protocol):
             UnavailableError: not enough memory.
         """
 
-    def load(self, image: Image) -> LoadedModule:
-        """The image's kernels, ready to be launched; loading one twice gives the same module."""
+    def load(self, image: Image, source: str | None = None) -> LoadedModule:
+        """The image's kernels, ready to be launched; loading one twice gives the same module.
+
+        Args:
+            source: the text it was compiled from, for the names of parameters, where the image does not name a file.
+        """
 
     def synchronize(self) -> None:
         """Wait for everything that was launched.

@@ -11,13 +11,16 @@ import numpy as np
 
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.emulator import Counters, LineCounters, Machine
+from ptxkit.emulator.launch import SHARED_LIMIT
 from ptxkit.errors import LaunchError, UnavailableError
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import DeviceArray, contiguous
 from ptxkit.runtime.device import Measurement
+from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
 from ptxkit.runtime.parameters import parameters_of
+from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
@@ -35,7 +38,7 @@ class EmulatedDevice:
         counting: whether launches count sectors and bank conflicts too.
         completion: ``"eager"`` or ``"latest-legal"``, see :meth:`ptxkit.emulator.program.Program.launch`.
         counters: summed over the launches since :meth:`reset_counters`.
-        lines: the same per source line, of the last launch.
+        lines: the same per source line.
         write_output: receives what kernels print.
     """
 
@@ -48,9 +51,14 @@ class EmulatedDevice:
         self.counting = True
         self.completion = "eager"
         self.counters = Counters()
-        self.lines: list[LineCounters] = []
+        self._lines: dict[tuple[str, int], Counters] = {}
         self.write_output: Callable[[str], None] = _print
         self._modules: dict[str, LoadedModule] = {}
+
+    @property
+    def lines(self) -> tuple[LineCounters, ...]:
+        """What was counted, per source line, in the order of files and lines."""
+        return tuple(LineCounters(file, line, self._lines[file, line]) for file, line in sorted(self._lines))
 
     @property
     def memory_bytes(self) -> int:
@@ -90,32 +98,32 @@ class EmulatedDevice:
         """A poisoned array."""
         return DeviceArray(self, shape, dtype, name)
 
-    def foreign(self, value: Any, what: str) -> int | None:
-        """Objects in host memory are copied by whoever owns them; only numpy arrays come here by themselves.
+    def foreign(self, value: Any, what: str) -> np.ndarray[Any, Any] | None:
+        """Another library's array in host memory, as numpy's.
 
         Raises:
             LaunchError: the object is in a GPU's memory.
         """
-        if hasattr(value, "__cuda_array_interface__"):
+        array = host_array(value)
+        if array is None:
             raise LaunchError(f"{what} is in a GPU's memory; copy it to the host for the emulator")
-        if hasattr(value, "__dlpack__"):
-            raise LaunchError(f"{what} is a {type(value).__name__}; pass np.from_dlpack of it to the emulator")
-        return None
+        return array
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
-    def load(self, image: Image) -> LoadedModule:
-        """The image's kernels, from its PTX."""
+    def load(self, image: Image, source: str | None = None) -> LoadedModule:
+        """The image's kernels, from its PTX; ``source`` is the text they were compiled from, where that is no file."""
         key = image.key or image.ptx
         if key not in self._modules:
             module = parsed(image.ptx, ptx_name(image.source_name))
             program = self.machine.load(module, image.target)
+            text = source or source_text(image)
 
             def make(name: str) -> Kernel:
                 function = module.functions[name]
                 resources = image.functions.get(name, FunctionResources())
                 readable = image.readable(name)
-                return Kernel(self, name, readable, function, parameters_of(function), resources, program)
+                return Kernel(self, name, readable, function, parameters_of(function, text), resources, program)
 
             self._modules[key] = LoadedModule(image, make, tuple(module.entries))
         return self._modules[key]
@@ -125,7 +133,12 @@ class EmulatedDevice:
         if stream is not None:
             raise LaunchError(f"{kernel.readable}: the emulator has no streams; leave stream out")
         program: Program = kernel.handle
-        program.bind(kernel.name)  # unsupported forms are an error now
+        static = program.bind(kernel.name).layout.shared_bytes  # unsupported forms are an error now
+        if geometry.shared + static > SHARED_LIMIT:
+            raise LaunchError(
+                f"{kernel.readable}: {geometry.shared:,} bytes of dynamic and {static:,} of static shared memory; "
+                f"no GPU gives a CTA more than {SHARED_LIMIT:,}"
+            )
         params = bytes(bound.buffer)
 
         def fire() -> None:
@@ -142,8 +155,10 @@ class EmulatedDevice:
                 stdout=self.write_output,
             )
             if result.counters is not None:
-                self.counters = self.counters + result.counters
-                self.lines = result.lines
+                self.counters += result.counters
+                for found in result.lines:
+                    place = found.file, found.line
+                    self._lines[place] = self._lines.get(place, Counters()) + found.counters
 
         return fire
 
@@ -153,12 +168,13 @@ class EmulatedDevice:
     def reset_counters(self) -> None:
         """Start counting at 0."""
         self.counters = Counters()
+        self._lines = {}
 
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
         """Count one call; counts do not vary, so ``samples`` does not matter."""
         self.reset_counters()
         launch()
-        return Measurement(counters=self.counters)
+        return Measurement(counters=self.counters, lines=self.lines)
 
     def measure_copy(self, nbytes: int, samples: int) -> list[float]:
         """Never: the emulator has no clock that means anything.

@@ -6,16 +6,16 @@ Only cubins are loaded: the driver may be older than the NVRTC that made the PTX
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.compiler.targets import TARGETS, Target
-from ptxkit.errors import CompileError, FaultError, LaunchError, UnavailableError
+from ptxkit.errors import CompileError, FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Bound, buffer_size
 from ptxkit.runtime.buffers import DeviceArray, contiguous
@@ -23,29 +23,35 @@ from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.driver import (
     FUNCTION_MAX_DYNAMIC_SHARED,
     FUNCTION_NON_PORTABLE_CLUSTER,
+    INVALID_CONTEXT,
+    INVALID_HANDLE,
     INVALID_VALUE,
+    OUT_OF_MEMORY,
     Driver,
     launch_config,
 )
+from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
 from ptxkit.runtime.parameters import Parameter, parameters_of
+from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
+    from ptxkit.runtime.gpu_timing import Timing
 
-FLUSH_SOURCE = """
-// Reads `words` 16-byte words, so that nothing else stays in L2. Reading leaves clean lines; memset would leave dirty ones,
-// whose write-back falls into the time of the next kernel.
-extern "C" __global__ void flush_l2(const uint4* data, unsigned long long words, unsigned* never) {
-    unsigned found = 0;
-    for (unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
-        uint4 v = __ldcg(data + i);
-        found |= v.x ^ v.y ^ v.z ^ v.w;
-    }
-    if (found == 0x9e3779b9u) *never = found;
+FAULTS: dict[int, type[FaultError]] = {
+    700: MemoryFault,  # CUDA_ERROR_ILLEGAL_ADDRESS
+    702: FaultError,  # LAUNCH_TIMEOUT
+    710: TrapError,  # ASSERT
+    714: FaultError,  # HARDWARE_STACK_ERROR
+    715: TrapError,  # ILLEGAL_INSTRUCTION
+    716: MemoryFault,  # MISALIGNED_ADDRESS
+    717: MemoryFault,  # INVALID_ADDRESS_SPACE
+    718: TrapError,  # INVALID_PC
+    719: TrapError,  # LAUNCH_FAILED, which is also what trap gives
 }
-"""
-FLUSH_FACTOR = 4  # times the L2's size: two are needed, more forgive a hashed or partitioned L2
+"""What a kernel can do to its context. The context is lost with it, and every later call fails in the same way."""
+DEFAULT_SHARED = 48 << 10  # static and dynamic shared memory of a CTA that a kernel may have without asking
 PORTABLE_CLUSTER = 8
 
 
@@ -60,24 +66,26 @@ class GpuDevice:
     kind = "gpu"
 
     def __init__(self, index: int = 0) -> None:
-        from cuda.core import Device
+        from cuda.core import Device, StreamOptions
 
         devices = Device.get_all_devices() if hasattr(Device, "get_all_devices") else [Device(0)]
         if not 0 <= index < len(devices):
             raise UnavailableError(f"there is no GPU {index}; there are {len(devices)}, numbered from 0")
+        self.index = index
         self.core = Device(index)
         self.core.set_current()
         self.driver = Driver()
         self.name: str = self.core.name
         self.target: Target | None = own_target(self.core.compute_capability)
-        self.stream = self.core.create_stream()
+        self._context = ctypes.c_void_p()
+        self.driver.call("cuCtxGetCurrent", ctypes.byref(self._context))
+        # a blocking stream keeps order with the default stream, which other libraries use
+        self.stream = self.core.create_stream(options=StreamOptions(nonblocking=False))
         self.stream_handle = int(self.stream.handle)
         self.lost: str | None = None
-        self._launched = ""
+        self._recent: dict[str, None] = {}  # kernels launched since the device was last seen to be well, in order
         self._modules: dict[str, LoadedModule] = {}
-        self._buffers: dict[int, Any] = {}
-        self._flush: tuple[Any, ...] | None = None
-        self._limits: dict[str, int] = {}
+        self._shared_limits: dict[int, int] = {}  # function handle -> dynamic shared memory it may have
 
     @property
     def properties(self) -> Any:
@@ -93,6 +101,7 @@ class GpuDevice:
     @property
     def memory_bytes(self) -> int:
         """Free device memory, less a little that the driver needs."""
+        self._enter()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._check(self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)))
         return max(0, free.value - (256 << 20))
@@ -102,7 +111,7 @@ class GpuDevice:
         """Size of the L2 cache."""
         return int(self.properties.l2_cache_size)
 
-    # -- errors ------------------------------------------------------------------------------------------------------
+    # -- errors and contexts -----------------------------------------------------------------------------------------
 
     def _check(self, code: int) -> None:
         if code:
@@ -112,20 +121,28 @@ class GpuDevice:
         """Raise for a driver error. One that a kernel caused ends the context: all that follows fails with the same story."""
         self._usable()
         text = self.driver.message(int(code))
-        if self.lost is None:
-            culprit = f"{self._launched} failed" if self._launched else "a kernel failed"
-            self.lost = f"{culprit} on {self.name}: {text}"
-        raise FaultError(f"{self.lost}; run it with --device emulator, which finds the line")
+        if code == OUT_OF_MEMORY:
+            raise UnavailableError(f"{self.name} is out of memory; use smaller sizes")
+        if code not in FAULTS:
+            raise FaultError(f"{self.name}: {text}")
+        names = list(self._recent)
+        culprit = "a kernel" if not names else names[0] if len(names) == 1 else f"one of {', '.join(names[-4:])}"
+        self.lost = f"{culprit} failed on {self.name}: {text}"
+        raise FAULTS[code](f"{self.lost}; run it with --device emulator, which finds the line")
 
     def _usable(self) -> None:
         if self.lost is not None:
             raise FaultError(f"the GPU's context was lost when {self.lost}; start a new process")
 
+    def _enter(self) -> None:
+        """Make this GPU's context the calling thread's: another thread has none, another device its own."""
+        self._usable()
+        self._check(self.driver.library.cuCtxSetCurrent(self._context))
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, name: str) -> int:
         """Address of new memory; the contents are whatever was there."""
-        self._usable()
         if nbytes > self.memory_bytes:
             what = f"'{name}'" if name else "an array"
             raise UnavailableError(
@@ -133,19 +150,20 @@ class GpuDevice:
             )
         address = ctypes.c_uint64()
         code = self.driver.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(nbytes, 1)))
-        if code == 2:  # CUDA_ERROR_OUT_OF_MEMORY, although it seemed to fit: fragmented, or another process
-            raise UnavailableError(f"{self.name} is out of memory for {nbytes:,} bytes; use smaller sizes")
         self._check(code)
         return address.value
 
     def free(self, address: int) -> None:
         """Give memory back; after a fault the context's memory is gone anyway."""
         if self.lost is None:
+            # garbage is collected in any thread and at any moment, so the thread's context is put back
+            previous = ctypes.c_void_p()
+            self.driver.call("cuCtxPushCurrent_v2", self._context)
             self.driver.call("cuMemFree_v2", ctypes.c_uint64(address), wait=True)
+            self.driver.call("cuCtxPopCurrent_v2", ctypes.byref(previous))
 
     def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
-        """Copy to the device, behind what was launched before."""
-        self._usable()
+        """Copy to the device, behind what was launched before; when it returns, every stream sees it."""
         self.synchronize()
         self._check(
             self.driver.call(
@@ -156,6 +174,9 @@ class GpuDevice:
                 wait=True,
             )
         )
+        self._check(
+            self.driver.call("cuStreamSynchronize", None, wait=True)
+        )  # the driver may still be copying from its own
 
     def read(self, address: int, out: np.ndarray[Any, Any]) -> None:
         """Copy from the device, behind what was launched before."""
@@ -172,7 +193,7 @@ class GpuDevice:
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte, on the stream."""
-        self._usable()
+        self._enter()
         self._check(
             self.driver.call(
                 "cuMemsetD8Async",
@@ -194,37 +215,40 @@ class GpuDevice:
         """An uninitialised array."""
         return DeviceArray(self, shape, dtype, name)
 
-    def foreign(self, value: Any, what: str) -> int | None:
-        """Address of an object in device memory, by DLPack or ``__cuda_array_interface__``.
+    def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
+        """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; one in host memory as numpy's.
+
+        The stream waits for what the array's library has queued on its own.
 
         Raises:
-            LaunchError: it is in host memory, or not C-contiguous.
+            LaunchError: it is not C-contiguous, or its library refuses to share it.
         """
-        if not hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__dlpack__"):
-            return None
+        self._enter()
+        if (array := host_array(value)) is not None:
+            return array
         from cuda.core.utils import StridedMemoryView
 
         try:
             view = StridedMemoryView.from_any_interface(value, stream_ptr=self.stream_handle)
         except (RuntimeError, BufferError, TypeError, ValueError) as error:
             raise LaunchError(f"{what}: {error}") from None
-        if not view.is_device_accessible:
-            raise LaunchError(f"{what} is in host memory; move it to the GPU or pass a numpy array")
         if view.strides is not None and not _is_contiguous(view.shape, view.strides):
             raise LaunchError(
                 f"{what} is not C-contiguous (shape {view.shape}, strides {view.strides}); make it contiguous"
             )
+        if view.device_id != self.index:
+            raise LaunchError(f"{what} is on GPU {view.device_id}; the kernel runs on GPU {self.index}")
         return int(view.ptr)
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
-    def load(self, image: Image) -> LoadedModule:
-        """The image's kernels, from its cubin.
+    def load(self, image: Image, source: str | None = None) -> LoadedModule:
+        """The image's kernels, from its cubin; ``source`` is the text they were compiled from, where that is no file.
 
         Raises:
             CompileError: the image was not assembled, or not for this GPU.
         """
-        self._usable()
+        self._enter()
         key = image.key or str(id(image))
         if key in self._modules:
             return self._modules[key]
@@ -240,11 +264,13 @@ class GpuDevice:
                 f"{self.driver.message(code)}"
             )
         module = parse(image.ptx, image.source_name or "<ptx>")
+        text = source or source_text(image)
 
         def make(name: str) -> Kernel:
+            self._enter()
             function = ctypes.c_void_p()
             self._check(self.driver.call("cuModuleGetFunction", ctypes.byref(function), handle, name.encode()))
-            parameters = parameters_of(module.functions[name])
+            parameters = parameters_of(module.functions[name], text)
             self._compare_layout(name, function, parameters)
             resources = image.functions.get(name, FunctionResources())
             return Kernel(self, name, image.readable(name), module.functions[name], parameters, resources, function)
@@ -270,7 +296,7 @@ class GpuDevice:
 
     def prepare(self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any) -> Callable[[], None]:
         """A callable that launches once on the stream; its host cost is one driver call."""
-        self._usable()
+        self._enter()
         where = self.stream_handle if stream is None else stream_pointer(stream)
         self._allow(kernel, geometry)
         config = launch_config(
@@ -281,13 +307,13 @@ class GpuDevice:
         pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
         call = partial(self.driver.library.cuLaunchKernelEx, ctypes.byref(config), kernel.handle, pointers, None)
         keep = (buffer, pointers, config, bound.keep)
-        name = kernel.readable
+        name, recent, refused = kernel.readable, self._recent, self._refused
 
-        def fire(call: Any = call, device: GpuDevice = self, keep: Any = keep) -> None:
-            device._launched = name
+        def fire(keep: Any = keep) -> None:
+            recent[name] = None
             code = call()
             if code:
-                device._refused(name, code, geometry)
+                refused(name, code, geometry, call)
 
         return fire
 
@@ -299,19 +325,27 @@ class GpuDevice:
                 f"{kernel.readable}: {geometry.shared:,} bytes of dynamic and {static:,} of static shared memory; "
                 f"{self.name} gives a CTA {limit:,}"
             )
-        done = self._limits.get(kernel.name, 48 << 10)
-        if geometry.shared > done:
+        function = kernel.handle.value  # two modules may have kernels of one name
+        if geometry.shared > self._shared_limits.get(function, DEFAULT_SHARED - static):
             self._check(
                 self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_MAX_DYNAMIC_SHARED, geometry.shared)
             )
-            self._limits[kernel.name] = geometry.shared
+            self._shared_limits[function] = geometry.shared
         if geometry.cluster is not None and int(np.prod(geometry.cluster)) > PORTABLE_CLUSTER:
             self._check(self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_NON_PORTABLE_CLUSTER, 1))
 
-    def _refused(self, name: str, code: int, geometry: Geometry) -> None:
-        """A launch that the driver did not take. Errors of earlier kernels surface here too."""
+    def _refused(self, name: str, code: int, geometry: Geometry, call: Callable[[], int]) -> None:
+        """A launch that the driver did not take: tried again in this GPU's context, or raised as what it is."""
+        self._usable()
+        if code in (INVALID_CONTEXT, INVALID_HANDLE):
+            self._enter()
+            code = call()
+            if not code:
+                return
+        if code in FAULTS:  # an earlier kernel's
+            self._fail(code)
         sticky = self.driver.call("cuStreamQuery", ctypes.c_void_p(self.stream_handle))
-        if sticky not in (0, 600):  # 600: CUDA_ERROR_NOT_READY
+        if sticky in FAULTS:
             self._fail(sticky)
         raise LaunchError(
             f"{name}: {self.driver.message(code)} (grid {geometry.grid}, block {geometry.block}, {geometry.shared:,} bytes of "
@@ -319,113 +353,67 @@ class GpuDevice:
         )
 
     def synchronize(self) -> None:
-        """Wait for the stream.
+        """Wait for everything launched, on every stream.
 
         Raises:
             FaultError: a kernel failed; the process can use this GPU no more.
         """
-        self._usable()
-        self._check(self.driver.call("cuStreamSynchronize", ctypes.c_void_p(self.stream_handle), wait=True))
+        self._enter()
+        self._check(self.driver.call("cuCtxSynchronize", wait=True))
+        self._recent.clear()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
-    def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
-        """Microseconds of device time of each of ``samples`` calls, none of whose data is in the L2 cache.
+    @cached_property
+    def timing(self) -> Timing:
+        """How this device is measured."""
+        from ptxkit.runtime.gpu_timing import Timing
 
-        The flush before each sample also keeps the stream busy while the host queues the launches, so gaps between them are the
-        device's own.
-        """
-        flush = self._flusher()
-        pairs = []
-        for _ in range(samples):
-            flush()
-            start = self._event()
-            launch()
-            pairs.append((start, self._event()))
-        self.synchronize()
-        return Measurement(times_us=tuple(self._elapsed_us(a, b) for a, b in pairs))
+        return Timing(self)
+
+    def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
+        """See :meth:`ptxkit.runtime.gpu_timing.Timing.cold`."""
+        return Measurement(times_us=tuple(self.timing.cold(launch, samples)))
 
     def measure_copy(self, nbytes: int, samples: int) -> list[float]:
-        """Microseconds of device-to-device copies, after two that are not counted."""
-        source, destination = (
-            self.empty(nbytes, np.uint8, "copy source"),
-            self.empty(nbytes, np.uint8, "copy destination"),
-        )
-        source.fill(1)
+        """See :meth:`ptxkit.runtime.gpu_timing.Timing.copy`."""
+        return self.timing.copy(nbytes, samples)
 
-        def copy() -> None:
-            self._check(
-                self.driver.call(
-                    "cuMemcpyDtoDAsync_v2",
-                    ctypes.c_uint64(destination.address),
-                    ctypes.c_uint64(source.address),
-                    ctypes.c_size_t(nbytes),
-                    ctypes.c_void_p(self.stream_handle),
-                )
-            )
-
-        self.measure(copy, 2)
-        return list(self.measure(copy, samples).times_us)
+    def time_back_to_back(self, launch: Callable[[], None], samples: int) -> list[float]:
+        """See :meth:`ptxkit.runtime.gpu_timing.Timing.hot`."""
+        return self.timing.hot(launch, samples)
 
     def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """What ``launches`` queues on this device's stream, as a CUDA graph: a callable that runs it once."""
+        """What ``launches`` queues on this device's stream, as a CUDA graph: a callable that launches it once."""
         from cuda.bindings import driver as cu
 
+        self._enter()
+        before = dict(self._recent)
+        self._recent.clear()
         stream = cu.CUstream(self.stream_handle)
         _ok(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
         try:
             launches()
         finally:
             graph = _ok(cu.cuStreamEndCapture(stream))
+        inside = dict(self._recent)
+        self._recent.clear()
+        self._recent.update(before)
         executable = _ok(cu.cuGraphInstantiate(graph, 0))
-        handle = ctypes.c_void_p(int(executable))
-        where = ctypes.c_void_p(self.stream_handle)
+        handle, where = ctypes.c_void_p(int(executable)), ctypes.c_void_p(self.stream_handle)
         call = partial(self.driver.library.cuGraphLaunch, handle, where)
 
-        def fire(keep: Any = (graph, executable)) -> None:
+        def fire() -> None:
+            self._recent.update(inside)
             self._check(call())
 
+        def destroy() -> None:
+            if self.lost is None:
+                cu.cuGraphExecDestroy(executable)
+                cu.cuGraphDestroy(graph)
+
+        weakref.finalize(fire, destroy).atexit = False
         return fire
-
-    def time_back_to_back(self, launch: Callable[[], None], samples: int) -> list[float]:
-        """Microseconds of each call with its data wherever the call before left it: the hot figure."""
-        self._flusher()()  # keeps the stream busy while the host runs ahead
-        events = [self._event()]
-        for _ in range(samples):
-            launch()
-            events.append(self._event())
-        self.synchronize()
-        return [self._elapsed_us(a, b) for a, b in pairwise(events)]
-
-    def _event(self) -> Any:
-        from cuda.core import EventOptions
-
-        # cuda.core 1.2.0 calls it enable_timing, later ones timing_enabled; it is the first field in both
-        return self.stream.record(options=EventOptions(True))
-
-    def _elapsed_us(self, start: Any, end: Any) -> float:
-        return float(end - start) * 1e3
-
-    def _flusher(self) -> Callable[[], None]:
-        if self._flush is None:
-            from ptxkit.compiler.nvrtc import compile_source
-
-            nbytes = FLUSH_FACTOR * self.l2_bytes
-            data, never = self.empty(nbytes, np.uint8, "L2 flush"), self.empty(1, np.uint32, "never written")
-            data.fill(0)
-            image = compile_source(FLUSH_SOURCE, target=self.architecture, name="flush_l2.cu")
-            launch = self.load(image)["flush_l2"].prepare(
-                data, np.uint64(nbytes // 16), never, grid=8 * int(self.properties.multiprocessor_count), block=256
-            )
-            self._flush = (launch, data, never)
-        fire: Callable[[], None] = self._flush[0].fire
-
-        def flush() -> None:
-            launched = self._launched
-            fire()
-            self._launched = launched
-
-        return flush
 
 
 def own_target(capability: Any) -> Target:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxkit.compiler.image import base_name
 from ptxkit.errors import LaunchError, UsageError
-from ptxkit.runtime.arguments import Bound, bind
+from ptxkit.runtime.arguments import Bound, address_of, bind
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.runtime.parameters import Parameter
 
@@ -28,8 +28,18 @@ MAX_BLOCK = (1024, 1024, 64)
 class Backend(Protocol):
     """How a device launches; :class:`Kernel` does the rest."""
 
-    def foreign(self, value: Any, what: str) -> int | None:
-        """Device address of an object with DLPack or ``__cuda_array_interface__``."""
+    name: str
+
+    def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
+        """See :data:`ptxkit.runtime.arguments.Foreign`."""
+
+    def allocate(self, nbytes: int, name: str) -> int:
+        """See :class:`ptxkit.runtime.buffers.Memory`, for the other verbs too."""
+
+    def free(self, address: int) -> None: ...
+    def write(self, address: int, data: np.ndarray[Any, Any]) -> None: ...
+    def read(self, address: int, out: np.ndarray[Any, Any]) -> None: ...
+    def fill(self, address: int, nbytes: int, value: int) -> None: ...
 
     def upload(self, array: Any, name: str = "") -> DeviceArray:
         """A copy of an array on the device."""
@@ -56,7 +66,7 @@ class Geometry:
         self.grid = dim3(grid, f"{kernel}: grid")
         self.block = dim3(block, f"{kernel}: block")
         self.cluster = None if cluster is None else dim3(cluster, f"{kernel}: cluster")
-        self.shared = shared
+        self.shared = int(shared) if isinstance(shared, np.integer) else shared
         self.cooperative = cooperative
         for axis, value, limit in zip("xyz", self.grid, MAX_GRID, strict=True):
             if value > limit:
@@ -76,7 +86,7 @@ class Geometry:
             raise LaunchError(
                 f"{kernel}: {threads} threads a block; the kernel is bounded to {limit} (__launch_bounds__)"
             )
-        if isinstance(shared, bool) or not isinstance(shared, int) or shared < 0:
+        if isinstance(shared, bool) or not isinstance(shared, (int, np.integer)) or shared < 0:
             raise LaunchError(f"{kernel}: shared must be a number of bytes of at least 0, not {shared!r}")
         fixed = function.directives.get("reqnctapercluster")
         if fixed is not None and self.cluster is not None and tuple(fixed) != self.cluster:
@@ -176,7 +186,7 @@ class Kernel:
             LaunchError: names the argument and the mend. numpy arrays are refused here: upload them first.
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative)
-        bound = bind(self.readable, self.parameters, args, self.backend.foreign)
+        bound = bind(self.readable, self.parameters, args, self.backend, self.backend.foreign)
         if bound.host:
             p, _ = bound.host[0]
             raise LaunchError(
@@ -201,20 +211,20 @@ class Kernel:
             LaunchError: as :meth:`prepare`. FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative)
-        bound = bind(self.readable, self.parameters, args, self.backend.foreign)
-        copies: dict[int, DeviceArray] = {}
+        bound = bind(self.readable, self.parameters, args, self.backend, self.backend.foreign)
+        copies: dict[tuple[int, int], DeviceArray] = {}  # by host memory: two arrays may be one
         for p, array in bound.host:
-            if id(array) not in copies:
-                copies[id(array)] = self.backend.upload(array, f"argument {p.index + 1}")
-            bound.address(p, copies[id(array)].address)
+            place = address_of(array), array.nbytes
+            if place not in copies:
+                copies[place] = self.backend.upload(array, p.name or f"argument {p.index + 1}")
+            bound.address(p, copies[place].address)
         self.backend.prepare(self, bound, geometry, stream)()
         if not bound.host:
             return
         self.backend.synchronize()
         for _, array in bound.host:
-            copy = copies.pop(id(array), None)
-            if copy is not None and array.flags.writeable and array.nbytes:
-                np.copyto(array, copy.numpy())
+            if array.flags.writeable and array.nbytes:
+                self.backend.read(copies[address_of(array), array.nbytes].address, array)
 
     def __repr__(self) -> str:
         return f"Kernel({self.readable}, {len(self.parameters)} parameters)"

@@ -1,14 +1,24 @@
-"""Kernel parameters: sizes and offsets from the PTX, kinds from the mangled name and from how the code uses them."""
+"""What a kernel takes: one :class:`Parameter` for each, with offset, size and the kind of value that fits.
+
+Three sources are combined. The PTX signature gives sizes and offsets. The mangled name, where there is one and it agrees with
+the signature in number and sizes, gives C++ types. What the code does with a 64-bit value tells a pointer from a number where
+neither does. The names come from the source text, where that is known.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ptxkit.isa.model import Address, Function, Instruction, Register, Symbol, Variable
+from ptxkit.compiler.image import base_name
+from ptxkit.isa.model import Function, Variable
+from ptxkit.runtime.mangling import CppType, parameter_types
+from ptxkit.runtime.pointers import addresses
+from ptxkit.runtime.source_names import parameter_names
 
 
 @dataclass(frozen=True)
@@ -16,12 +26,14 @@ class Parameter:
     """One kernel parameter.
 
     Attributes:
-        index: position.
-        name: in the PTX; NVRTC does not keep the source's names.
-        kind: ``"pointer"``, ``"int"``, ``"float"``, ``"struct"``, or ``"word"``: 64 bits, a pointer or an integer.
-        dtype: of a number; None for pointers, structs and words.
-        signed_known: whether the signedness of an integer is certain; if not, both are accepted.
+        index: position, from 0.
+        name: in the source, or in hand-written PTX; ``""`` when it is not known.
+        kind: ``"pointer"``, ``"int"``, ``"float"``, ``"struct"`` (so many bytes), ``"bits"`` (a number of which only the width
+            is known), or ``"word"`` (64 bits that may be either a pointer or a number).
+        dtype: of an int or a float, else None.
+        signed_known: whether the signedness of an int is certain; if not, both are accepted.
         size, offset, align: bytes, in the parameter buffer.
+        cpp: the C++ type, ``""`` when it is not known.
     """
 
     index: int
@@ -32,220 +44,111 @@ class Parameter:
     offset: int
     align: int
     signed_known: bool = True
+    cpp: str = ""
 
     @property
     def label(self) -> str:
-        """For messages: ``"argument 2 (pointer)"``."""
-        text = self.kind if self.dtype is None else str(self.dtype)
-        text = {"struct": f"struct of {self.size} bytes", "word": "64 bits"}.get(self.kind, text)
-        own = "" if re.search(r"_param_\d+$", self.name) else f" '{self.name}'"
-        return f"argument {self.index + 1}{own} ({text})"
+        """For messages: ``argument 2 'x' (pointer)``."""
+        return f"argument {self.index + 1}{f' {self.name!r}' if self.name else ''} ({self.wants})"
+
+    @property
+    def wants(self) -> str:
+        """For messages: ``pointer``, ``float32``, ``struct of 12 bytes``."""
+        if self.kind == "struct":
+            return f"{self.cpp or 'struct'} of {self.size} bytes"
+        if self.kind in ("word", "bits"):
+            return f"{8 * self.size} bits"
+        return self.kind if self.dtype is None else self.dtype.name
 
 
-_BUILTIN = {
-    "b": "?",
-    "c": "i1",
-    "a": "i1",
-    "h": "u1",
-    "s": "i2",
-    "t": "u2",
-    "i": "i4",
-    "j": "u4",
-    "l": "i8",
-    "m": "u8",
-    "x": "i8",
-    "y": "u8",
-    "f": "f4",
-    "d": "f8",
-}  # Itanium C++ ABI, "builtin types"; char is signed in CUDA
+def parameters_of(function: Function, source: str | None = None) -> tuple[Parameter, ...]:
+    """The parameters of a kernel.
 
-
-class _Mangled:
-    """Reads parameter types off an Itanium-mangled function name, as far as kinds go."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-
-    def kinds(self) -> list[str] | None:
-        """One of "P", a dtype string, or "?" a parameter; None when the name is not understood."""
-        try:
-            template = self._name()
-            if template:
-                self._type()  # template functions carry their return type
-            out = []
-            while self.at < len(self.text):
-                if self.text[self.at] == ".":
-                    break
-                out.append(self._type())
-            return [] if out == ["void"] else out
-        except (IndexError, ValueError):
-            return None
-
-    def _name(self) -> bool:
-        if not self.text.startswith("_Z"):
-            raise ValueError
-        self.at = 2
-        nested = self._take("N")
-        if nested:
-            while self._take("V") or self._take("K"):
-                pass
-        template = False
-        while True:
-            self._take("L")
-            number = re.compile(r"\d+").match(self.text, self.at)
-            if number:
-                self.at = number.end() + int(number[0])
-                template = False
-            elif self.text[self.at] == "I":
-                self._template_arguments()
-                template = True
-            elif self.text[self.at] == "S":
-                self._substitution()
-            elif nested and self._take("E"):
-                return template
-            else:
-                raise ValueError
-            if not nested and (self.at >= len(self.text) or self.text[self.at] != "I"):
-                return template
-
-    def _take(self, c: str) -> bool:
-        if self.text.startswith(c, self.at):
-            self.at += len(c)
-            return True
-        return False
-
-    def _template_arguments(self) -> None:
-        if not self._take("I") and not self._take("J"):
-            raise ValueError
-        while not self._take("E"):
-            if self.text[self.at] in "IJ":
-                self._template_arguments()
-            elif self._take("L"):
-                self._type()
-                self.at = self.text.index("E", self.at) + 1
-            elif self._take("X"):
-                raise ValueError  # an expression
-            else:
-                self._type()
-
-    def _substitution(self) -> None:
-        m = re.compile(r"S[0-9A-Z]*_|S[tabsiod]").match(self.text, self.at)
-        if not m:
-            raise ValueError
-        self.at = m.end()
-
-    def _type(self) -> str:
-        c = self.text[self.at]
-        if c in "PRO":
-            self.at += 1
-            self._type()
-            return "P"
-        if c in "KVr":
-            self.at += 1
-            return self._type()
-        if c == "v":
-            self.at += 1
-            return "void"
-        if c in _BUILTIN:
-            self.at += 1
-            return _BUILTIN[c]
-        if c in "ST":
-            if c == "T":
-                m = re.compile(r"T\d*_").match(self.text, self.at)
-                if not m:
-                    raise ValueError
-                self.at = m.end()
-            else:
-                self._substitution()
-            if self.at < len(self.text) and self.text[self.at] == "I":
-                self._template_arguments()
-            return "?"
-        if c.isdigit():
-            number = re.compile(r"\d+").match(self.text, self.at)
-            assert number
-            self.at = number.end() + int(number[0])
-            if self.at < len(self.text) and self.text[self.at] == "I":
-                self._template_arguments()
-            return "struct"
-        if c == "N":
-            depth_start = self.at
-            self.at += 1
-            while not self._take("E"):
-                if self.text[self.at].isdigit():
-                    number = re.compile(r"\d+").match(self.text, self.at)
-                    assert number
-                    self.at = number.end() + int(number[0])
-                elif self.text[self.at] == "I":
-                    self._template_arguments()
-                elif self.text[self.at] == "S":
-                    self._substitution()
-                else:
-                    raise ValueError(depth_start)
-            return "struct"
-        raise ValueError(c)
-
-
-def mangled_kinds(name: str) -> list[str] | None:
-    """Kinds of a kernel's parameters by its mangled name; None for extern "C" names and for what is not understood."""
-    return _Mangled(name).kinds() if name.startswith("_Z") else None
-
-
-def _used_as_address(function: Function) -> set[str]:
-    """Parameters whose loaded value is converted to an address, or dereferenced: proof that they are pointers."""
-    holds: dict[Register, str] = {}
-    proven: set[str] = set()
-    for i in function.instructions:
-        if (
-            i.opcode.startswith("ld.param")
-            and isinstance(i.operands[0], Register)
-            and isinstance(i.operands[1], Address)
-        ):
-            base = i.operands[1].base
-            if isinstance(base, Symbol):
-                holds[i.operands[0]] = base.name
-        for register in _addresses(i):
-            if register in holds:
-                proven.add(holds[register])
-    return proven
-
-
-def _addresses(i: Instruction) -> list[Register]:
-    found = [o.base for o in i.operands if isinstance(o, Address) and isinstance(o.base, Register)]
-    if i.name == "cvta" and isinstance(i.operands[1], Register):
-        found.append(i.operands[1])
-    return found
-
-
-def parameters_of(function: Function) -> tuple[Parameter, ...]:
-    """The parameters of a kernel, from its PTX."""
-    kinds = mangled_kinds(function.name)
-    if kinds is None or len(kinds) != len(function.params):
-        kinds = ["?"] * len(function.params)
-    proven = _used_as_address(function)
+    Args:
+        function: the entry, from its PTX.
+        source: the text it was compiled from, for the names.
+    """
+    reader = _Reader(function)
+    names = _names(function, source)
     out, at = [], 0
-    for index, (v, told) in enumerate(zip(function.params, kinds, strict=True)):
-        align = max(v.align, 1)
+    for index, variable in enumerate(function.params):
+        align = max(variable.align, 1)
         at = -(-at // align) * align
-        kind, dtype, known = _kind(v, told, v.name in proven)
-        out.append(Parameter(index, v.name, kind, dtype, v.bytes, at, align, known))
-        at += v.bytes
+        kind, dtype, known, cpp = reader.kind(index)
+        out.append(Parameter(index, names[index], kind, dtype, variable.bytes, at, align, known, cpp))
+        at += variable.bytes
     return tuple(out)
 
 
-def _kind(v: Variable, told: str, proven: bool) -> tuple[str, np.dtype[Any] | None, bool]:
-    if v.shape:
-        return "struct", None, True
-    if v.ptr is not None or told == "P" or (proven and v.bytes == 8):
-        return "pointer", None, True
-    if told not in ("?", "struct", "void", "P"):
-        dtype = np.dtype(told)
-        if dtype.itemsize == v.bytes or told == "?":
-            return ("float" if dtype.kind == "f" else "int"), dtype, True
-    if v.type.kind == "f":
-        return "float", v.type.dtype, True
-    if v.bytes == 8:
-        return ("word", None, True) if v.type.kind != "s" else ("int", np.dtype("i8"), True)
-    if v.type.kind == "s":
-        return "int", v.type.dtype, True
-    return "int", np.dtype(f"i{v.bytes}"), False
+Kind = tuple[str, "np.dtype[Any] | None", bool, str]
+
+
+class _Reader:
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        types = parameter_types(function.name) or ()
+        agree = len(types) == len(function.params) and all(map(_fits, function.params, types))
+        self.types = types if agree else None
+
+    @cached_property
+    def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Looked for only where a name and a signature leave it open."""
+        return addresses(self.function)
+
+    def kind(self, index: int) -> Kind:
+        """(kind, dtype, whether the signedness is known, C++ type)."""
+        variable = self.function.params[index]
+        told = self.types[index] if self.types else CppType("class")
+        if told.kind == "pointer":
+            return "pointer", None, True, told.text
+        if told.kind == "number":
+            dtype = numpy_dtype(told.dtype)
+            return ("float" if dtype.kind not in "iub" else "int"), dtype, True, told.text
+        return (*self.from_ptx(variable), told.text)
+
+    def from_ptx(self, v: Variable) -> tuple[str, np.dtype[Any] | None, bool]:
+        """By the signature alone; an enumeration, too, is a number of its width."""
+        if v.shape or v.vector > 1 or v.bytes > 8:
+            return "struct", None, True
+        if v.ptr is not None:
+            return "pointer", None, True
+        if v.type.kind in ("f", "s"):
+            return ("float" if v.type.kind == "f" else "int"), v.type.dtype, True
+        if v.bytes == 8:
+            sure, unsure = self.addresses
+            if v.name in sure:
+                return "pointer", None, True
+            if v.name in unsure:
+                return "word", None, True
+        if v.type.kind == "b":
+            return "bits", None, False
+        # compilers write .u32 for int, too
+        return "int", np.dtype(f"i{v.bytes}"), False
+
+
+def _fits(variable: Variable, told: CppType) -> bool:
+    """Whether a C++ type can be what the signature shows."""
+    if told.kind == "class":
+        return True
+    if told.kind not in ("pointer", "number"):
+        return False
+    return variable.bytes == (8 if told.kind == "pointer" else numpy_dtype(told.dtype).itemsize)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """A dtype by name, bfloat16 included."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        name = ml_dtypes.bfloat16
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
+
+
+def _names(function: Function, source: str | None) -> tuple[str, ...]:
+    written = tuple(v.name for v in function.params)
+    generated = re.compile(rf"{re.escape(function.name)}_param_\d+")
+    if not all(generated.fullmatch(name) for name in written):
+        return written
+    found = parameter_names(base_name(function.name), len(written), source) if source else None
+    return found or ("",) * len(written)

@@ -1,0 +1,66 @@
+"""Which 64-bit kernel parameters are addresses, as far as the PTX shows it."""
+
+from __future__ import annotations
+
+from ptxkit.isa.model import Address, Function, Instruction, Operand, Register, Symbol
+
+_KEEPS = {
+    "mov": (1,),
+    "cvta": (1,),
+    "add": (1, 2),
+    "sub": (1,),
+    "mad": (3,),
+    "selp": (1, 2),
+    "min": (1, 2),
+    "max": (1, 2),
+}
+"""Instruction -> operands that its result is, perhaps with an offset. A product is no address."""
+
+
+def addresses(function: Function) -> tuple[frozenset[str], frozenset[str]]:
+    """(parameters that are addresses, parameters that may be), by name.
+
+    One is an address when an access, or ``cvta.to``, takes its address from it and no other parameter, offsets apart. One may
+    be an address when another parameter is added there, or when it is handed to a function.
+    """
+    names = {p.name for p in function.params}
+    sources: dict[str, set[str]] = {}  # register -> parameters in it
+    keeping = [i for i in function.instructions if i.name in _KEEPS or i.opcode.startswith("ld.param")]
+    changed = True
+    while changed:  # a loop may carry an address backwards
+        changed = False
+        for instruction in keeping:
+            target = instruction.operands[0] if instruction.operands else None
+            if isinstance(target, Register):
+                known = sources.setdefault(target.name, set())
+                found = _kept(instruction, names, sources) - known
+                changed = changed or bool(found)
+                known |= found
+    sure: set[str] = set()
+    unsure: set[str] = set()
+    for instruction in function.instructions:
+        for used in _used_as_address(instruction):
+            found = _in(used, sources)
+            (sure if len(found) == 1 else unsure).update(found)
+        if instruction.opcode.startswith("st.param"):
+            unsure |= _in(instruction.operands[1], sources)
+    return frozenset(sure), frozenset(unsure - sure)
+
+
+def _kept(instruction: Instruction, names: set[str], sources: dict[str, set[str]]) -> set[str]:
+    if instruction.name == "ld":
+        read = instruction.operands[1]
+        symbol = read.base if isinstance(read, Address) else None
+        return {symbol.name} & names if isinstance(symbol, Symbol) else set()
+    operands = [instruction.operands[k] for k in _KEEPS[instruction.name] if k < len(instruction.operands)]
+    return set().union(*(_in(o, sources) for o in operands))
+
+
+def _used_as_address(instruction: Instruction) -> list[Operand | None]:
+    if instruction.opcode.startswith("cvta.to"):
+        return [instruction.operands[1]]
+    return [o.base for o in instruction.operands if isinstance(o, Address)]
+
+
+def _in(operand: Operand | None, sources: dict[str, set[str]]) -> set[str]:
+    return sources.get(operand.name, set()) if isinstance(operand, Register) else set()

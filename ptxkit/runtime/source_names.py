@@ -1,0 +1,59 @@
+"""Names of a kernel's parameters, from the source it was compiled from: PTX and cubin have only numbers for them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ptxkit.compiler.image import Image
+
+_NAME = re.compile(r"[\w>*&\]]\s*[\s*&>]\s*(\w+)\s*(?:\[[^\]]*\]\s*)*$")  # behind a type; "int" alone is none
+
+
+def parameter_names(kernel: str, count: int, source: str) -> tuple[str, ...] | None:
+    """Names of the ``count`` parameters where the source text defines ``kernel`` (its plain name).
+
+    ``""`` for a parameter without a name; None when the text has no such definition, or not with so many parameters.
+    """
+    bare = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    for match in re.finditer(rf"\b{re.escape(kernel)}\s*\(", bare):
+        inside, behind = _parenthesised(bare, match.end())
+        if not behind.lstrip().startswith("{"):
+            continue  # a call, or only a declaration
+        parts = _at_commas(inside)
+        if len(parts) == count:
+            names = [_NAME.search(part.split("=")[0].rstrip()) for part in parts]
+            return tuple(name[1] if name else "" for name in names)
+    return None
+
+
+def _parenthesised(text: str, start: int) -> tuple[str, str]:
+    """(what stands inside the parenthesis that opens before ``start``, the beginning of what stands behind it)."""
+    depth = 1
+    for at in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[start:at], text[at + 1 : at + 200]
+    return "", ""
+
+
+def _at_commas(text: str) -> list[str]:
+    """The parts between commas that stand outside brackets of any kind."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += {"(": 1, "<": 1, "[": 1, "{": 1, ")": -1, ">": -1, "]": -1, "}": -1}.get(c, 0)
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part for part in parts if part.strip() not in ("", "void")]
+
+
+def source_text(image: Image) -> str | None:
+    """The text of the file that an image was compiled from; None when that is not a file, or not there any more."""
+    try:
+        return Path(image.sources[0]).read_text(encoding="utf-8") if image.sources else None
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,213 @@
+"""How driver errors are told, with a scripted driver in place of a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.bindings.driver")
+from cuda.bindings import driver as bindings
+
+from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
+from ptxkit.isa.parser import parse
+from ptxkit.runtime import driver
+from ptxkit.runtime.arguments import bind
+from ptxkit.runtime.gpu import GpuDevice, own_target, stream_pointer
+from ptxkit.runtime.kernel import Geometry
+
+FUNCTION = parse(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n").functions["k"]
+KERNEL = SimpleNamespace(
+    name="k", readable="k", handle=ctypes.c_void_p(77), parameters=(), resources=SimpleNamespace(shared_bytes=0)
+)
+
+
+class ScriptedDriver:
+    """Answers with the next code of ``script[function]``, or success."""
+
+    def __init__(self):
+        self.script = {}
+        self.calls = []
+        self.library = self
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.call(name, *arguments)
+
+    def call(self, name, *arguments, wait=False):
+        self.calls.append(name)
+        if name == "cuMemGetInfo_v2":
+            arguments[0]._obj.value = 1 << 30
+        codes = self.script.get(name)
+        return codes.pop(0) if codes else 0
+
+    def message(self, code):
+        return f"CUDA_ERROR_{code}"
+
+
+@pytest.fixture
+def gpu():
+    device = object.__new__(GpuDevice)
+    device.name, device.index, device.lost, device.driver = "NVIDIA Test", 0, None, ScriptedDriver()
+    device._context, device.stream_handle = ctypes.c_void_p(1), 2
+    device._recent, device._modules, device._shared_limits = {}, {}, {}
+    device.core = SimpleNamespace(properties=SimpleNamespace(max_shared_memory_per_block_optin=232_448))
+    return device
+
+
+def prepared(gpu, name="k", **options):
+    kernel = SimpleNamespace(**{**vars(KERNEL), "readable": name})
+    geometry = Geometry(name, FUNCTION, 1, 32, options.get("shared", 0), options.get("cluster"), False)
+    return gpu.prepare(kernel, bind(name, (), (), gpu, gpu.foreign), geometry, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(700, MemoryFault), (716, MemoryFault), (719, TrapError), (710, TrapError), (702, FaultError)]
+)
+def test_a_fault_names_the_kernel_and_the_way_to_find_the_line(gpu, code, kind):
+    prepared(gpu)()
+    gpu.driver.script["cuCtxSynchronize"] = [code]
+    with pytest.raises(kind) as caught:
+        gpu.synchronize()
+    assert str(caught.value) == (
+        f"k failed on NVIDIA Test: CUDA_ERROR_{code}; run it with --device emulator, which finds the line"
+    )
+
+
+def test_after_a_fault_everything_says_that_the_context_is_lost(gpu):
+    launch = prepared(gpu)
+    launch()
+    gpu.driver.script["cuCtxSynchronize"] = [700]
+    with pytest.raises(FaultError):
+        gpu.synchronize()
+    gpu.driver.script["cuLaunchKernelEx"] = [700]
+    uses = [
+        launch, gpu.synchronize, lambda: prepared(gpu), lambda: gpu.empty(4, np.float32), lambda: gpu.upload(np.zeros(4)),
+        lambda: gpu.memory_bytes, lambda: gpu.fill(0, 1, 0), lambda: gpu.load(None),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(FaultError, match="context was lost when k failed on NVIDIA Test.*; start a new process"):
+            use()
+
+
+def test_arrays_are_let_go_of_quietly_after_a_fault(gpu):
+    array = gpu.empty(4, np.float32)
+    gpu.lost = "k failed"
+    gpu.driver.calls.clear()
+    array.free()
+    assert gpu.driver.calls == []
+
+
+def test_of_several_kernels_none_is_blamed_alone(gpu):
+    for name in ("a", "b", "b"):
+        prepared(gpu, name)()
+    gpu.driver.script["cuCtxSynchronize"] = [700]
+    with pytest.raises(FaultError, match="^one of a, b failed"):
+        gpu.synchronize()
+
+
+def test_kernels_that_ended_well_are_not_blamed(gpu):
+    prepared(gpu, "well")()
+    gpu.synchronize()
+    prepared(gpu, "ill")()
+    gpu.driver.script["cuCtxSynchronize"] = [719]
+    with pytest.raises(FaultError, match="^ill failed"):
+        gpu.synchronize()
+
+
+def test_an_earlier_kernels_fault_at_a_launch_is_a_fault(gpu):
+    prepared(gpu, "ill")()
+    gpu.driver.script["cuLaunchKernelEx"] = [700]
+    with pytest.raises(MemoryFault, match="^one of ill, next failed"):
+        prepared(gpu, "next")()
+
+
+def test_a_launch_that_the_driver_refuses_loses_nothing(gpu):
+    gpu.driver.script["cuLaunchKernelEx"] = [701]
+    with pytest.raises(LaunchError, match=r"k: CUDA_ERROR_701 \(grid \(1, 1, 1\), block \(32, 1, 1\)"):
+        prepared(gpu)()
+    assert gpu.lost is None
+    prepared(gpu)()
+
+
+@pytest.mark.parametrize("code", [driver.INVALID_CONTEXT, driver.INVALID_HANDLE])
+def test_another_threads_first_launch_enters_the_context(gpu, code):
+    launch = prepared(gpu)
+    gpu.driver.script["cuLaunchKernelEx"] = [code]
+    gpu.driver.calls.clear()
+    launch()
+    assert gpu.driver.calls == ["cuLaunchKernelEx", "cuCtxSetCurrent", "cuLaunchKernelEx"]
+
+
+def test_other_driver_errors_are_told_as_they_are_and_lose_nothing(gpu):
+    gpu.driver.script["cuMemcpyHtoD_v2"] = [1]
+    with pytest.raises(FaultError, match="^NVIDIA Test: CUDA_ERROR_1$"):
+        gpu.upload(np.zeros(4))
+    gpu.driver.script["cuMemAlloc_v2"] = [driver.OUT_OF_MEMORY]
+    with pytest.raises(UnavailableError, match="out of memory; use smaller sizes"):
+        gpu.empty(4, np.float32)
+    assert gpu.lost is None
+
+
+def test_memory_that_is_not_there_is_not_asked_for(gpu):
+    with pytest.raises(UnavailableError, match="'x' of 8,000,000,000 bytes does not fit: NVIDIA Test has"):
+        gpu.empty(1_000_000_000, np.float64, "x")
+    assert "cuMemAlloc_v2" not in gpu.driver.calls
+
+
+def test_shared_memory_beyond_the_default_is_asked_for_once_and_counts_the_static(gpu):
+    KERNEL.resources.shared_bytes = 0
+    prepared(gpu, shared=48 << 10)
+    assert "cuFuncSetAttribute" not in gpu.driver.calls
+    for _ in range(2):
+        prepared(gpu, shared=100_000)
+    assert gpu.driver.calls.count("cuFuncSetAttribute") == 1
+    KERNEL.resources.shared_bytes = 20_000
+    gpu._shared_limits.clear()
+    prepared(gpu, shared=40_000)
+    assert gpu.driver.calls.count("cuFuncSetAttribute") == 2
+    KERNEL.resources.shared_bytes = 0
+    with pytest.raises(LaunchError, match="k: 300,000 bytes of dynamic .* NVIDIA Test gives a CTA 232,448"):
+        prepared(gpu, shared=300_000)
+
+
+def test_targets_of_gpus():
+    assert own_target((9, 0)).name == "sm_90a"
+    assert own_target((8, 6)).name == "sm_86"
+    with pytest.raises(UnavailableError, match="does not know sm_990 yet"):
+        own_target((99, 0))
+
+
+def test_streams():
+    method, tuple_ = SimpleNamespace(__cuda_stream__=lambda: (0, 5)), SimpleNamespace(__cuda_stream__=(0, 6))
+    assert [stream_pointer(s) for s in (4, method, tuple_, SimpleNamespace(cuda_stream=7))] == [4, 5, 6, 7]
+    for wrong in (None, True, "0", 1.0):
+        with pytest.raises(LaunchError, match="__cuda_stream__"):
+            stream_pointer(wrong)
+
+
+def test_the_launch_structures_are_the_drivers():
+    """Byte for byte what cuda.bindings, made from the header itself, lays out."""
+    config = driver.launch_config((1, 2, 3), (4, 5, 6), 7, 8, (2, 1, 1), cooperative=True)
+    cluster, cooperative = bindings.CUlaunchAttribute(), bindings.CUlaunchAttribute()
+    cluster.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    value = bindings.CUlaunchAttributeValue()
+    value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = 2, 1, 1
+    cluster.value = value
+    cooperative.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    value = bindings.CUlaunchAttributeValue()
+    value.cooperative = 1
+    cooperative.value = value
+    for ours, theirs in zip(config.attributes[:2], (cluster, cooperative)):
+        size = ctypes.sizeof(driver.LaunchAttribute)
+        assert bytes(ours)[:4] == ctypes.string_at(theirs.getPtr(), size)[:4]
+        assert bytes(ours)[8:20] == ctypes.string_at(theirs.getPtr(), size)[8:20]
+    whole = bindings.CUlaunchConfig()
+    whole.gridDimX, whole.gridDimY, whole.gridDimZ = 1, 2, 3
+    whole.blockDimX, whole.blockDimY, whole.blockDimZ = 4, 5, 6
+    whole.sharedMemBytes, whole.hStream, whole.numAttrs = 7, bindings.CUstream(8), 2
+    ours, theirs = bytes(config), ctypes.string_at(whole.getPtr(), ctypes.sizeof(config))
+    pointer = slice(driver.LaunchConfig.attributes.offset, driver.LaunchConfig.count.offset)
+    assert ours[: pointer.start] == theirs[: pointer.start]
+    assert ours[pointer.stop : pointer.stop + 4] == theirs[pointer.stop : pointer.stop + 4]

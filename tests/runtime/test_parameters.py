@@ -1,0 +1,143 @@
+"""What a kernel takes, from PTX, names, use and source text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxkit.compiler.nvrtc import compile_source
+from ptxkit.isa.parser import parse
+from ptxkit.runtime.parameters import parameters_of
+from ptxkit.runtime.source_names import parameter_names
+
+PTX = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k({params})
+{{
+    .reg .pred %p; .reg .b32 %r<9>; .reg .b64 %d<9>; .reg .f32 %f<9>;
+    {body}
+    ret;
+}}
+"""
+
+
+def of(params, body=""):
+    return parameters_of(parse(PTX.format(params=params, body=body)).functions["k"])
+
+
+def compiled(source, kernel):
+    function = next(f for n, f in parse(compile_source(source, target="sm_90a").ptx).entries.items() if kernel in n)
+    return parameters_of(function, source)
+
+
+def test_offsets_and_sizes_follow_the_alignment():
+    found = of(".param .u8 a, .param .f64 b, .param .align 4 .b8 c[6], .param .u16 d, .param .align 64 .b8 e[128]")
+    assert [(p.offset, p.size) for p in found] == [(0, 1), (8, 8), (16, 6), (22, 2), (64, 128)]
+    assert [p.kind for p in found] == ["int", "float", "struct", "int", "struct"]
+    assert [p.name for p in found] == list("abcde")
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind", "dtype", "known"),
+    [
+        (".u32", "int", "i4", False),
+        (".s32", "int", "i4", True),
+        (".b32", "bits", None, False),
+        (".b16", "bits", None, False),
+        (".f32", "float", "f4", True),
+        (".f64", "float", "f8", True),
+        (".s64", "int", "i8", True),
+        (".u64", "int", "i8", False),
+        (".u64 .ptr .global .align 16", "pointer", None, True),
+        (".b64 .ptr", "pointer", None, True),
+    ],
+)
+def test_kinds_by_the_signature_alone(declared, kind, dtype, known):
+    (p,) = of(f".param {declared} a")
+    assert (p.kind, p.dtype, p.signed_known) == (kind, None if dtype is None else np.dtype(dtype), known)
+
+
+X = "ld.param.u64 %d1, [x];"
+N = "ld.param.u64 %d2, [n];"
+
+
+@pytest.mark.parametrize(
+    ("body", "x", "n"),
+    [
+        (f"{X} cvta.to.global.u64 %d3, %d1;", "pointer", "int"),
+        (f"{X} ld.f32 %f1, [%d1+4];", "pointer", "int"),
+        (f"{X} mul.wide.u32 %d4, %r1, 4; add.s64 %d3, %d1, %d4; st.global.f32 [%d3], %f1;", "pointer", "int"),
+        (f"{X} mad.wide.u32 %d3, %r1, 4, %d1; red.global.add.f32 [%d3], %f1;", "pointer", "int"),
+        (f"{X} mov.b64 %d3, %d1; L: ld.global.f32 %f1, [%d4]; add.s64 %d4, %d3, 4; @%p bra L;", "pointer", "int"),
+        (f"{X} {N} add.s64 %d3, %d1, %d2; ld.global.f32 %f1, [%d3];", "word", "word"),
+        (f"{X} {N} shl.b64 %d4, %d2, 2; add.s64 %d3, %d1, %d4; ld.global.f32 %f1, [%d3];", "pointer", "int"),
+        (f"{X} {N} setp.gt.u64 %p, %d1, %d2;", "int", "int"),
+        (f"{X} {N} add.s64 %d3, %d1, %d2; ld.global.f32 %f1, [%d3]; ld.global.f32 %f1, [%d1];", "pointer", "word"),
+        ("ld.param.u64 %d1, [x+0]; cp.async.cg.shared.global [%r1], [%d1], 16;", "pointer", "int"),
+    ],
+)
+def test_what_the_code_uses_as_an_address_is_a_pointer(body, x, n):
+    found = of(".param .u64 x, .param .u64 n", body)
+    assert [p.kind for p in found] == [x, n]
+
+
+def test_an_address_handed_to_a_function_may_be_one():
+    callee = ".func g(.param .b64 a) { .reg .b64 %q; ld.param.b64 %q, [a]; st.global.u32 [%q], 1; ret; }\n"
+    body = "ld.param.u64 %d1, [x]; { .param .b64 a; st.param.b64 [a], %d1; call.uni g, (a); }"
+    text = PTX.format(params=".param .u64 x", body=body).replace(".visible", callee + ".visible")
+    (p,) = parameters_of(parse(text).functions["k"])
+    assert p.kind == "word"
+
+
+def test_c_plus_plus_names_tell_types_and_the_source_tells_names():
+    source = """
+    #include <cuda_bf16.h>
+    #include <cuda_fp16.h>
+    struct Pair { float a; int b; };
+    enum Mode { ON, OFF };
+    // __global__ void k(int wrong) {
+    __global__ void k(const float* __restrict__ x, float *y, int n, unsigned m, long long big,
+                      bool flag, __half h, __nv_bfloat16 b, Pair pair /* a comma, here */, Mode mode, double (&rows)[4]) {
+        y[0] = x[0] + n + m + big + flag + float(h) + float(b) + pair.a + mode + rows[1];
+    }
+    """
+    found = compiled(source, "k")
+    assert [p.name for p in found] == [*"x y n m big flag h b pair mode".split(), ""]  # rows: too odd
+    assert [p.kind for p in found] == "pointer pointer int int int int float float struct int pointer".split()
+    assert [str(p.dtype) for p in found[2:8]] == "int32 uint32 int64 bool float16 bfloat16".split()
+    assert found[0].label == "argument 1 'x' (pointer)"
+    assert found[8].label == "argument 9 'pair' (Pair of 8 bytes)"
+    assert all(p.signed_known for p in found[:9])
+
+
+def test_extern_c_leaves_the_code_to_tell():
+    source = 'extern "C" __global__ void k(float* y, long long n, int* unused, float a) { if (threadIdx.x < n) y[0] = a; }'
+    assert [(p.name, p.kind, p.signed_known) for p in compiled(source, "k")] == [
+        ("y", "pointer", True), ("n", "int", False), ("unused", "int", False), ("a", "float", True),
+    ]  # fmt: skip
+
+
+def test_a_name_that_does_not_fit_the_signature_is_not_believed():
+    text = PTX.format(params=".param .u64 a, .param .f32 b", body="").replace("entry k", "entry _Z1kii")
+    assert [p.kind for p in parameters_of(parse(text).functions["_Z1kii"])] == ["int", "float"]
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("void k(int a, float* b) { }", ("a", "b")),
+        ("void k(int a, float* b);  void g() { k(1, 2); }", None),
+        ("void k(int a, float* b); __global__ void k(int n, float* y) {}", ("n", "y")),
+        ("void k(int a) {}", None),
+        ("void k(Box<int, 3> a, int v[4]) {}", ("a", "v")),
+        ("void k(void (*f)(int, int), int b = g(1, 2)) {}", ("", "b")),
+        ("void k(int, const float&) {}", ("", "")),
+        ("void\nk(\n  int a,  // first\n  T *__restrict__ b)\n{", ("a", "b")),
+        ("void kk(int a, int b) {}", None),
+        ("k(", None),
+    ],
+)
+def test_names_in_a_source_text(source, names):
+    assert parameter_names("k", 2, source) == names
