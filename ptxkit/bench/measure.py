@@ -1,4 +1,4 @@
-"""How ``ptxkit run`` measures: cold samples until the rule is content, or exact counts where there is no clock.
+"""How ``ptxkit run`` measures time: cold samples until the rule is content.
 
 A sample is one pass over all of a variant's launches with nothing of its data in the L2 cache, between two events on the
 stream. Cold, because a kernel that runs inside a larger program rarely finds its input in the cache, and because a warm
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ptxkit.emulator.counters import Counters
     from ptxkit.kernels.execute import Prepared
     from ptxkit.runtime.device import Device
 
@@ -30,30 +28,16 @@ class StoppingRule(Protocol):
         """How many samples to take before asking again, ``taken`` of them being there."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What measuring gave.
-
-    Attributes:
-        times_us: device time of each cold sample; empty where the device has no clock to trust.
-        counters: exact counts of one pass; None where the device does not count.
-    """
-
-    times_us: tuple[float, ...] = ()
-    counters: Counters | None = None
-
-
-def measure(device: Device, prepared: Prepared, rule: StoppingRule) -> Measured:
-    """Measure a prepared variant until ``rule`` has enough; one pass where passes are counted instead of timed.
+def cold_times_us(device: Device, prepared: Prepared, rule: StoppingRule) -> list[float]:
+    """Device times of a prepared variant, until ``rule`` has enough; empty where the device has no clock to trust.
 
     Raises:
         FaultError: a kernel failed.
     """
-    first = device.measure(prepared.launch, samples=WARM_UP)
-    if first.counters is not None:
-        return Measured(counters=first.counters)
     times: list[float] = []
+    if not device.measure(prepared.launch, samples=WARM_UP).times_us:
+        return times
     start = time.perf_counter()
     while not rule.enough(times, time.perf_counter() - start):
         times += device.measure(prepared.launch, samples=rule.batch(len(times))).times_us
-    return Measured(times_us=tuple(times))
+    return times

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.measure import Measured, measure
+from ptxkit.bench.measure import cold_times_us
 from ptxkit.bench.roofs import copy_bandwidth_gbs
 from ptxkit.bench.run_report import BASELINE, SCHEMA_PLAN, RunReport, VariantReport
 from ptxkit.bench.statistics import FixedSamples, TimeBudget, summarize
@@ -145,11 +145,10 @@ class Runner:
             result = execute.run(case, variant, self.target, self._tile_of(variant), explicit=self.explicit)
             if result.skipped is not None or result.prepared is None or result.verdict is None:
                 return VariantReport(variant.name, skipped=result.skipped), None
-            if result.verdict.verified:
+            times = []
+            if result.counters is None and result.verdict.verified:  # the time of a wrong result is worth nothing
                 rule = TimeBudget() if self.iterations is None else FixedSamples(self.iterations)
-                measured = measure(self.device, result.prepared, rule)
-            else:
-                measured = Measured()  # the time of a wrong result is worth nothing
+                times = cold_times_us(self.device, result.prepared, rule)
         except (CompileError, FaultError) as error:
             return VariantReport(variant.name, error=error), None
         row = VariantReport(
@@ -161,10 +160,10 @@ class Runner:
             max_rel_error=result.verdict.max_rel_error,
             worst=result.verdict.worst,
             launches=result.launches,
-            counters=measured.counters,
+            counters=result.counters,
             warnings=tuple(image.log for image in result.prepared.build.images if image.log),
         )
-        return row, summarize(measured.times_us) if measured.times_us else None
+        return row, summarize(times) if times else None
 
     def _timed(self, row: VariantReport, time_us: Summary, roof_gbs: float) -> VariantReport:
         bandwidth = self.workload.work().bytes / time_us.median / 1e3  # bytes/us is MB/s; 1e3 of those a GB/s

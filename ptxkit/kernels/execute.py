@@ -23,6 +23,7 @@ from ptxkit.kernels.workload import suggestion
 
 if TYPE_CHECKING:
     from ptxkit.compiler.targets import Target
+    from ptxkit.emulator.counters import Counters
     from ptxkit.kernels.variant import Variant
     from ptxkit.kernels.workload import Workload
     from ptxkit.runtime.device import Device, DeviceArray, Kernel, PreparedLaunch
@@ -150,10 +151,14 @@ class Prepared:
 
     def verify(self) -> Verdict:
         """Reset the arrays, launch once and compare with the reference."""
+        return self.check()[0]
+
+    def check(self) -> tuple[Verdict, Counters | None]:
+        """Verify, and say what the launch did where the device counts: emulating it again to count would take as long."""
         self.case.reset()
-        self.launch()
+        measured = self.case.device.measure(self.launch, samples=1)
         self.case.device.synchronize()
-        return self.case.verify(self.build.variant)
+        return self.case.verify(self.build.variant), measured.counters
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,7 @@ class VariantResult:
         tile: the chosen tile parameters.
         launches: number of launches.
         verdict: the comparison with the reference; None when skipped.
+        counters: exact counts of all its launches together; None where the device does not count.
         prepared: to launch and measure it further; None when skipped.
     """
 
@@ -176,6 +182,7 @@ class VariantResult:
     tile: Tile = Tile({})  # noqa: RUF009  # immutable
     launches: int = 0
     verdict: Verdict | None = None
+    counters: Counters | None = None
     prepared: Prepared | None = None
 
 
@@ -219,9 +226,9 @@ def run(
     if reason is not None and not explicit:
         return VariantResult(variant.name, skipped=reason)
     prepared = prepare(case, variant, target, tile)
-    verdict = prepared.verify()
+    verdict, counters = prepared.check()
     built = prepared.build
-    return VariantResult(variant.name, None, built.target.name, built.tile, len(built.steps), verdict, prepared)
+    return VariantResult(variant.name, None, built.target.name, built.tile, len(built.steps), verdict, counters, prepared)
 
 
 def check_memory(workload: Workload, device: Device) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ptxkit import Launch, Work, Workload, variant
 from ptxkit.bench import roofs, runner
-from ptxkit.bench.measure import WARM_UP, measure
+from ptxkit.bench.measure import WARM_UP, cold_times_us
 from ptxkit.bench.statistics import FixedSamples, TimeBudget
 from ptxkit.compiler.targets import Target
 from ptxkit.emulator.counters import Counters
@@ -59,8 +59,6 @@ class Scripted:
 
     def measure(self, launch, samples):
         self.passes.append((launch(), samples))
-        if self.times_us is None:
-            return SimpleNamespace(times_us=(), counters=Counters(instructions=7))
         return SimpleNamespace(times_us=[self.times_us[launch()]] * samples, counters=None)
 
     def measure_copy(self, nbytes, samples):
@@ -87,8 +85,9 @@ def script(monkeypatch):
         selected = variant.select_tile(case.workload, chosen, tile)
         build = SimpleNamespace(images=[SimpleNamespace(log="x.cu:1: warning: spills")])
         prepared = SimpleNamespace(launch=lambda: variant.name, build=build)
+        counters = Counters(instructions=7) if case.device.times_us is None else None
         launches = len(variant.launches(case.workload, selected))
-        return execute.VariantResult(variant.name, None, chosen.name, selected, launches, found, prepared)
+        return execute.VariantResult(variant.name, None, chosen.name, selected, launches, found, counters, prepared)
 
     monkeypatch.setattr(execute, "run", run)
     return outcome
@@ -110,7 +109,9 @@ def test_timed_variants_have_bandwidth_roof_and_speedup(script):
 
 
 def test_without_a_clock_there_are_counts_and_no_times(script):
-    report = runner.Runner(Scaled(), Scripted(target=None), iterations=50).run()
+    device = Scripted(target=None)
+    report = runner.Runner(Scaled(), device, iterations=50).run()
+    assert device.passes == []  # the verifying launch was counted
     unfused, fused, newest = report.variants
     assert fused.counters.instructions == 7
     assert (fused.time_us, fused.bandwidth_gbs, fused.speedup, report.roof_gbs) == (None, None, None, None)
@@ -185,10 +186,9 @@ def test_progress_names_every_variant(script):
 def test_measuring_throws_the_first_samples_away_and_keeps_the_rule():
     device = Scripted({"k": 3.0})
     prepared = SimpleNamespace(launch=lambda: "k")
-    measured = measure(device, prepared, FixedSamples(300))
-    assert measured.times_us == (3.0,) * 300
+    assert cold_times_us(device, prepared, FixedSamples(300)) == [3.0] * 300
     assert [samples for _, samples in device.passes] == [WARM_UP, 256, 44]
-    assert len(measure(device, prepared, TimeBudget()).times_us) == TimeBudget().minimum
+    assert len(cold_times_us(device, prepared, TimeBudget())) == TimeBudget().minimum
 
 
 def test_the_copy_roof_counts_both_directions_and_respects_the_memory():
