@@ -82,7 +82,9 @@ def _guarded(args: Sequence[str] | None) -> int:
         result = cli.main(args, prog_name="ptxkit", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except PtxkitError as error:
-        return _complain(str(error), error.exit_code)
+        from ptxkit.cli._text import explain
+
+        return _complain(explain(error), error.exit_code)
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return _complain(_sentence(error.format_message()) + hint, error.exit_code)

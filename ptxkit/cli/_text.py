@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from ptxkit.errors import CompileError, PtxkitError
+
 SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -50,6 +52,12 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], *, left: int = 
 def styled(text: str, **style: Any) -> str:
     """Styled text; click drops the style where the output is not a terminal."""
     return click.style(text, **style)
+
+
+def explain(error: PtxkitError) -> str:
+    """What to print of an error: its line, or the compiler's diagnostics with source line and caret, which begin with it."""
+    log = error.log.rstrip() if isinstance(error, CompileError) else ""
+    return log or str(error)
 
 
 def to_stderr(message: str, **style: Any) -> None:

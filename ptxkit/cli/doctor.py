@@ -101,7 +101,7 @@ def all_checks() -> Iterator[Check]:
     else:
         yield Check("emulator", "missing", "has nothing to run before the compiler works")
     yield attempt("cache", "set PTXKIT_CACHE_DIR to a directory that you can write", cache)
-    yield attempt("gpu", "install NVIDIA's driver, or use the emulator", gpu, optional=True)
+    yield attempt("gpu", "install NVIDIA's driver where there is a GPU; the emulator needs neither", gpu, optional=True)
     for package, (purpose, mend) in PEERS.items():
         yield peer(package, purpose, mend)
 
@@ -154,8 +154,10 @@ def emulator(image: Image) -> str:
 def gpu() -> str:
     """Run the probe on the GPU."""
     from ptxkit.compiler.nvrtc import compile_source
-    from ptxkit.runtime.device import device
+    from ptxkit.runtime.device import device, gpu_present
 
+    if not gpu_present():
+        raise UnavailableError("there is none, or no NVIDIA driver")
     target = device("gpu").target
     assert target is not None
     return probe("gpu", compile_source(PROBE, target=target, name="probe.cu"))

@@ -151,12 +151,15 @@ def stdout_set_aside(wanted: bool) -> Iterator[None]:
 
 def complain(report: RunReport) -> None:
     """The compiler's warnings and what went wrong, on stderr."""
-    from ptxkit.cli._text import to_stderr
+    from ptxkit.cli._text import explain, to_stderr
 
     for warning in dict.fromkeys(warning for variant in report.variants for warning in variant.warnings):
         to_stderr(warning.rstrip(), fg="yellow")
+    failures: dict[str, list[str]] = {}  # variants that share a source fail alike: say it once
     for variant in report.variants:
         if variant.error is not None:
-            to_stderr(f"error: {report.kernel} {variant.name}: {variant.error}", fg="red")
+            failures.setdefault(explain(variant.error), []).append(variant.name)
         elif variant.verified is False:
-            to_stderr(f"error: {report.kernel} {variant.name}: wrong result: {variant.worst}", fg="red")
+            failures.setdefault(f"wrong result: {variant.worst}", []).append(variant.name)
+    for what, names in failures.items():
+        to_stderr(f"error: {report.kernel} {', '.join(names)}: {what}", fg="red")

@@ -124,12 +124,21 @@ def test_an_element_nobody_wrote_is_noticed(mine, capsys):
 
 def test_source_that_does_not_compile_is_4_with_its_line(mine, capsys):
     assert exit_of("run", mine(("float sum;", "flaot sum;")), 1000, *EMULATOR) == 4
-    one_error(capsys, "mine.cu:9", "flaot")
+    one_error(capsys, "mine.cu:9", "flaot sum;\n", "^")
+
+
+def test_variants_that_share_a_broken_source_fail_once(mine, capsys):
+    launch = 'Launch("mine", 1, 128, ("a", "x", "y", self.n), template=(128,))'
+    again = f"\n    @variant\n    def twice(self):\n        return [{launch}]\n"
+    file = mine(("float sum;", "flaot sum;"))
+    file.write_text(file.read_text() + again)
+    assert exit_of("run", file, 1000, *EMULATOR) == 4
+    one_error(capsys, "error: mine simple, twice: ")
 
 
 def test_bad_inline_ptx_is_4_with_its_line(mine, capsys):
     assert exit_of("run", mine(("fma.rn.f32", "fma.rnn.f32")), 1000, *EMULATOR) == 4
-    one_error(capsys, "mine.cu:10")
+    one_error(capsys, "mine.cu:10", "'.rnn'", "^")
 
 
 def test_source_without_the_entry_is_4_and_lists_what_is_there(mine, capsys):
