@@ -43,6 +43,7 @@ extern "C" __global__ void illegal(int* p) { p[1ll << 40] = 1; }
 extern "C" __global__ void misaligned(char* p) { *(int*)(p + 1) = 1; }
 extern "C" __global__ void trapped(int* p) { if (p) asm volatile("trap;"); }
 """
+HOST_LIMIT_US = 3.0
 FAULTS = ("illegal", "misaligned", "trapped")
 
 
@@ -228,6 +229,17 @@ def host_cost() -> list[tuple[str, str]]:
     return [(name, f"{median(t):.2f} us ({min(t):.2f} to {max(t):.2f})") for name, t in times.items()]
 
 
+def device_cost() -> list[tuple[str, str]]:
+    """Device microseconds of one small kernel between two events, launched plainly and as a graph of one kernel."""
+    gpu: Any = open_device("gpu")
+    x = gpu.upload(np.zeros(32, np.float32))
+    launch = ptxkit.compile(SOURCE, device=gpu)["saxpy"].prepare(np.float32(2), x, x, np.int32(32), grid=1, block=32)
+    ways = {"a plain launch": launch, "a graph of it": gpu.graph(launch)}
+    for way in ways.values():
+        gpu.measure(way, 10)
+    return [(name, f"{median(gpu.measure(way, 200).times_us):.2f} us") for name, way in ways.items()]
+
+
 def main() -> int:
     """Everything, or one fault when called with its name."""
     if len(sys.argv) > 1:
@@ -240,8 +252,14 @@ def main() -> int:
         rows.append((f"fault: {name}", f"{verdict}\n" + "\n".join(lines)))
     print(tabulate(rows, ["check", "result"]))
     print()
-    print(tabulate(host_cost(), ["host time of a launch", ""]))
-    return int(any(result.startswith("WRONG") for _, result in rows))
+    costs = host_cost()
+    print(tabulate(costs, ["host time of a launch", ""]))
+    print()
+    print(tabulate(device_cost(), ["device time of a launch", ""]))
+    too_slow = float(costs[0][1].split()[0]) > HOST_LIMIT_US
+    if too_slow:
+        print(f"WRONG: a prepared launch costs more than {HOST_LIMIT_US} us")
+    return int(too_slow or any(result.startswith("WRONG") for _, result in rows))
 
 
 if __name__ == "__main__":

@@ -128,7 +128,9 @@ class EmulatedDevice:
             self._modules[key] = LoadedModule(image, make, tuple(module.entries))
         return self._modules[key]
 
-    def prepare(self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any) -> Callable[[], None]:
+    def prepare(
+        self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any, *, once: bool = False
+    ) -> Callable[[], None]:
         """A callable that executes the launch to its end."""
         if stream is not None:
             raise LaunchError(f"{kernel.readable}: the emulator has no streams; leave stream out")

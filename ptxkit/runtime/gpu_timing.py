@@ -44,21 +44,23 @@ class Timing:
             FaultError: a kernel failed.
         """
         pairs = []
-        for _ in range(samples):
-            self.flush()
-            start = self._event()
-            launch()
-            pairs.append((start, self._event()))
+        with self.device.plain_launches():
+            for _ in range(samples):
+                self.flush()
+                start = self._event()
+                launch()
+                pairs.append((start, self._event()))
         self.device.synchronize()
         return [_elapsed_us(a, b) for a, b in pairs]
 
     def hot(self, launch: Callable[[], None], samples: int) -> list[float]:
         """Of each of ``samples`` calls one after another, with their data wherever the call before left it."""
-        self.flush()  # keeps the stream busy while the host runs ahead
-        events = [self._event()]
-        for _ in range(samples):
-            launch()
-            events.append(self._event())
+        with self.device.plain_launches():
+            self.flush()  # keeps the stream busy while the host runs ahead
+            events = [self._event()]
+            for _ in range(samples):
+                launch()
+                events.append(self._event())
         self.device.synchronize()
         return [_elapsed_us(a, b) for a, b in pairwise(events)]
 

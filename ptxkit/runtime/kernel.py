@@ -47,8 +47,10 @@ class Backend(Protocol):
     def synchronize(self) -> None:
         """Wait for the device."""
 
-    def prepare(self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any) -> Callable[[], None]:
-        """A callable that launches once, as cheaply as the device can."""
+    def prepare(
+        self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any, *, once: bool = False
+    ) -> Callable[[], None]:
+        """A callable that launches once, as cheaply as the device can; with ``once`` it is called but once."""
 
 
 class Geometry:
@@ -218,7 +220,7 @@ class Kernel:
             if place not in copies:
                 copies[place] = self.backend.upload(array, p.name or f"argument {p.index + 1}")
             bound.address(p, copies[place].address)
-        self.backend.prepare(self, bound, geometry, stream)()
+        self.backend.prepare(self, bound, geometry, stream, once=True)()
         if not bound.host:
             return
         self.backend.synchronize()

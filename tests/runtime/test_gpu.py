@@ -163,6 +163,36 @@ def test_graphs(gpu, module):
     assert y.numpy().tolist() == [60] * 32
 
 
+def test_a_prepared_launch_in_somebody_elses_graph(gpu, module, torch):
+    x, y = torch.ones(32, device="cuda"), torch.zeros(32, device="cuda")
+    stream = torch.cuda.Stream()
+    launches = [module["saxpy"].prepare(f32(2), x, y, 32, grid=1, block=32, stream=stream) for _ in range(2)]
+    launches[1]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for launch in launches:  # the second is a graph itself by now
+            launch()
+    assert (y == 2).all()
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert (y == 2 + 3 * 4).all()
+
+
+def test_prepared_launches_come_and_go(gpu, module):
+    """Each is a graph of its own; whether the GPU is still running it when it goes does not matter."""
+    y = gpu.upload(np.zeros(32, f32))
+    x = gpu.upload(np.ones(32, f32))
+    for _ in range(500):
+        launch = module["saxpy"].prepare(f32(1), x, y, 32, grid=1, block=32)
+        launch()
+        launch()
+    del launch
+    assert y.numpy().tolist() == [1000] * 32
+    assert len(gpu.retired) <= 1
+
+
 def test_times_are_those_of_the_device(gpu, module):
     y = gpu.upload(np.zeros(1, np.int32))
     short, long = (module["wait_and_set"].prepare(y, n, 1, grid=1, block=1) for n in (200_000, 2_000_000))

@@ -52,6 +52,7 @@ def gpu():
     device.name, device.index, device.lost, device.driver = "NVIDIA Test", 0, None, ScriptedDriver()
     device._context, device.stream_handle = ctypes.c_void_p(1), 2
     device._recent, device._modules, device._shared_limits = {}, {}, {}
+    device.retired, device._plain = [], True
     device.core = SimpleNamespace(properties=SimpleNamespace(max_shared_memory_per_block_optin=232_448))
     return device
 
@@ -211,3 +212,45 @@ def test_the_launch_structures_are_the_drivers():
     pointer = slice(driver.LaunchConfig.attributes.offset, driver.LaunchConfig.count.offset)
     assert ours[: pointer.start] == theirs[: pointer.start]
     assert ours[pointer.stop : pointer.stop + 4] == theirs[pointer.stop : pointer.stop + 4]
+
+
+def test_a_prepared_launch_becomes_a_graph_at_its_first_call(gpu, monkeypatch):
+    made = []
+
+    def capture(device, stream, queue, launch_on):
+        queue()
+        made.append((stream, launch_on))
+        return lambda: device.driver.call("cuGraphLaunch")
+
+    monkeypatch.setattr("ptxkit.runtime.gpu.capture", capture)
+    gpu._plain, gpu._side_stream = False, 99
+    launch = prepared(gpu)
+    assert made == []
+    gpu.driver.calls.clear()
+    for _ in range(3):
+        launch()
+    assert made == [(99, 2)]
+    assert [c for c in gpu.driver.calls if "Launch" in c] == ["cuLaunchKernelEx", *["cuGraphLaunch"] * 3]
+    with gpu.plain_launches():
+        launch()
+    assert gpu.driver.calls[-1] == "cuLaunchKernelEx"
+
+
+def test_what_the_driver_makes_no_graph_of_is_launched_plainly(gpu, monkeypatch):
+    def refuse(*_):
+        raise FaultError("no graph")
+
+    monkeypatch.setattr("ptxkit.runtime.gpu.capture", refuse)
+    gpu._plain, gpu._side_stream = False, 99
+    launch = prepared(gpu)
+    gpu.driver.calls.clear()
+    launch()
+    launch()
+    assert gpu.driver.calls[-2:] == ["cuLaunchKernelEx"] * 2
+
+
+def test_graphs_are_destroyed_when_nothing_runs(gpu):
+    gone = []
+    gpu.retired += [lambda: gone.append(1), lambda: gone.append(2)]
+    gpu.synchronize()
+    assert sorted(gone) == [1, 2] and gpu.retired == []

@@ -1,0 +1,53 @@
+"""CUDA graphs of launches: many that belong together, or a single one, which a driver takes sooner as a graph than as it is."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.errors import FaultError
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.gpu import GpuDevice
+
+
+def capture(device: GpuDevice, stream: int, queue: Callable[[], None], launch_on: int) -> Callable[[], int]:
+    """What ``queue`` queues on the stream with the handle ``stream``, as a graph.
+
+    Returns:
+        A call that launches it on the stream ``launch_on``, and gives the driver's result code.
+
+    Raises:
+        FaultError: the driver makes no graph of it.
+    """
+    from cuda.bindings import driver as cu
+
+    handle = cu.CUstream(stream)
+    _ok(device, cu.cuStreamBeginCapture(handle, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    try:
+        queue()
+    finally:
+        ended = cu.cuStreamEndCapture(handle)
+    graph = _ok(device, ended)
+    executable = _ok(device, cu.cuGraphInstantiate(graph, 0))
+    cu.cuGraphDestroy(graph)
+    call = partial(device.driver.library.cuGraphLaunch, ctypes.c_void_p(int(executable)), ctypes.c_void_p(launch_on))
+    # it may still run when nobody refers to it any more, so it is destroyed at the next synchronization
+    weakref.finalize(call, device.retired.append, partial(cu.cuGraphExecDestroy, executable)).atexit = False
+    return call
+
+
+def is_capturing(device: GpuDevice, stream: int) -> bool:
+    """Whether somebody is making a graph of what is queued on a stream."""
+    status = ctypes.c_int()
+    code = device.driver.call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+    return code != 0 or status.value != 0
+
+
+def _ok(device: GpuDevice, result: tuple[Any, ...]) -> Any:
+    if int(result[0]):
+        raise FaultError(f"{device.name}: {device.driver.message(int(result[0]))}, while making a graph")
+    return result[1] if len(result) == 2 else result[1:]
