@@ -39,6 +39,7 @@ from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
+    from ptxkit.runtime.gpu_facts import Facts, Sensors
     from ptxkit.runtime.gpu_timing import Timing
 
 FAULTS: dict[int, type[FaultError]] = {
@@ -114,6 +115,18 @@ class GpuDevice:
     def l2_bytes(self) -> int:
         """Size of the L2 cache."""
         return int(self.properties.l2_cache_size)
+
+    def facts(self) -> Facts:
+        """What this GPU is: multiprocessors, clocks, caches, driver."""
+        from ptxkit.runtime.gpu_facts import facts
+
+        return facts(self)
+
+    def sensors(self) -> Sensors:
+        """How it is at the moment: clocks, power, temperature."""
+        from ptxkit.runtime.gpu_facts import sensors
+
+        return sensors(self)
 
     # -- errors and contexts -----------------------------------------------------------------------------------------
 

@@ -60,6 +60,17 @@ def test_the_gpu_knows_itself(gpu):
     assert ptxkit.device("auto") is gpu
 
 
+def test_facts_and_sensors(gpu):
+    facts = gpu.facts()
+    assert facts.name == gpu.name and facts.multiprocessors > 1 and facts.l2_bytes > 1 << 20
+    assert facts.compute_capability == f"{gpu.target.cc // 10}.{gpu.target.cc % 10}"
+    assert int(facts.driver.split(".")[0]) >= 13
+    sensors = gpu.sensors()
+    assert 10 < sensors.temperature_c < 110
+    assert 5 < sensors.power_w < 2000
+    assert 0 < sensors.sm_clock_mhz < 4000 and sensors.memory_clock_mhz > 0
+
+
 def test_torch_tensors(gpu, module, torch):
     x, y = torch.rand(1000, device="cuda"), torch.rand(1000, device="cuda")
     wanted = 2 * x + y
