@@ -14,7 +14,7 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 INSTALL := $(BIN)/python -m pip install --quiet
 
-.PHONY: run test lint clean
+.PHONY: run test lint lint-style lint-types lint-imports clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -23,9 +23,17 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
-lint: $(VENV)/.installed-lint
+lint: lint-style lint-types lint-imports
+
+lint-style lint-types lint-imports: $(VENV)/.installed-lint
+
+lint-style:
 	$(BIN)/ruff check .
+
+lint-types:
 	$(BIN)/mypy
+
+lint-imports:
 	$(BIN)/lint-imports
 
 $(VENV)/.created:
