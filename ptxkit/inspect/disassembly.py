@@ -15,6 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from ptxkit.compiler import toolkit
@@ -68,9 +69,7 @@ def sass(what: Image | Cubin | bytes | str | os.PathLike[str]) -> dict[str, Sass
             )
         index = cubin.texts[name].index
         callees = {
-            s.value: s.name
-            for s in cubin.symbols
-            if s.section == index and s.size and s.value and s.name in labels
+            s.value: s.name for s in cubin.symbols if s.section == index and s.size and s.value and s.name in labels
         }
         known = image.functions.get(name) if image else None
         resources = cubin.resources(name)
@@ -132,7 +131,9 @@ def _disassemble(tool: toolkit.Tool, cubin: Cubin) -> str:
         plain = _run(tool, ["-c", "-ndf", file.name])
         if plain.returncode == 0:
             return plain.stdout
-    complaint = (plain.stderr or plain.stdout).strip().replace(file.name, cubin.name).splitlines() or ["no reason given"]
+    complaint = (plain.stderr or plain.stdout).strip().replace(file.name, cubin.name).splitlines() or [
+        "no reason given"
+    ]
     if re.search(r"unrecognized|unsupported|unknown|not supported", complaint[0], re.IGNORECASE):
         raise UnavailableError(
             f"nvdisasm {tool.version} cannot read {cubin.name} for {cubin.target}: {complaint[0]}; "
@@ -222,7 +223,7 @@ class _Columns:
         names, *rows = [line for line in header if line.startswith("// |")]
         edges = [i for i, character in enumerate(names) if character == "|"]
         counts, registers = {}, {}
-        for left, right in zip(edges, edges[1:], strict=False):
+        for left, right in pairwise(edges):
             file = _FILES.get(names[left + 1 : right].strip(), names[left + 1 : right].strip())
             number_column = next((row.index("#", left, right) for row in rows if "#" in row[left:right]), left)
             counts[file] = (left + 1, number_column + 1)

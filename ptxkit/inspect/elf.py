@@ -100,7 +100,9 @@ class Cubin:
         """The target it was made for, with its ``a`` or ``f`` where the file says."""
         flags = int(struct.unpack_from("<I", self.data, 48)[0])
         abi = self.data[8]
-        capability, specific = ((flags >> 8) & 0xFF, bool(flags & 8)) if abi >= 8 else (flags & 0xFF, bool(flags & 0x800))
+        capability, specific = (
+            ((flags >> 8) & 0xFF, bool(flags & 8)) if abi >= 8 else (flags & 0xFF, bool(flags & 0x800))
+        )
         written = self._option_arch()
         if written in TARGETS and TARGETS[written].cc == capability:
             return TARGETS[written]
@@ -149,7 +151,7 @@ class Cubin:
 
     @cached_property
     def ptx(self) -> str:
-        """The PTX that ptxas was given, when it was told to keep line information, else ``""``. Blank lines keep their place."""
+        """The PTX that ptxas was given, line for line, when it was told to keep line information, else ``""``."""
         section = self.section(".nv_debug_ptx_txt")
         if section is None:
             return ""
@@ -162,7 +164,9 @@ class Cubin:
         index = next((i for i, s in enumerate(self.symbols) if s.name == function), -1)
         own = dict(self._attributes(f".nv.info.{function}"))
         barriers = own[_NUM_BARRIERS][0] if _NUM_BARRIERS in own else (text.flags >> 20) & 0x7F
-        constants = sum(s.size for s in self.sections if re.fullmatch(rf"\.nv\.constant\d+\.{re.escape(function)}", s.name))
+        constants = sum(
+            s.size for s in self.sections if re.fullmatch(rf"\.nv\.constant\d+\.{re.escape(function)}", s.name)
+        )
         return FunctionResources(
             registers=registers.get(index, text.info >> 24),
             shared_bytes=self._shared_bytes(function),
@@ -233,7 +237,9 @@ def is_elf(data: bytes) -> bool:
 
 def is_cubin(data: bytes) -> bool:
     """Whether these are a cubin's bytes."""
-    return len(data) >= 64 and is_elf(data) and data[4] == 2 and struct.unpack_from("<H", data, 18)[0] == _MACHINE_CUDA
+    return (
+        len(data) >= 64 and is_elf(data) and data[4] == 2 and struct.unpack_from("<H", data, 18)[0] == _MACHINE_CUDA
+    )
 
 
 def _what_it_is(data: bytes) -> str:

@@ -115,3 +115,22 @@ extern "C" __global__ void utcmma(unsigned long long a, unsigned long long b, un
     out[threadIdx.x] = __uint_as_float(v0) + __uint_as_float(v1);
 }
 #endif
+
+// __syncthreads() that only some lanes of a warp reach, and one that only some warps reach, which is allowed by its count.
+extern "C" __global__ void divergent_aligned(float* y, int n) {
+    __shared__ float tile[1024];
+    if (y[threadIdx.x] > 0.0f) {
+        tile[threadIdx.x] = y[threadIdx.x];
+        __syncthreads();
+        y[threadIdx.x] = tile[threadIdx.x ^ 1];
+    }
+    y[n] = 1.0f;
+}
+extern "C" __global__ void by_warps(float* y) {
+    __shared__ float tile[1024];
+    tile[threadIdx.x] = y[threadIdx.x];
+    if (threadIdx.x / 32 % 4 < 2 && threadIdx.x < 96) {
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        y[threadIdx.x] = tile[threadIdx.x ^ 1];
+    }
+}

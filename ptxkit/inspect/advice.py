@@ -1,0 +1,222 @@
+"""What is worth a second look in a kernel's SASS: findings, each with the source line it is about."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ptxkit.compiler.image import Image
+from ptxkit.compiler.targets import Target
+from ptxkit.inspect.classes import width_bits
+from ptxkit.inspect.cycles import depth_of
+from ptxkit.inspect.divergence import divergent_regions, varying_guards
+from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.isa.model import Loc
+
+_LOCAL = frozenset({"LDL", "STL"})
+_WARP_MMA = frozenset({"HMMA", "IMMA", "QMMA", "BMMA", "OMMA"})
+_LARGE_MMA = ("HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTC")
+_DOUBLE = frozenset({"DFMA", "DADD", "DMUL"})
+_SLOW_DOUBLE = frozenset(
+    {75, 86, 87, 88, 89, 120, 121}
+)  # CUDA Programming Guide, "Arithmetic Instructions": 2 a clock
+_ADDRESS = re.compile(r"\[([^\]]*?)(?:\+(-?0x[0-9a-f]+))?\]")
+_COMPILER_WARNING = re.compile(
+    r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+)(?::\d+)?: warning: (?P<text>.*)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing worth looking at.
+
+    Attributes:
+        rule: its short name: ``"local-memory-in-loop"``.
+        message: one sentence.
+        source: the line it is about, or None when the cubin has no lines.
+        ptx_line: the line of the PTX, or None.
+        address: of the first instruction it is about, or None when it comes from the compiler's log.
+        count: instructions concerned.
+    """
+
+    rule: str
+    message: str
+    source: Loc | None = None
+    address: int | None = None
+    count: int = 1
+    ptx_line: int | None = None
+
+
+def findings(function: SassFunction, image: Image | None = None) -> tuple[Finding, ...]:
+    """Everything worth looking at, in order of source lines.
+
+    Args:
+        function: the kernel.
+        image: what it was compiled to, for the compiler's own warnings.
+    """
+    found = [
+        *_local_memory(function),
+        *_narrow_accesses(function),
+        *_small_mma(function),
+        *_barriers(function),
+        *_generic_accesses(function),
+        *_double_precision(function),
+        *(_from_compiler(image, function) if image else ()),
+    ]
+    unique = {(f.rule, f.message, f.source): f for f in found}
+    return tuple(
+        sorted(unique.values(), key=lambda f: (f.source.line if f.source else f.ptx_line or 0, f.address or 0))
+    )
+
+
+def _local_memory(function: SassFunction) -> Iterator[Finding]:
+    depth = depth_of(function)
+    spills = function.resources.spill_store_bytes + function.resources.spill_load_bytes
+    why = (
+        f"registers are spilled ({spills} bytes)"
+        if spills
+        else "an array lives in local memory, or registers are spilled"
+    )
+    local = [i for i in function.instructions if i.opcode in _LOCAL]
+    for group in _by_line(i for i in local if i.address in depth):
+        kinds = Counter(i.opcode for i in group)
+        what = " and ".join(f"{count} {opcode}" for opcode, count in sorted(kinds.items()))
+        yield _finding("local-memory-in-loop", f"local memory traffic in a loop: {what}; {why}", group)
+    if local and not any(i.address in depth for i in local):
+        yield _finding("local-memory", f"local memory traffic: {why}", local)
+
+
+def _narrow_accesses(function: SassFunction) -> Iterator[Finding]:
+    """Runs of neighbouring accesses through one base address within a block, which one wider access would replace."""
+    best: dict[tuple[Loc | None, str], Finding] = {}
+    for block in function.blocks:
+        version: Counter[str] = Counter()
+        groups: dict[tuple[object, ...], dict[int, SassInstruction]] = defaultdict(dict)
+        for instruction in block.instructions:
+            match = _ADDRESS.search(instruction.operands.replace("desc[", "desc(", 1).replace("][", ")[", 1))
+            if instruction.opcode in ("LDG", "STG", "LDS", "STS", "LD", "ST") and match:
+                bases = tuple((r, version[r]) for r in re.findall(r"\bU?R\d+\b", match[1]))
+                key = (instruction.opcode, instruction.modifiers, instruction.predicate, match[1], bases)
+                groups[key].setdefault(int(match[2] or "0", 16), instruction)
+            version.update(instruction.writes)
+        for by_offset in groups.values():
+            for found in _runs(by_offset):
+                key_of_line = (found.source, found.message.split("(")[1][:3])
+                if (
+                    key_of_line not in best or best[key_of_line].count < found.count
+                ):  # a loop and its unrolled copies
+                    best[key_of_line] = found
+    yield from best.values()
+
+
+def _runs(by_offset: dict[int, SassInstruction]) -> Iterator[Finding]:
+    width = width_bits(next(iter(by_offset.values())))
+    run: list[int] = []
+    for offset in [*sorted(by_offset), None]:
+        if run and (offset is None or offset != run[-1] + width // 8):
+            bits = min(128, 1 << (len(run) * width).bit_length() - 1)
+            if bits >= 4 * width or (bits == 128 and width == 64):
+                group = [by_offset[o] for o in run]
+                kind = "loads" if group[0].opcode.startswith("L") else "stores"
+                message = (
+                    f"{len(run)} neighbouring {width}-bit {kind} ({group[0].opcode}) where {bits}-bit ones would do, "
+                    f"if the address is a multiple of {bits // 8}"
+                )
+                yield _finding("narrow-access", message, group)
+            run = []
+        if offset is not None:
+            run.append(offset)
+
+
+def _small_mma(function: SassFunction) -> Iterator[Finding]:
+    small = [i for i in function.instructions if i.opcode in _WARP_MMA]
+    if not small or any(i.opcode.startswith(_LARGE_MMA) for i in function.instructions):
+        return
+    better = _tensor_feature(function.target)
+    if better:
+        depth = depth_of(function)
+        group = sorted(small, key=lambda i: -depth.get(i.address, 0))
+        message = (
+            f"{small[0].opcode} (mma.sync) on a GPU with {better}, which alone reaches the tensor cores' full rate"
+        )
+        yield _finding("small-mma", message, group)
+
+
+def _tensor_feature(target: Target) -> str:
+    if target.cc == 90:
+        return "wgmma (HGMMA)" if target.suffix else "wgmma (HGMMA; compile for sm_90a)"
+    if target.cc in (100, 103, 107, 110):
+        name = "tcgen05 (UTCHMMA)"
+        return name if target.suffix else f"{name[:-1]}; compile for {target.name}a)"
+    return ""
+
+
+def _barriers(function: SassFunction) -> Iterator[Finding]:
+    barriers = [(b.index, i) for b in function.blocks for i in b.instructions if i.opcode == "BAR"]
+    regions = divergent_regions(function) if barriers else {}
+    varying = varying_guards(function) if barriers else frozenset()
+    ptx = function.ptx.split("\n")
+    for index, instruction in barriers:
+        branch = instruction if instruction.address in varying else regions.get(index)
+        line = instruction.ptx_line
+        text = ptx[line - 1].strip() if line and 0 < line <= len(ptx) else ""
+        not_aligned = text.startswith("barrier.") and ".aligned" not in text and ".cluster" not in text
+        if branch is None or not_aligned or "ARV" in instruction.modifiers:
+            continue
+        where = f"in line {branch.source.line}" if branch.source else f"in PTX line {branch.ptx_line}"
+        how = {"EXIT": f"may have left the kernel {where}", "BAR": "may skip it"}.get(
+            branch.opcode, f"may have gone another way {where}"
+        )
+        message = f"a barrier that a whole warp must reach, but some of its threads {how}"
+        yield _finding("divergent-barrier", message, [instruction])
+
+
+def _generic_accesses(function: SassFunction) -> Iterator[Finding]:
+    generic = [i for i in function.instructions if i.opcode in ("LD", "ST", "ATOM") and i.opcode != "LDG"]
+    for group in _by_line(generic):
+        message = f"{len(group)} accesses by generic address ({group[0].opcode}): the compiler could not tell the state space"
+        yield _finding("generic-access", message, group)
+
+
+def _double_precision(function: SassFunction) -> Iterator[Finding]:
+    if function.target.cc not in _SLOW_DOUBLE:
+        return
+    widened = any(i.opcode == "F2F" and {"F64", "F32"} <= set(i.modifiers) for i in function.instructions)
+    if widened:
+        for group in _by_line(i for i in function.instructions if i.opcode in _DOUBLE):
+            message = f"{len(group)} double-precision instructions on floats, at a small part of their rate; a literal without f?"
+            yield _finding("double-precision", message, group)
+
+
+def _from_compiler(image: Image, function: SassFunction) -> Iterator[Finding]:
+    """The compiler's warnings that name this kernel, or no kernel at all; its word on spills is the rule above."""
+    names = {function.name, image.readable(function.name), image.readable(function.name).split("<")[0]}
+    others = {n for m in image.functions if m != function.name for n in (m, image.readable(m))} - names
+    for match in _COMPILER_WARNING.finditer(image.log):
+        text = match["text"]
+        words = set(re.findall(r"[\w$]+(?:<[^>]*>)?", text))
+        if " spills registers " in text or (words & others and not words & names):
+            continue
+        rule = (
+            "wgmma-serialised"
+            if "serialized" in text
+            else "wgmma"
+            if re.search(r"\(C75\d\d\)", text)
+            else "compiler"
+        )
+        yield Finding(rule, text.strip(), Loc(match["file"], int(match["line"])))
+
+
+def _by_line(instructions: Iterable[SassInstruction]) -> list[list[SassInstruction]]:
+    groups: dict[object, list[SassInstruction]] = {}
+    for instruction in instructions:
+        place = (instruction.source.file, instruction.source.line) if instruction.source else None
+        groups.setdefault(place, []).append(instruction)
+    return list(groups.values())
+
+
+def _finding(rule: str, message: str, group: list[SassInstruction]) -> Finding:
+    first = group[0]
+    return Finding(rule, message, first.source, first.address, len(group), first.ptx_line)

@@ -1,0 +1,158 @@
+"""Basic blocks of SASS, the edges between them, dominators, and the graph as Graphviz text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ptxkit.inspect.model import SassFunction, SassInstruction
+
+# Opcodes that may leave the straight line. BSYNC does not: ptxas puts the point that BSSY names right behind it.
+_BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "WARPSYNC", "BREAK"})
+_ENDS = frozenset({"EXIT", "RET", "KILL"})
+_STRAIGHT_ON_TOO = frozenset(
+    {"WARPSYNC", "BREAK"}
+)  # their label is where the warp meets again; they go on below as well
+
+
+@dataclass(frozen=True)
+class Block:
+    """A straight run of instructions.
+
+    Attributes:
+        index: among the function's blocks.
+        instructions: in order; never empty.
+        successors: indices of the blocks that may follow.
+        label: the label at its start, or ``""``.
+    """
+
+    index: int
+    instructions: tuple[SassInstruction, ...]
+    successors: tuple[int, ...]
+    label: str = ""
+
+    @property
+    def address(self) -> int:
+        """Of its first instruction."""
+        return self.instructions[0].address
+
+    @property
+    def stall_cycles(self) -> int:
+        """Sum of the instructions' stall cycles: the least time one warp needs for the block, waits left aside."""
+        return sum(i.control.stall for i in self.instructions)
+
+
+def blocks(function: SassFunction) -> tuple[Block, ...]:
+    """A function's basic blocks in order of their addresses."""
+    instructions = function.instructions
+    starts = {0, *function.labels.values()}
+    for instruction in instructions:
+        if instruction.opcode in _BRANCHES or instruction.opcode in _ENDS:
+            starts.add(instruction.address + 16)
+    groups: list[list[SassInstruction]] = []
+    for instruction in instructions:
+        if instruction.address in starts or not groups:
+            groups.append([])
+        groups[-1].append(instruction)
+    index_of = {group[0].address: index for index, group in enumerate(groups)}
+    made = []
+    for index, group in enumerate(groups):
+        label = next(iter(function.labels_at.get(group[0].address, ())), "")
+        following = [index_of[a] for a in _following(group[-1], function.labels) if a in index_of]
+        made.append(Block(index, tuple(group), tuple(dict.fromkeys(following)), label))
+    return tuple(made)
+
+
+def is_conditional(instruction: SassInstruction) -> bool:
+    """Whether a branch may not be taken: by predicate, or by a condition among its operands (``BRA.U UP0, label``)."""
+    if instruction.predicate and instruction.predicate != "@PT":
+        return True
+    return instruction.opcode == "BRA" and "," in instruction.operands
+
+
+def _following(last: SassInstruction, labels: Mapping[str, int]) -> list[int]:
+    after = last.address + 16
+    if last.opcode in _ENDS:
+        return [after] if is_conditional(last) else []
+    if last.opcode not in _BRANCHES:
+        return [after]
+    taken = [labels[t] for t in last.targets if t in labels]
+    straight_on = is_conditional(last) or last.opcode in _STRAIGHT_ON_TOO
+    return [after, *taken] if straight_on else taken
+
+
+def entries(function: SassFunction) -> list[int]:
+    """Indices of the blocks that control comes into from outside: the kernel's start and its callees'."""
+    addresses = {0, *function.callees}
+    return [block.index for block in function.blocks if block.address in addresses]
+
+
+def dominators(graph: Sequence[Sequence[int]], roots: Sequence[int]) -> list[set[int] | None]:
+    """For every node, the nodes on every path to it from a root, itself included; None for nodes no root reaches.
+
+    Args:
+        graph: successors of each node.
+        roots: where paths begin.
+    """
+    predecessors: list[list[int]] = [[] for _ in graph]
+    for node, following in enumerate(graph):
+        for successor in following:
+            predecessors[successor].append(node)
+    order = _reverse_postorder(graph, roots)
+    found: list[set[int] | None] = [None] * len(graph)
+    changed = True
+    while changed:
+        changed = False
+        for node in order:
+            incoming = [d for p in predecessors[node] if (d := found[p]) is not None]
+            before = set.intersection(*incoming) if incoming and node not in roots else set()
+            now = before | {node}
+            if now != found[node]:
+                found[node], changed = now, True
+    return found
+
+
+def _reverse_postorder(graph: Sequence[Sequence[int]], roots: Sequence[int]) -> list[int]:
+    seen: set[int] = set()
+    order: list[int] = []
+    for root in roots:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, iter(graph[root]))]
+        while stack:
+            node, rest = stack[-1]
+            successor = next((s for s in rest if s not in seen), None)
+            if successor is None:
+                order.append(node)
+                stack.pop()
+            else:
+                seen.add(successor)
+                stack.append((successor, iter(graph[successor])))
+    return order[::-1]
+
+
+def dot(function: SassFunction, title: str = "") -> str:
+    """The control-flow graph in Graphviz's language: one node a block, with addresses, stall cycles and source lines."""
+    heading = f"{title or function.name}  {function.target}"
+    out = [
+        "digraph cfg {",
+        f'  label="{_escaped(heading)}"; labelloc=t; fontname="monospace";',
+        '  node [shape=box, fontname="monospace", fontsize=10]; edge [fontname="monospace", fontsize=9];',
+    ]
+    for block in function.blocks:
+        lines = sorted({i.source.line for i in block.instructions if i.source})
+        where = f"lines {lines[0]}-{lines[-1]}" if len(lines) > 1 else f"line {lines[0]}" if lines else "no lines"
+        head = f"{block.label or hex(block.address)}   {where}   {block.stall_cycles} stall cycles"
+        text = [head, *(f"{i.address:04x}  {i}" for i in block.instructions)]
+        out.append(f'  b{block.index} [label="' + "".join(f"{_escaped(t)}\\l" for t in text) + '"];')
+        last = block.instructions[-1]
+        for successor in block.successors:
+            straight_on = function.blocks[successor].address == last.address + 16
+            style = "" if straight_on else ' [label="taken"]' if is_conditional(last) else ""
+            out.append(f"  b{block.index} -> b{successor}{style};")
+    return "\n".join([*out, "}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,70 @@
+"""Files that hold cubins: a cubin itself, a fatbin, or a host program or library with one inside (through cuobjdump)."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ptxkit.compiler import toolkit
+from ptxkit.compiler.targets import Target
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.inspect.elf import Cubin, is_cubin, is_elf
+
+_FATBIN = bytes.fromhex("50ed55ba")
+
+
+def read_cubin(path: Path, target: Target | None = None) -> Cubin:
+    """The cubin in a file, or the one for ``target`` among several.
+
+    Raises:
+        UsageError: the file cannot be read or holds none; it holds several and ``target`` is None or names none of them.
+        UnavailableError: cuobjdump is needed and not installed.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    if is_cubin(data) or not (data[:4] == _FATBIN or is_elf(data) or data[:8] == b"!<arch>\n"):
+        found = [Cubin(data, str(path))]
+    else:
+        found = [Cubin(piece, str(path)) for piece in _extracted(path)]
+    return _chosen(found, path, target)
+
+
+def _chosen(found: list[Cubin], path: Path, target: Target | None) -> Cubin:
+    if not found:
+        raise UsageError(f"{path} holds no cubin; if it holds PTX alone, inspect that")
+    if target is not None:
+        found = [c for c in found if c.target == target] or found
+    have = ", ".join(sorted({c.target.name for c in found}))
+    if target is not None and found[0].target != target:
+        raise UsageError(f"{path} was not compiled for {target}; it is for {have}")
+    if len(found) > 1:
+        raise UsageError(
+            f"{path} holds {len(found)} cubins, for {have}; choose one with --target, or take one out of it"
+        )
+    return found[0]
+
+
+def _extracted(path: Path) -> list[bytes]:
+    tool = toolkit.cuobjdump()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            done = subprocess.run(
+                [str(tool.path), "--extract-elf", "all", str(path.absolute())],
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"cuobjdump at {tool.path} cannot be run ({error.strerror}); "
+                f"run: pip install --force-reinstall 'nvidia-cuda-cuobjdump>=13.2,<14'"
+            ) from error
+        pieces = [piece.read_bytes() for piece in sorted(Path(directory).iterdir())]
+    if not pieces and done.returncode:
+        complaint = (done.stderr or done.stdout).strip().splitlines() or ["no reason given"]
+        raise UsageError(f"cuobjdump cannot read {path}: {complaint[0]}")
+    return [piece for piece in pieces if is_cubin(piece)]

@@ -1,0 +1,82 @@
+"""The source files that a kernel's line table names, and whether they are still what was compiled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptxkit.inspect.model import SassFunction
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One source file.
+
+    Attributes:
+        path: as the line table names it.
+        lines: its text; empty when it could not be read.
+        note: what is wrong with it: it moved, changed since, or is shorter than the lines that the code comes from; or ``""``.
+    """
+
+    path: str
+    lines: tuple[str, ...]
+    note: str = ""
+
+    def line(self, number: int) -> str:
+        """The text of a 1-based line; ``""`` past the end."""
+        return self.lines[number - 1] if 0 < number <= len(self.lines) else ""
+
+
+def source_files(
+    functions: Iterable[SassFunction], beside: Path | None = None, made: float | None = None
+) -> dict[str, SourceFile]:
+    """Every source file of these kernels by the path in the line table, the one with the most instructions first.
+
+    Args:
+        functions: the kernels.
+        beside: a directory where a file that is not at its path is looked for by its name: the cubin's.
+        made: when the cubin was made (seconds since the epoch): a source that is newer gets a note. None when the compiler has
+            just read the sources.
+    """
+    last: dict[str, int] = {}
+    weight: dict[str, int] = {}
+    for function in functions:
+        for instruction in function.instructions:
+            loc = instruction.source
+            weigh = 1
+            while loc:
+                last[loc.file] = max(last.get(loc.file, 0), loc.line)
+                weight[loc.file] = weight.get(loc.file, 0) + weigh
+                loc, weigh = loc.inlined_at, 0
+    return {path: _read(path, last[path], beside, made) for path in sorted(weight, key=lambda p: -weight[p])}
+
+
+def _read(path: str, last_line: int, beside: Path | None, made: float | None) -> SourceFile:
+    place = Path(path)
+    note = ""
+    if not place.is_file() and beside and (beside / place.name).is_file():
+        place = beside / place.name
+        note = f"{path} is not there; showing {shortest(place)}, which has the same name"
+    try:
+        lines = tuple(place.read_text(encoding="utf-8", errors="replace").split("\n"))
+        changed = place.stat().st_mtime
+    except OSError:
+        return SourceFile(
+            path, (), f"{path} is not there: it moved since it was compiled, or never was on this machine"
+        )
+    if made is not None and changed > made and not note:
+        note = f"{shortest(place)} changed after it was compiled; its lines may have moved"
+    if last_line > len(lines):
+        note = (
+            f"{shortest(place)} has {len(lines)} lines, the code was made from line {last_line}: it changed since"
+        )
+    return SourceFile(path, lines, note)
+
+
+def shortest(path: str | Path) -> str:
+    """A path relative to the working directory when it lies below it, else as it is."""
+    text = str(path)
+    relative = os.path.relpath(text) if Path(text).is_absolute() else text
+    return text if relative.startswith("..") else relative

@@ -1,0 +1,305 @@
+"""What to inspect, from words: ``fused_l2norm:vectorized@sm_90a,QUADS=4``, ``mine.cu:saxpy<256>@sm_80,-use_fast_math``.
+
+The part before ``@`` is a kernel of ``ptxkit list`` with a variant, or a ``.cu``, ``.ptx``, cubin or fatbin with a kernel's
+name; what follows it are settings: a target, ``NAME=VALUE`` (a tile parameter of a variant, a macro for a ``.cu``), or a
+compiler option that begins with ``-``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ptxkit.compiler.image import Image, base_name
+from ptxkit.compiler.targets import TARGETS, Target, lowest_target
+from ptxkit.errors import CompileError, UsageError
+from ptxkit.inspect.containers import read_cubin
+from ptxkit.inspect.disassembly import sass
+from ptxkit.inspect.elf import Cubin
+from ptxkit.inspect.model import SassFunction
+from ptxkit.inspect.residency import Occupancy, default_block, occupancy
+from ptxkit.inspect.sources import SourceFile, source_files
+
+if TYPE_CHECKING:
+    from ptxkit.kernels.launch import Launch
+    from ptxkit.kernels.workload import Workload
+
+_SUFFIXES = r"cu|cuh|ptx|cubin|fatbin|bin|o|a|so|exe"
+_FILE = re.compile(rf"(?P<path>.*?\.(?:{_SUFFIXES})(?:\.[\d.]+)?)(?::(?P<entry>.+))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to compile.
+
+    Attributes:
+        target: None for the default of what is inspected: a variant's lowest, a file's own, else sm_90a.
+        tile: tile parameters of a variant to hold.
+        defines: macros, for a ``.cu``.
+        options: NVRTC options, for a ``.cu``.
+        block, shared_bytes, cluster: threads of a CTA, dynamic shared memory, CTAs of a cluster, for occupancy; None takes
+            what a variant's launch or a kernel's directives say.
+    """
+
+    target: Target | None = None
+    tile: Mapping[str, str] = field(default_factory=dict)
+    defines: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    block: int | None = None
+    shared_bytes: int | None = None
+    cluster: int | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kernel to inspect, compiled and disassembled.
+
+    Attributes:
+        title: what it is called: ``"fused_l2norm:vectorized"``, ``"mine.cu:saxpy"``.
+        kernel: readable name of the kernel.
+        function: its SASS.
+        image: what the compiler returned; None for a cubin.
+        tile: the chosen tile, as text; ``""`` when there is none.
+        block: threads of a CTA.
+        block_known: whether a launch, a directive or the user said so; if not it is 256.
+        dynamic_shared_bytes, cluster: of a launch.
+        sources: source files by their path in the line table.
+    """
+
+    title: str
+    kernel: str
+    function: SassFunction
+    image: Image | None = None
+    tile: str = ""
+    block: int = 256
+    block_known: bool = False
+    dynamic_shared_bytes: int = 0
+    cluster: int = 1
+    sources: Mapping[str, SourceFile] = field(default_factory=dict)
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """Of its launch."""
+        return occupancy(
+            self.function,
+            block=self.block,
+            dynamic_shared_bytes=self.dynamic_shared_bytes,
+            cluster=self.cluster,
+        )
+
+    @property
+    def spills_known(self) -> bool:
+        """Whether spills were counted by the compiler; a cubin does not tell them from other local memory."""
+        return self.image is not None or not self.function.resources.local_bytes
+
+
+def subjects(words: str, settings: Settings = Settings()) -> tuple[Subject, ...]:
+    """Compile, if need be, and disassemble what ``words`` name: one kernel, or several where they leave it open.
+
+    Raises:
+        UsageError: no such kernel, variant, file or entry (the nearest are named), or a setting that does not apply.
+        CompileError: a source does not compile.
+        UnavailableError: a target or tool that is not there.
+    """
+    name, settings = _with_settings(words, settings)
+    path, entry = _as_file(name)
+    if path is None:
+        return _of_workload(name, settings)
+    if settings.tile:
+        raise UsageError(
+            f"{path} has no tile parameters; a macro is set with --define {next(iter(settings.tile))}=..."
+        )
+    if path.suffix == ".py":
+        return _of_workload(name, settings)
+    if path.suffix in (".cu", ".cuh", ".ptx"):
+        return _of_source(path, entry, settings)
+    return _of_binary(path, entry, settings)
+
+
+def _with_settings(words: str, settings: Settings) -> tuple[str, Settings]:
+    name, at, listed = words.partition("@")
+    if not at:
+        return name, settings
+    path, _ = _as_file(name)
+    pairs: dict[str, str] = {}
+    for word in re.split(r",(?![^<]*>)", listed):
+        key, equals, value = word.partition("=")
+        if word.startswith("-"):
+            settings = replace(settings, options=(*settings.options, word))
+        elif equals and key:
+            pairs[key] = value
+        else:
+            settings = replace(settings, target=Target.parse(word))
+    if path is None or path.suffix == ".py":
+        return name, replace(settings, tile={**settings.tile, **pairs})
+    return name, replace(settings, defines={**settings.defines, **pairs})
+
+
+def _as_file(name: str) -> tuple[Path | None, str]:
+    """(path, entry) when ``name`` is a file, else (None, "")."""
+    if Path(name).is_file():
+        return Path(name), ""
+    match = _FILE.fullmatch(name)
+    if match:
+        return Path(match["path"]), match["entry"] or ""
+    head, _, entry = name.partition(":")
+    if "/" in head:
+        return Path(head), entry
+    return None, ""
+
+
+def _of_source(path: Path, entry: str, settings: Settings) -> tuple[Subject, ...]:
+    from ptxkit.compiler.assemble import assemble
+    from ptxkit.compiler.nvrtc import compile_source
+
+    if path.suffix == ".ptx":
+        if settings.defines or settings.options:
+            raise UsageError(f"{path} is PTX, which takes neither macros nor compiler options")
+        image = assemble(path, target=settings.target)
+    else:
+        image = compile_source(
+            path,
+            target=settings.target or TARGETS["sm_90a"],
+            defines=settings.defines,
+            instantiate=(entry,) if "<" in entry else (),
+            options=settings.options,
+        )
+    if not image.functions:
+        raise UsageError(f"{path} has no kernels; a template is named with its arguments: '{path}:name<256>'")
+    try:
+        names = [image.entry(entry)] if entry else list(image.functions)
+    except CompileError as error:
+        raise UsageError(str(error)) from None
+    disassembled = sass(image)
+    sources = source_files(disassembled.values())
+    return tuple(
+        _with_launch(
+            Subject(f"{path.name}:{image.readable(n)}", image.readable(n), disassembled[n], image, sources=sources),
+            settings,
+        )
+        for n in names
+    )
+
+
+def _of_binary(path: Path, entry: str, settings: Settings) -> tuple[Subject, ...]:
+    if settings.defines or settings.options:
+        raise UsageError(f"{path} is compiled already; macros and compiler options have no effect on it")
+    cubin = read_cubin(path, settings.target)
+    disassembled = sass(cubin)
+    names = [_entry(entry, cubin, path)] if entry else list(disassembled)
+    sources = source_files(disassembled.values(), path.absolute().parent, path.stat().st_mtime)
+    return tuple(
+        _with_launch(
+            Subject(f"{path.name}:{base_name(n)}", base_name(n), disassembled[n], sources=sources), settings
+        )
+        for n in names
+    )
+
+
+def _entry(name: str, cubin: Cubin, path: Path) -> str:
+    if name in cubin.texts:
+        return name
+    matches = [text for text in cubin.texts if base_name(text) == name.split("<")[0]]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(f"{path} has {len(matches)} kernels {name!r}; name one of {', '.join(matches)}")
+    from difflib import get_close_matches
+
+    bases = {base_name(text): text for text in cubin.texts}
+    near = get_close_matches(name, [*bases, *cubin.texts], n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(bases)}"
+    raise UsageError(f"{path} has no kernel {name!r}; {hint}")
+
+
+def _with_launch(subject: Subject, settings: Settings) -> Subject:
+    bounds = subject.function.bounds
+    x, y, z = bounds.cluster or (1, 1, 1)
+    return replace(
+        subject,
+        block=settings.block or (subject.block if subject.block_known else default_block(subject.function)),
+        block_known=bool(settings.block or subject.block_known or bounds.block or bounds.max_threads),
+        dynamic_shared_bytes=(
+            subject.dynamic_shared_bytes if settings.shared_bytes is None else settings.shared_bytes
+        ),
+        cluster=settings.cluster or (subject.cluster if subject.cluster > 1 else x * y * z),
+    )
+
+
+def _of_workload(name: str, settings: Settings) -> tuple[Subject, ...]:
+    workload_class, variant_name = _find_workload(name)
+    if settings.defines or settings.options:
+        raise UsageError(
+            f"{name} is built by its description; macros and compiler options are for files: cu/{name}.cu"
+        )
+    workload = workload_class()
+    if variant_name:
+        return _of_variant(workload, variant_name, settings)
+    from ptxkit.kernels.build import unavailable
+
+    found: dict[tuple[str, str, bytes | None], Subject] = {}
+    for variant in workload_class.variants().values():
+        if unavailable(variant, settings.target) or not set(settings.tile) <= set(variant.tile):
+            continue
+        for subject in _of_variant(workload, variant.name, settings):
+            image = subject.image
+            found.setdefault((subject.title, subject.kernel, image.cubin if image else None), subject)
+    if not found:
+        raise UsageError(
+            f"no variant of {name} can be compiled for {settings.target} with tile parameters {', '.join(settings.tile)}"
+            if settings.tile
+            else f"no variant of {name} can be compiled for {settings.target}"
+        )
+    return tuple(found.values())
+
+
+def _find_workload(name: str) -> tuple[type[Workload], str]:
+    from ptxkit.kernels import registry
+
+    head, _, variant = name.partition(":")
+    if head.endswith(".py"):
+        return registry.load_file(head), variant
+    return registry.get(head), variant
+
+
+def _of_variant(workload: Workload, variant_name: str, settings: Settings) -> tuple[Subject, ...]:
+    from ptxkit.kernels.build import build
+
+    variant = workload.variant(variant_name)
+    target = settings.target or lowest_target(variant.requires)
+    built = build(workload, variant, target, settings.tile)
+    disassembled = {id(image): sass(image) for image in built.images}
+    images = {image.key: image for image in built.images}
+    made = []
+    for step in built.steps:
+        image = images[step.image.key]
+        function = disassembled[id(image)][image.entry(step.launch.entry)]
+        made.append(
+            _with_launch(
+                Subject(
+                    title=f"{workload.name}:{variant.name}",
+                    kernel=step.launch.entry,
+                    function=function,
+                    image=image,
+                    tile=str(built.tile),
+                    block=_product(step.launch, "block"),
+                    block_known=True,
+                    dynamic_shared_bytes=step.launch.shared,
+                    cluster=_product(step.launch, "cluster"),
+                    sources=source_files([function]),
+                ),
+                settings,
+            )
+        )
+    return tuple(made)
+
+
+def _product(launch: Launch, what: str) -> int:
+    value: Sequence[int] | int = getattr(launch, what) or 1
+    if isinstance(value, int):
+        return value
+    x, y, z = (*value, 1, 1)[:3]
+    return x * y * z
