@@ -40,11 +40,12 @@ def report_text(report: RunReport) -> str:
     headers, row = (COUNTED_HEADERS, counted_row) if counted else (TIMED_HEADERS, timed_row)
     ran = [v for v in report.variants if v.skipped is None]
     lines = [*header(report.kernel, report.sizes, report.device_name, report.target, report.work), ""]
-    if ran:
+    done = any(v.error is None for v in ran)  # failures are told on stderr; rows of dashes would add nothing
+    if done:
         lines.append(table([row(report, v) for v in ran], headers))
     notes = [f"{v.name}: skipped, {v.skipped}" for v in report.variants if v.skipped is not None]
     notes += [f"{v.name}: compiled for {v.target}" for v in ran if v.target not in ("", report.target)]
-    if counted:
+    if counted and done:
         notes.append("Counts are exact, of PTX instructions; the emulator has no times.")
         if report.iterations is not None:
             notes.append("ITERATIONS do not apply to exact counts: every variant ran once.")
@@ -52,7 +53,7 @@ def report_text(report: RunReport) -> str:
         notes.append(
             f"Roof: {report.roof_gbs:.0f} GB/s, a device-to-device copy measured in this run. Times with a cold L2."
         )
-    return "\n".join([*lines, "", *notes])
+    return "\n".join([*lines, "", *notes]).rstrip()
 
 
 def header(kernel: str, sizes: Mapping[str, int], device: str, target: str, work: Work) -> list[str]:
