@@ -49,6 +49,56 @@ __device__ __forceinline__ float ld_global_nc_L1_no_allocate(const float* pointe
     return v;
 }
 
+// The same for 16, 8 and 4 bytes of whatever type.
+
+__device__ __forceinline__ uint4 ld_global_nc(const uint4* pointer) {
+    uint4 v;
+    asm("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(cvta_to_global(pointer)));
+    return v;
+}
+
+__device__ __forceinline__ uint2 ld_global_nc(const uint2* pointer) {
+    uint2 v;
+    asm("ld.global.nc.v2.b32 {%0, %1}, [%2];"
+        : "=r"(v.x), "=r"(v.y)
+        : "l"(cvta_to_global(pointer)));
+    return v;
+}
+
+__device__ __forceinline__ unsigned ld_global_nc(const unsigned* pointer) {
+    unsigned v;
+    asm("ld.global.nc.b32 %0, [%1];"
+        : "=r"(v)
+        : "l"(cvta_to_global(pointer)));
+    return v;
+}
+
+__device__ __forceinline__ uint4 ld_global_nc_L1_no_allocate(const uint4* pointer) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(cvta_to_global(pointer)));
+    return v;
+}
+
+__device__ __forceinline__ uint2 ld_global_nc_L1_no_allocate(const uint2* pointer) {
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
+        : "=r"(v.x), "=r"(v.y)
+        : "l"(cvta_to_global(pointer)));
+    return v;
+}
+
+__device__ __forceinline__ unsigned ld_global_nc_L1_no_allocate(const unsigned* pointer) {
+    unsigned v;
+    asm("ld.global.nc.L1::no_allocate.b32 %0, [%1];"
+        : "=r"(v)
+        : "l"(cvta_to_global(pointer)));
+    return v;
+}
+
 // createpolicy: how L2 treats the lines of the accesses that carry the policy (.L2::cache_hint, sm_80). A hint changes no
 // result, so older targets do without it instead of trapping.
 
@@ -80,6 +130,42 @@ __device__ __forceinline__ float4 ld_global_nc_L1_no_allocate(const float4* poin
 #endif
 }
 
+__device__ __forceinline__ uint4 ld_global_nc_L1_no_allocate(const uint4* pointer, unsigned long long policy) {
+#if PTXKIT_SM >= 80
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(cvta_to_global(pointer)), "l"(policy));
+    return v;
+#else
+    return ld_global_nc_L1_no_allocate(pointer);
+#endif
+}
+
+__device__ __forceinline__ uint2 ld_global_nc_L1_no_allocate(const uint2* pointer, unsigned long long policy) {
+#if PTXKIT_SM >= 80
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
+        : "=r"(v.x), "=r"(v.y)
+        : "l"(cvta_to_global(pointer)), "l"(policy));
+    return v;
+#else
+    return ld_global_nc_L1_no_allocate(pointer);
+#endif
+}
+
+__device__ __forceinline__ unsigned ld_global_nc_L1_no_allocate(const unsigned* pointer, unsigned long long policy) {
+#if PTXKIT_SM >= 80
+    unsigned v;
+    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.b32 %0, [%1], %2;"
+        : "=r"(v)
+        : "l"(cvta_to_global(pointer)), "l"(policy));
+    return v;
+#else
+    return ld_global_nc_L1_no_allocate(pointer);
+#endif
+}
+
 // st.global. cs: streaming, likely written once; L1::no_allocate: do not keep the line in L1.
 
 __device__ __forceinline__ void st_global(float4* pointer, float4 v) {
@@ -103,6 +189,21 @@ __device__ __forceinline__ void st_global_cs(float4* pointer, float4 v) {
 
 __device__ __forceinline__ void st_global_cs(float* pointer, float v) {
     asm volatile("st.global.cs.f32 [%0], %1;" :: "l"(cvta_to_global(pointer)), "f"(v) : "memory");
+}
+
+__device__ __forceinline__ void st_global_cs(uint4* pointer, uint4 v) {
+    asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(cvta_to_global(pointer)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+__device__ __forceinline__ void st_global_cs(uint2* pointer, uint2 v) {
+    asm volatile("st.global.cs.v2.b32 [%0], {%1, %2};"
+                 :: "l"(cvta_to_global(pointer)), "r"(v.x), "r"(v.y) : "memory");
+}
+
+__device__ __forceinline__ void st_global_cs(unsigned* pointer, unsigned v) {
+    asm volatile("st.global.cs.b32 [%0], %1;"
+                 :: "l"(cvta_to_global(pointer)), "r"(v) : "memory");
 }
 
 __device__ __forceinline__ void prefetch_global_L2(const void* pointer) {

@@ -24,6 +24,20 @@ __device__ __forceinline__ float ex2_approx(float x) {
     return y;
 }
 
+// The ftz forms are a single MUFU: subnormal arguments and results become zero.
+
+__device__ __forceinline__ float rcp_approx_ftz(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float ex2_approx_ftz(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // log2(x), absolute error at most 2^-22 near 1 and relative error at most 2^-22 elsewhere.
 __device__ __forceinline__ float lg2_approx(float x) {
     float y;

@@ -45,6 +45,23 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     out[1] = redux_sync_add(all_lanes, laneid()) + redux_sync_max(all_lanes, laneid()) + elect_sync(all_lanes);
     out[2] = smid() + cluster_ctarank() + cluster_nctarank() + globaltimer();
     st_global(y + 1, w);
+    uint4* q = reinterpret_cast<uint4*>(y + 2);
+    uint2* p = reinterpret_cast<uint2*>(q);
+    unsigned* u = reinterpret_cast<unsigned*>(q);
+    uint4 a = ld_global_nc(q), b = ld_global_nc_L1_no_allocate(q), c = ld_global_nc_L1_no_allocate(q, out[0]);
+    uint2 d = ld_global_nc(p), e = ld_global_nc_L1_no_allocate(p), f = ld_global_nc_L1_no_allocate(p, out[0]);
+    a.x += ld_global_nc(u) + ld_global_nc_L1_no_allocate(u) + ld_global_nc_L1_no_allocate(u, out[0]);
+    a.y += b.x + c.x + d.x + e.x + f.x;
+    st_global_cs(q, a);
+    st_global_cs(p, d);
+    st_global_cs(u, a.x);
+    w.x += rcp_approx_ftz(v.x) + ex2_approx_ftz(v.x) + cvt_f32_f16(cvt_rn_f16_f32(v.x)) + f32_of_bf16(cvt_rn_bf16_f32(v.y));
+    a.x = max_NaN_f16x2(add_f16x2(cvt_rn_f16x2_f32(v.x, v.y), a.x), mul_f16x2(a.x, a.y));
+    a.y = fma_rn_f16x2(a.x, a.y, fma_rn_relu_f16x2(a.x, a.y, a.z));
+    a.z = max_NaN_bf16x2(add_bf16x2(cvt_rn_bf16x2_f32(v.x, v.y), a.x), mul_bf16x2(a.x, a.y));
+    a.w = fma_rn_bf16x2(a.x, a.y, fma_rn_relu_bf16x2(a.x, a.y, a.z));
+    st_global_cs(q + 1, a);
+    st_global(y + 3, w);
 }
 """
 

@@ -1,0 +1,170 @@
+// Element-wise kernels: vectors of elements as f32 in registers, and the loop over an array that every such kernel shares.
+//
+// Any length and any start will do: where all pointers are 16-byte aligned, whole vectors move in 128-bit accesses and what is
+// left over one by one; else everything goes one by one, neighbouring lanes at neighbouring elements.
+#pragma once
+#include "data_movement.cuh"
+#include "half.cuh"
+
+namespace ptxkit {
+
+// How device memory is accessed. Results are the same; what the caches keep is not.
+enum Cache {
+    CACHE_KEEP = 0,    // ld.global.nc, st.global: whoever comes next finds everything in L2
+    CACHE_STREAM = 1,  // loads leave L1 alone, stores are st.global.cs
+    CACHE_ONCE = 2,    // and L2 gives up first what was read
+    CACHE_OUTPUT = 3,  // L2 gives up first what was read, and keeps what was written
+};
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Vectors
+
+template <int CACHE, class Word>
+__device__ __forceinline__ Word load_word(const Word* pointer) {
+    if constexpr (CACHE == CACHE_KEEP) return ld_global_nc(pointer);
+    else if constexpr (CACHE == CACHE_STREAM) return ld_global_nc_L1_no_allocate(pointer);
+    else return ld_global_nc_L1_no_allocate(pointer, createpolicy_L2_evict_first());
+}
+
+template <int CACHE, class Word>
+__device__ __forceinline__ void store_word(Word* pointer, Word word) {
+    if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_OUTPUT) *pointer = word;
+    else st_global_cs(pointer, word);
+}
+
+// WORDS 32-bit words, in accesses of 128 bits as far as possible, else 64 and 32.
+template <int CACHE, int WORDS>
+__device__ __forceinline__ void load_words(const void* pointer, unsigned (&words)[WORDS]) {
+    const unsigned* from = static_cast<const unsigned*>(pointer);
+#pragma unroll
+    for (int i = 0; i + 4 <= WORDS; i += 4) {
+        uint4 quad = load_word<CACHE>(reinterpret_cast<const uint4*>(from + i));
+        words[i] = quad.x, words[i + 1] = quad.y, words[i + 2] = quad.z, words[i + 3] = quad.w;
+    }
+    if constexpr (WORDS % 4 >= 2) {
+        uint2 pair = load_word<CACHE>(reinterpret_cast<const uint2*>(from + WORDS / 4 * 4));
+        words[WORDS / 4 * 4] = pair.x, words[WORDS / 4 * 4 + 1] = pair.y;
+    }
+    if constexpr (WORDS % 2) words[WORDS - 1] = load_word<CACHE>(from + WORDS - 1);
+}
+
+template <int CACHE, int WORDS>
+__device__ __forceinline__ void store_words(void* pointer, const unsigned (&words)[WORDS]) {
+    unsigned* to = static_cast<unsigned*>(pointer);
+#pragma unroll
+    for (int i = 0; i + 4 <= WORDS; i += 4) {
+        uint4 quad = make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
+        store_word<CACHE>(reinterpret_cast<uint4*>(to + i), quad);
+    }
+    if constexpr (WORDS % 4 >= 2) {
+        uint2 pair = make_uint2(words[WORDS / 4 * 4], words[WORDS / 4 * 4 + 1]);
+        store_word<CACHE>(reinterpret_cast<uint2*>(to + WORDS / 4 * 4), pair);
+    }
+    if constexpr (WORDS % 2) store_word<CACHE>(to + WORDS - 1, words[WORDS - 1]);
+}
+
+// N elements of float, f16 or bf16 in registers, as they are in memory: converting is left to who reads an element, so that
+// nobody waits for one load before the next is under way. N * sizeof(T) is a multiple of 4, and pointers are aligned to it, up to
+// 16 bytes.
+template <class T, int N>
+struct Vector {
+    static constexpr int size = N, words = N * static_cast<int>(sizeof(T)) / 4;
+    unsigned word[words];
+
+    template <int CACHE>
+    __device__ __forceinline__ void load(const T* pointer) {
+        load_words<CACHE>(pointer, word);
+    }
+
+    template <int CACHE>
+    __device__ __forceinline__ void store(T* pointer) const {
+        store_words<CACHE>(pointer, word);
+    }
+
+    __device__ __forceinline__ float operator[](int i) const {
+        if constexpr (sizeof(T) == 4) return __uint_as_float(word[i]);
+        else return i % 2 ? Convert<T>::high(word[i / 2]) : Convert<T>::low(word[i / 2]);
+    }
+
+    // Every element is element(i), rounded to T.
+    template <class Element>
+    __device__ __forceinline__ void fill(Element element) {
+#pragma unroll
+        for (int i = 0; i < words; i++) {
+            if constexpr (sizeof(T) == 4) word[i] = __float_as_uint(element(i));
+            else word[i] = Convert<T>::pack(element(2 * i), element(2 * i + 1));
+        }
+    }
+};
+
+// Elements of T in 16 bytes.
+template <class T>
+constexpr int vector_width = 16 / sizeof(T);
+
+// Whether all pointers are aligned to 16 bytes.
+template <class... T>
+__device__ __forceinline__ bool aligned16(const T*... pointers) {
+    return ((reinterpret_cast<size_t>(pointers) | ...) & 15) == 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// The loop over an array
+
+// Runs over n elements in tiles of THREADS * VECTORS vectors of WIDTH elements. With one CTA a tile (STRIDE false) the grid
+// is cdiv(n, THREADS * VECTORS * WIDTH); with STRIDE any grid will do, and CTAs take every gridDim.x-th tile.
+//
+// load(k, i) and store(k, i) get a vector of the thread, k, and its first element, i; all loads of a tile come before its
+// stores, so VECTORS accesses of each array are in flight a thread. one(i) does a single element.
+template <int THREADS, int VECTORS, int WIDTH, bool STRIDE, class Load, class Store, class One>
+__device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load load, Store store, One one) {
+    constexpr unsigned tile = THREADS * VECTORS * WIDTH;
+    for (long long begin = static_cast<long long>(blockIdx.x) * tile; begin < n;
+         begin += static_cast<long long>(gridDim.x) * tile) {
+        const unsigned count = n - begin < tile ? n - begin : tile;
+        const unsigned whole = aligned ? count / WIDTH : 0;
+        const long long first = begin + threadIdx.x * WIDTH;  // the distance from here is a constant: an immediate offset
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++) {
+            if (k * THREADS + threadIdx.x < whole) load(k, first + k * THREADS * WIDTH);
+        }
+#pragma unroll
+        for (int k = 0; k < VECTORS; k++) {
+            if (k * THREADS + threadIdx.x < whole) store(k, first + k * THREADS * WIDTH);
+        }
+#pragma unroll 4
+        for (unsigned i = whole * WIDTH + threadIdx.x; i < count; i += THREADS) one(begin + i);
+        if constexpr (!STRIDE) break;
+    }
+}
+
+// out[i] = op(in[i]...) for one to three inputs of one type; op takes and returns f32.
+template <int THREADS, int VECTORS, int CACHE, bool STRIDE, class Op, class T, class... In>
+__device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In*... in) {
+    constexpr int width = vector_width<T>, inputs = sizeof...(In);
+    static_assert(inputs >= 1 && inputs <= 3, "one to three inputs");
+    Vector<T, width> v[inputs][VECTORS];
+    auto load = [&](int k, long long i) {
+        int input = 0;
+        (v[input++][k].template load<CACHE>(in + i), ...);
+    };
+    auto store = [&](int k, long long i) {
+        Vector<T, width> result;
+        result.fill([&](int j) {
+            if constexpr (inputs == 1) return op(v[0][k][j]);
+            else if constexpr (inputs == 2) return op(v[0][k][j], v[1][k][j]);
+            else return op(v[0][k][j], v[1][k][j], v[2][k][j]);
+        });
+        result.template store<CACHE>(out + i);
+    };
+    auto one = [&](long long i) { out[i] = Convert<T>::from_f32(op(to_f32(in[i])...)); };
+    for_each_vector<THREADS, VECTORS, width, STRIDE>(n, aligned16(out, in...), load, store, one);
+}
+
+// The same with one element a thread: what is written first. The grid is cdiv(n, THREADS).
+template <int THREADS, class Op, class T, class... In>
+__device__ __forceinline__ void elementwise_scalar(long long n, Op op, T* out, const In*... in) {
+    const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) out[i] = Convert<T>::from_f32(op(to_f32(in[i])...));
+}
+
+}  // namespace ptxkit
