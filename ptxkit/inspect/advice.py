@@ -13,6 +13,7 @@ from ptxkit.inspect.classes import width_bits
 from ptxkit.inspect.cycles import depth_of
 from ptxkit.inspect.divergence import divergent_regions, varying_guards
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.inspect.residency import occupancy
 from ptxkit.isa.model import Loc
 
 _LOCAL = frozenset({"LDL", "STL"})
@@ -61,6 +62,7 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
         *_narrow_accesses(function),
         *_small_mma(function),
         *_barriers(function),
+        *_barrier_numbers(function),
         *_generic_accesses(function),
         *_double_precision(function),
         *(_from_compiler(image, function) if image else ()),
@@ -173,6 +175,21 @@ def _barriers(function: SassFunction) -> Iterator[Finding]:
         yield _finding("divergent-barrier", message, [instruction])
 
 
+def _barrier_numbers(function: SassFunction) -> Iterator[Finding]:
+    """A barrier whose number is in a register takes all 16, of which an SM of these targets has 16 to 64 for all its CTAs."""
+    computed = [
+        i
+        for i in function.instructions
+        if i.opcode == "BAR" and re.match(r"R\d+", i.operands.removeprefix("{").strip())
+    ]
+    if computed and function.target.cc >= 90 and function.resources.barriers == 16:
+        limit = occupancy(function).limits["barriers"]
+        message = (
+            f"the number of a barrier is not a constant, so a CTA takes all 16: no more than {limit} CTAs fit an SM"
+        )
+        yield _finding("all-barriers", message, computed)
+
+
 def _generic_accesses(function: SassFunction) -> Iterator[Finding]:
     generic = [i for i in function.instructions if i.opcode in ("LD", "ST", "ATOM") and i.opcode != "LDG"]
     for group in _by_line(generic):
@@ -186,7 +203,7 @@ def _double_precision(function: SassFunction) -> Iterator[Finding]:
     widened = any(i.opcode == "F2F" and {"F64", "F32"} <= set(i.modifiers) for i in function.instructions)
     if widened:
         for group in _by_line(i for i in function.instructions if i.opcode in _DOUBLE):
-            message = f"{len(group)} double-precision instructions on floats, at a small part of their rate; a literal without f?"
+            message = f"{len(group)} double-precision instructions on floats, at a small part of their rate; a literal lacks f?"
             yield _finding("double-precision", message, group)
 
 

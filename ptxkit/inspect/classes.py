@@ -37,7 +37,7 @@ GROUPS: dict[str, str] = {
     "bulk": """UTMALDG UTMASTG UTMAREDG UTMAPF UTMACCTL UTMACMDFLUSH UBLKCP UBLKRED UBLKPF""",
     "tensor memory": """LDT STT LDTM STTM UTCCP UTCSHIFT UTCATOMSWS UTCBAR""",
     "texture": """TEX TLD TLD4 TMML TXD TXQ SUATOM SULD SURED SUST""",
-    "sync": """BAR DEPBAR SYNCS MEMBAR ERRBAR FENCE UCGABAR_ARV UCGABAR_WAIT CGAERRBAR WARPGROUP WARPGROUPSET WARPSYNC ACQBULK
+    "sync": """BAR DEPBAR SYNCS MEMBAR ERRBAR FENCE UCGABAR_ARV UCGABAR_WAIT CGAERRBAR WARPGROUP WARPGROUPSET WARPSYNC ENDCOLLECTIVE ACQBULK
         ACQSHMINIT PREEXIT NANOSLEEP USETMAXREG UGETNEXTWORKID""",
     "warp": """SHFL VOTE VOTEU MATCH REDUX CREDUX ELECT""",
     "control": """BRA BRX BRXU JMP JMX JMXU CALL RET EXIT KILL BSSY BSYNC BREAK BMOV BPT YIELD RPCMOV RTT NOP PMTRIG""",
@@ -51,7 +51,16 @@ _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 
 
 def group_of(instruction: SassInstruction) -> str:
     """The group of an instruction: a key of :data:`GROUPS`, or ``"other"`` for opcodes it does not know."""
+    if _is_move(instruction):
+        return "move"
     return _GROUP_OF.get(instruction.opcode, "other")
+
+
+def _is_move(instruction: SassInstruction) -> bool:
+    """Arithmetic that only moves: ptxas spreads moves over the pipes, as IMAD.MOV and as -0 * 0 + constant."""
+    if instruction.opcode == "IMAD":
+        return "MOV" in instruction.modifiers
+    return instruction.opcode == "HFMA2" and ", -RZ, RZ, " in instruction.operands
 
 
 def width_bits(instruction: SassInstruction) -> int:
@@ -63,6 +72,8 @@ def class_of(instruction: SassInstruction) -> str:
     """The class an instruction is counted in: its opcode, with the width in bits of a load or store: ``"LDG.128"``."""
     if instruction.opcode in _WITH_WIDTH:
         return f"{instruction.opcode}.{width_bits(instruction)}"
+    if _is_move(instruction):
+        return f"{instruction.opcode}.MOV"
     return instruction.opcode
 
 
@@ -115,7 +126,7 @@ PTX_GROUPS = ("tensor", "fp32", "fp16", "fp64", "integer", *list(_PTX_GROUPS)[1:
 
 
 def ptx_mix(function: Function) -> Mix:
-    """The mix of a PTX function; a class is an opcode with state space and vector, or type: ``"ld.global.v4"``, ``"fma.f32"``."""
+    """The mix of a PTX function; a class is an opcode with space and vector, or type: ``"ld.global.v4"``, ``"fma.f32"``."""
     return _counted((_ptx_class(i) for i in function.instructions), PTX_GROUPS)
 
 

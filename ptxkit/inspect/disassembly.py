@@ -162,7 +162,7 @@ def _parse(listing: str) -> dict[str, tuple[dict[str, int], list[SassInstruction
     for line in listing.splitlines():
         if match := _INSTRUCTION.match(line):
             instructions.append(_instruction(match, columns))
-        elif match := _LABEL.match(line):
+        elif (match := _LABEL.match(line)) and not match[1].startswith(".text."):
             labels[match[1]] = instructions[-1].address + 16 if instructions else 0
         elif match := _SECTION.match(line):
             labels, instructions, columns, header = {}, [], None, []

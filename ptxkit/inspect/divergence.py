@@ -1,7 +1,7 @@
 """Which code the threads of a warp may reach separately: an estimate from SASS, made to miss rather than to cry wolf.
 
-Every register is followed as *uniform* (the same in all lanes of a warp), *aligned* (the thread's index, or something whose
-low five bits are the lane's), *varying*, or *exchanged* (it came through a shuffle: after a whole reduction it is uniform again,
+Every register is followed as *uniform* (the same in all lanes of a warp), *aligned* (the thread's index, or what has the
+lane in its low five bits), *varying*, or *exchanged* (it came through a shuffle: after a whole reduction it is uniform again,
 which nobody can tell here). A comparison of an aligned value that can only change between warps, such as ``threadIdx.x < 128``
 or ``threadIdx.x / 32 == 0``, is uniform. What comes out of memory counts as uniform when its address does. Values that differ
 because lanes took different paths are not followed, and threadIdx.y and .z count as uniform, as they are where a CTA's first
@@ -74,7 +74,10 @@ def varying_guards(function: SassFunction) -> frozenset[int]:
     found = set()
     for block, levels in zip(function.blocks, _levels(function), strict=True):
         for instruction in block.instructions:
-            if levels.get(instruction.predicate.lstrip("@!"), UNIFORM) == VARYING:
+            guards = [instruction.predicate.lstrip("@!")]
+            if instruction.opcode == "BRA":  # BRA P1, label has a second condition
+                guards += [r for r in instruction.reads if r.startswith("P")]
+            if any(levels.get(guard, UNIFORM) == VARYING for guard in guards):
                 found.add(instruction.address)
             _apply(instruction, levels)
     return frozenset(found)

@@ -1,13 +1,13 @@
 """How many CTAs of a kernel an SM holds at once, from its resources alone: occupancy without a GPU.
 
 The rules are those of NVIDIA's ``cuda_occupancy.h`` (in the wheel nvidia-cuda-runtime), the limits those of the CUDA
-Programming Guide, "Technical Specifications per Compute Capability", as ``cuda/__device/arch_traits.h`` of CCCL also lists them;
+Programming Guide, "Technical Specifications per Compute Capability", which ``cuda/__device/arch_traits.h`` of CCCL repeats;
 sm_107's are what ptxas 13.5 accepts in ``.minnctapersm`` and what ``cuda_occupancy.h`` says of compute capability 10.7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ptxkit.compiler.targets import Target
@@ -86,7 +86,7 @@ class Occupancy:
     Attributes:
         ctas_per_sm: resident at once; 0 when the launch is impossible, and then ``impossible`` says why.
         warps_per_sm, max_warps: resident, and the most an SM can hold.
-        limits: ``"registers"``, ``"shared memory"``, ``"threads"``, ``"CTAs"``, ``"barriers"`` -> CTAs that each would allow.
+        limits: ``"registers"``, ``"shared memory"``, ``"threads"``, ``"CTA slots"``, ``"barriers"`` -> CTAs that each would allow.
         limiters: those that allow no more than ``ctas_per_sm``.
         registers_per_cta: allocated, rounded up.
         shared_bytes_per_cta: allocated, with what the driver reserves, rounded up.
@@ -180,7 +180,7 @@ def _calculate(
         "threads": limits.threads // WARP // warps,
         "registers": _by_registers(per_warp, warps),
         "shared memory": _by_shared(limits, allocated, carveout),
-        "CTAs": limits.ctas,
+        "CTA slots": limits.ctas,
     }
     if limits.barriers_per_cta and barriers:
         allowed["barriers"] = limits.barriers_per_cta * limits.ctas // barriers
@@ -237,7 +237,7 @@ def _impossible(limits: SmLimits, warps: int, per_warp: int, registers: int, sha
 
 @dataclass(frozen=True)
 class Step:
-    """One point of an occupancy curve: a quantity (registers a thread, bytes of shared memory, threads a CTA) -> CTAs, warps."""
+    """A point of an occupancy curve: a quantity (registers a thread, bytes of shared memory, threads a CTA) -> CTAs, warps."""
 
     quantity: int
     ctas_per_sm: int
@@ -251,7 +251,7 @@ def curve(of: Occupancy, target: Target, axis: str, barriers: int = 0) -> tuple[
         of: the launch to vary.
         target: its target.
         axis: ``"registers"`` (1 to 255 a thread), ``"shared memory"`` (0 to the most a CTA gets, in steps of 1 KB),
-            ``"threads"`` (32 to 1024 a CTA, in steps of 32).
+            ``"threads"`` (32, and 64 to 1024 a CTA in steps of 64).
         barriers: named barriers of a CTA.
 
     Returns:
@@ -270,10 +270,10 @@ def curve(of: Occupancy, target: Target, axis: str, barriers: int = 0) -> tuple[
 
 
 def _quantities(axis: str, limits: SmLimits) -> Iterator[int]:
-    ranges = {
+    ranges: dict[str, Sequence[int]] = {
         "registers": range(1, REGISTERS_PER_THREAD + 1),
         "shared memory": range(0, limits.shared_bytes_per_cta + 1, _KB),
-        "threads": range(WARP, THREADS_PER_CTA + 1, WARP),
+        "threads": (WARP, *range(2 * WARP, THREADS_PER_CTA + 1, 2 * WARP)),
     }
     return iter(ranges[axis])
 

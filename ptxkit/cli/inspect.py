@@ -1,0 +1,197 @@
+"""``ptxkit inspect``: PTX and SASS of a kernel, its resources, mix, loops, registers, scheduling and occupancy."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ptxkit.cli._kernel import kernel_argument, parse_pairs
+from ptxkit.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.inspect.subject import Settings, Subject
+
+
+@click.command()
+@click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT...", shell_complete=kernel_argument)
+@click.option("--diff", "as_diff", is_flag=True, help="Compare two subjects: resources, mix, and aligned SASS.")
+@click.option("--source", is_flag=True, help="Show source lines, with the SASS instructions each became.")
+@click.option("--ptx", is_flag=True, help="Show PTX; with --source, under its lines.")
+@click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, under their lines.")
+@click.option("--registers", is_flag=True, help="Live registers beside each SASS instruction.")
+@click.option(
+    "--control", is_flag=True, help="Scheduling fields beside it: waits, read and write scoreboard, yield, stall."
+)
+@click.option("--encoding", is_flag=True, help="Its 128 bits, high word first.")
+@click.option("--occupancy-curve", is_flag=True, help="What more registers, shared memory or threads would do.")
+@click.option(
+    "--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout."
+)
+@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object (schema ptxkit.inspect/1).")
+@click.option("--target", "--arch", "target", metavar="TARGET", help="Compile for this target, such as sm_90a.")
+@click.option(
+    "--tile",
+    "tiles",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Hold a tile parameter of a variant, such as THREADS=256.",
+)
+@click.option(
+    "-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Define a macro for a .cu file."
+)
+@click.option(
+    "--compiler-option", "options", multiple=True, metavar="OPTION", help="An NVRTC option, for a .cu file."
+)
+@click.option("--block", type=click.IntRange(1, 1024), metavar="N", help="Threads of a CTA, for occupancy.")
+@click.option(
+    "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Dynamic shared memory of a CTA, for occupancy."
+)
+@click.option("--cluster", type=click.IntRange(1, 16), metavar="N", help="CTAs of a cluster, for occupancy.")
+def command(
+    subjects: tuple[str, ...],
+    as_diff: bool,
+    source: bool,
+    ptx: bool,
+    sass: bool,
+    registers: bool,
+    control: bool,
+    encoding: bool,
+    occupancy_curve: bool,
+    cfg: str | None,
+    as_json: bool,
+    target: str | None,
+    tiles: tuple[str, ...],
+    defines: tuple[str, ...],
+    options: tuple[str, ...],
+    block: int | None,
+    shared: int | None,
+    cluster: int | None,
+) -> None:
+    """Show what came out of the compiler for SUBJECT. Needs no GPU.
+
+    SUBJECT: KERNEL[:VARIANT] of `ptxkit list`, or FILE[:ENTRY] with a .cu, .ptx, cubin, fatbin or a library that holds one; a
+    template is named with its arguments, 'k.cu:saxpy<256>'. Settings of its own may follow: 'saxpy:scalar@sm_80,THREADS=128',
+    'k.cu@FAST=1,-use_fast_math'.
+    """
+    from ptxkit.cli.run import parse_arch
+    from ptxkit.inspect.subject import Settings
+    from ptxkit.inspect.subject import subjects as found_subjects
+
+    settings = Settings(
+        target=parse_arch(target),
+        tile=parse_pairs(tiles, "--tile"),
+        defines=parse_pairs(defines, "--define"),
+        options=options,
+        block=block,
+        shared_bytes=shared,
+        cluster=cluster,
+    )
+    if as_diff:
+        compare(subjects, settings, as_json=as_json, whole=sass, control=control)
+        return
+    chosen = [subject for words in subjects for subject in found_subjects(words, settings)]
+    if cfg is not None:
+        write_graph(chosen, cfg)
+    elif as_json:
+        from ptxkit.cli._text import print_json
+        from ptxkit.inspect.report import document
+
+        print_json(document(chosen))
+    else:
+        show(text_of(chosen, source, ptx, sass, registers, control, encoding, occupancy_curve))
+
+
+def text_of(
+    chosen: Iterable[Subject],
+    source: bool,
+    ptx: bool,
+    sass: bool,
+    registers: bool,
+    control: bool,
+    encoding: bool,
+    occupancy_curve: bool,
+) -> Iterator[str]:
+    """The lines of every subject, in the views that were asked for; the page when none was."""
+    from ptxkit.cli import _inspect_text as texts
+
+    beside = texts.Columns(encoding=encoding, control=control, registers=registers)
+    in_columns = registers or control or encoding
+    for index, subject in enumerate(chosen):
+        if index:
+            yield ""
+        if occupancy_curve:
+            yield from texts.curves(subject)
+        elif source or ptx or sass or in_columns:
+            yield from texts.listing(subject, source=source, ptx=ptx, sass=sass or in_columns, columns=beside)
+        else:
+            yield from texts.page(subject)
+
+
+def compare(words: tuple[str, ...], settings: Settings, *, as_json: bool, whole: bool, control: bool) -> None:
+    """Print the difference of two subjects, each of which must be one kernel."""
+    from ptxkit.cli import _inspect_text as texts
+    from ptxkit.cli._text import print_json
+    from ptxkit.inspect import report
+    from ptxkit.inspect.compare import diff
+    from ptxkit.inspect.subject import subjects as found_subjects
+
+    if len(words) != 2:
+        raise UsageError(f"--diff compares two subjects, not {len(words)}")
+    sides = []
+    for name in words:
+        found = found_subjects(name, settings)
+        if len(found) != 1:
+            raise UsageError(
+                f"{name} has {len(found)} kernels; --diff needs one: {', '.join(_name(s) for s in found)}"
+            )
+        sides.append(found[0])
+    left, right = sides
+    result = diff(left.function, right.function, (left.occupancy, right.occupancy))
+    if as_json:
+        print_json(report.difference(result, words))
+    else:
+        show(texts.difference(result, words, whole=whole, columns=texts.Columns(control=control)))
+
+
+def _name(subject: Subject) -> str:
+    return subject.title if subject.kernel in subject.title else f"{subject.title} ({subject.kernel})"
+
+
+def write_graph(chosen: list[Subject], file: str) -> None:
+    """Write the control-flow graph of one kernel as dot text or, with graphviz, as svg."""
+    from ptxkit.cli._text import to_stderr
+    from ptxkit.inspect.blocks import dot
+
+    if len(chosen) != 1:
+        raise UsageError(f"--cfg draws one kernel; name one of {', '.join(_name(s) for s in chosen)}")
+    text = dot(chosen[0].function, chosen[0].title)
+    if file == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(file)
+    if path.suffix not in (".dot", ".gv", ".svg"):
+        raise UsageError(f"--cfg writes FILE.svg or FILE.dot, not {file}")
+    if path.suffix == ".svg":
+        graphviz = shutil.which("dot")
+        if graphviz is None:
+            raise UnavailableError(
+                f"graphviz's dot, which draws {file}, is not on PATH; install graphviz or take --cfg {path.with_suffix('.dot')}"
+            )
+        text = subprocess.run([graphviz, "-Tsvg"], input=text, capture_output=True, text=True, check=True).stdout
+    path.write_text(text, encoding="utf-8")
+    to_stderr(f"wrote {file}")
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines; through a pager when they do not fit the terminal."""
+    text = "\n".join(lines) + "\n"
+    if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
+        click.echo_via_pager(text)
+    else:
+        click.echo(text, nl=False)
