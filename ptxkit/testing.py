@@ -39,7 +39,7 @@ def assert_sass(
         kernel: words that ``ptxkit inspect`` takes, such as ``"fused_l2norm:vectorized@sm_90a,QUADS=4"`` or
             ``"mine.cu:copy<256>"``; or what was compiled or disassembled already. All kernels that it names are checked.
         has: instructions that must be there: opcodes (``"HGMMA"``), opcodes with modifiers (``"LDG.E.128"``), classes
-            (``"LDG.128"``) or groups (``"tensor"``), as :func:`ptxkit.inspect.mix` counts them; a mapping says how many at least.
+            (``"LDG.128"``) or groups (``"tensor"``) of :func:`ptxkit.inspect.mix`; a mapping says how many at least.
         lacks: instructions that must not be there.
         spills: the most bytes of spill stores and loads together.
         max_registers: a thread.
@@ -48,7 +48,7 @@ def assert_sass(
 
     Raises:
         AssertionError: something is not so; the message shows the lines that offend.
-        UsageError: no such kernel, or spills are asked of a cubin that has local memory, which does not tell them.
+        UsageError: no such kernel, or spills are asked of an old cubin, which does not tell them.
     """
     __tracebackhide__ = True
     wanted = dict(has) if isinstance(has, Mapping) else dict.fromkeys([has] if isinstance(has, str) else has, 1)
@@ -128,10 +128,10 @@ def _spilled(subject: Subject, most: int | None) -> str:
     if most is None:
         return ""
     resources = subject.function.resources
-    local = _matching(subject.function, "local")
-    if not subject.spills_known and local:
+    local = [i for i in subject.function.instructions if i.is_spill]
+    if not subject.function.spills_known:
         raise UsageError(
-            f"{subject.title}: a cubin does not tell spills from other local memory; compile the source"
+            f"{subject.title}: this cubin does not tell spills from other local memory; compile the source"
         )
     total = resources.spill_store_bytes + resources.spill_load_bytes
     if total <= most:

@@ -119,8 +119,9 @@ def text_of(
 ) -> Iterator[str]:
     """The lines of every subject, in the views that were asked for; the page when none was."""
     from ptxkit.cli import _inspect_text as texts
+    from ptxkit.cli._inspect_listing import Columns, listing
 
-    beside = texts.Columns(encoding=encoding, control=control, registers=registers)
+    beside = Columns(encoding=encoding, control=control, registers=registers)
     in_columns = registers or control or encoding
     for index, subject in enumerate(chosen):
         if index:
@@ -128,7 +129,7 @@ def text_of(
         if occupancy_curve:
             yield from texts.curves(subject)
         elif source or ptx or sass or in_columns:
-            yield from texts.listing(subject, source=source, ptx=ptx, sass=sass or in_columns, columns=beside)
+            yield from listing(subject, source=source, ptx=ptx, sass=sass or in_columns, columns=beside)
         else:
             yield from texts.page(subject)
 
@@ -156,7 +157,7 @@ def compare(words: tuple[str, ...], settings: Settings, *, as_json: bool, whole:
     if as_json:
         print_json(report.difference(result, words))
     else:
-        show(texts.difference(result, words, whole=whole, columns=texts.Columns(control=control)))
+        show(texts.difference(result, words, whole=whole, control=control))
 
 
 def _name(subject: Subject) -> str:

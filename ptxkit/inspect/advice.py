@@ -75,19 +75,23 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
 
 def _local_memory(function: SassFunction) -> Iterator[Finding]:
     depth = depth_of(function)
-    spills = function.resources.spill_store_bytes + function.resources.spill_load_bytes
-    why = (
-        f"registers are spilled ({spills} bytes)"
-        if spills
-        else "an array lives in local memory, or registers are spilled"
+    array = (
+        "an array is indexed by what is no constant" if function.spills_known else "an array, or spilled registers"
     )
-    local = [i for i in function.instructions if i.opcode in _LOCAL]
-    for group in _by_line(i for i in local if i.address in depth):
-        kinds = Counter(i.opcode for i in group)
-        what = " and ".join(f"{count} {opcode}" for opcode, count in sorted(kinds.items()))
-        yield _finding("local-memory-in-loop", f"local memory traffic in a loop: {what}; {why}", group)
-    if local and not any(i.address in depth for i in local):
-        yield _finding("local-memory", f"local memory traffic: {why}", local)
+    for spilled, why in ((True, "registers are spilled"), (False, array)):
+        chosen = [i for i in function.instructions if i.opcode in _LOCAL and i.is_spill == spilled]
+        in_loops = [i for i in chosen if i.address in depth]
+        for group in _by_line(in_loops):
+            yield _finding(
+                "local-memory-in-loop", f"local memory traffic in a loop: {_counts(group)}; {why}", group
+            )
+        if chosen and not in_loops:
+            yield _finding("local-memory", f"local memory traffic: {_counts(chosen)}; {why}", chosen)
+
+
+def _counts(group: list[SassInstruction]) -> str:
+    kinds = Counter(i.opcode for i in group)
+    return " and ".join(f"{count} {opcode}" for opcode, count in sorted(kinds.items()))
 
 
 def _narrow_accesses(function: SassFunction) -> Iterator[Finding]:

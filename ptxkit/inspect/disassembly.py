@@ -13,14 +13,15 @@ import re
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.cache import default_cache, digest
-from ptxkit.compiler.image import Image
+from ptxkit.compiler.image import FunctionResources, Image
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.inspect import lines
 from ptxkit.inspect.elf import Cubin
@@ -31,6 +32,10 @@ _LABEL = re.compile(r"([$.\w]+):\s*(//.*)?$")
 _INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:(@!?\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);(.*)")
 _TARGET = re.compile(r"`\(([^)]+)\)")
 _BRANCH_TARGETS = re.compile(r'BRANCH_TARGETS ([^"]*)"')
+_NOTE = re.compile(
+    r'\(\*"?(.*?)"?\*\)'
+)  # what nvdisasm adds: "SpillRefill", "BRANCH_TARGETS ...", an indirect branch's target
+_MARKS_SPILLS = (13, 0)  # the first release of ptxas known here to mark spills in the cubin
 _FILES = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}  # nvdisasm's names of the register files
 
 
@@ -71,22 +76,30 @@ def sass(what: Image | Cubin | bytes | str | os.PathLike[str]) -> dict[str, Sass
         callees = {
             s.value: s.name for s in cubin.symbols if s.section == index and s.size and s.value and s.name in labels
         }
-        known = image.functions.get(name) if image else None
-        resources = cubin.resources(name)
-        if known is not None:
-            spilled = known.spill_store_bytes, known.spill_load_bytes
-            resources = replace(resources, spill_store_bytes=spilled[0], spill_load_bytes=spilled[1])
         functions[name] = SassFunction(
             name=name,
             target=cubin.target,
             instructions=tuple(instructions),
             labels=labels,
             callees=dict(sorted(callees.items())),
-            resources=resources,
+            resources=_with_spills(cubin.resources(name), instructions),
+            spills_known=cubin.release >= _MARKS_SPILLS
+            or not any(i.opcode in ("LDL", "STL") for i in instructions),
             bounds=cubin.bounds(name),
             ptx=image.ptx if image else cubin.ptx,
         )
     return {name: functions[name] for name in cubin.texts if name in functions}
+
+
+def _with_spills(resources: FunctionResources, instructions: Iterable[SassInstruction]) -> FunctionResources:
+    """Resources with the bytes of spills in the code, which are what ptxas -v counts."""
+    from ptxkit.inspect.classes import width_bits
+
+    spills = Counter[str]()
+    for instruction in instructions:
+        if instruction.is_spill:
+            spills[instruction.opcode] += width_bits(instruction) // 8
+    return replace(resources, spill_store_bytes=spills["STL"], spill_load_bytes=spills["LDL"])
 
 
 def _cubin(what: Image | Cubin | bytes | str | os.PathLike[str]) -> tuple[Cubin, Image | None]:
@@ -184,12 +197,13 @@ def _instruction(match: re.Match[str], columns: _Columns | None) -> SassInstruct
         address=int(address, 16),
         opcode=opcode,
         modifiers=tuple(modifiers),
-        operands=_TARGET.sub(r"\1", operands).strip(),
+        operands=_NOTE.sub("", _TARGET.sub(r"\1", operands)).strip(),
         predicate=predicate or "",
         live=live,
         reads=reads,
         writes=writes,
         targets=targets,
+        is_spill='"SpillRefill"' in operands,
     )
 
 

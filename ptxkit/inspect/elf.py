@@ -112,6 +112,13 @@ class Cubin:
             raise UnavailableError(f"{self.name} is for sm_{capability}, which is not among {', '.join(TARGETS)}")
         return found
 
+    @cached_property
+    def release(self) -> tuple[int, int]:
+        """The CUDA release of the ptxas that made it; (0, 0) when the file does not say."""
+        note = self.section(".note.nv.tkinfo")
+        match = re.search(rb"release (\d+)\.(\d+)", self.content(note)) if note else None
+        return (int(match[1]), int(match[2])) if match else (0, 0)
+
     def _option_arch(self) -> str:
         """The ``-arch`` that ptxas noted down, which keeps the ``f`` that the flags lack."""
         note = next((s for s in self.sections if s.name == ".note.nv.tkinfo"), None)
@@ -158,7 +165,7 @@ class Cubin:
         return self.content(section).decode(errors="replace").replace("\0", "\n").rstrip("\n") + "\n"
 
     def resources(self, function: str) -> FunctionResources:
-        """A kernel's resources. Spills cannot be told from other local memory in a cubin: they are 0 here."""
+        """A kernel's resources, without its spills, which only the code tells."""
         text = self.texts[function]
         registers, frame = self._of_function(_REGCOUNT), self._of_function(_FRAME_SIZE)
         index = next((i for i, s in enumerate(self.symbols) if s.name == function), -1)

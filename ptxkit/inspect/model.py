@@ -33,6 +33,7 @@ class SassInstruction:
         live: register file (``"R"``, ``"P"``, ``"UR"``, ``"UP"``) -> registers occupied while it executes.
         reads, writes: registers, single 32-bit ones: a 128-bit load to R4 writes R4, R5, R6, R7.
         targets: labels that a branch may go to.
+        is_spill: whether the cubin marks it as a spill or a refill, as ptxas does for sm_90 and newer.
     """
 
     address: int
@@ -47,6 +48,7 @@ class SassInstruction:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    is_spill: bool = False
 
     @property
     def name(self) -> str:
@@ -75,7 +77,8 @@ class SassFunction:
         instructions: in order of their addresses, without the padding behind the last.
         labels: name -> address; called functions are labels too.
         callees: names of called functions within, by address.
-        resources: registers, shared and local memory; spills only where the compiler's own account is at hand.
+        resources: registers, shared and local memory, spills.
+        spills_known: whether the spills are: older cubins do not tell them from other accesses to local memory.
         bounds: what its directives ask of a launch.
         ptx: text that ``ptx_line`` counts in; ``""`` when it is not known.
     """
@@ -86,6 +89,7 @@ class SassFunction:
     labels: Mapping[str, int] = field(default_factory=dict)
     callees: Mapping[int, str] = field(default_factory=dict)
     resources: FunctionResources = field(default_factory=FunctionResources)
+    spills_known: bool = True
     bounds: LaunchBounds = field(default_factory=LaunchBounds)
     ptx: str = ""
 

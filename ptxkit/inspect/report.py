@@ -43,7 +43,7 @@ def kernel(subject: Subject, texts: Sequence[str] = ()) -> dict[str, Any]:
     """One kernel of the document."""
     function = subject.function
     resources = asdict(function.resources)
-    if not subject.spills_known:
+    if not function.spills_known:
         resources["spill_store_bytes"] = resources["spill_load_bytes"] = None
     peak = function.peak
     return {

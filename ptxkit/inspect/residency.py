@@ -86,7 +86,7 @@ class Occupancy:
     Attributes:
         ctas_per_sm: resident at once; 0 when the launch is impossible, and then ``impossible`` says why.
         warps_per_sm, max_warps: resident, and the most an SM can hold.
-        limits: ``"registers"``, ``"shared memory"``, ``"threads"``, ``"CTA slots"``, ``"barriers"`` -> CTAs that each would allow.
+        limits: ``"registers"``, ``"shared memory"``, ``"threads"``, ``"CTA slots"``, ``"barriers"`` -> CTAs each allows.
         limiters: those that allow no more than ``ctas_per_sm``.
         registers_per_cta: allocated, rounded up.
         shared_bytes_per_cta: allocated, with what the driver reserves, rounded up.

@@ -90,11 +90,6 @@ class Subject:
             cluster=self.cluster,
         )
 
-    @property
-    def spills_known(self) -> bool:
-        """Whether spills were counted by the compiler; a cubin does not tell them from other local memory."""
-        return self.image is not None or not self.function.resources.local_bytes
-
 
 def subjects(words: str, settings: Settings = Settings()) -> tuple[Subject, ...]:
     """Compile, if need be, and disassemble what ``words`` name: one kernel, or several where they leave it open.
