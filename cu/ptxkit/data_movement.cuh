@@ -278,4 +278,11 @@ __device__ __forceinline__ float ld_shared_cluster_f32(unsigned address) {
 #endif
 }
 
+// cvt.pack: two integers clamped to 8 bits, `upper` in byte 1 and `lower` in byte 0, below the lower half of `above`.
+__device__ __forceinline__ unsigned cvt_pack_sat_s8_s32(int upper, int lower, unsigned above) {
+    unsigned bytes;
+    asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(upper), "r"(lower), "r"(above));
+    return bytes;
+}
+
 }  // namespace ptxkit

@@ -1,0 +1,95 @@
+"""What descriptions of element-wise kernels share: element types, tiles and which of them suit which size.
+
+Their kernels use ``cu/ptxkit/elementwise.cuh`` and have the template arguments ``THREADS, VECTORS, CACHE, STRIDE`` last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ptxkit import Launch, Tile, Workload, cdiv
+
+FRAMEWORK = (128, 1, 0, False)
+"""Template arguments of the launches of an unfused chain: 128 threads and one 128-bit access an array and thread, which is how
+PyTorch launches its element-wise kernels."""
+
+SCALAR_THREADS = 256  # of the kernels with one element a thread
+
+ELEMENTS = {"f32": ("float", 4), "f16": ("f16", 2), "bf16": ("bf16", 2), "s8": ("signed char", 1)}
+"""PTX type -> (its name in the sources, bytes)."""
+
+TILE: Mapping[str, list[int]] = {
+    "THREADS": [256, 128, 512, 1024],  # of a CTA
+    "VECTORS": [1, 2, 4, 8],  # 128-bit accesses of each input that a thread has in flight
+    "CACHE": [0, 1, 2, 3],  # 0 keep all in L2, 1 stream past L1, 2 and drop what was read first, 3 but keep the output
+    "CTAS": [0, 264, 528, 1056, 2112],  # of the grid: 0 one a tile, else that many, each taking tile after tile
+}
+
+REGISTERS = 65536  # of an SM
+L2_BYTES = 32 << 20  # what certainly stays in the L2 of a data-centre GPU from one launch to the next
+
+
+def width(dtype: str) -> int:
+    """Elements of a 128-bit vector."""
+    return 16 // ELEMENTS[dtype][1]
+
+
+def usable(elements: Callable[[Any], int], inputs: int, dtype: str = "f32") -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE`.
+
+    Args:
+        elements: workload -> number of elements.
+        inputs: arrays that the kernel reads.
+        dtype: of the elements, when the workload has no ``dtype`` of its own.
+    """
+
+    def check(w: Any, t: Tile) -> bool | str:
+        registers = REGISTERS // t.THREADS
+        if 4 * inputs * t.VECTORS + 32 > min(registers, 255):
+            return f"{t.THREADS} threads have {registers} registers each, too few for VECTORS={t.VECTORS}"
+        tiles = cdiv(elements(w), t.THREADS * t.VECTORS * width(getattr(w, "dtype", dtype)))
+        if tiles < t.CTAS:
+            return f"there are only {tiles} tiles for CTAS={t.CTAS}"
+        return True
+
+    return check
+
+
+def preferred(
+    elements: Callable[[Any], int], inputs: int, dtype: str = "f32"
+) -> Callable[[Any], Iterator[dict[str, int]]]:
+    """Tiles by size, for :data:`TILE`; the arguments are those of :func:`usable`.
+
+    What stays in L2 is over before a second wave of CTAs would start, so that one access a thread is best until the SMs are
+    full. What comes from DRAM wants many bytes in flight, and nothing of it is worth keeping.
+    """
+
+    def choose(w: Workload) -> Iterator[dict[str, int]]:
+        vectors = elements(w) // width(getattr(w, "dtype", dtype))
+        if w.work().bytes <= L2_BYTES:
+            yield {"THREADS": 128 if vectors <= 1 << 15 else 256, "VECTORS": 1 if vectors <= 1 << 18 else 2}
+        else:
+            yield {"THREADS": 256, "VECTORS": 4 if inputs == 1 else 2, "CACHE": 1}
+
+    return choose
+
+
+def launch(
+    kernel: str, n: int, dtype: str, args: tuple[object, ...], t: Tile, template: tuple[object, ...] = ()
+) -> Launch:
+    """The launch of a vectorized kernel over ``n`` elements; ``template`` comes before the tile's arguments."""
+    tiles = cdiv(n, t.THREADS * t.VECTORS * width(dtype))
+    grid = min(tiles, t.CTAS) if t.CTAS else tiles
+    return Launch(kernel, grid, t.THREADS, args, template=(*template, t.THREADS, t.VECTORS, t.CACHE, t.CTAS > 0))
+
+
+def framework(kernel: str, n: int, dtype: str, args: tuple[object, ...], template: tuple[object, ...] = ()) -> Launch:
+    """One launch of an unfused chain over ``n`` elements."""
+    threads, vectors, *_ = FRAMEWORK
+    return Launch(kernel, cdiv(n, threads * vectors * width(dtype)), threads, args, template=(*template, *FRAMEWORK))
+
+
+def scalar(kernel: str, n: int, args: tuple[object, ...], template: tuple[object, ...] = ()) -> Launch:
+    """One launch with an element a thread."""
+    return Launch(kernel, cdiv(n, SCALAR_THREADS), SCALAR_THREADS, args, template=(*template, SCALAR_THREADS))
