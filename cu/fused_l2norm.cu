@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(THREADS) l2norm_divide(const float* x, const N
 // vectorized
 
 // How device memory is read and written. Results are the same; what L2 keeps is not.
-enum Hint { HINT_NONE = 0, HINT_READ_ONCE = 1, HINT_STREAM = 2 };  // READ_ONCE: L2 gives up x first; STREAM: and y
+// KEEP_X: L2 gives up y first, which then goes to device memory in a steady stream; KEEP_Y: it gives up x first.
+enum Hint { HINT_NONE = 0, HINT_KEEP_X = 1, HINT_KEEP_Y = 2 };
 
 // The part of a row that one of `threads` threads holds: 4 * QUADS columns, zeros where the row has ended.
 // A quad is 16 bytes. `quads` says whether the row can be accessed in them (aligned, and cols a multiple of 4); if not, the same
@@ -137,13 +138,15 @@ struct Part {
     __device__ __forceinline__ void load(const float* row, unsigned cols, unsigned thread, unsigned threads, bool quads) {
         if (quads) {
             const float4* row4 = reinterpret_cast<const float4*>(row);
-            unsigned long long policy = HINT == HINT_NONE ? 0 : createpolicy_L2_evict_first();
+            unsigned long long policy = HINT == HINT_KEEP_X   ? createpolicy_L2_evict_last()
+                                        : HINT == HINT_KEEP_Y ? createpolicy_L2_evict_first()
+                                                              : 0;
 #pragma unroll
             for (int i = 0; i < QUADS; i++) {
                 unsigned q = i * threads + thread;
                 float4 quad = float4();
                 if (q < cols / 4) {
-                    quad = HINT == HINT_NONE ? ld_global_nc(row4 + q) : ld_global_nc_L1_no_allocate(row4 + q, policy);
+                    quad = HINT == HINT_NONE ? ld_global_nc(row4 + q) : ld_global_nc(row4 + q, policy);
                 }
                 v[4 * i] = quad.x, v[4 * i + 1] = quad.y, v[4 * i + 2] = quad.z, v[4 * i + 3] = quad.w;
             }
@@ -163,7 +166,7 @@ struct Part {
             for (int i = 0; i < QUADS; i++) {
                 unsigned q = i * threads + thread;
                 float4 quad = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-                if (q < cols / 4) HINT == HINT_STREAM ? st_global_cs(row4 + q, quad) : st_global(row4 + q, quad);
+                if (q < cols / 4) st_global(row4 + q, quad);
             }
         } else {
 #pragma unroll

@@ -118,6 +118,18 @@ __device__ __forceinline__ unsigned long long createpolicy_L2_evict_last() {
     return policy;
 }
 
+__device__ __forceinline__ float4 ld_global_nc(const float4* pointer, unsigned long long policy) {
+#if PTXKIT_SM >= 80
+    float4 v;
+    asm("ld.global.nc.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+        : "l"(cvta_to_global(pointer)), "l"(policy));
+    return v;
+#else
+    return ld_global_nc(pointer);
+#endif
+}
+
 __device__ __forceinline__ float4 ld_global_nc_L1_no_allocate(const float4* pointer, unsigned long long policy) {
 #if PTXKIT_SM >= 80
     float4 v;

@@ -39,10 +39,13 @@ def usable(w: FusedL2norm, t: Tile) -> bool | str:
 
 
 def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
-    """Tiles by size. Few rows leave SMs idle, so a row is spread over many threads; many rows fill the SMs, and then more
-    bytes in flight a thread hide more latency."""
+    """Tiles by size. Few rows leave SMs idle, so a row is spread over many threads; many rows fill the SMs, and then as many
+    bytes in flight as threads and registers allow hide the latency of device memory."""
     few = w.rows <= 512
-    quads = (1 if w.cols <= 2048 else 2 if w.cols <= 8192 else 4) if few else (1 if w.cols <= 256 else 4)
+    if few:
+        quads = 1 if w.cols <= 2048 else 2 if w.cols <= 8192 else 4
+    else:
+        quads = 1 if w.cols <= 256 else 4 if w.cols <= 4096 else 2
     threads = 128
     while threads < 1024 and 4 * quads * threads < w.cols:
         threads *= 2
@@ -53,8 +56,10 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
         cluster *= 2
     if 4 * quads * threads * cluster < w.cols:
         quads = 4  # streamed, with more registers for addresses
-    yield {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster}
-    yield {"THREADS": threads, "QUADS": min(quads, 4)}  # for targets without clusters
+    # on an H200 KEEP_X is worth 2% where device memory is the limit, KEEP_Y costs as much; within L2 neither matters
+    hint = 0 if few else 1
+    yield {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster, "HINT": hint}
+    yield {"THREADS": threads, "QUADS": min(quads, 4), "HINT": hint}  # for targets without clusters
 
 
 class FusedL2norm(Workload):
@@ -130,7 +135,7 @@ class FusedL2norm(Workload):
             "QUADS": [8, 4, 2, 1],  # 128-bit registers of a row that a thread holds
             "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
             "ROWS": [1, 2, 4],  # rows that a thread takes one after another, the next being loaded ahead
-            "HINT": [1, 0, 2],  # L2 keeps: 1 y rather than x, 0 what it likes, 2 neither
+            "HINT": [0, 1, 2],  # L2 keeps: 0 what it likes, 1 x rather than y, 2 y rather than x
         },
         constraint=usable,
         prefer=preferred,

@@ -31,7 +31,7 @@ from ptxkit.runtime.driver import (
     LaunchConfig,
     launch_config,
 )
-from ptxkit.runtime.gpu_graph import capture, is_capturing
+from ptxkit.runtime.gpu_graph import capture, capture_check
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
 from ptxkit.runtime.parameters import Parameter, parameters_of
@@ -332,9 +332,16 @@ class GpuDevice:
 
         def first() -> int:
             nonlocal submit
-            if is_capturing(self, where):
+            if capture_check(self, where)():
                 return int(plainly())
-            submit = self._as_graph(config, plainly)
+            graph = self._as_graph(config, plainly)
+            capturing = capture_check(self, where)
+
+            def replay() -> int:
+                # a graph cannot be launched into somebody's capture, a kernel can
+                return int(plainly()) if capturing() else graph()
+
+            submit = plainly if graph is plainly else replay
             return submit()
 
         if not once:
