@@ -10,20 +10,20 @@ namespace ptxkit {
 
 enum Activation { NONE = 0, RELU = 1, GELU = 2, SILU = 3 };
 
-// x / (1 + 2^s). Where 2^s overflows, the result is x * 0: zero with the sign of x, NaN for infinite x, as the formula has it.
+// x / (1 + 2^s). The relative error is below 2^-21 + 2^-22 |s|: that of ex2 and rcp, and the rounding of s, which counts only where
+// 2^s is large. From s = 126 the result, less than |x| 2^-126, is x * 0: zero with the sign of x, NaN for infinite x, as the
+// formula has it.
 __device__ __forceinline__ float logistic_times(float x, float s) {
     return x * rcp_approx_ftz(1.0f + ex2_approx_ftz(s));
 }
 
 // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which is x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))).
-// Relative error below 2^-21 for x > -3; in the tail below 2^-23 |s|, where s < 128 is the exponent of two: the rounding of s.
-// Results below 2^-126 are zero.
 __device__ __forceinline__ float gelu_tanh(float x) {
     constexpr float c1 = -2.3022082f, c3 = -0.10294324f;  // -2 log2(e) sqrt(2/pi), and 0.044715 times that
     return logistic_times(x, x * fmaf(c3, x * x, c1));
 }
 
-// x / (1 + exp(-x)). Relative error below 2^-21 for x > -3, below 2^-23 log2(e) |x| in the tail.
+// x / (1 + exp(-x)).
 __device__ __forceinline__ float silu(float x) { return logistic_times(x, -1.442695041f * x); }
 
 // max(x, 0); NaN stays NaN. Exact.

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ptxkit import Launch, Tile, Workload, cdiv
 
 FRAMEWORK = (128, 1, 0, False)
@@ -28,6 +31,20 @@ TILE: Mapping[str, list[int]] = {
 
 REGISTERS = 65536  # of an SM
 L2_BYTES = 32 << 20  # what certainly stays in the L2 of a data-centre GPU from one launch to the next
+
+
+def activation(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """gelu by the tanh formula, silu, relu or none in float64; gelu and silu of minus infinity are NaN, -inf * 0."""
+    with np.errstate(all="ignore"):
+        if name == "gelu":  # 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)), which does not cancel
+            return x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        if name == "silu":
+            return x / (1 + np.exp(-x))
+        return np.maximum(x, 0) if name == "relu" else x
+
+
+ACTIVATION_FLOPS = {"none": 0, "relu": 1, "gelu": 8, "silu": 5}
+"""By name; ex2 and rcp count one each, an fma two."""
 
 
 def width(dtype: str) -> int:
