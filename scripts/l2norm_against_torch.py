@@ -2,8 +2,8 @@
 
     python scripts/l2norm_against_torch.py [ROWS COLS]...
 
-Each figure is the median of several rounds; in every round all contenders are timed one after another in random order, each sample
-with a cold L2. torch's work is replayed from a CUDA graph, so that its host time does not count. Outputs are verified.
+Each figure is the median of several rounds; in every round all contenders are timed one after another in random order, each
+sample with a cold L2. torch's work is replayed from a CUDA graph, so that its host time does not count. Outputs are verified.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def capture(device: GpuDevice, stream: int, queue: Callable[[], None], launch_on
 
 
 def capture_check(device: GpuDevice, stream: int) -> Callable[[], bool]:
-    """A call that tells whether somebody is making a graph of what is queued on a stream; 0.2 us each."""
+    """A call that tells whether somebody is making a graph of what is queued on a stream; it costs as much as a launch."""
     status = ctypes.c_int()
     ask = partial(device.driver.library.cuStreamIsCapturing, ctypes.c_void_p(stream), ctypes.byref(status))
 
