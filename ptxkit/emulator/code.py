@@ -196,7 +196,7 @@ class _FunctionBinder:
             form = Form(form.opcode, {**form.parts, "pair": pair})
             assert entry.signature is not None
             destinations, sources = entry.signature(form)
-            return self._alu(i, where, entry.lane_function(form), destinations, sources)
+            return self._alu(i, where, entry.lane_function(form), destinations, sources, entry.optional)
         binding = Binding(i, form, number, where, self.function, self.binder.layout, self.binder.target)
         binding.extra["code"] = self.code
         result: Step | control.Terminator | Gated = entry.function(binding)
@@ -209,6 +209,7 @@ class _FunctionBinder:
         call: Callable[..., Any],
         dtypes: tuple[PtxType, ...],
         stypes: tuple[PtxType, ...],
+        optional: int,
     ) -> Step:
         operands = list(i.operands)
         if not operands:
@@ -231,6 +232,8 @@ class _FunctionBinder:
                 sources.append((operands.pop(0), t))
         if operands:
             raise UnsupportedError(f"{where}: {len(operands)} operand(s) too many")
+        if len(sources) < len(stypes) - optional:
+            raise UnsupportedError(f"{where}: {len(stypes) - optional - len(sources)} operand(s) missing")
         if single:
             whole = call
 

@@ -19,9 +19,10 @@ A form that no pattern matches entirely is not implemented, and the program that
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -65,6 +66,8 @@ class Entry:
         signature: alu only; form -> (destination types, source types).
         bind: alu only; the function is called with the form and returns the lane function.
         group: heading under which the instruction reference lists it (module name).
+        sets: members of each ``<name>`` of the pattern, blank separated.
+        optional: alu only; how many trailing sources an instruction may leave out.
     """
 
     kind: str
@@ -74,6 +77,21 @@ class Entry:
     signature: Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]] | None
     bind: bool
     group: str
+    sets: Mapping[str, str] = field(default_factory=dict)
+    optional: int = 0
+
+    def opcodes(self) -> Iterator[str]:
+        """Every opcode that the pattern matches, in the order in which the pattern and its sets are written."""
+        choices: list[tuple[str, ...]] = []
+        for m in _PIECE.finditer(self.pattern):
+            name = m["oset"] or m["rset"]
+            if name:
+                members = tuple(f".{member}" for member in self.sets[name].split())
+                choices.append(("", *members) if m["oset"] else members)
+            else:
+                choices.append(("", f".{m['oflag']}") if m["oflag"] else (m["literal"],))
+        for parts in itertools.product(*choices):
+            yield "".join(parts)
 
     def match(self, opcode: str) -> Form | None:
         """The opcode's parts if the pattern matches all of it."""
@@ -122,7 +140,28 @@ def _lookup(opcode: str) -> tuple[Entry, Form] | None:
             hits.append((entry, form))
     if len(hits) > 1:
         raise AssertionError(f"{opcode} matches several patterns: {', '.join(e.pattern for e, _ in hits)}")
-    return hits[0] if hits else None
+    return hits[0] if hits else _reordered(opcode)
+
+
+def _reordered(opcode: str) -> tuple[Entry, Form] | None:
+    """The arithmetic entry that implements ``opcode`` with its modifiers in another order: ptxas takes ``add.ftz.rn.f32`` too.
+
+    The types keep their order, since it tells source from destination.
+    """
+    name, *parts = opcode.split(".")
+    types = [p for p in parts if p in TYPES]
+    modifiers = [p for p in parts if p not in TYPES]
+    if len(modifiers) > 4 or not any(e.kind == "alu" for e in _TABLE.get(name, ())):
+        return None
+    for places in itertools.combinations(range(len(parts)), len(types)):
+        for order in itertools.permutations(modifiers):
+            left, right = iter(types), iter(order)
+            other = ".".join([name, *(next(left if k in places else right) for k in range(len(parts)))])
+            for entry in _TABLE[name]:
+                form = entry.match(other) if entry.kind == "alu" else None
+                if form is not None:
+                    return entry, form
+    return None
 
 
 def entries() -> Iterator[Entry]:
@@ -142,7 +181,7 @@ def alu(
             the type) or ``wide(name)`` for the type of twice its width. Default: every operand has the opcode's last part as
             its type, one destination, and as many sources as the function has positional parameters.
             Two destinations, ``"pred, pred = t, t"``, stand for ``p|q``; the second may be absent in the instruction, a
-            trailing source written ``t?`` too (the function then gets None).
+            trailing source written ``t?`` too (the function is then called without it).
         bind: the decorated function takes the Form and returns the lane function; for instructions that pick among
             algorithms once, at bind time.
         **sets: the members of each ``<name>`` in the pattern, blank separated.
@@ -154,7 +193,7 @@ def alu(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         arity = None if bind else len(_positional(function))
         signature = _signature(pattern, sig, arity)
-        _register("alu", pattern, function, sets, signature, bind)
+        _register("alu", pattern, function, sets, signature, bind, (sig or "").count("?"))
         return function
 
     return decorate
@@ -187,6 +226,7 @@ def _register(
     sets: Mapping[str, str],
     signature: Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]] | None,
     bind: bool,
+    optional: int = 0,
 ) -> None:
     regex = _compile(pattern, sets)
     if kind == "alu" and not bind:
@@ -198,7 +238,7 @@ def _register(
     rows = _TABLE.setdefault(re.split(r"[.{<]", pattern, maxsplit=1)[0], [])
     if any(r.pattern == pattern and r.regex.pattern == regex.pattern for r in rows):
         raise ValueError(f"{pattern!r} is registered twice")
-    rows.append(Entry(kind, pattern, function, regex, signature, bind, function.__module__))
+    rows.append(Entry(kind, pattern, function, regex, signature, bind, function.__module__, dict(sets), optional))
     _lookup.cache_clear()
 
 

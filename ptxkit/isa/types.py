@@ -50,6 +50,8 @@ TYPES: dict[str, PtxType] = {
         _type("bf16x2", 32, "x", "u4"),
         _type("u16x2", 32, "x", "u4"),
         _type("s16x2", 32, "x", "u4"),
+        _type("u8x4", 32, "x", "u4"),
+        _type("s8x4", 32, "x", "u4"),
         _type("f32x2", 64, "x", "u8"),
         _type("tf32", 32, "x", "u4"),
         _type("e4m3", 8, "x", "u1"),
@@ -62,6 +64,7 @@ TYPES: dict[str, PtxType] = {
         _type("e3m2x2", 16, "x", "u2"),
         _type("e2m1x2", 8, "x", "u1"),
         _type("ue8m0x2", 16, "x", "u2"),
+        _type("s2f6x2", 16, "x", "u2"),
         _type("b128", 128, "b", "V16"),
         *(_type(name, 64, "x", "u8") for name in ("texref", "samplerref", "surfref")),
     )

@@ -1,5 +1,31 @@
 """Pure instructions: arithmetic, logic, comparison, conversion. Importing this fills the table."""
 
-from ptxkit.emulator.alu import approximate, compare, convert, floating, half, integer, logic
+from ptxkit.emulator.alu import (
+    approximate,
+    carry,
+    compare,
+    convert,
+    floating,
+    half,
+    integer,
+    logic,
+    narrow_formats,
+    packed_integer,
+    selection,
+    video,
+)
 
-__all__ = ["approximate", "compare", "convert", "floating", "half", "integer", "logic"]
+__all__ = [
+    "approximate",
+    "carry",
+    "compare",
+    "convert",
+    "floating",
+    "half",
+    "integer",
+    "logic",
+    "narrow_formats",
+    "packed_integer",
+    "selection",
+    "video",
+]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.alu.compare import flush
+from ptxkit.emulator.alu.floating import flush
 from ptxkit.emulator.table import Form, alu
 
 Lanes = Any

@@ -1,17 +1,21 @@
-"""setp, set, selp, slct, testp. PTX ISA, "Comparison and Selection Instructions"."""
+"""setp and set. PTX ISA, "Comparison and Selection Instructions" and "Half Precision Comparison Instructions"."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from ptxkit.emulator.alu.floating import flush
+from ptxkit.emulator.alu.half import DTYPE, flush_f16, widen
+from ptxkit.emulator.alu.lanes import joined, parts
 from ptxkit.emulator.table import Form, alu
 
 Lanes = Any
-_ORDERED = {
+Compare = Callable[[Lanes, Lanes], Lanes]
+
+_INTEGER: dict[str, Compare] = {
     "eq": np.equal,
     "ne": np.not_equal,
     "lt": np.less,
@@ -23,214 +27,158 @@ _ORDERED = {
     "hi": np.greater,
     "hs": np.greater_equal,
 }
+_FLOAT: dict[str, Compare] = {
+    "eq": np.equal,
+    "ne": lambda a, b: (a < b) | (a > b),
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "equ": lambda a, b: ~((a < b) | (a > b)),
+    "neu": np.not_equal,
+    "ltu": lambda a, b: ~(a >= b),
+    "leu": lambda a, b: ~(a > b),
+    "gtu": lambda a, b: ~(a <= b),
+    "geu": lambda a, b: ~(a < b),
+    "num": lambda a, b: (a == a) & (b == b),
+    "nan": lambda a, b: (a != a) | (b != b),
+}
+"""NaN makes ordered comparisons false and unordered ones true."""
+
 _BOOLEAN: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
     "and": np.logical_and,
     "or": np.logical_or,
     "xor": np.logical_xor,
 }
-_INTEGERS = "b16 b32 b64 u16 u32 u64 s16 s32 s64"
-_FLOAT_OPS = "eq ne lt le gt ge equ neu ltu leu gtu geu num nan"
+_KINDS = (
+    ("eq ne", "b16 b32 b64"),
+    ("eq ne lt le gt ge", "s16 s32 s64"),
+    ("eq ne lt le gt ge lo ls hi hs", "u16 u32 u64"),
+)
+_FLOAT_OPS = " ".join(_FLOAT)
+_BOOL = "and or xor"
 
 
-def flush(a: Lanes) -> Lanes:
-    """Subnormal f32 as zero of the same sign."""
-    tiny = np.abs(a) < np.float32(2**-126)
-    return np.where(tiny, np.copysign(np.float32(0), a), a) if tiny.any() else a
+def _comparison(form: Form) -> Compare:
+    """The comparison that a form makes, on lanes of its source type."""
+    op, t, ftz = form["cmp"], form["t"], bool(form.get("ftz"))
+    element = t.removesuffix("x2")
+    if element not in ("f16", "bf16", "f32", "f64"):
+        return _INTEGER[op]
+    function = _FLOAT[op]
+    if element == "f64" or (element == "f32" and not ftz):
+        return function
+    if element == "f32":
+        return lambda a, b: function(flush(a), flush(b))
 
+    def half(a: Lanes, b: Lanes) -> Lanes:
+        x, y = (widen(flush_f16(v) if ftz else v, element) for v in (a, b))
+        return function(x, y)
 
-def compare(op: str, a: Lanes, b: Lanes) -> Lanes:
-    """The comparison; NaN makes ordered ones false and unordered ones true."""
-    if op in _ORDERED and op != "ne":
-        return _ORDERED[op](a, b)
-    if a.dtype.kind != "f":
-        return np.not_equal(a, b)
-    nan = np.isnan(a) | np.isnan(b)
-    match op:
-        case "ne":
-            return (a != b) & ~nan
-        case "num":
-            return ~nan
-        case "nan":
-            return nan
-        case _:
-            return _ORDERED[op[:2]](a, b) | nan
-
-
-def _value(t: str, a: Lanes, ftz: bool) -> Lanes:
-    if t == "bf16":
-        return a.view(ml_dtypes.bfloat16).astype(np.float32)
-    return flush(a) if ftz and t == "f32" else a
+    return half
 
 
 def _setp(form: Form) -> Callable[..., Any]:
-    op, t, ftz, combine = form["cmp"], form["t"], bool(form.get("ftz")), form.get("bool") or ""
+    single, combine = _comparison(form), form.get("bool")
+    pair = form.get("pair", True) and form["t"] not in ("f16", "bf16")
     if not combine:
-        if (
-            op in _ORDERED
-            and (op != "ne" or t[0] not in "fb" or t in ("b16", "b32", "b64"))
-            and not ftz
-            and t != "bf16"
-        ):
-            return _ORDERED[op]
+        if not pair:
+            return single
 
-        def plain(a: Lanes, b: Lanes) -> Lanes:
-            return compare(op, _value(t, a, ftz), _value(t, b, ftz))
+        def both(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+            p = single(a, b)
+            return p, ~p
 
-        return plain
+        return both
     function = _BOOLEAN[combine]
+    if not pair:
+        return lambda a, b, c: function(single(a, b), c)
 
     def combined(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
-        p = compare(op, _value(t, a, ftz), _value(t, b, ftz))
+        p = single(a, b)
         return function(p, c), function(~p, c)
 
     return combined
 
 
-def _pair(form: Form) -> Callable[..., Any]:
-    single = _setp(form)
-    if not form.get("pair", True):
-        return single
-
-    def both(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
-        p = single(a, b)
-        return p, ~p
-
-    return both
+for _ops, _types in _KINDS:
+    alu("setp.<cmp>.<t>", cmp=_ops, t=_types, sig="pred, pred = t, t", bind=True)(_setp)
+    alu("setp.<cmp>.<bool>.<t>", cmp=_ops, bool=_BOOL, t=_types, sig="pred, pred = t, t, pred", bind=True)(_setp)
+for _ftz, _type, _left in (("", "f64", "pred, pred"), ("{.ftz}", "f32", "pred, pred"), ("{.ftz}", "f16", "pred"), ("", "bf16", "pred")):
+    alu(f"setp.<cmp>{_ftz}.<t>", cmp=_FLOAT_OPS, t=_type, sig=f"{_left} = t, t", bind=True)(_setp)
+    alu(
+        f"setp.<cmp>.<bool>{_ftz}.<t>", cmp=_FLOAT_OPS, bool=_BOOL, t=_type, sig=f"{_left} = t, t, pred", bind=True
+    )(_setp)
 
 
-alu("setp.<cmp>.<t>", cmp="eq ne lt le gt ge lo ls hi hs", t=_INTEGERS, sig="pred, pred = t, t", bind=True)(_pair)
-alu("setp.<cmp>{.ftz}.<t>", cmp=_FLOAT_OPS, t="f16 bf16 f32 f64", sig="pred, pred = t, t", bind=True)(_pair)
-alu(
-    "setp.<cmp>.<bool>.<t>",
-    cmp="eq ne lt le gt ge lo ls hi hs",
-    bool="and or xor",
-    t=_INTEGERS,
-    sig="pred, pred = t, t, pred",
-    bind=True,
-)(_setp)
-alu(
-    "setp.<cmp>.<bool>{.ftz}.<t>",
-    cmp=_FLOAT_OPS,
-    bool="and or xor",
-    t="f16 bf16 f32 f64",
-    sig="pred, pred = t, t, pred",
-    bind=True,
-)(_setp)
-
-
-def halves(a: Lanes, t: str) -> tuple[Lanes, Lanes]:
-    """Both elements of a packed half register as float32: (low, high)."""
-    kind: Any = np.float16 if t == "f16x2" else ml_dtypes.bfloat16
-    v = np.ascontiguousarray(a).view(kind).reshape(*a.shape, 2).astype(np.float32)
-    return v[..., 0], v[..., 1]
-
-
-@alu("setp.<cmp>{.ftz}.<t>", cmp=_FLOAT_OPS, t="f16x2 bf16x2", sig="pred, pred = t, t")
-def setp_x2(a: Lanes, b: Lanes, *, cmp: str, t: str) -> tuple[Lanes, Lanes]:
+def _setp_x2(form: Form) -> Callable[..., tuple[Lanes, Lanes]]:
     """One predicate for each half."""
-    (al, ah), (bl, bh) = halves(a, t), halves(b, t)
-    return compare(cmp, al, bl), compare(cmp, ah, bh)
+    element, combine = form["t"].removesuffix("x2"), form.get("bool")
+    single = _comparison(form)
 
-
-@alu("setp.<cmp>.<bool>{.ftz}.<t>", cmp=_FLOAT_OPS, bool="and or xor", t="f16x2 bf16x2", sig="pred, pred = t, t, pred")
-def setp_x2_bool(a: Lanes, b: Lanes, c: Lanes, *, cmp: str, t: str, bool: str) -> tuple[Lanes, Lanes]:
-    """One predicate for each half, combined with a third."""
-    low, high = setp_x2(a, b, cmp=cmp, t=t)
-    return _BOOLEAN[bool](low, c), _BOOLEAN[bool](high, c)
-
-
-def _set(form: Form) -> Callable[..., Lanes]:
-    op, t, d, ftz, combine = form["cmp"], form["t"], form["d"], bool(form.get("ftz")), form.get("bool") or ""
-
-    def run(a: Lanes, b: Lanes, *rest: Lanes) -> Lanes:
-        p = compare(op, _value(t, a, ftz), _value(t, b, ftz))
-        if combine:
-            p = _BOOLEAN[combine](p, rest[0])
-        if d == "f32":
-            return p.astype(np.float32)
-        return np.where(p, np.uint32(0xFFFFFFFF), np.uint32(0)).view(np.int32 if d == "s32" else np.uint32)
+    def run(a: Lanes, b: Lanes, *c: Lanes) -> tuple[Lanes, Lanes]:
+        p = single(parts(a, DTYPE[element]), parts(b, DTYPE[element]))
+        low, high = p[..., 0], p[..., 1]
+        return (_BOOLEAN[combine](low, c[0]), _BOOLEAN[combine](high, c[0])) if combine else (low, high)
 
     return run
 
 
-alu(
-    "set.<cmp>{.ftz}.<d>.<t>",
-    cmp="eq ne lt le gt ge equ neu ltu leu gtu geu num nan",
-    d="u32 s32 f32",
-    t="f16 bf16 f32 f64",
-    sig="d = t, t",
-    bind=True,
-)(_set)
-alu("set.<cmp>.<d>.<t>", cmp="eq ne lt le gt ge lo ls hi hs", d="u32 s32 f32", t=_INTEGERS, sig="d = t, t", bind=True)(
-    _set
-)
-alu(
-    "set.<cmp>.<bool>{.ftz}.<d>.<t>",
-    cmp=_FLOAT_OPS,
-    bool="and or xor",
-    d="u32 s32 f32",
-    t="f16 bf16 f32 f64",
-    sig="d = t, t, pred",
-    bind=True,
-)(_set)
-alu(
-    "set.<cmp>.<bool>.<d>.<t>",
-    cmp="eq ne lt le gt ge lo ls hi hs",
-    bool="and or xor",
-    d="u32 s32 f32",
-    t=_INTEGERS,
-    sig="d = t, t, pred",
-    bind=True,
-)(_set)
+for _ftz, _type in (("{.ftz}", "f16x2"), ("", "bf16x2")):
+    alu(f"setp.<cmp>{_ftz}.<t>", cmp=_FLOAT_OPS, t=_type, sig="pred, pred = t, t", bind=True)(_setp_x2)
+    alu(
+        f"setp.<cmp>.<bool>{_ftz}.<t>", cmp=_FLOAT_OPS, bool=_BOOL, t=_type, sig="pred, pred = t, t, pred", bind=True
+    )(_setp_x2)
 
 
-@alu("set.<cmp>{.ftz}.<t>.<s>", cmp=_FLOAT_OPS, t="f16x2 bf16x2", s="f16x2 bf16x2", sig="t = s, s")
-def set_x2(a: Lanes, b: Lanes, *, cmp: str, t: str, s: str) -> Lanes:
-    """1.0 or 0.0 in each half."""
-    (al, ah), (bl, bh) = halves(a, s), halves(b, s)
-    one = np.uint32(0x3C00 if t == "f16x2" else 0x3F80)
-    low, high = compare(cmp, al, bl), compare(cmp, ah, bh)
-    return np.where(low, one, np.uint32(0)) | (np.where(high, one, np.uint32(0)) << np.uint32(16))
+# -- set -----------------------------------------------------------------------------------------------------------------------
 
 
-@alu("selp.<t>", t="b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64", sig="t = t, t, pred")
-def selp(a: Lanes, b: Lanes, p: Lanes) -> Lanes:
-    """a where the predicate holds, else b."""
-    return np.where(p, a, b)
+def _truth(d: str) -> Callable[[Lanes], Lanes]:
+    """Predicates as a destination type's true and false: 1.0, or all ones."""
+    if d == "f32":
+        return lambda p: p.astype(np.float32)
+    if d in ("f16", "bf16"):
+        one = np.uint16(0x3C00 if d == "f16" else 0x3F80)
+        return lambda p: (p.astype(np.uint16) * one).view(DTYPE[d])
+    integer = np.dtype(f"{'i' if d[0] == 's' else 'u'}{int(d[1:]) // 8}")
+    return lambda p: np.negative(p.view(np.int8)).astype(f"i{integer.itemsize}").view(integer)
 
 
-@alu("slct.<t>.s32", t="b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64", sig="t = t, t, s32")
-def slct(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """a where c is at least 0, else b."""
-    return np.where(c >= 0, a, b)
+def _set(form: Form) -> Callable[..., Lanes]:
+    single, truth, combine = _comparison(form), _truth(form["d"]), form.get("bool")
+    if not combine:
+        return lambda a, b: truth(single(a, b))
+    return lambda a, b, c: truth(_BOOLEAN[combine](single(a, b), c))
 
 
-@alu("slct{.ftz}.<t>.f32", t="b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64", sig="t = t, t, f32")
-def slct_f32(a: Lanes, b: Lanes, c: Lanes, *, ftz: bool) -> Lanes:
-    """a where c is at least 0, else b; NaN picks b."""
-    return np.where((flush(c) if ftz else c) >= 0, a, b)
+def _set_x2(form: Form) -> Callable[..., Lanes]:
+    """Both halves' results in one register."""
+    element, combine = form["t"].removesuffix("x2"), form.get("bool")
+    single, truth = _comparison(form), _truth(form["d"].removesuffix("x2") if "x2" in form["d"] else "u16")
+
+    def run(a: Lanes, b: Lanes, *c: Lanes) -> Lanes:
+        p = single(parts(a, DTYPE[element]), parts(b, DTYPE[element]))
+        if combine:
+            p = _BOOLEAN[combine](p, c[0][..., None])
+        return joined(truth(p), np.int32 if form["d"] == "s32" else np.uint32)
+
+    return run
 
 
-@alu("testp.<what>.<t>", what="finite infinite number notanumber normal subnormal", t="f32 f64", sig="pred = t")
-def testp(a: Lanes, *, what: str) -> Lanes:
-    """Class of a floating-point number."""
-    tiny = np.finfo(a.dtype).tiny
-    match what:
-        case "finite":
-            return np.isfinite(a)
-        case "infinite":
-            return np.isinf(a)
-        case "number":
-            return ~np.isnan(a)
-        case "notanumber":
-            return np.isnan(a)
-        case "normal":
-            return np.isfinite(a) & (np.abs(a) >= tiny)
-        case _:
-            return (np.abs(a) < tiny) & (a != 0)
+def _register_set(ops: str, d: str, t: str, ftz: bool, bind: Callable[..., Any] = _set) -> None:
+    flag = "{.ftz}" if ftz else ""
+    alu(f"set.<cmp>{flag}.<d>.<t>", cmp=ops, d=d, t=t, sig="d = t, t", bind=True)(bind)
+    alu(f"set.<cmp>.<bool>{flag}.<d>.<t>", cmp=ops, bool=_BOOL, d=d, t=t, sig="d = t, t, pred", bind=True)(bind)
 
 
-@alu("copysign.<t>", t="f32 f64")
-def copysign(a: Lanes, b: Lanes) -> Lanes:
-    """b with the sign of a."""
-    return np.copysign(b, a)
+for _ops, _types in _KINDS:
+    _register_set(_ops, "u32 s32 f32 f16 bf16", _types, False)
+_register_set(_FLOAT_OPS, "u32 s32 f32 f16", "f32", True)
+_register_set(_FLOAT_OPS, "bf16", "f32", False)
+_register_set(_FLOAT_OPS, "u32 s32 f32 f16 bf16", "f64", False)
+_register_set(_FLOAT_OPS, "u16 s16 u32 s32 f16", "f16", True)
+_register_set(_FLOAT_OPS, "bf16", "f16", False)
+_register_set(_FLOAT_OPS, "u16 s16 u32 s32 bf16", "bf16", False)
+_register_set(_FLOAT_OPS, "f16x2 u32 s32", "f16x2", True, _set_x2)
+_register_set(_FLOAT_OPS, "bf16x2 u32 s32", "bf16x2", False, _set_x2)

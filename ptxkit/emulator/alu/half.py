@@ -1,7 +1,7 @@
-"""f16, bf16 and their packed pairs. PTX ISA, "Half Precision Floating-Point Instructions".
+"""f16, bf16 and their packed pairs. PTX ISA, "Half Precision Floating Point Instructions".
 
-Elements are widened, combined, and rounded once: products of two halves are exact in f32 and sums of two in f64, so a fused
-multiply-add needs f64 with rounding to odd before it is narrowed.
+Elements are widened to f32, combined, and rounded once. The f32 sum of two halves rounds to the same half as the exact sum does
+(24 bits are more than twice 11 and 2), and their product is exact; the sum of a fused multiply-add is rounded to odd before.
 """
 
 from __future__ import annotations
@@ -11,193 +11,250 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.alu.compare import flush
-from ptxkit.emulator.alu.floating import extremum, round_f32, saturate, to_odd, two_sum
+from ptxkit.emulator.alu.floating import saturate
+from ptxkit.emulator.alu.lanes import elementwise, mend
+from ptxkit.emulator.alu.rounding import add_f32, fma_f32, fma_f32_mode, step, to_odd, two_sum
 from ptxkit.emulator.table import Form, alu
 
 Lanes = Any
+DTYPE: dict[str, Any] = {"f16": np.dtype("f2"), "bf16": np.dtype("u2")}
+"""What one element is held as."""
+
+_NAN = np.uint16(0x7FFF)
+_INFINITE = {"f16": np.int16(0x7C00), "bf16": np.int16(0x7F80)}
 
 
-def widen(bits: Lanes, t: str) -> Lanes:
+def widen(a: Lanes, t: str) -> Lanes:
     """Elements as f32: from float16 lanes, or from bf16 bits."""
     if t == "bf16":
-        return (bits.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return bits.view(np.float16).astype(np.float32)
+        return (a.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return a.view(np.float16).astype(np.float32)
 
 
 def narrow(odd: Lanes, t: str, mode: str = "rn") -> Lanes:
-    """f64 values, exact or rounded to odd, as float16 lanes or bf16 bits; NaN becomes 0x7fff."""
-    if t == "f16":
-        r = odd.astype(np.float16)
-        if mode == "rz":
-            wrong = np.abs(r.astype(np.float64)) > np.abs(odd)
-            r = np.where(wrong, np.nextafter(r, np.float16(0)), r).astype(np.float16)
-        nan = np.isnan(r)
-        return np.where(nan, np.uint16(0x7FFF).view(np.float16), r) if nan.any() else r
-    wide = _to_odd_f32(odd)
-    bits = np.ascontiguousarray(wide).view(np.uint32)
-    if mode == "rn":
-        bits = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    out = (bits >> np.uint32(16)).astype(np.uint16)
+    """f32 or f64 values, exact or rounded to odd, as float16 lanes or bf16 bits; NaN becomes 0x7fff."""
+    out = _narrow_f16(odd, mode).view(np.uint16) if t == "f16" else _narrow_bf16(odd_f32(odd), mode)
     nan = np.isnan(odd)
-    return np.where(nan, np.uint16(0x7FFF), out) if nan.any() else out
+    if nan.any():
+        out = np.where(nan, _NAN, out)
+    return out.view(DTYPE[t])
 
 
-def _to_odd_f32(x: Lanes) -> Lanes:
-    """f64 to f32, rounded to odd, so that it can be rounded once more."""
+def _narrow_f16(odd: Lanes, mode: str) -> Lanes:
+    r = odd.astype(np.float16)
+    if mode == "rn":
+        return r
+    back = r.astype(odd.dtype)
+    none = np.zeros_like(r, np.bool_)
+    over, under = back > odd, back < odd
+    if mode == "rz":
+        return step(r, under & (odd < 0), over & (odd > 0))
+    return step(r, none, over) if mode == "rm" else step(r, under, none)
+
+
+def _narrow_bf16(odd: Lanes, mode: str) -> Lanes:
+    bits = np.ascontiguousarray(odd).view(np.uint32)
+    sixteen = np.uint32(16)
+    if mode == "rn":
+        up = (bits >> sixteen) & np.uint32(1)
+        up += np.uint32(0x7FFF)
+        up += bits
+        up >>= sixteen
+        return up.astype(np.uint16)
+    out = (bits >> sixteen).astype(np.uint16)
+    if mode == "rz":
+        return out
+    negative = bits >= np.uint32(1 << 31)
+    cut = (bits & np.uint32(0xFFFF)) != 0
+    return out + (cut & (negative if mode == "rm" else ~negative)).astype(np.uint16)
+
+
+def odd_f32(x: Lanes) -> Lanes:
+    """f64 (exact or rounded to odd) as f32, rounded to odd, so that it can be rounded once more."""
     if x.dtype == np.float32:
         return x
-    down = round_f32(x, "rz")
-    inexact = down.astype(np.float64) != x
-    bits = np.ascontiguousarray(down).view(np.uint32)
-    return np.where(inexact & np.isfinite(x), bits | np.uint32(1), bits).view(np.float32)
+    r = x.astype(np.float32)
+    return to_odd(r, x - r)
 
 
-def fma_wide(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """a * b + c of widened halves, in f64 rounded to odd."""
-    x, z = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
-    s, e = two_sum(x, z)
-    return to_odd(s, np.where(np.isfinite(s), e, 0))
+# -- add, sub, mul, fma --------------------------------------------------------------------------------------------------------
 
 
-def _add(a: Lanes, b: Lanes) -> Lanes:
-    s, e = two_sum(a.astype(np.float64), b.astype(np.float64))
-    return to_odd(s, np.where(np.isfinite(s), e, 0))
+def _mul_bf16(a: Lanes, b: Lanes) -> Lanes:
+    p = a * b
+    small = np.abs(p) <= np.float32(2.0**-126)  # f32 has no room for all bits of the product there
+    if small.any():
+        small &= (a != 0) & (b != 0)
+        return mend(p, small, lambda x, y: odd_f32(x.astype(np.float64) * y.astype(np.float64)), a, b)
+    return p
 
 
-_WIDE: dict[str, Callable[..., Lanes]] = {
-    "add": _add,
-    "sub": lambda a, b: _add(a, -b),
-    "mul": lambda a, b: a.astype(np.float64) * b.astype(np.float64),
-    "fma": fma_wide,
+def _fma_f16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    return to_odd(*two_sum(a * b, c))
+
+
+def _fma_bf16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    p = a * b
+    s, e = two_sum(p, c)
+    odd = to_odd(s, e)
+    size = np.abs(p)
+    if size.min() > np.float32(2.0**-100) and np.maximum(size.max(), np.abs(s).max()) < np.inf:
+        return odd
+    hard = ((size <= np.float32(2.0**-100)) & (a != 0) & (b != 0)) | np.isinf(size) | np.isinf(s)
+    return mend(odd, hard, _fma_bf16_f64, a, b, c)
+
+
+def _fma_bf16_f64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    return odd_f32(to_odd(*two_sum(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))))
+
+
+_WIDE: dict[tuple[str, str], Callable[..., Lanes]] = {
+    ("add", "f16"): np.add,
+    ("sub", "f16"): np.subtract,
+    ("mul", "f16"): np.multiply,
+    ("fma", "f16"): _fma_f16,
+    ("add", "bf16"): np.add,
+    ("sub", "bf16"): np.subtract,
+    ("mul", "bf16"): _mul_bf16,
+    ("fma", "bf16"): _fma_bf16,
 }
 
 
-def elementwise(form: Form) -> Callable[..., Lanes]:
-    """The lane function for one packed or scalar half form."""
-    name = form.opcode.split(".", 1)[0]
+def flush_f16(a: Lanes) -> Lanes:
+    """Subnormal float16 as zero of the same sign."""
+    bits = a.view(np.uint16)
+    tiny = (bits & np.uint16(0x7C00)) == 0
+    return np.where(tiny, bits & np.uint16(0x8000), bits).view(np.float16) if tiny.any() else a
+
+
+def relu(a: Lanes) -> Lanes:
+    """Negative values and -0 as +0; NaN stays."""
+    return np.maximum(a, a.dtype.type(0)) + a.dtype.type(0)
+
+
+def over_halves(one: Callable[..., Lanes], t: str) -> Callable[..., Lanes]:
+    """``one`` on lanes of type ``t``: as it is for f16 and bf16, over both elements for f16x2 and bf16x2."""
+    return elementwise(one, DTYPE[t.removesuffix("x2")]) if t.endswith("x2") else one
+
+
+def _arithmetic(form: Form) -> Callable[..., Lanes]:
     t = form["t"]
     element = t.removesuffix("x2")
-    f, ftz, sat, relu, mode = (
-        _WIDE[name],
-        bool(form.get("ftz")),
-        bool(form.get("sat")),
-        bool(form.get("relu")),
-        form.get("rnd") or "rn",
-    )
+    f = _WIDE[form.opcode.split(".", 1)[0], element]
+    ftz, sat, clamp = (bool(form.get(k)) for k in ("ftz", "sat", "relu"))
+    mode = form.get("rnd") or "rn"
 
     def one(*lanes: Lanes) -> Lanes:
-        wide = [widen(v, element) for v in lanes]
-        if ftz and element == "f16":
-            wide = [np.where(np.abs(v) < np.float32(2**-14), np.copysign(np.float32(0), v), v) for v in wide]
-        odd = f(*wide)
-        if relu:
-            odd = np.where(odd > 0, odd, np.where(np.isnan(odd), odd, 0.0))
-        if sat:
-            odd = saturate(odd)
-        out = narrow(odd, element, mode)
-        if ftz and element == "f16":
-            out = np.where(np.abs(out) < np.float16(2**-14), np.copysign(np.float16(0), out), out)
-        return out
+        wide = f(*(widen(flush_f16(v) if ftz else v, element) for v in lanes))
+        wide = relu(wide) if clamp else saturate(wide) if sat else wide
+        out = narrow(wide, element, mode)
+        return flush_f16(out) if ftz else out
 
-    return packed(one, element) if t.endswith("x2") else one
+    return over_halves(one, t)
 
 
-def packed(one: Callable[..., Lanes], element: str) -> Callable[..., Lanes]:
-    """``one`` over both elements of packed registers."""
-    dtype = np.float16 if element == "f16" else np.uint16
-
-    def run(*lanes: Lanes) -> Lanes:
-        parts = [np.ascontiguousarray(v).view(dtype).reshape(*v.shape, 2) for v in lanes]
-        return np.ascontiguousarray(one(*parts)).view(np.uint32)[..., 0]
-
-    return run
-
-
-for _t in ("f16", "f16x2"):
-    for _name in ("add", "sub", "mul"):
-        alu(f"{_name}{{.rn}}{{.ftz}}{{.sat}}.<t>", t=_t, sig="t = t, t", bind=True)(elementwise)
-    alu("fma.rn{.ftz}{.sat}.<t>", t=_t, sig="t = t, t, t", bind=True)(elementwise)
-    alu("fma.rn{.ftz}.relu.<t>", t=_t, sig="t = t, t, t", bind=True)(
-        lambda form: elementwise(Form(form.opcode, {**form.parts, "relu": True}))
-    )
-for _t in ("bf16", "bf16x2"):
-    for _name in ("add", "sub", "mul"):
-        alu(f"{_name}{{.rn}}.<t>", t=_t, sig="t = t, t", bind=True)(elementwise)
-    alu("fma.rn{.relu}.<t>", t=_t, sig="t = t, t, t", bind=True)(elementwise)
+for _name in ("add", "sub", "mul"):
+    alu(f"{_name}{{.rn}}{{.ftz}}{{.sat}}.<t>", t="f16 f16x2", sig="t = t, t", bind=True)(_arithmetic)
+    alu(f"{_name}{{.rn}}.<t>", t="bf16 bf16x2", sig="t = t, t", bind=True)(_arithmetic)
+alu("fma.rn{.ftz}{.sat}.<t>", t="f16 f16x2", sig="t = t, t, t", bind=True)(_arithmetic)
+alu("fma.rn{.ftz}.<relu>.<t>", relu="relu", t="f16 f16x2", sig="t = t, t, t", bind=True)(_arithmetic)
+alu("fma.<rnd>{.relu}.<t>", rnd="rn rz rm rp", t="bf16 bf16x2", sig="t = t, t, t", bind=True)(_arithmetic)
 
 _SIGN = {"f16": 0x8000, "bf16": 0x8000, "f16x2": 0x80008000, "bf16x2": 0x80008000}
 
 
-@alu("neg{.ftz}.<t>", t="f16 f16x2 bf16 bf16x2")
-def neg(a: Lanes, *, t: str, ftz: bool) -> Lanes:
-    """Sign flipped."""
-    unsigned = f"u{a.dtype.itemsize}"
-    return (a.view(unsigned) ^ np.dtype(unsigned).type(_SIGN[t])).view(a.dtype)
+def _sign(form: Form) -> Callable[..., Lanes]:
+    t, negate = form["t"], form.opcode.startswith("neg")
+    unsigned = np.dtype("u4" if t.endswith("x2") else "u2")
+    sign = unsigned.type(_SIGN[t])
+    flushed = over_halves(flush_f16, t) if form.get("ftz") else None
+
+    def run(a: Lanes) -> Lanes:
+        bits = (flushed(a) if flushed else a).view(unsigned)
+        return ((bits ^ sign) if negate else (bits & ~sign)).view(a.dtype)
+
+    return run
 
 
-@alu("abs{.ftz}.<t>", t="f16 f16x2 bf16 bf16x2")
-def abs_(a: Lanes, *, t: str, ftz: bool) -> Lanes:
-    """Sign cleared."""
-    unsigned = f"u{a.dtype.itemsize}"
-    keep = ~np.dtype(unsigned).type(_SIGN[t])
-    return (a.view(unsigned) & keep).view(a.dtype)
+for _name in ("neg", "abs"):
+    alu(f"{_name}{{.ftz}}.<t>", t="f16 f16x2", sig="t = t", bind=True)(_sign)
+    alu(f"{_name}.<t>", t="bf16 bf16x2", sig="t = t", bind=True)(_sign)
 
 
-def _extremum(form: Form) -> Callable[..., Lanes]:
-    sign = 1 if form.opcode.startswith("min") else -1
+# -- minimum and maximum -------------------------------------------------------------------------------------------------------
+
+_MAGNITUDE = np.int16(0x7FFF)
+
+
+def _ordered(bits: Lanes) -> Lanes:
+    """Float bits as int16 in the order of the values, -0 below +0; its own inverse."""
+    return bits ^ ((bits >> np.int16(15)) & _MAGNITUDE)
+
+
+def _minmax(form: Form) -> Callable[..., Lanes]:
     t = form["t"]
     element = t.removesuffix("x2")
-    nan, xorsign = bool(form["NaN"]), bool(form["xorsign"])
+    pick = np.minimum if form.opcode.startswith("min") else np.maximum
+    infinite = _INFINITE[element]
+    keep_nan, xorsign, ftz = bool(form["NaN"]), bool(form["how"]), bool(form.get("ftz"))
 
     def one(a: Lanes, b: Lanes) -> Lanes:
-        out = extremum(widen(a, element), widen(b, element), sign, nan, xorsign)
-        return narrow(out.astype(np.float64), element)
+        x, y = ((flush_f16(v) if ftz else v).view(np.int16) for v in (a, b))
+        p, q = x & _MAGNITUDE, y & _MAGNITUDE
+        sign = (x ^ y) & ~_MAGNITUDE
+        if xorsign:
+            x, y = p, q
+        out = _ordered(pick(_ordered(x), _ordered(y)))
+        if xorsign:
+            out = out | sign
+        if p.max() > infinite or q.max() > infinite:
+            na, nb = p > infinite, q > infinite
+            other = np.where(na, y, x)
+            out = np.where(na | nb, other | sign if xorsign else other, out)
+            out = np.where((na | nb) if keep_nan else (na & nb), _MAGNITUDE, out)
+        return out.view(a.dtype)
 
-    return packed(one, element) if t.endswith("x2") else one
+    return over_halves(one, t)
 
 
 for _name in ("min", "max"):
-    alu(f"{_name}{{.ftz}}{{.NaN}}{{.<xorsign>}}.<t>", xorsign="xorsign.abs", t="f16 f16x2", sig="t = t, t", bind=True)(
-        _extremum
-    )
-    alu(f"{_name}{{.NaN}}{{.<xorsign>}}.<t>", xorsign="xorsign.abs", t="bf16 bf16x2", sig="t = t, t", bind=True)(
-        _extremum
-    )
+    alu(f"{_name}{{.ftz}}{{.NaN}}{{.<how>}}.<t>", how="xorsign.abs", t="f16 f16x2", sig="t = t, t", bind=True)(_minmax)
+    alu(f"{_name}{{.NaN}}{{.<how>}}.<t>", how="xorsign.abs", t="bf16 bf16x2", sig="t = t, t", bind=True)(_minmax)
+
+
+# -- approximations: the f32 functions are far inside the documented error of the half ones ----------------------------------------
 
 
 def _function(form: Form) -> Callable[..., Lanes]:
-    f = np.exp2 if form.opcode.startswith("ex2") else np.tanh
-    t = form["t"]
-    element = t.removesuffix("x2")
+    f: Callable[..., Lanes] = np.exp2 if form.opcode.startswith("ex2") else np.tanh
+    element = form["t"].removesuffix("x2")
 
     def one(a: Lanes) -> Lanes:
-        x = widen(a, element)
-        if form.get("ftz"):
-            x = flush(x)
-        return narrow(f(x.astype(np.float64)), element)
+        return narrow(f(widen(a, element)), element)
 
-    return packed(one, element) if t.endswith("x2") else one
+    return over_halves(one, form["t"])
 
 
 alu("ex2.approx.<t>", t="f16 f16x2", sig="t = t", bind=True)(_function)
 alu("ex2.approx.ftz.<t>", t="bf16 bf16x2", sig="t = t", bind=True)(_function)
 alu("tanh.approx.<t>", t="f16 f16x2 bf16 bf16x2", sig="t = t", bind=True)(_function)
 
-# -- mixed precision (sm_100) ---------------------------------------------------------------------------------------------
+
+# -- mixed precision (sm_100): halves with f32. PTX ISA, "Mixed Precision Floating-Point Instructions" ------------------------------
 
 
 def _mixed(form: Form) -> Callable[..., Lanes]:
-    from ptxkit.emulator.alu.floating import add_f32, fma_f32_mode
-
     mode, s, sat = form["rnd"] or "rn", form["s"], bool(form["sat"])
     name = form.opcode.split(".", 1)[0]
 
     def run(a: Lanes, *rest: Lanes) -> Lanes:
+        x = widen(a, s)
         if name == "fma":
-            out = fma_f32_mode(widen(a, s), widen(rest[0], s), rest[1], mode)
+            y, z = widen(rest[0], s), rest[1]
+            out = fma_f32(x, y, z) if mode == "rn" else fma_f32_mode(x, y, z, mode)
         else:
-            out = add_f32(widen(a, s), rest[0] if name == "add" else -rest[0], mode)
+            y = rest[0] if name == "add" else -rest[0]
+            out = x + y if mode == "rn" else add_f32(x, y, mode)
         return saturate(out) if sat else out
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,16 +43,41 @@ def cnot(a: Lanes) -> Lanes:
     return (a == 0).astype(a.dtype)
 
 
+_TWO: tuple[Callable[[Lanes, Lanes], Lanes], ...] = (
+    lambda b, c: b.dtype.type(0),
+    lambda b, c: ~(b | c),
+    lambda b, c: ~b & c,
+    lambda b, c: ~b,
+    lambda b, c: b & ~c,
+    lambda b, c: ~c,
+    lambda b, c: b ^ c,
+    lambda b, c: ~(b & c),
+    lambda b, c: b & c,
+    lambda b, c: ~(b ^ c),
+    lambda b, c: c,
+    lambda b, c: ~b | c,
+    lambda b, c: b,
+    lambda b, c: b | ~c,
+    lambda b, c: b | c,
+    lambda b, c: ~b.dtype.type(0),
+)
+"""Every function of two bits, by its truth table: bit 2b + c."""
+
+
 @alu("lop3.b32", sig="b32 = b32, b32, b32, u32")
 def lop3(a: Lanes, b: Lanes, c: Lanes, table: Lanes) -> Lanes:
-    """Any function of three bits, by its truth table."""
+    """Any function of three bits, by its truth table: bit 4a + 2b + c."""
     lut = int(table.flat[0])
-    out = None
-    for k in range(8):
-        if lut >> k & 1:
-            term = (a if k & 4 else ~a) & (b if k & 2 else ~b) & (c if k & 1 else ~c)
-            out = term if out is None else out | term
-    return a & ~a if out is None else out
+    clear, different = lut & 15, (lut & 15) ^ (lut >> 4 & 15)
+    # where a is set, the function of b and c is another one: flip the bits in which the two differ
+    base = _TWO[clear](b, c)
+    if different == 0:
+        out = base
+    elif different == 15:
+        out = base ^ a
+    else:
+        out = base ^ (a & _TWO[different](b, c))
+    return out if out.ndim else np.full((1, 1, 1), out)
 
 
 @alu("lop3.<op>.b32", op="or and", sig="b32, pred = b32, b32, b32, u32, pred")
@@ -61,39 +87,33 @@ def lop3_pred(a: Lanes, b: Lanes, c: Lanes, table: Lanes, q: Lanes, *, op: str) 
     return d, ((d != 0) | q) if op == "or" else ((d != 0) & q)
 
 
-def _amount(b: Lanes, dtype: np.dtype) -> tuple[Lanes, Lanes]:
-    """Shift amounts in range, and where they were beyond."""
-    bits = dtype.itemsize * 8
-    over = b >= bits
-    return np.minimum(b, bits - 1).astype(dtype), over
+def _amount(b: Lanes, dtype: np.dtype[Any]) -> Lanes:
+    """Shift amounts in the type of what is shifted; numpy shifts by the width or more as PTX does."""
+    if dtype.itemsize == 2:
+        b = np.minimum(b, np.uint32(16))
+    return b.view(dtype) if b.dtype.itemsize == dtype.itemsize else b.astype(dtype)
 
 
 @alu("shl.<t>", t=_BITS, sig="t = t, u32")
 def shl(a: Lanes, b: Lanes) -> Lanes:
     """Shift left; amounts beyond the width give 0."""
-    n, over = _amount(b, a.dtype)
-    out = a << n
-    return np.where(over, a.dtype.type(0), out) if over.any() else out
+    return a << _amount(b, a.dtype)
 
 
 @alu("shr.<t>", t="b16 b32 b64 u16 u32 u64 s16 s32 s64", sig="t = t, u32")
 def shr(a: Lanes, b: Lanes) -> Lanes:
     """Shift right; amounts beyond the width give 0, or the sign."""
-    n, over = _amount(b, a.dtype)
-    out = a >> n
-    if a.dtype.kind == "i" or not over.any():
-        return out
-    return np.where(over, a.dtype.type(0), out)
+    return a >> _amount(b, a.dtype)
+
+
+_32 = np.uint32(32)
 
 
 @alu("shf.<side>.<mode>.b32", side="l r", mode="clamp wrap", sig="b32 = b32, b32, u32")
 def shf(a: Lanes, b: Lanes, c: Lanes, *, side: str, mode: str) -> Lanes:
     """Funnel shift of b:a (b is the upper word): left gives the upper 32 bits, right the lower."""
-    n = ((c & np.uint32(31)) if mode == "wrap" else np.minimum(c, np.uint32(32))).astype(np.uint64)
-    word = (b.astype(np.uint64) << np.uint64(32)) | a
-    if side == "r":
-        return (word >> n).astype(np.uint32)
-    return ((word << n) >> np.uint64(32)).astype(np.uint32)
+    n = (c & np.uint32(31)) if mode == "wrap" else np.minimum(c, _32)
+    return ((b << n) | (a >> (_32 - n))) if side == "l" else ((a >> n) | (b << (_32 - n)))
 
 
 @alu("popc.<t>", t="b32 b64", sig="u32 = t")
@@ -102,27 +122,32 @@ def popc(a: Lanes) -> Lanes:
     return np.bitwise_count(a).astype(np.uint32)
 
 
-def _smear(a: Lanes) -> Lanes:
-    for k in (1, 2, 4, 8, 16, 32)[: 5 if a.dtype.itemsize == 4 else 6]:
-        a = a | (a >> a.dtype.type(k))
-    return a
+def _top(a: Lanes) -> Lanes:
+    """Position of the highest one as int32; -1 where there is none."""
+    if a.dtype.itemsize == 4:  # the exponent of an f64 that holds it exactly
+        exponent = (a.astype(np.float64).view(np.uint64) >> np.uint64(52)).astype(np.int32)
+        return np.maximum(exponent - np.int32(1023), np.int32(-1))
+    high = (a >> np.uint64(32)).astype(np.uint32)
+    return np.where(high != 0, _top(high) + np.int32(32), _top(a.astype(np.uint32)))
 
 
 @alu("clz.<t>", t="b32 b64", sig="u32 = t")
 def clz(a: Lanes) -> Lanes:
     """Number of leading zeros."""
-    return np.uint32(a.dtype.itemsize * 8) - np.bitwise_count(_smear(a)).astype(np.uint32)
+    return (np.int32(a.dtype.itemsize * 8 - 1) - _top(a)).view(np.uint32)
 
 
 @alu("bfind{.shiftamt}.<t>", t="u32 u64 s32 s64", sig="u32 = t")
 def bfind(a: Lanes, *, shiftamt: bool) -> Lanes:
-    """Position of the highest bit that is not the sign; all ones where there is none."""
-    u = a.view(f"u{a.dtype.itemsize}")
-    if a.dtype.kind == "i":
-        u = np.where(a < 0, ~u, u)
+    """Position of the highest bit that is not the sign, or how far to shift it to the top; all ones where there is none."""
     bits = a.dtype.itemsize * 8
-    position = np.bitwise_count(_smear(u)).astype(np.uint32) - np.uint32(1)
-    return np.where(u == 0, np.uint32(0xFFFFFFFF), np.uint32(bits - 1) - position) if shiftamt else position
+    u = a.view(f"u{bits // 8}")
+    if a.dtype.kind == "i":
+        u = u ^ (a >> a.dtype.type(bits - 1)).view(u.dtype)
+    top = _top(u)
+    if shiftamt:
+        top = np.where(top < 0, np.int32(-1), np.int32(bits - 1) - top)
+    return top.view(np.uint32)
 
 
 @alu("brev.<t>", t="b32 b64")
@@ -154,36 +179,42 @@ def fns(a: Lanes, base: Lanes, offset: Lanes) -> Lanes:
     return np.where((offset == 0) & at_base, base, out).astype(np.uint32)
 
 
+def _byte(v: Lanes) -> Lanes:
+    return (v & np.uint32(255)).astype(np.int64)
+
+
 @alu("bfe.<t>", t="u32 u64 s32 s64", sig="t = t, u32, u32")
 def bfe(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
     """Extract a bit field; the signed form extends the field's top bit, or a's where the field runs beyond it."""
     bits = a.dtype.itemsize * 8
-    p = (position & np.uint32(255)).astype(np.int64)
-    n = (length & np.uint32(255)).astype(np.int64)
-    u = a.view(f"u{a.dtype.itemsize}")
-    t = u.dtype.type
-    shifted = np.where(p >= bits, t(0), u >> np.minimum(p, bits - 1).astype(u.dtype))
-    mask = np.where(n >= bits, ~t(0), (t(1) << np.minimum(n, bits - 1).astype(u.dtype)) - t(1))
-    field = shifted & mask
-    if a.dtype.kind == "u":
+    t = a.dtype.type
+    p, n = _byte(position), _byte(length)
+    unsigned = a.dtype.kind == "u"
+    if p.size == 1 and n.size == 1 and 0 < n.flat[0] and p.flat[0] + n.flat[0] <= bits:
+        p0, n0 = int(p.flat[0]), int(n.flat[0])
+        if unsigned:
+            return (a >> t(p0)) & t((1 << n0) - 1)
+        return (a << t(bits - p0 - n0)) >> t(bits - n0)
+    u = a.view(f"u{bits // 8}")
+    w, one = u.dtype, u.dtype.type(1)
+    mask = (one << np.minimum(n, bits).astype(w)) - one
+    # numpy shifts by the width or more to 0
+    field = (u >> p.astype(w)) & mask
+    if unsigned:
         return field
-    top = np.minimum(p + n - 1, bits - 1)
-    sign = ((u >> np.maximum(top, 0).astype(u.dtype)) & t(1) == 1) & (n > 0)
-    valid = np.where(p >= bits, t(0), ~t(0) >> np.minimum(p, bits - 1).astype(u.dtype)) & mask
-    return np.where(sign, field | ~valid, field).astype(u.dtype).view(a.dtype)
+    sign = ((u >> np.clip(p + n - 1, 0, bits - 1).astype(w)) & one == 1) & (n > 0)
+    valid = (~w.type(0) >> p.astype(w)) & mask
+    return np.where(sign, field | ~valid, field).view(a.dtype)
 
 
 @alu("bfi.<t>", t="b32 b64", sig="t = t, t, u32, u32")
 def bfi(a: Lanes, b: Lanes, position: Lanes, length: Lanes) -> Lanes:
     """Insert the low bits of a into b."""
     bits = a.dtype.itemsize * 8
-    t = a.dtype.type
-    p = (position & np.uint32(255)).astype(np.int64)
-    n = (length & np.uint32(255)).astype(np.int64)
-    ones = np.where(n >= bits, ~t(0), (t(1) << np.minimum(n, bits - 1).astype(a.dtype)) - t(1))
-    shift = np.minimum(p, bits - 1).astype(a.dtype)
-    mask = np.where(p >= bits, t(0), ones << shift)
-    return (b & ~mask) | ((a << shift) & mask)
+    w, one = a.dtype, a.dtype.type(1)
+    p, n = _byte(position).astype(w), np.minimum(_byte(length), bits).astype(w)
+    mask = ((one << n) - one) << p
+    return b ^ (((a << p) ^ b) & mask)
 
 
 @alu("bmsk.<mode>.b32", mode="clamp wrap", sig="b32 = u32, u32")
@@ -209,19 +240,46 @@ def szext(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
     return np.where(sign & (n > 0), low | ~mask, low).astype(np.uint32).view(np.int32)
 
 
-_NIBBLE = np.uint32(0xF)
+def _prmt_constant(a: Lanes, b: Lanes, selector: int) -> Lanes:
+    """prmt by one selector for all: bytes that come from one register by one shift move together."""
+    masks: dict[tuple[int, int], int] = {}
+    signs = []
+    for k in range(4):
+        n = selector >> 4 * k & 15
+        if n & 8:
+            signs.append((k, n & 7))
+        else:
+            place = n >> 2, 8 * (k - (n & 3))
+            masks[place] = masks.get(place, 0) | 0xFF << 8 * k
+    out: Lanes = None
+    for (source, shift), mask in masks.items():
+        v = b if source else a
+        if shift:
+            v = v << np.uint32(shift) if shift > 0 else v >> np.uint32(-shift)
+        v = v if mask == 0xFFFFFFFF else v & np.uint32(mask)
+        out = v if out is None else out | v
+    for k, n in signs:
+        v = b if n >> 2 else a
+        v = ((v << np.uint32(24 - 8 * (n & 3))).view(np.int32) >> np.int32(31)).view(np.uint32) & np.uint32(0xFF << 8 * k)
+        out = v if out is None else out | v
+    return out
 
 
 @alu("prmt.b32", sig="b32 = b32, b32, b32")
 def prmt(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """Pick four bytes of b:a by the selector's nibbles; its top bit repeats the byte's sign."""
+    if c.size == 1:
+        return _prmt_constant(a, b, int(c.flat[0]))
     word = (b.astype(np.uint64) << np.uint64(32)) | a
-    out: Lanes = np.uint32(0)
+    signs = bool((c & np.uint32(0x8888)).any())
+    out: Lanes = None
     for k in range(4):
-        n = (c >> np.uint32(4 * k)) & _NIBBLE
-        byte = ((word >> ((n & np.uint32(7)) * np.uint32(8)).astype(np.uint64)) & np.uint64(0xFF)).astype(np.uint32)
-        sign = np.where(byte & np.uint32(0x80), np.uint32(0xFF), np.uint32(0))
-        out = out | (np.where(n & np.uint32(8), sign, byte) << np.uint32(8 * k))
+        n = c >> np.uint32(4 * k) if k else c
+        byte = (word >> ((n & np.uint32(7)) << np.uint32(3)).astype(np.uint64)).astype(np.uint8)
+        if signs:
+            byte = np.where(n & np.uint32(8), (byte.view(np.int8) >> np.int8(7)).view(np.uint8), byte)
+        v = byte.astype(np.uint32) << np.uint32(8 * k)
+        out = v if out is None else out | v
     return out
 
 

@@ -1,0 +1,103 @@
+"""Integer arithmetic with the carry flag. PTX ISA, "Extended-Precision Arithmetic Instructions".
+
+The flag is an operand of its own; subtraction keeps a borrow in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.alu.integer import high_product
+from ptxkit.emulator.table import alu
+
+Lanes = Any
+_WORDS = "u32 s32 u64 s64"
+_NONE = np.zeros((1, 1, 1), np.bool_)
+
+
+def _unsigned(a: Lanes) -> Lanes:
+    return a.view(f"u{a.dtype.itemsize}")
+
+
+def add_carry(a: Lanes, b: Lanes, carry: Lanes) -> tuple[Lanes, Lanes]:
+    """Sum with carry in, and carry out."""
+    ua, ub = _unsigned(a), _unsigned(b)
+    first = ua + ub
+    out = first < ua
+    if carry is not _NONE:
+        total = first + carry.astype(first.dtype)
+        out = out | (total < first)
+        first = total
+    return first.view(a.dtype), out
+
+
+def sub_borrow(a: Lanes, b: Lanes, borrow: Lanes) -> tuple[Lanes, Lanes]:
+    """Difference with borrow in, and borrow out."""
+    ua, ub = _unsigned(a), _unsigned(b)
+    first = ua - ub
+    out = ua < ub
+    if borrow is not _NONE:
+        total = first - borrow.astype(first.dtype)
+        out = out | (first < total)
+        first = total
+    return first.view(a.dtype), out
+
+
+@alu("add.cc.<t>", t=_WORDS, sig="t, cc = t, t")
+def add_cc(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+    """Sum and carry out."""
+    return add_carry(a, b, _NONE)
+
+
+@alu("addc.cc.<t>", t=_WORDS, sig="t, cc = t, t, cc")
+def addc_cc(a: Lanes, b: Lanes, carry: Lanes) -> tuple[Lanes, Lanes]:
+    """Sum with carry in and carry out."""
+    return add_carry(a, b, carry)
+
+
+@alu("addc.<t>", t=_WORDS, sig="t = t, t, cc")
+def addc(a: Lanes, b: Lanes, carry: Lanes) -> Lanes:
+    """Sum with carry in."""
+    return a + b + carry.astype(a.dtype)
+
+
+@alu("sub.cc.<t>", t=_WORDS, sig="t, cc = t, t")
+def sub_cc(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+    """Difference and borrow out."""
+    return sub_borrow(a, b, _NONE)
+
+
+@alu("subc.cc.<t>", t=_WORDS, sig="t, cc = t, t, cc")
+def subc_cc(a: Lanes, b: Lanes, borrow: Lanes) -> tuple[Lanes, Lanes]:
+    """Difference with borrow in and borrow out."""
+    return sub_borrow(a, b, borrow)
+
+
+@alu("subc.<t>", t=_WORDS, sig="t = t, t, cc")
+def subc(a: Lanes, b: Lanes, borrow: Lanes) -> Lanes:
+    """Difference with borrow in."""
+    return a - b - borrow.astype(a.dtype)
+
+
+def _part(half: str, a: Lanes, b: Lanes) -> Lanes:
+    return high_product(a, b) if half == "hi" else a * b
+
+
+@alu("mad.<half>.cc.<t>", half="hi lo", t=_WORDS, sig="t, cc = t, t, t")
+def mad_cc(a: Lanes, b: Lanes, c: Lanes, *, half: str) -> tuple[Lanes, Lanes]:
+    """mad with carry out."""
+    return add_carry(_part(half, a, b), c, _NONE)
+
+
+@alu("madc.<half>.cc.<t>", half="hi lo", t=_WORDS, sig="t, cc = t, t, t, cc")
+def madc_cc(a: Lanes, b: Lanes, c: Lanes, carry: Lanes, *, half: str) -> tuple[Lanes, Lanes]:
+    """mad with carry in and carry out."""
+    return add_carry(_part(half, a, b), c, carry)
+
+
+@alu("madc.<half>.<t>", half="hi lo", t=_WORDS, sig="t = t, t, t, cc")
+def madc(a: Lanes, b: Lanes, c: Lanes, carry: Lanes, *, half: str) -> Lanes:
+    """mad with carry in."""
+    return _part(half, a, b) + c + carry.astype(c.dtype)
