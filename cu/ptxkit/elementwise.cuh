@@ -167,4 +167,41 @@ __device__ __forceinline__ void elementwise_scalar(long long n, Op op, T* out, c
     if (i < n) out[i] = Convert<T>::from_f32(op(to_f32(in[i])...));
 }
 
+// ---------------------------------------------------------------------------------------------------------------------------
+// The loop over rows, for what needs an element's column
+
+// Runs over rows x cols elements. LANES threads (a power of two up to THREADS) take a part of a row, a vector each, and ROWS
+// rows one below the other, so that what depends on the column alone is at hand for all of them; THREADS / LANES such groups
+// take neighbouring rows. The grid is cdiv(rows, ROWS * THREADS / LANES) * cdiv(cols, LANES * WIDTH).
+//
+// column(c) tells a thread the first column of its vectors; load(k, i) and store(k, i) get the k-th of its rows and the index i of
+// the vector's first element in the array. Without alignment, or where cols is no multiple of WIDTH, one(i, c) does everything.
+template <int THREADS, int LANES, int ROWS, int WIDTH, class Column, class Load, class Store, class One>
+__device__ __forceinline__ void for_each_row_vector(unsigned rows, unsigned cols, bool aligned, Column column, Load load,
+                                                    Store store, One one) {
+    static_assert(THREADS % LANES == 0 && (LANES & (LANES - 1)) == 0, "LANES is a power of two up to THREADS");
+    constexpr unsigned part = LANES * WIDTH, groups = THREADS / LANES;
+    const unsigned parts = (cols - 1) / part + 1, lane = threadIdx.x % LANES;
+    const unsigned first_row = blockIdx.x / parts * (groups * ROWS) + threadIdx.x / LANES;
+    const unsigned first_column = blockIdx.x % parts * part;
+    const long long first = static_cast<long long>(first_row) * cols, step = static_cast<long long>(groups) * cols;
+    if (aligned && cols % WIDTH == 0) {
+        const unsigned c = first_column + lane * WIDTH;
+        if (c >= cols) return;
+        column(c);
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            if (first_row + k * groups < rows) load(k, first + k * step + c);
+        }
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            if (first_row + k * groups < rows) store(k, first + k * step + c);
+        }
+        return;
+    }
+    for (unsigned k = 0; k < ROWS && first_row + k * groups < rows; k++) {
+        for (unsigned c = first_column + lane; c < cols && c < first_column + part; c += LANES) one(first + k * step + c, c);
+    }
+}
+
 }  // namespace ptxkit

@@ -36,10 +36,9 @@ L2_BYTES = 32 << 20  # what certainly stays in the L2 of a data-centre GPU from 
 def activation(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """gelu by the tanh formula, silu, relu or none in float64; gelu and silu of minus infinity are NaN, -inf * 0."""
     with np.errstate(all="ignore"):
-        if name == "gelu":  # 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)), which does not cancel
-            return x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-        if name == "silu":
-            return x / (1 + np.exp(-x))
+        exponent = -2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3) if name == "gelu" else -x
+        if name in ("gelu", "silu"):  # 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)), which does not cancel
+            return np.asarray(x / (1 + np.exp(exponent)))
         return np.maximum(x, 0) if name == "relu" else x
 
 
