@@ -103,7 +103,7 @@ def _matching(function: SassFunction, name: str) -> list[SassInstruction]:
 
 
 def _too_few(function: SassFunction, name: str, least: int) -> str:
-    from ptxkit.inspect.classes import class_of, group_of
+    from ptxkit.inspect.classes import class_of
 
     found = _matching(function, name)
     if len(found) >= least:
@@ -111,10 +111,8 @@ def _too_few(function: SassFunction, name: str, least: int) -> str:
     if found:
         return f"  has {len(found)} {name}, fewer than {least}:\n{_lines(found)}"
     opcode = name.split(".")[0]
-    group = next((group_of(i) for i in function.instructions if i.opcode == opcode), "")
-    near = [i for i in function.instructions if i.opcode == opcode or (group and group_of(i) == group)]
-    if not near:
-        near = [i for i in function.instructions if i.opcode[-3:] == opcode[-3:]]  # HMMA where HGMMA is wanted
+    near = [i for i in function.instructions if i.opcode == opcode]
+    near = near or [i for i in function.instructions if i.opcode[-3:] == opcode[-3:]]  # HMMA where HGMMA is wanted
     kinds = ", ".join(dict.fromkeys(class_of(i) for i in near))
     return f"  has no {name}; it has {kinds}:\n{_lines(near)}" if near else f"  has no {name}, and nothing like it"
 

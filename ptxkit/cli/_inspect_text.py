@@ -60,7 +60,7 @@ def page(subject: Subject) -> Iterator[str]:
     if found:
         rows = [
             [
-                "  " * (loop.depth - 1) + where(loop.source),
+                "> " * (loop.depth - 1) + where(loop.source),
                 f"{loop.own_lines[0]}-{loop.own_lines[1]}" if loop.own_lines else "",
                 str(len(loop.instructions)),
                 str(loop.stall_cycles),

@@ -25,7 +25,7 @@ def read_cubin(path: Path, target: Target | None = None) -> Cubin:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    if is_cubin(data) or not (data[:4] == _FATBIN or is_elf(data) or data[:8] == b"!<arch>\n"):
+    if len(data) < 64 or is_cubin(data) or not (data[:4] == _FATBIN or is_elf(data) or data[:8] == b"!<arch>\n"):
         found = [Cubin(data, str(path))]
     else:
         found = [Cubin(piece, str(path)) for piece in _extracted(path)]

@@ -190,7 +190,7 @@ def _parse(listing: str) -> dict[str, tuple[dict[str, int], list[SassInstruction
 def _instruction(match: re.Match[str], columns: _Columns | None) -> SassInstruction:
     address, predicate, name, operands, rest = match.groups()
     opcode, *modifiers = name.split(".")
-    named = _BRANCH_TARGETS.search(rest)
+    named = _BRANCH_TARGETS.search(operands)
     targets = tuple(_TARGET.findall(operands)) + tuple(named[1].split(",") if named else ())
     live, reads, writes = columns.of(rest) if columns else ({}, (), ())
     return SassInstruction(

@@ -90,8 +90,8 @@ class Cubin:
         try:
             self.sections = tuple(self._sections())
             self.symbols = tuple(self._symbols())
-        except (struct.error, IndexError, ValueError) as error:
-            raise UsageError(f"{name} is a damaged cubin: it ends before its tables do") from error
+        except (struct.error, LookupError, ValueError, OverflowError) as error:
+            raise damaged(name) from error
         if not self.texts:
             raise UsageError(f"{name} has no code: no section .text.*")
 
@@ -151,8 +151,8 @@ class Cubin:
         for prefix, form in ((".rela", "<QQq"), (".rel", "<QQ")):  # up to sm_89 without addends
             table = self.section(f"{prefix}{section.name}")
             for offset, info, *addend in struct.iter_unpack(form, self.content(table)) if table else ():
-                symbol = self.symbols[info >> 32]
-                if symbol.section < len(self.sections):
+                symbol = self.symbols[info >> 32] if info >> 32 < len(self.symbols) else None
+                if symbol and symbol.section < len(self.sections):
                     found[offset] = (self.sections[symbol.section].name, symbol.value + sum(addend))
         return found
 
@@ -235,6 +235,11 @@ class Cubin:
     def _string(self, table: int, offset: int) -> str:
         end = self.data.index(b"\0", table + offset)
         return self.data[table + offset : end].decode(errors="replace")
+
+
+def damaged(name: str) -> UsageError:
+    """The error to raise about a cubin whose tables make no sense."""
+    return UsageError(f"{name} is a damaged cubin: its tables point past its end")
 
 
 def is_elf(data: bytes) -> bool:

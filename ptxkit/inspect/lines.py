@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ptxkit.inspect.elf import Cubin
+from ptxkit.inspect.elf import Cubin, damaged
 from ptxkit.isa.model import Loc
 
 _INLINED_CALL, _SET_FUNCTION_NAME = 0x90, 0x91
@@ -39,12 +39,21 @@ class LineTable:
 
 
 def read(cubin: Cubin, section_name: str) -> LineTable:
-    """The table in ``section_name``; an empty one when the cubin has none (it was made without ``-lineinfo``)."""
+    """The table in ``section_name``; an empty one when the cubin has none (it was made without ``-lineinfo``).
+
+    Raises:
+        UsageError: the table is damaged.
+    """
     section = cubin.section(section_name)
     if section is None:
         return LineTable({})
-    relocations = cubin.relocations(section)
-    data = cubin.content(section)
+    try:
+        return LineTable(_rows(cubin.content(section), cubin.relocations(section)))
+    except (struct.error, LookupError, ValueError, ZeroDivisionError) as error:
+        raise damaged(cubin.name) from error
+
+
+def _rows(data: bytes, relocations: dict[int, tuple[str, int]]) -> dict[str, list[tuple[int, Loc | None]]]:
     rows: dict[str, list[tuple[int, Loc | None]]] = {}
     position = 0
     while position + 4 <= len(data):
@@ -52,7 +61,7 @@ def read(cubin: Cubin, section_name: str) -> LineTable:
         for place, address, loc in _Program(data, position, length, relocations).rows():
             rows.setdefault(place, []).append((address, loc))
         position += 4 + length
-    return LineTable(rows)
+    return rows
 
 
 @dataclass(frozen=True)

@@ -205,7 +205,7 @@ def _entry(name: str, cubin: Cubin, path: Path) -> str:
     from difflib import get_close_matches
 
     bases = {base_name(text): text for text in cubin.texts}
-    near = get_close_matches(name, [*bases, *cubin.texts], n=3, cutoff=0.5)
+    near = get_close_matches(name, dict.fromkeys([*bases, *cubin.texts]), n=3, cutoff=0.5)
     hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(bases)}"
     raise UsageError(f"{path} has no kernel {name!r}; {hint}")
 

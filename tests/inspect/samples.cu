@@ -134,3 +134,18 @@ extern "C" __global__ void by_warps(float* y) {
         y[threadIdx.x] = tile[threadIdx.x ^ 1];
     }
 }
+
+// An outer product in registers: every operand of an FFMA is used again by the next.
+extern "C" __global__ void __launch_bounds__(256) outer(const float4* a, const float4* b, float* c, int n) {
+    float sum[4][4] = {};
+    for (int k = 0; k < n; k++) {
+        float4 va = a[k * 256 + threadIdx.x], vb = b[k * 256 + threadIdx.x];
+        float x[4] = {va.x, va.y, va.z, va.w}, y[4] = {vb.x, vb.y, vb.z, vb.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum[i][j] += x[i] * y[j];
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) c[i * 256 + threadIdx.x] = sum[i / 4][i % 4];
+}

@@ -1,0 +1,226 @@
+"""ptxkit inspect: pages, views, comparisons, JSON, graphs, errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ptxkit import cli
+from ptxkit.cli import inspect as inspect_command
+
+SAMPLES = Path(__file__).parents[1] / "inspect" / "samples.cu"
+
+
+def output_of(capsys, *args, code=0):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["inspect", *map(str, args)])
+    out, err = capsys.readouterr()
+    assert stopped.value.code == code, err
+    return out if code == 0 else err
+
+
+def test_the_page(capsys):
+    out = output_of(capsys, f"{SAMPLES}:nested")
+    assert out.startswith("samples.cu:nested  sm_90a\n")
+    assert "\x1b" not in out
+    for text in (
+        "live at most at samples.cu:",
+        "shared     1024 B",
+        "spills 0 B stored, 0 B loaded",
+        "occupancy  8 CTAs of 256 threads: 64 of 64 warps (100%), limited by threads",
+        "CTAs by each limit: threads 8, registers 16, shared memory 114, CTA slots 32, barriers 64",
+        "LDG.32 1, STG.32 1",
+        "  samples.cu:47    47-52",
+        "  > samples.cu:51  51-51",
+        "PTX (49 instructions)",
+    ):
+        assert text in out, text
+
+
+def test_warnings_name_their_lines(capsys):
+    out = output_of(capsys, f"{SAMPLES}:spilling", f"{SAMPLES}:narrow", "--target", "sm_90a")
+    assert re.search(
+        r"samples.cu:3[46]: local memory traffic in a loop: \d+ LDL and \d+ STL; registers are spilled", out
+    )
+    assert "samples.cu:8: 4 neighbouring 32-bit loads (LDG)" in out
+    assert "(assumed; --block N)" in out
+
+
+def test_an_impossible_launch(capsys):
+    out = output_of(capsys, "saxpy:scalar", "--shared", 300000)
+    assert "occupancy  none with 256 threads: 300000 bytes of shared memory; a CTA gets 232448 at most" in out
+
+
+def test_sass_with_source_and_ptx(capsys):
+    out = output_of(capsys, "saxpy:scalar@sm_90a", "--sass", "--source", "--ptx").split("\n")
+    load = next(n for n, line in enumerate(out) if "LDG.E" in line)
+    assert any("ld.global" in line and line.startswith("    ptx:") for line in out[:load])
+    assert any(line.startswith("saxpy.cu:6  if (i < n) y[i] = fmaf") for line in out[:load])
+    assert any(line.endswith(":") and "saxpy" in line for line in out)
+
+
+def test_sass_alone_and_its_columns(capsys):
+    plain = output_of(capsys, "saxpy:scalar@sm_90a", "--sass")
+    assert "0000  LDC R1, c[0x0][0x28]\n" in plain and "saxpy.cu" not in plain
+    full = output_of(capsys, "saxpy:scalar@sm_90a", "--control", "--encoding", "--registers")
+    line = next(line for line in full.split("\n") if "S2R" in line)
+    assert re.search(r"B------:R-:W\d:-:S\d\d  +\d+ .*[0-9a-f]{16} [0-9a-f]{16}$", line)
+    assert re.search(r"// block 0: \d+ stall cycles", full)
+    assert re.search(r"at most \d+ registers are live, first at 0x", full)
+
+
+def test_inlined_code_names_its_callers(capsys):
+    out = output_of(capsys, "fused_l2norm:vectorized@sm_90a", "--sass", "--source")
+    assert re.search(r"\w+\.cuh:\d+  .*\n  inlined at \w+\.cuh?:\d+\n", out)
+
+
+def test_ptx_and_source_views(capsys):
+    out = output_of(capsys, "saxpy:scalar@sm_90a", "--ptx")
+    assert "fma.rn.f32" in out and ".entry" in out
+    out = output_of(capsys, "saxpy:scalar@sm_90a", "--ptx", "--source")
+    assert re.search(r"saxpy.cu:6  if .*\n +\d+  ", out) and ".loc" not in out
+    out = output_of(capsys, f"{SAMPLES}:wide", "--source")
+    assert re.search(r"^ +\d+ +15          float4 v = x\[i\];$", out, re.MULTILINE)
+    assert "..." not in out.split("\n")[3]
+
+
+def test_a_cubin_without_lines_says_so(capsys, tmp_path):
+    from ptxkit.compiler import compile_source
+
+    path = tmp_path / "bare.cubin"
+    source = 'extern "C" __global__ void k(float* y) { *y = 1; }'
+    path.write_bytes(compile_source(source, target="sm_90a", lineinfo=False).cubin)
+    assert "the cubin has no source lines" in output_of(capsys, path, "--source")
+    assert "the PTX is not known" in output_of(capsys, path, "--ptx")
+    assert "STG" in output_of(capsys, path, "--sass", "--source", "--ptx")
+    assert "SASS" in output_of(capsys, path)
+
+
+def test_the_occupancy_curve(capsys):
+    out = output_of(capsys, "saxpy:scalar@sm_90a", "--occupancy-curve")
+    assert re.search(r"1 to 32 +<- \d+ now +8 +64 +100%", out)
+    assert re.search(r"\d+ registers more: 48 warps instead of 64", out)
+    assert "kB more: 56 warps instead of 64" in out
+
+
+def test_differences(capsys):
+    out = output_of(capsys, "--diff", "saxpy:scalar", "saxpy:vectorized")
+    assert re.search(r"LDG.128 \(global\) +0 +2 +\+2", out) and re.search(r"^\+ 0.*LDG.E.128", out, re.MULTILINE)
+    out = output_of(capsys, "--diff", "saxpy:scalar@THREADS=128", "saxpy:scalar@THREADS=256")
+    assert re.search(r"CTAs per SM +16 +8 +-8", out) and "LEA R7, R7, R0, 0x7" in out
+    out = output_of(capsys, "--diff", "saxpy:scalar", "saxpy:scalar")
+    assert "the same instructions, but for register numbers and addresses" in out
+    value = json.loads(output_of(capsys, "--diff", "saxpy:scalar@sm_80", "saxpy:scalar@sm_90a", "--json"))
+    assert value["schema"] == "ptxkit.inspect/1" and not value["diff"]["same"]
+    whole = output_of(capsys, "--diff", "saxpy:scalar@sm_80", "saxpy:scalar@sm_90a", "--sass", "--control")
+    assert "..." not in whole and re.search(r"\+ 0000  LDC .*B------:R-:W-:-:S01", whole)
+
+
+def test_differences_need_two_kernels(capsys):
+    assert "--diff compares two subjects, not 1" in output_of(capsys, "--diff", "saxpy:scalar", code=2)
+    err = output_of(capsys, "--diff", "saxpy", "saxpy", code=2)
+    assert "saxpy has 3 kernels; --diff needs one: saxpy:scalar (saxpy<256>)" in err
+
+
+def test_json(capsys):
+    value = json.loads(output_of(capsys, "saxpy", "--json"))
+    assert value["schema"] == "ptxkit.inspect/1"
+    assert [k["title"] for k in value["kernels"]] == ["saxpy:scalar", "saxpy:vectorized", "saxpy:ptx"]
+
+
+def test_the_graph(capsys, tmp_path, monkeypatch):
+    assert output_of(capsys, "saxpy:scalar", "--cfg", "-").startswith("digraph cfg {")
+    path = tmp_path / "graph.dot"
+    output_of(capsys, "saxpy:scalar", "--cfg", path)
+    assert path.read_text().startswith("digraph cfg {")
+    monkeypatch.setattr(inspect_command.shutil, "which", lambda name: None)
+    err = output_of(capsys, "saxpy:scalar", "--cfg", tmp_path / "graph.svg", code=3)
+    assert "graphviz's dot" in err and "graph.dot" in err
+    assert "--cfg writes FILE.svg or FILE.dot" in output_of(capsys, "saxpy:scalar", "--cfg", "graph.png", code=2)
+    assert "--cfg draws one kernel" in output_of(capsys, "saxpy", "--cfg", "-", code=2)
+    drawer = tmp_path / "dot"
+    drawer.write_text("#!/bin/sh\necho '<svg>'; cat > /dev/null\n")
+    drawer.chmod(0o755)
+    monkeypatch.setattr(inspect_command.shutil, "which", lambda name: str(drawer))
+    output_of(capsys, "saxpy:scalar", "--cfg", tmp_path / "graph.svg")
+    assert (tmp_path / "graph.svg").read_text() == "<svg>\n"
+
+
+def test_settings(capsys, tmp_path):
+    path = tmp_path / "k.cu"
+    path.write_text('extern "C" __global__ void k(float* y) { y[threadIdx.x] = VALUE; }\n')
+    out = output_of(
+        capsys, path, "-D", "VALUE=2", "--arch", "sm_80", "--compiler-option", "-maxrregcount=32", "--block", 64
+    )
+    assert "k.cu:k  sm_80" in out and "CTAs of 64 threads:" in out
+    out = output_of(capsys, "saxpy:scalar", "--tile", "THREADS=512", "--cluster", 2)
+    assert "THREADS=512" in out and "clusters of 2" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "reason"),
+    [
+        (["saxpi"], 2, "did you mean 'saxpy'?"),
+        (["saxpy:vectorised"], 2, "did you mean 'vectorized'?"),
+        (["saxpy", "--target", "sm_12"], 3, "there is no target 'sm_12'"),
+        (["nowhere.cubin"], 2, "cannot read nowhere.cubin: No such file or directory"),
+        ([SAMPLES.with_name("conftest.py")], 2, "must define one Workload"),
+        (["/etc/passwd"], 2, "is not a cubin: it starts with"),
+        (["saxpy", "-D", "A=1"], 2, "are for files"),
+        (["saxpy", "--tile", "THREADS"], 2, "--tile takes NAME=VALUE"),
+        ([f"{SAMPLES}:nestd"], 2, "did you mean nested?"),
+        ([], 2, "missing argument"),
+    ],
+)
+def test_errors_are_one_line(capsys, args, code, reason):
+    err = output_of(capsys, *args, code=code)
+    assert err.startswith("error: ") and err.count("\n") == 1 and reason in err
+
+
+def test_a_missing_disassembler_says_how_to_get_it(capsys, monkeypatch):
+    from ptxkit.compiler import toolkit
+    from ptxkit.inspect import disassembly
+
+    monkeypatch.setattr(disassembly, "digest", lambda data: "no-such-entry")
+    found = toolkit._find
+    monkeypatch.setattr(toolkit, "_find", lambda wanted: None if wanted.name == "nvdisasm" else found(wanted))
+    err = output_of(capsys, "saxpy:scalar", code=3)
+    assert err == "error: nvdisasm is not installed; run: pip install 'nvidia-cuda-nvdisasm>=13,<14'\n"
+
+
+def on_a_terminal(*args, **environment):
+    """What the command writes to a terminal of 24 lines, its pager being cat with a mark in front."""
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "ptxkit", "inspect", *args]
+    env = {**os.environ, "TERM": "xterm", "PAGER": "sed s/^/PAGED/", "LINES": "24", "COLUMNS": "200", **environment}
+    process = subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=env)
+    os.close(child)
+    out = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        out += piece
+    process.wait()
+    os.close(parent)
+    return out.decode()
+
+
+def test_a_terminal_gets_colour_and_a_pager_for_what_is_long():
+    short = on_a_terminal("saxpy:scalar", "--help")
+    assert "PAGED" not in short
+    out = on_a_terminal("saxpy:scalar", "--sass", "--source", "--ptx")
+    assert "PAGED" in out and "LDG" in out
+    whole = on_a_terminal("saxpy:scalar", "--sass", "--source", LINES="500")
+    assert "PAGED" not in whole and "\x1b[32m" in whole
+    assert "\x1b" not in on_a_terminal("saxpy:scalar", "--sass", LINES="500", NO_COLOR="1")
