@@ -43,7 +43,7 @@ extern "C" __global__ void illegal(int* p) { p[1ll << 40] = 1; }
 extern "C" __global__ void misaligned(char* p) { *(int*)(p + 1) = 1; }
 extern "C" __global__ void trapped(int* p) { if (p) asm volatile("trap;"); }
 """
-HOST_LIMIT_US = 3.0
+HOST_LIMIT = 3.0 / 5.2  # of cuda.core in the same run: 3 us on the machine where that takes 5.2
 FAULTS = ("illegal", "misaligned", "trapped")
 
 
@@ -256,9 +256,10 @@ def main() -> int:
     print(tabulate(costs, ["host time of a launch", ""]))
     print()
     print(tabulate(device_cost(), ["device time of a launch", ""]))
-    too_slow = float(costs[0][1].split()[0]) > HOST_LIMIT_US
+    medians = {name: float(cost.split()[0]) for name, cost in costs}
+    too_slow = medians["ptxkit, prepared"] > HOST_LIMIT * medians["cuda.core"]
     if too_slow:
-        print(f"WRONG: a prepared launch costs more than {HOST_LIMIT_US} us")
+        print(f"WRONG: a prepared launch costs more than {HOST_LIMIT:.2f} of cuda.core's")
     return int(too_slow or any(result.startswith("WRONG") for _, result in rows))
 
 
