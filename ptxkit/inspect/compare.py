@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptxkit.inspect.classes import class_of, group_of
@@ -93,14 +93,44 @@ def normal(instruction: SassInstruction) -> str:
 
 
 def _aligned(left: SassFunction, right: SassFunction) -> list[Line]:
+    """Both sides' instructions in order, as many of them paired as can be; between two pairs, the left ones first."""
     ours, theirs = left.instructions, right.instructions
-    # autojunk would treat the commonest instructions, a kernel's very loop, as noise.
-    matcher = difflib.SequenceMatcher(None, [normal(i) for i in ours], [normal(i) for i in theirs], autojunk=False)
     lines: list[Line] = []
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            lines += [Line(" ", a, b) for a, b in zip(ours[i1:i2], theirs[j1:j2], strict=True)]
-        else:
-            lines += [Line("-", a, None) for a in ours[i1:i2]]
-            lines += [Line("+", None, b) for b in theirs[j1:j2]]
+    i = j = 0
+    pairs = longest_common([normal(k) for k in ours], [normal(k) for k in theirs])
+    for m, n in [*pairs, (len(ours), len(theirs))]:
+        lines += [Line("-", k, None) for k in ours[i:m]]
+        lines += [Line("+", None, k) for k in theirs[j:n]]
+        if m < len(ours) and n < len(theirs):
+            lines.append(Line(" ", ours[m], theirs[n]))
+        i, j = m + 1, n + 1
     return lines
+
+
+def longest_common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
+    """Index pairs of a longest common subsequence.
+
+    Row by row of the dynamic programme, a row being the bits of one integer (H. Hyyrö, "Bit-parallel LCS-length computation
+    revisited", 2004): 5,000 instructions, most of which read FFMA R, R, R, R, take 50 ms, and difflib 10 s.
+    """
+    places: dict[str, int] = {}
+    for index, text in enumerate(right):
+        places[text] = places.get(text, 0) | 1 << index
+    every = (1 << len(right)) - 1
+    row = every  # a 0 bit: one more can be paired with that item among the right ones than without it
+    rows = [row]
+    for text in left:
+        matching = row & places.get(text, 0)
+        row = ((row + matching) | (row - matching)) & every
+        rows.append(row)
+    pairs: list[tuple[int, int]] = []
+    i, j = len(left), len(right)
+    while i and j:
+        if rows[i] >> (j - 1) & 1:
+            j -= 1
+        elif not rows[i - 1] >> (j - 1) & 1:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((i, j))
+    return pairs[::-1]

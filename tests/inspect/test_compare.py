@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxkit.inspect.compare import diff, normal
+from ptxkit.inspect.compare import diff, longest_common, normal
+
+
+@given(st.text("abc", max_size=12), st.text("abc", max_size=12))
+def test_the_longest_common_subsequence(left, right):
+    @cache
+    def length(i, j):
+        if i == len(left) or j == len(right):
+            return 0
+        return max(
+            length(i + 1, j), length(i, j + 1), (left[i] == right[j]) + length(i + 1, j + 1) * (left[i] == right[j])
+        )
+
+    pairs = longest_common(left, right)
+    assert len(pairs) == length(0, 0)
+    assert all(left[i] == right[j] for i, j in pairs)
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs))
 
 
 def test_a_kernel_and_itself(kernels):
