@@ -184,7 +184,7 @@ def round_exact(exact: Fraction, mode: str) -> float:
         return math.nextafter(nearest, -math.inf)
     if under and (mode == "rp" or (mode == "rz" and exact < 0)):
         return math.nextafter(nearest, math.inf)
-    return math.copysign(nearest, exact)
+    return math.copysign(nearest, 1 if exact > 0 else -1)
 
 
 def _fma_exact(a: float, b: float, c: float, mode: str) -> float:
@@ -246,7 +246,9 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     plain = hard & (~finite | (a == 0) | (b == 0))  # nothing to round but c and an exact zero
     if plain.any():
-        r = np.where(plain, zero_sign(p + c, p, c, mode), r)
+        # a finite product, however large, gives way to an infinite c
+        total = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, p + c)
+        r = np.where(plain, zero_sign(total, p, c, mode), r)
     hard &= ~plain
     return mend(r, hard, _each(_fma_exact, mode), a, b, c)
 
@@ -267,7 +269,7 @@ def div_f64(a: Lanes, b: Lanes, mode: str) -> Lanes:
     residual = (a - h) - low
     size, divisor = np.abs(q), np.abs(b)
     inside = (size > 2.0**-900) & (size < 2.0**900) & (divisor > 2.0**-900) & (divisor < 2.0**900)
-    inside &= np.abs(a) > 2.0**-900
+    inside &= (np.abs(a) > 2.0**-900) & (np.abs(a) < 2.0**900)
     r = np.where(inside, _directed(q, residual * np.copysign(1.0, b), mode), q)
     hard = ~inside & np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
     return mend(r, hard, _each(_div_exact, mode), a, b)
