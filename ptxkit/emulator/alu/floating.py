@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.emulator.alu import rounding
-from ptxkit.emulator.alu.lanes import elementwise
+from ptxkit.emulator.alu.lanes import choose, elementwise
 from ptxkit.emulator.table import Form, alu
 
 Lanes = Any
@@ -151,16 +151,25 @@ def extremum(a: Lanes, b: Lanes, sign: int, nan: bool = False) -> Lanes:
         return out
     zero, lost = out == 0, np.isnan(out)
     if zero.any():
-        u = np.dtype(f"u{out.dtype.itemsize}")
-        top = u.type(1 << (u.itemsize * 8 - 1))
-        # where one operand is NaN, the other's sign counts for both
-        x, y = (v.view(u) for v in (np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b)))
-        signs = ((x | y) if sign > 0 else (x & y)) & top
-        out = np.where(zero, signs.view(out.dtype), out)
+        out = _signed_zeros(out, zero, a, b, sign)
     if lost.any():
         canonical = rounding.CANONICAL_F32 if out.dtype.itemsize == 4 else rounding.CANONICAL_F64
         out = np.where(lost, canonical, out)
     return out
+
+
+def _signed_zeros(out: Lanes, zero: Lanes, a: Lanes, b: Lanes, sign: int) -> Lanes:
+    """``out`` with the sign that a zero has: negative if either operand is (minimum), or if both are (maximum)."""
+    if sign < 0 and b.size == 1 and b.view(f"u{b.dtype.itemsize}").flat[0] == 0:
+        return out + out.dtype.type(0)  # the maximum with +0 is never -0
+    u = np.dtype(f"u{out.dtype.itemsize}")
+    top = u.type(1 << (u.itemsize * 8 - 1))
+    na, nb = np.isnan(a), np.isnan(b)
+    if na.any() or nb.any():  # where one operand is NaN, the other's sign counts for both
+        a, b = np.where(na, b, a), np.where(nb, a, b)
+    x, y = a.view(u), b.view(u)
+    signs = ((x | y) if sign > 0 else (x & y)) & top
+    return choose(zero, signs, out.view(u)).view(out.dtype)
 
 
 def with_xorsign(f: Callable[[Lanes, Lanes], Lanes]) -> Callable[[Lanes, Lanes], Lanes]:
