@@ -164,11 +164,21 @@ def curves(subject: Subject) -> Iterator[str]:
             yield f"  {amount} more: {steps[here + 1].warps_per_sm} warps instead of {steps[here].warps_per_sm}"
 
 
-def difference(found: Difference, titles: Sequence[str], *, whole: bool, control: bool) -> Iterator[str]:
-    """Resources, mix and SASS of two kernels; SASS with three lines of context, or whole."""
+def difference(
+    found: Difference,
+    titles: Sequence[str],
+    times_us: tuple[float | None, float | None] = (None, None),
+    *,
+    whole: bool,
+    control: bool,
+) -> Iterator[str]:
+    """Resources, times, mix and SASS of two kernels; SASS with three lines of context, or whole."""
     yield f"{styled('-', fg='red')} {titles[0]}  {found.left.target}"
     yield f"{styled('+', fg='green')} {titles[1]}  {found.right.target}"
     rows = [[name, str(a), str(b), f"{b - a:+d}"] for name, (a, b) in found.resources.items() if a != b]
+    if times_us[0] is not None and times_us[1] is not None:
+        change = f"{times_us[1] / times_us[0] - 1:+.1%}"
+        rows.append(["time (us)", f"{times_us[0]:.2f}", f"{times_us[1]:.2f}", change])
     rows += [[f"{name} ({group})", str(a), str(b), f"{b - a:+d}"] for name, (group, a, b) in found.classes.items()]
     if rows:
         yield ""

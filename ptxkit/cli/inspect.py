@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT...", shell_complete=kernel_argument)
 @click.option("--diff", "as_diff", is_flag=True, help="Compare two subjects: resources, mix, and aligned SASS.")
+@click.option("--no-time", is_flag=True, help="With --diff: do not time the variants, even where there is a GPU.")
 @click.option("--source", is_flag=True, help="Show source lines, with the SASS instructions each became.")
 @click.option("--ptx", is_flag=True, help="Show PTX; with --source, under its lines.")
 @click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, under their lines.")
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 def command(
     subjects: tuple[str, ...],
     as_diff: bool,
+    no_time: bool,
     source: bool,
     ptx: bool,
     sass: bool,
@@ -93,7 +95,7 @@ def command(
         cluster=cluster,
     )
     if as_diff:
-        compare(subjects, settings, as_json=as_json, whole=sass, control=control)
+        compare(subjects, settings, as_json=as_json, whole=sass, control=control, timed=not no_time)
         return
     chosen = [subject for words in subjects for subject in found_subjects(words, settings)]
     if cfg is not None:
@@ -134,7 +136,9 @@ def text_of(
             yield from texts.page(subject)
 
 
-def compare(words: tuple[str, ...], settings: Settings, *, as_json: bool, whole: bool, control: bool) -> None:
+def compare(
+    words: tuple[str, ...], settings: Settings, *, as_json: bool, whole: bool, control: bool, timed: bool
+) -> None:
     """Print the difference of two subjects, each of which must be one kernel."""
     from ptxkit.cli import _inspect_text as texts
     from ptxkit.cli._text import print_json
@@ -154,10 +158,23 @@ def compare(words: tuple[str, ...], settings: Settings, *, as_json: bool, whole:
         sides.append(found[0])
     left, right = sides
     result = diff(left.function, right.function, (left.occupancy, right.occupancy))
+    times = (time_of(left), time_of(right)) if timed else (None, None)
     if as_json:
-        print_json(report.difference(result, words))
+        print_json(report.difference(result, (words[0], words[1]), times))
     else:
-        show(texts.difference(result, words, whole=whole, control=control))
+        show(texts.difference(result, words, times, whole=whole, control=control))
+
+
+def time_of(subject: Subject) -> float | None:
+    """The time of a subject's variant, where there is a GPU that runs it; None elsewhere."""
+    from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import gpu_present
+
+    if subject.build is None or not gpu_present():
+        return None
+    from ptxkit.inspect.timing import time_us
+
+    return time_us(subject, open_device("gpu"))
 
 
 def _name(subject: Subject) -> str:

@@ -73,14 +73,17 @@ def kernel(subject: Subject, texts: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def difference(found: Difference, titles: tuple[str, str]) -> dict[str, Any]:
-    """A comparison as JSON values, under the same schema."""
+def difference(
+    found: Difference, titles: tuple[str, str], times_us: tuple[float | None, float | None] = (None, None)
+) -> dict[str, Any]:
+    """A comparison as JSON values, under the same schema; ``times_us`` are of the variants' launches, where measured."""
     return {
         "schema": SCHEMA,
         "diff": {
             "left": titles[0],
             "right": titles[1],
             "same": found.same,
+            "time_us": list(times_us),
             "resources": {name: list(pair) for name, pair in found.resources.items()},
             "classes": {name: {"group": g, "left": a, "right": b} for name, (g, a, b) in found.classes.items()},
             "lines": [

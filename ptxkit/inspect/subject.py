@@ -24,6 +24,7 @@ from ptxkit.inspect.residency import Occupancy, default_block, occupancy
 from ptxkit.inspect.sources import SourceFile, source_files
 
 if TYPE_CHECKING:
+    from ptxkit.kernels.build import Build
     from ptxkit.kernels.launch import Launch
     from ptxkit.kernels.workload import Workload
 
@@ -67,6 +68,7 @@ class Subject:
         block_known: whether a launch, a directive or the user said so; if not it is 256.
         dynamic_shared_bytes, cluster: of a launch.
         sources: source files by their path in the line table.
+        build: of a variant; None for a file.
     """
 
     title: str
@@ -79,6 +81,7 @@ class Subject:
     dynamic_shared_bytes: int = 0
     cluster: int = 1
     sources: Mapping[str, SourceFile] = field(default_factory=dict)
+    build: Build | None = None
 
     @property
     def occupancy(self) -> Occupancy:
@@ -285,6 +288,7 @@ def _of_variant(workload: Workload, variant_name: str, settings: Settings) -> tu
                     dynamic_shared_bytes=step.launch.shared,
                     cluster=_product(step.launch, "cluster"),
                     sources=source_files([function]),
+                    build=built,
                 ),
                 settings,
             )

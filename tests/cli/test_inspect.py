@@ -123,6 +123,67 @@ def test_differences(capsys):
     assert "..." not in whole and re.search(r"\+ 0000  LDC .*B------:R-:W-:-:S01", whole)
 
 
+def test_differences_are_joined_with_times(capsys, monkeypatch):
+    monkeypatch.setattr(inspect_command, "time_of", lambda subject: 10.0 if "scalar" in subject.title else 9.0)
+    out = output_of(capsys, "--diff", "saxpy:scalar", "saxpy:vectorized")
+    assert re.search(r"time \(us\) +10.00 +9.00 +-10.0%", out)
+    assert "time" not in output_of(capsys, "--diff", "saxpy:scalar", "saxpy:vectorized", "--no-time")
+    value = json.loads(output_of(capsys, "--diff", "saxpy:scalar", "saxpy:vectorized", "--json"))
+    assert value["diff"]["time_us"] == [10.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("code", "gpu", "runs"),
+    [
+        ("sm_90a", "sm_90a", True),
+        ("sm_90", "sm_90a", True),
+        ("sm_80", "sm_90a", False),
+        ("sm_80", "sm_86", True),
+        ("sm_86", "sm_80", False),
+        ("sm_100f", "sm_103a", True),
+        ("sm_100a", "sm_103a", False),
+    ],
+)
+def test_which_code_runs_where(code, gpu, runs):
+    from ptxkit.compiler.targets import Target
+    from ptxkit.inspect.timing import runs_on
+
+    assert runs_on(Target.parse(code), Target.parse(gpu)) is runs
+
+
+def test_a_variant_is_timed_as_it_was_built(monkeypatch):
+    from types import SimpleNamespace
+
+    from ptxkit.bench import runner
+    from ptxkit.compiler.targets import Target
+    from ptxkit.inspect.subject import subjects
+    from ptxkit.inspect.timing import time_us
+    from ptxkit.runtime.device import device
+
+    asked = {}
+
+    class Recorder:
+        def __init__(self, workload, on, **settings):
+            asked.update(settings, workload=workload.name)
+
+        def run(self):
+            return SimpleNamespace(variants=[SimpleNamespace(time_us=SimpleNamespace(median=3.5))])
+
+    monkeypatch.setattr(runner, "Runner", Recorder)
+    (subject,) = subjects("saxpy:scalar@sm_90a,THREADS=512")
+    assert time_us(subject, SimpleNamespace(target=Target.parse("sm_90a"))) == 3.5
+    assert asked == {
+        "workload": "saxpy",
+        "variants": ("scalar",),
+        "target": Target.parse("sm_90a"),
+        "tile": {"THREADS": 512},
+    }
+    assert time_us(subject, SimpleNamespace(target=Target.parse("sm_80"))) is None
+    assert time_us(subject, device("emulator")) is None
+    (file,) = subjects(f"{SAMPLES}:wide")
+    assert inspect_command.time_of(file) is None
+
+
 def test_differences_need_two_kernels(capsys):
     assert "--diff compares two subjects, not 1" in output_of(capsys, "--diff", "saxpy:scalar", code=2)
     err = output_of(capsys, "--diff", "saxpy", "saxpy", code=2)
