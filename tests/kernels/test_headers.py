@@ -60,6 +60,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     a.y = fma_rn_f16x2(a.x, a.y, fma_rn_relu_f16x2(a.x, a.y, a.z));
     a.z = max_NaN_bf16x2(add_bf16x2(cvt_rn_bf16x2_f32(v.x, v.y), a.x), mul_bf16x2(a.x, a.y));
     a.w = fma_rn_bf16x2(a.x, a.y, fma_rn_relu_bf16x2(a.x, a.y, a.z));
+    v.x += fma_rn_f32x2(make_float2(v.x, v.y), make_float2(v.z, v.w), make_float2(w.x, w.y)).x;
     out[3] = mul_wide_u32(a.x, lop3_b32<0x96>(a.x, a.y, a.z));
     a.x += cvt_pack_sat_s8_s32(a.x, a.y, a.z);
     st_global_cs(q + 1, a);
