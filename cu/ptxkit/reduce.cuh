@@ -1,7 +1,7 @@
-// Sums over a warp, a CTA and a cluster. Every participant gets the sum, bit for bit the same one: lanes combine in a
-// butterfly (addition commutes), and all warps add the same partial sums in the same order.
+// Sums over a warp, a CTA and a cluster, and maxima over a warp and a CTA. Every participant gets the result, bit for bit the
+// same one: lanes combine in a butterfly (addition commutes), and all warps add the same partial sums in the same order.
 //
-// T is float or double.
+// T is float or double. A maximum ignores NaN.
 #pragma once
 #include "data_movement.cuh"
 #include "special_registers.cuh"
@@ -9,12 +9,22 @@
 
 namespace ptxkit {
 
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000); }
+
 // Sum over aligned groups of LANES lanes (1, 2, 4, ... 32). All 32 lanes take part.
 template <int LANES, class T>
 __device__ __forceinline__ T warp_sum(T value) {
     static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0, "LANES is a power of two up to 32");
 #pragma unroll
     for (int distance = LANES / 2; distance > 0; distance /= 2) value += shfl_sync_bfly(all_lanes, value, distance);
+    return value;
+}
+
+template <int LANES>
+__device__ __forceinline__ float warp_max(float value) {
+    static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0, "LANES is a power of two up to 32");
+#pragma unroll
+    for (int distance = LANES / 2; distance > 0; distance /= 2) value = fmaxf(value, shfl_sync_bfly(all_lanes, value, distance));
     return value;
 }
 
@@ -44,6 +54,17 @@ __device__ __forceinline__ T group_sum(T value, GroupSlots<T, THREADS / 32>& slo
 template <int THREADS, class T>
 __device__ __forceinline__ T cta_sum(T value, GroupSlots<T, THREADS / 32>& slots, unsigned turn = 0) {
     return group_sum<THREADS>(value, slots, 0, turn);
+}
+
+// Maximum over a CTA of THREADS threads, with the slots of sums.
+template <int THREADS>
+__device__ __forceinline__ float cta_max(float value, GroupSlots<float, THREADS / 32>& slots, unsigned turn = 0) {
+    constexpr int warps = THREADS / 32;
+    value = warp_max<32>(value);
+    float* partial = slots.partial[turn & 1];
+    if (laneid() == 0) partial[threadIdx.x / 32] = value;
+    barrier_sync();
+    return warp_max<32>(laneid() < warps ? partial[laneid()] : -infinity());
 }
 
 // Shared memory for cluster_sum, at the same place in every CTA: a slot for each warp of the cluster, twice.

@@ -1,0 +1,164 @@
+// Layer normalization: y[r, :] = activation((x[r, :] - mean) * rstd * gamma + beta), where mean is that of the row and
+// rstd = 1 / sqrt(variance + eps), rows contiguous, in f32, f16 or bf16. For training, mean and rstd of each row are kept.
+//
+// The story: `layernorm_mean` ... `layernorm_activate` are what a framework launches that has these as operations, eight passes
+// over device memory; `layernorm_fused` does the same arithmetic in one read and one write, bit for bit; `layernorm_vectorized`
+// holds the row in registers, moves 128 bits an access and meets at one barrier; `layernorm_streamed` is for rows that fit in no
+// cluster's registers.
+//
+// The first two sum in f64, which no row of f32 leaves; cu/ptxkit/normalize.cuh tells how the others do without.
+#include "ptxkit/activations.cuh"
+#include "ptxkit/normalize.cuh"
+
+using namespace ptxkit;
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// fused, and the same in five launches
+
+// Mean over a row of f(c), which is asked of the same thread for the same c each time.
+template <int THREADS, class F>
+__device__ __forceinline__ double row_mean(int cols, GroupSlots<double, THREADS / 32>& slots, unsigned turn, F f) {
+    double sum = 0;
+    each_column<THREADS>(cols, [&](unsigned c) { sum += f(c); });
+    return cta_sum<THREADS>(sum, slots, turn) / cols;
+}
+
+__device__ __forceinline__ double squared(double d) { return d * d; }
+
+__device__ __forceinline__ float normalized(float x, double mean, double rstd) { return static_cast<float>((x - mean) * rstd); }
+
+template <class T>
+__device__ __forceinline__ float affine(float x, T gamma, T beta) {
+    return fmaf(x, to_f32(gamma), to_f32(beta));
+}
+
+// One CTA a row. With KEEP the row waits in dynamic shared memory (cols elements) for its statistics; without, rows too long for
+// that are read again, mostly from L2. mean and rstd may be null.
+template <class T, Activation A, int THREADS, bool KEEP>
+__global__ void __launch_bounds__(THREADS)
+layernorm_fused(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int cols, float eps) {
+    extern __shared__ float4 dynamic[];
+    __shared__ GroupSlots<double, THREADS / 32> slots;
+    T* kept = reinterpret_cast<T*>(dynamic);
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    y += static_cast<size_t>(blockIdx.x) * cols;
+    auto first = [&](unsigned c) {
+        T v = x[c];
+        if (KEEP) kept[c] = v;
+        return to_f32(v);
+    };
+    auto again = [&](unsigned c) { return to_f32(KEEP ? kept[c] : x[c]); };
+    const double mean = row_mean<THREADS>(cols, slots, 0, first);
+    const double variance = row_mean<THREADS>(cols, slots, 1, [&](unsigned c) { return squared(again(c) - mean); });
+    const double rstd = 1.0 / sqrt(variance + eps);
+    each_column<THREADS>(cols, [&](unsigned c) {
+        y[c] = Convert<T>::from_f32(activate<A>(affine(normalized(again(c), mean, rstd), gamma[c], beta[c])));
+    });
+    if (means && threadIdx.x == 0) {
+        means[blockIdx.x] = static_cast<float>(mean);
+        rstds[blockIdx.x] = static_cast<float>(rstd);
+    }
+}
+
+template <class T, int THREADS>
+__global__ void __launch_bounds__(THREADS) layernorm_mean(const T* x, double* exact, float* means, int cols) {
+    __shared__ GroupSlots<double, THREADS / 32> slots;
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    const double mean = row_mean<THREADS>(cols, slots, 0, [&](unsigned c) { return to_f32(x[c]); });
+    if (threadIdx.x == 0) {
+        exact[blockIdx.x] = mean;
+        if (means) means[blockIdx.x] = static_cast<float>(mean);
+    }
+}
+
+template <class T, int THREADS>
+__global__ void __launch_bounds__(THREADS)
+layernorm_rstd(const T* x, const double* means, double* exact, float* rstds, int cols, float eps) {
+    __shared__ GroupSlots<double, THREADS / 32> slots;
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    const double mean = means[blockIdx.x];
+    const double variance = row_mean<THREADS>(cols, slots, 0, [&](unsigned c) { return squared(to_f32(x[c]) - mean); });
+    if (threadIdx.x == 0) {
+        exact[blockIdx.x] = 1.0 / sqrt(variance + eps);
+        if (rstds) rstds[blockIdx.x] = static_cast<float>(exact[blockIdx.x]);
+    }
+}
+
+template <class T, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS)
+layernorm_normalize(const T* x, const double* means, const double* rstds, float* y, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        y[i] = normalized(to_f32(x[i]), means[row], rstds[row]);
+    });
+}
+
+template <class T, class Out, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS)
+layernorm_affine(const float* x, const T* gamma, const T* beta, Out* y, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        y[i] = Convert<Out>::from_f32(affine(x[i], gamma[c], beta[c]));
+    });
+}
+
+template <class T, Activation A, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T* y, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        y[i] = Convert<T>::from_f32(activate<A>(x[i]));
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// vectorized
+
+// With EARLY gamma and beta are on their way together with x: best while SMs wait for the first row. Without, they come from L1
+// when the row is ready, and their registers hold more rows instead.
+template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY>
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
+layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
+    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    __shared__ StandardizeSlots<S> slots;
+    const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
+    row_arrive<S>();
+    Row<S> row = place.template load<CACHE>(x), weight, bias;
+    if constexpr (EARLY) weight = place.load_shared(gamma), bias = place.load_shared(beta);
+    row_wait<S>();
+    const Statistics statistics = standardize(row, place, eps, slots);
+    auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
+    if constexpr (EARLY) {
+        row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
+        place.template store<CACHE>(y, row);
+    } else {
+        place.template store_with<CACHE>(y, row, finished, gamma, beta);
+    }
+    if (means && place.cols && place.thread == 0) {
+        means[place.row] = statistics.mean;
+        rstds[place.row] = statistics.rstd;
+    }
+}
+
+// A row of any length, by a cluster: read once for its statistics and once more to be normalized.
+template <class T, Activation A, int THREADS, int VECTORS, int CTAS>
+__global__ void __launch_bounds__(THREADS)
+layernorm_streamed(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    __shared__ RowRecords<double, S, 2> slots;
+    const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
+    row_arrive<S>();
+    row_wait<S>();
+    const ExactStatistics statistics = statistics_in_parts<CACHE_KEEP>(x, place, eps, slots);
+    backward_parts<S>(cols, [&](unsigned begin) {
+        const Place<S> part = place.part(begin);
+        auto finished = [&](float v, float weight, float bias) {
+            return activate<A>(fmaf(statistics.standardized(v), weight, bias));
+        };
+        const Row<S> row = part.template load<CACHE_ONCE>(x);
+        part.template store_with<CACHE_STREAM>(y, row, finished, gamma + begin, beta + begin);
+    });
+    if (means && place.thread == 0) {
+        means[place.row] = static_cast<float>(statistics.mean);
+        rstds[place.row] = static_cast<float>(statistics.rstd);
+    }
+}

@@ -1,0 +1,343 @@
+// Rows of a matrix held in registers: how a row lies over threads, loads and stores of any width and alignment, and what the
+// warps of a row tell each other. A kernel that reduces rows then reads as its algorithm:
+//
+//     Place<Shape> place(rows, cols, aligned16(x, y));
+//     Row<Shape> row = place.template load<CACHE>(x);
+//     float factor = 1 / row_sum(row.sum(), slots);
+//     row.each([&](float& v) { v *= factor; });
+//     place.template store<CACHE>(y, row);
+#pragma once
+#include "elementwise.cuh"
+#include "reduce.cuh"
+
+namespace ptxkit {
+
+// LANES threads of each of CTAS CTAs hold a row, VECTORS vectors of WIDTH columns a thread: THREADS / LANES rows a CTA when rows
+// are short, one row a cluster when they are long.
+template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int WIDTH_>
+struct RowShape {
+    static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_, WIDTH = WIDTH_;
+    static constexpr int groups = THREADS / LANES;                        // rows of a CTA
+    static constexpr int threads = LANES * CTAS;                          // of a row
+    static constexpr int elements = VECTORS * WIDTH;                      // of a thread
+    static constexpr int capacity = threads * elements;                   // columns
+    static constexpr int lanes = LANES < 32 ? LANES : 32;                 // of a warp that hold the same row
+    static constexpr int cta_warps = LANES / lanes, warps = cta_warps * CTAS;  // of a row
+    static_assert((LANES & (LANES - 1)) == 0 && (CTAS & (CTAS - 1)) == 0, "LANES and CTAS are powers of two");
+    static_assert(THREADS % LANES == 0 && (groups <= 16 || LANES <= 32), "a group of several warps needs one of 16 barriers");
+    static_assert(CTAS == 1 || groups == 1, "a cluster takes one row at a time");
+};
+
+// CTAs that an SM's registers should hold, for __launch_bounds__: ROWS registers for each column that a thread holds and 32 beside
+// them. The compiler, left alone, would take more and let fewer loads be in flight.
+template <class T, int THREADS, int VECTORS, int ROWS>
+constexpr int row_ctas = 65536 / (THREADS * (ROWS * VECTORS * vector_width<T> + 32));
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// What warps of a row tell each other
+
+// Shared memory for a record of each warp of a row, at the same place in every CTA of a cluster. Each turn (0 to TURNS - 1) may
+// be used again after another turn was: the barrier of that one has then been passed by whoever read these records.
+template <class Record, class S, int TURNS = 1>
+struct RowRecords {
+    static constexpr int words = sizeof(Record) / 4;
+    Record slots[TURNS][S::lanes < 32 ? 1 : S::groups][S::warps];
+
+    // Gives every warp's record, the caller's row's, in the order of their columns. One barrier.
+    __device__ __forceinline__ const Record* gather(Record mine, unsigned turn = 0) {
+        const unsigned group = threadIdx.x / S::LANES, warp = threadIdx.x / 32 % S::cta_warps;
+        Record* all = slots[turn][S::groups == 1 ? 0 : group];
+        if constexpr (S::CTAS > 1) {
+            if (laneid() < S::CTAS) {
+                Record* own = &all[cluster_ctarank() * S::cta_warps + warp];
+                unsigned slot = mapa_shared_cluster(cvta_to_shared(own), laneid());
+                float word[words];
+                memcpy(word, &mine, sizeof(Record));
+#pragma unroll
+                for (int i = 0; i < words; i++) st_shared_cluster(slot + 4 * i, word[i]);
+            }
+            barrier_cluster_arrive_release();
+            barrier_cluster_wait_acquire();
+        } else {
+            if (laneid() == 0) all[warp] = mine;
+            if constexpr (S::groups == 1) barrier_sync();
+            else barrier_sync(group, S::LANES);
+        }
+        return all;
+    }
+};
+
+// Before the first record goes to another CTA, all must have started. Called early, so that nobody waits.
+template <class S>
+__device__ __forceinline__ void row_arrive() {
+    if constexpr (S::CTAS > 1) barrier_cluster_arrive_relaxed();
+}
+
+template <class S>
+__device__ __forceinline__ void row_wait() {
+    if constexpr (S::CTAS > 1) barrier_cluster_wait_acquire();
+}
+
+// Sum, or maximum, of f(i) over the warps i of a row: whole warps call it, and every lane gets the same bits.
+
+template <class S, class F>
+__device__ __forceinline__ auto sum_over_warps(F f) {
+    if constexpr (S::warps <= 32) return warp_sum<S::warps>(f(laneid() & (S::warps - 1)));
+    auto total = f(laneid());
+#pragma unroll
+    for (unsigned i = 32; i < S::warps; i += 32) total += f(laneid() + i);
+    return warp_sum<32>(total);
+}
+
+template <class S, class F>
+__device__ __forceinline__ float max_over_warps(F f) {
+    if constexpr (S::warps <= 32) return warp_max<S::warps>(f(laneid() & (S::warps - 1)));
+    float largest = f(laneid());
+#pragma unroll
+    for (unsigned i = 32; i < S::warps; i += 32) largest = fmaxf(largest, f(laneid() + i));
+    return warp_max<32>(largest);
+}
+
+// Sum, or maximum, of a value of every thread of a row.
+
+template <class T, class S, int TURNS>
+__device__ __forceinline__ T row_sum(T value, RowRecords<T, S, TURNS>& slots, unsigned turn = 0) {
+    value = warp_sum<S::lanes>(value);
+    if constexpr (S::warps == 1) return value;
+    const T* all = slots.gather(value, turn);
+    return sum_over_warps<S>([&](unsigned i) { return all[i]; });
+}
+
+template <class S, int TURNS>
+__device__ __forceinline__ float row_max(float value, RowRecords<float, S, TURNS>& slots, unsigned turn = 0) {
+    value = warp_max<S::lanes>(value);
+    if constexpr (S::warps == 1) return value;
+    const float* all = slots.gather(value, turn);
+    return max_over_warps<S>([&](unsigned i) { return all[i]; });
+}
+
+// Whether any row that shares the warp says so: below a warp, rows share their shuffles and must go the same way.
+template <class S>
+__device__ __forceinline__ bool any_row(bool value) {
+    return S::LANES < 32 ? vote_sync_any(all_lanes, value) : value;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Registers
+
+// A thread's part of a row, in f32.
+template <class S>
+struct Row {
+    float v[S::VECTORS][S::WIDTH];
+
+    // f(value, k) for each register k.
+    template <class F>
+    __device__ __forceinline__ void each(F f) {
+#pragma unroll
+        for (int k = 0; k < S::elements; k++) f(v[k / S::WIDTH][k % S::WIDTH], k);
+    }
+
+    __device__ __forceinline__ float operator[](int k) const { return v[k / S::WIDTH][k % S::WIDTH]; }
+
+    // Sum of f(value, k) as T. Four chains: equal values, whose rounding errors add up, meet in few additions; and four
+    // additions are in flight.
+    template <class T = float, class F>
+    __device__ __forceinline__ T sum(F f) const {
+        T part[4] = {};
+#pragma unroll
+        for (int k = 0; k < S::elements; k++) part[k % 4] += f(v[k / S::WIDTH][k % S::WIDTH], k);
+        return (part[0] + part[1]) + (part[2] + part[3]);
+    }
+
+    // Maximum of f(value, k); NaN counts for nothing.
+    template <class F>
+    __device__ __forceinline__ float max(F f) const {
+        float part[4] = {-infinity(), -infinity(), -infinity(), -infinity()};
+#pragma unroll
+        for (int k = 0; k < S::elements; k++) part[k % 4] = fmaxf(part[k % 4], f(v[k / S::WIDTH][k % S::WIDTH], k));
+        return fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
+    }
+};
+
+// Where a thread stands: its row, and which columns its registers hold.
+//
+// With `vectors`, register k is element k % WIDTH of the thread's (k / WIDTH)-th vector, and rows move in vectors. Where a row
+// cannot (an unaligned start, cols no multiple of WIDTH), each register holds a single column, a warp's 32 being adjacent, so
+// that the accesses still coalesce. Either way the registers below `held` hold columns and the others are padding.
+template <class S>
+struct Place {
+    unsigned row, cols;  // cols is 0 past the last row: such threads go on with an empty one, others of the warp wait for them
+    unsigned thread;     // of the row's threads
+    size_t first;        // element of the matrix that is the row's first
+    bool vectors;
+    int held;
+
+    __device__ __forceinline__ Place(unsigned rows, unsigned columns, bool aligned) {
+        row = blockIdx.x / S::CTAS * S::groups + threadIdx.x / S::LANES;
+        thread = (S::CTAS > 1 ? cluster_ctarank() * S::LANES : 0) + threadIdx.x % S::LANES;
+        vectors = aligned && columns % S::WIDTH == 0;
+        take(row, row < rows ? columns : 0, columns);
+    }
+
+    // Stand in another row.
+    __device__ __forceinline__ void take(unsigned new_row, unsigned new_cols, unsigned stride) {
+        row = new_row;
+        cols = new_cols;
+        first = static_cast<size_t>(row) * stride;
+        held = held_of(cols);
+    }
+
+    // The place in the part of a longer row that begins at column `begin` and is at most S::capacity columns long.
+    __device__ __forceinline__ Place part(unsigned begin) const {
+        Place place = *this;
+        place.cols = begin < cols ? cols - begin : 0;
+        place.first += begin;
+        place.held = held_of(place.cols);
+        return place;
+    }
+
+    // Column of register k; past the end for padding.
+    __device__ __forceinline__ unsigned column(int k) const {
+        return vectors ? (k / S::WIDTH * S::threads + thread) * S::WIDTH + k % S::WIDTH : k * S::threads + thread;
+    }
+
+    // Columns that warp `warp` of the row holds, or the only one's lanes of this row.
+    __device__ __forceinline__ float warp_columns(unsigned warp) const {
+        const unsigned units = vectors ? cols / S::WIDTH : cols, whole = units / S::threads;
+        const int rest = static_cast<int>(units % S::threads - warp * S::lanes);
+        const unsigned mine = whole * S::lanes + ::max(0, ::min(rest, S::lanes));
+        return static_cast<float>(vectors ? mine * S::WIDTH : mine);
+    }
+
+    // The row of a matrix, with `fill` for padding.
+    template <int CACHE, class T>
+    __device__ __forceinline__ Row<S> load(const T* matrix, float fill = 0.0f) const {
+        return load_row<CACHE>(matrix + first, fill);
+    }
+
+    // Columns of a vector that all rows share: weights, bias. They are worth keeping in L1.
+    template <class T>
+    __device__ __forceinline__ Row<S> load_shared(const T* vector, unsigned begin = 0) const {
+        return load_row<CACHE_KEEP>(vector + begin, 0.0f);
+    }
+
+    template <int CACHE, class T>
+    __device__ __forceinline__ void store(T* matrix, const Row<S>& row) const {
+        store_with<CACHE>(matrix, row, [](float v) { return v; });
+    }
+
+    // Stores f(value, shared...) with the columns of vectors that all rows share, of which one 128-bit register each is held at a
+    // time: they come from L1.
+    template <int CACHE, class T, class F, class... U>
+    __device__ __forceinline__ void store_with(T* matrix, const Row<S>& row, F f, const U*... shared) const {
+        if (vectors) {
+#pragma unroll
+            for (int i = 0; i < S::VECTORS; i++) store_one<CACHE, true>(matrix + first, i, row.v[i], f, load_one<true>(shared, i)...);
+        } else {
+#pragma unroll
+            for (int i = 0; i < S::VECTORS; i++) store_one<CACHE, false>(matrix + first, i, row.v[i], f, load_one<false>(shared, i)...);
+        }
+    }
+
+private:
+    // Of `columns` columns, dealt out by vectors or one by one, those that this thread gets and can hold.
+    __device__ __forceinline__ int held_of(unsigned columns) const {
+        const unsigned width = vectors ? S::WIDTH : 1, units = columns / width;
+        const unsigned mine = units > thread ? (units - thread - 1) / S::threads + 1 : 0;
+        return ::min(mine * width, static_cast<unsigned>(S::elements));
+    }
+
+    struct One {
+        float v[S::WIDTH];
+    };
+
+    // What registers i * WIDTH and on hold of a row, or of a vector that all rows share.
+    template <bool WHOLE, class T>
+    __device__ __forceinline__ One load_one(const T* from, int i) const {
+        One one;
+        if constexpr (WHOLE) {
+            Vector<T, S::WIDTH> vector;
+            vector.fill([](int) { return 0.0f; });
+            if (i * S::WIDTH < held) vector.template load<CACHE_KEEP>(from + thread * S::WIDTH + i * S::threads * S::WIDTH);
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) one.v[j] = vector[j];
+        } else {
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) {
+                const int k = i * S::WIDTH + j;
+                one.v[j] = k < held ? to_f32((from + thread)[k * S::threads]) : 0.0f;
+            }
+        }
+        return one;
+    }
+
+    template <int CACHE, bool WHOLE, class T, class F, class... Ones>
+    __device__ __forceinline__ void store_one(T* to, int i, const float (&v)[S::WIDTH], F f, const Ones&... ones) const {
+        if constexpr (WHOLE) {
+            Vector<T, S::WIDTH> vector;
+            vector.fill([&](int j) { return f(v[j], ones.v[j]...); });
+            if (i * S::WIDTH < held) vector.template store<CACHE>(to + thread * S::WIDTH + i * S::threads * S::WIDTH);
+        } else {
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) {
+                const int k = i * S::WIDTH + j;
+                if (k < held) (to + thread)[k * S::threads] = Convert<T>::from_f32(f(v[j], ones.v[j]...));
+            }
+        }
+    }
+
+    template <int CACHE, class T>
+    __device__ __forceinline__ Row<S> load_row(const T* from, float fill) const {
+        Row<S> values;
+        if (vectors) {
+            Vector<T, S::WIDTH> vector[S::VECTORS];
+#pragma unroll
+            for (int i = 0; i < S::VECTORS; i++) {
+                vector[i].fill([&](int) { return fill; });
+                if (i * S::WIDTH < held) vector[i].template load<CACHE>(from + thread * S::WIDTH + i * S::threads * S::WIDTH);
+            }
+            values.each([&](float& v, int k) { v = vector[k / S::WIDTH][k % S::WIDTH]; });
+        } else {
+            values.each([&](float& v, int k) { v = k < held ? to_f32((from + thread)[k * S::threads]) : fill; });
+        }
+        return values;
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Rows in parts, for those that no registers hold; and rows by columns, one CTA a row
+
+// f(begin) for each part of S::capacity columns, forwards and then, in `backward_parts`, backwards: the second reading begins
+// with what L2 has just seen.
+
+template <class S, class F>
+__device__ __forceinline__ void forward_parts(unsigned cols, F f) {
+    for (size_t begin = 0; begin < cols; begin += S::capacity) f(static_cast<unsigned>(begin));
+}
+
+template <class S, class F>
+__device__ __forceinline__ void backward_parts(unsigned cols, F f) {
+    for (unsigned part = (cols - 1) / S::capacity + 1; part > 0; part--) f((part - 1) * S::capacity);
+}
+
+// f(c) for the columns c of this thread, in the order that `row_of_cta` kernels share; all of a row meet the CTA.
+template <int THREADS, class F>
+__device__ __forceinline__ void each_column(unsigned cols, F f) {
+#pragma unroll 4
+    for (unsigned c = threadIdx.x; c < cols; c += THREADS) f(c);
+}
+
+// f(row, c) with THREADS * ELEMENTS columns a CTA: a row takes cdiv(cols, THREADS * ELEMENTS) CTAs, one after another in the grid.
+template <int THREADS, int ELEMENTS, class F>
+__device__ __forceinline__ void each_element(unsigned cols, F f) {
+    const unsigned ctas_per_row = (cols - 1) / (THREADS * ELEMENTS) + 1;
+    const unsigned row = blockIdx.x / ctas_per_row;
+    const unsigned first = blockIdx.x % ctas_per_row * (THREADS * ELEMENTS) + threadIdx.x;
+#pragma unroll
+    for (int k = 0; k < ELEMENTS; k++) {
+        unsigned c = first + k * THREADS;
+        if (c < cols) f(row, c);
+    }
+}
+
+}  // namespace ptxkit

@@ -1,0 +1,145 @@
+// RMS normalization: y[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * gamma, rows contiguous, in f32, f16 or bf16. For training, the
+// factor of each row, rstd = 1 / sqrt(mean + eps), is kept.
+//
+// The story: `rmsnorm_square` ... `rmsnorm_scale` are what a framework launches that has these as operations, seven passes over
+// device memory; `rmsnorm_fused` does the same arithmetic in one read and one write, bit for bit; `rmsnorm_vectorized` holds the
+// row in registers and moves 128 bits an access; `rmsnorm_streamed` is for rows that fit in no cluster's registers.
+#include "ptxkit/normalize.cuh"
+
+using namespace ptxkit;
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// fused, and the same in five launches
+
+// Mean of the squares of a row. square(c) gives column c rounded to f32 and value(c) the column itself, for when a square left the
+// range of f32; both are asked of the same thread for the same c.
+template <int THREADS, class Square, class Value>
+__device__ __forceinline__ double mean_square(int cols, float eps, Square square, Value value) {
+    __shared__ GroupSlots<double, THREADS / 32> slots;
+    double sum = 0;
+    each_column<THREADS>(cols, [&](unsigned c) { sum += square(c); });
+    sum = cta_sum<THREADS>(sum, slots, 0);
+    if (sum < 0x1p126 && sum / cols + eps >= 0x1p-80) return sum / cols;
+    sum = 0;
+    each_column<THREADS>(cols, [&](unsigned c) { sum += static_cast<double>(value(c)) * value(c); });
+    return cta_sum<THREADS>(sum, slots, 1) / cols;
+}
+
+__device__ __forceinline__ double factor_of(double mean_square, float eps) { return 1.0 / sqrt(mean_square + eps); }
+__device__ __forceinline__ float normalized(float x, double factor) { return static_cast<float>(x * factor); }
+
+// One CTA a row. With KEEP the row waits in dynamic shared memory (cols elements) for its factor; without, rows too long for that
+// are read again, mostly from L2. rstds may be null.
+template <class T, int THREADS, bool KEEP>
+__global__ void __launch_bounds__(THREADS)
+rmsnorm_fused(const T* x, const T* gamma, T* y, float* rstds, int cols, float eps) {
+    extern __shared__ float4 dynamic[];
+    T* kept = reinterpret_cast<T*>(dynamic);
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    y += static_cast<size_t>(blockIdx.x) * cols;
+    auto value = [&](unsigned c) { return to_f32(KEEP ? kept[c] : x[c]); };
+    auto square = [&](unsigned c) {
+        T v = x[c];
+        if (KEEP) kept[c] = v;
+        return to_f32(v) * to_f32(v);
+    };
+    const double factor = factor_of(mean_square<THREADS>(cols, eps, square, value), eps);
+    each_column<THREADS>(cols, [&](unsigned c) {
+        y[c] = Convert<T>::from_f32(normalized(value(c), factor) * to_f32(gamma[c]));
+    });
+    if (rstds && threadIdx.x == 0) rstds[blockIdx.x] = static_cast<float>(factor);
+}
+
+template <class T, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) rmsnorm_square(const T* x, float* squares, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        squares[i] = to_f32(x[i]) * to_f32(x[i]);
+    });
+}
+
+// x is read for rows whose squares left the range of f32 only.
+template <class T, int THREADS>
+__global__ void __launch_bounds__(THREADS)
+rmsnorm_mean(const T* x, const float* squares, double* means, int cols, float eps) {
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    squares += static_cast<size_t>(blockIdx.x) * cols;
+    auto square = [&](unsigned c) { return squares[c]; };
+    auto value = [&](unsigned c) { return to_f32(x[c]); };
+    const double mean = mean_square<THREADS>(cols, eps, square, value);
+    if (threadIdx.x == 0) means[blockIdx.x] = mean;
+}
+
+template <int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS)
+rmsnorm_factor(const double* means, double* factors, float* rstds, int rows, float eps) {
+    each_element<THREADS, ELEMENTS>(rows, [&](unsigned, unsigned r) {
+        factors[r] = factor_of(means[r], eps);
+        if (rstds) rstds[r] = static_cast<float>(factors[r]);
+    });
+}
+
+template <class T, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) rmsnorm_normalize(const T* x, const double* factors, float* y, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        y[i] = normalized(to_f32(x[i]), factors[row]);
+    });
+}
+
+template <class T, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) rmsnorm_scale(const float* x, const T* gamma, T* y, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        y[i] = Convert<T>::from_f32(x[i] * to_f32(gamma[c]));
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// vectorized
+
+// With EARLY gamma is on its way together with x: best while SMs wait for the first row. Without, it comes from L1 when the row is
+// ready, and its registers hold more rows instead.
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY>
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
+rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
+    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    __shared__ RootMeanSquareSlots<S> slots;
+    const Place<S> place(rows, cols, aligned16(x, gamma, y));
+    row_arrive<S>();
+    Row<S> row = place.template load<CACHE>(x), weight;
+    if constexpr (EARLY) weight = place.load_shared(gamma);
+    row_wait<S>();
+    const float rstd = divide_by_rms(row, place, eps, slots);
+    if constexpr (EARLY) {
+        row.each([&](float& v, int k) { v *= weight[k]; });
+        place.template store<CACHE>(y, row);
+    } else {
+        place.template store_with<CACHE>(y, row, [](float v, float weight) { return v * weight; }, gamma);
+    }
+    if (rstds && place.cols && place.thread == 0) rstds[place.row] = rstd;
+}
+
+// A row of any length, by a cluster: read once for its factor and once more to be normalized.
+template <class T, int THREADS, int VECTORS, int CTAS>
+__global__ void __launch_bounds__(THREADS)
+rmsnorm_streamed(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    __shared__ RowRecords<double, S> slots;
+    const Place<S> place(rows, cols, aligned16(x, gamma, y));
+    row_arrive<S>();
+    row_wait<S>();
+    double sum = 0;
+    forward_parts<S>(cols, [&](unsigned begin) {
+        const Row<S> row = place.part(begin).template load<CACHE_KEEP>(x);
+        sum += row.template sum<double>([](float v, int) { return static_cast<double>(v) * v; });
+    });
+    const double factor = factor_of(row_sum(sum, slots) / cols, eps);
+    backward_parts<S>(cols, [&](unsigned begin) {
+        const Place<S> part = place.part(begin);
+        const Row<S> row = part.template load<CACHE_ONCE>(x);
+        auto finished = [&](float v, float weight) { return normalized(v, factor) * weight; };
+        part.template store_with<CACHE_STREAM>(y, row, finished, gamma + begin);
+    });
+    if (rstds && place.thread == 0) rstds[place.row] = static_cast<float>(factor);
+}

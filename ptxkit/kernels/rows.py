@@ -1,0 +1,163 @@
+"""What descriptions of row kernels share: tiles, which of them can hold a row and suit which size, and their launches.
+
+Their kernels use ``cu/ptxkit/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments ``THREADS,
+LANES, VECTORS, CTAS, CACHE, EARLY`` last; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS`` last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, Tile, cdiv
+from ptxkit.kernels.elementwise import ELEMENTS, width
+
+Dtype = Literal["f32", "f16", "bf16"]
+
+THREADS = 256  # of a CTA, in the unfused chains and in the fused kernels
+CHUNK = 4  # elements of a thread, in the element-wise launches of the unfused chains
+KEPT_BYTES = 48 * 1024  # of a row in shared memory: the dynamic shared memory that every target gives without asking
+REGISTERS = 65536  # of an SM
+NULL = np.uint64(0)  # a pointer to nothing, for outputs that are not asked for
+
+TILE: Mapping[str, list[Any]] = {
+    "THREADS": [128, 32, 64, 256, 512, 1024],  # of a CTA
+    "VECTORS": [4, 1, 2, 8],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
+    "CACHE": [1, 0, 2, 3],  # 0 keep all in L2, 1 stream past L1, 2 and drop what was read first, 3 but keep the output
+    "EARLY": [False, True],  # whether what all rows share is loaded before the row's sums are known, or after
+}
+
+
+def capacity(w: Any, t: Tile) -> int:
+    """Columns that the registers of a whole cluster hold."""
+    columns: int = width(w.dtype) * t.VECTORS * t.THREADS * t.CLUSTER
+    return columns
+
+
+def lanes(w: Any, t: Tile) -> int:
+    """Threads of a CTA that hold a row together: a power of two, enough for its columns where THREADS are."""
+    threads: int = t.THREADS
+    return min(threads, 1 << (cdiv(w.cols, width(w.dtype) * t.VECTORS * t.CLUSTER) - 1).bit_length())
+
+
+def usable(beside: int, early: int = 0) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE`.
+
+    Args:
+        beside: registers that the kernel needs beside the row, measured, so that nothing spills.
+        early: further rows of registers when EARLY is chosen.
+    """
+
+    def check(w: Any, t: Tile) -> bool | str:
+        held = width(w.dtype) * t.VECTORS
+        available = min(REGISTERS // t.THREADS, 255)
+        if held * (1 + early * bool(t.get("EARLY"))) + beside > available:
+            return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
+        if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
+            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+        if t.THREADS // lanes(w, t) > 16 and lanes(w, t) > 32:
+            return f"more than 16 rows of {lanes(w, t)} threads a CTA"
+        return True
+
+    return check
+
+
+def preferred(shared: bool = True) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """Tiles by size, for :data:`TILE`; ``shared`` says whether there are vectors that all rows share, for EARLY.
+
+    Few rows leave SMs idle, so a row is spread over many threads, with all loads on their way at once; many rows fill the SMs,
+    and then more bytes in flight a thread hide more latency.
+    """
+
+    def choose(w: Any) -> Iterator[dict[str, Any]]:
+        wide = width(w.dtype)
+        few = w.rows <= 512
+        most = 4 if wide == 4 else 2  # vectors of a thread: 16 registers
+        vectors = 1 if few or w.cols <= 64 * wide else most
+        threads = 128
+        while threads < (1024 if few else 512) and wide * vectors * threads < w.cols:
+            threads *= 2
+        while vectors < 2 * most and wide * vectors * threads < w.cols:
+            vectors *= 2
+        while threads < 1024 and wide * vectors * threads < w.cols:
+            threads *= 2
+        cluster = 1
+        while cluster < 8 and wide * vectors * threads * cluster < w.cols:
+            cluster *= 2
+        if wide * vectors * threads * cluster < w.cols:
+            vectors = most  # in parts, with more registers for addresses
+        tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if few else 1}
+        early = {"EARLY": True} if shared and few and vectors * wide <= 8 else {}
+        yield tile | early
+        yield tile
+        yield tile | {"VECTORS": most, "CLUSTER": cluster}
+        yield tile | {"VECTORS": most, "CLUSTER": 1}  # for targets without clusters
+
+    return choose
+
+
+def cu_type(dtype: str) -> str:
+    """The name of a dtype in the sources."""
+    return ELEMENTS[dtype][0]
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element."""
+    return ELEMENTS[dtype][1]
+
+
+def in_registers(w: Any, t: Tile) -> bool:
+    """Whether a cluster's registers hold a row."""
+    return bool(w.cols <= capacity(w, t))
+
+
+def vectorized(kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
+    """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` where no cluster's registers hold a row.
+
+    Args:
+        kernel: common name of the two.
+        w: a workload with ``rows``, ``cols`` and ``dtype``.
+        t: a tile of :data:`TILE`; without EARLY the kernel has no such template argument.
+        args: of both kernels.
+        template: arguments before the tile's.
+    """
+    cluster = t.CLUSTER if t.CLUSTER > 1 else None
+    if not in_registers(w, t):
+        streamed = (*template, t.THREADS, t.VECTORS, t.CLUSTER)
+        return Launch(f"{kernel}_streamed", w.rows * t.CLUSTER, t.THREADS, args, cluster=cluster, template=streamed)
+    width_ = lanes(w, t)
+    grid = cdiv(w.rows, t.THREADS // width_) * t.CLUSTER
+    early = (t.EARLY,) if "EARLY" in t else ()
+    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early)
+    return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, cluster=cluster, template=full)
+
+
+def by_row(kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], shared: int = 0) -> Launch:
+    """A launch with one CTA a row, whose template arguments end with THREADS."""
+    return Launch(kernel, w.rows, THREADS, args, shared=shared, template=(*template, THREADS))
+
+
+def kept(kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], size: int = 0) -> Launch:
+    """A launch with one CTA a row, which waits in shared memory where that holds it; template arguments end with THREADS, KEEP.
+
+    Args:
+        size: bytes of an element in shared memory; 0 takes the workload's dtype.
+    """
+    row = (size or itemsize(w.dtype)) * w.cols
+    keep = row <= KEPT_BYTES - 2048  # what slots take
+    return Launch(kernel, w.rows, THREADS, args, shared=row if keep else 0, template=(*template, THREADS, keep))
+
+
+def by_element(kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
+    """An element-wise launch over rows, whose template arguments end with THREADS, ELEMENTS."""
+    grid = w.rows * cdiv(w.cols, THREADS * CHUNK)
+    return Launch(kernel, grid, THREADS, args, template=(*template, THREADS, CHUNK))
+
+
+def too_many(w: Any) -> Iterator[str]:
+    """The complaint about matrices whose element-wise launches would need more CTAs than a grid can have."""
+    if w.rows * cdiv(w.cols, THREADS * CHUNK) >= 2**31:
+        yield "more CTAs than a grid can have"
