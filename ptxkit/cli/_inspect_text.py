@@ -125,7 +125,11 @@ def _mix_words(mix: Mix) -> str:
 
 def _finding_text(finding: Finding) -> str:
     place = where(finding.source) or (f"PTX line {finding.ptx_line}" if finding.ptx_line else "")
-    return styled(f"{place}: " if place else "", bold=True) + f"{finding.message} [{finding.rule}]"
+    caller = finding.source
+    while caller and caller.inlined_at:
+        caller = caller.inlined_at
+    called = f", inlined at {where(caller)}" if caller is not finding.source else ""
+    return styled(f"{place}{called}: " if place else "", bold=True) + f"{finding.message} [{finding.rule}]"
 
 
 # Occupancy and differences

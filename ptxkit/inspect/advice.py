@@ -75,9 +75,9 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
 
 def _local_memory(function: SassFunction) -> Iterator[Finding]:
     depth = depth_of(function)
-    array = (
-        "an array is indexed by what is no constant" if function.spills_known else "an array, or spilled registers"
-    )
+    array = "an array whose index is no constant, or whose address is taken"
+    if not function.spills_known:
+        array = "an array, or spilled registers"
     for spilled, why in ((True, "registers are spilled"), (False, array)):
         chosen = [i for i in function.instructions if i.opcode in _LOCAL and i.is_spill == spilled]
         in_loops = [i for i in chosen if i.address in depth]
@@ -204,6 +204,8 @@ def _generic_accesses(function: SassFunction) -> Iterator[Finding]:
 def _double_precision(function: SassFunction) -> Iterator[Finding]:
     if function.target.cc not in _SLOW_DOUBLE:
         return
+    if any(i.opcode in ("LDG", "LDS", "LD") and width_bits(i) == 64 for i in function.instructions):
+        return  # it is given doubles
     widened = any(i.opcode == "F2F" and {"F64", "F32"} <= set(i.modifiers) for i in function.instructions)
     if widened:
         for group in _by_line(i for i in function.instructions if i.opcode in _DOUBLE):

@@ -17,8 +17,8 @@ Learnt from: S. Gray, maxas wiki, "Control Codes" (the fields, on Maxwell, where
 Z. Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018) and "Dissecting the NVidia Turing T4
 GPU via Microbenchmarking" (2019) (their place in the 128 bits, the sense of the yield bit); D. Yan, turingas, and cloudcores,
 CuAssembler (the same for sm_75 to sm_86, and that some opcodes use the reuse bits for other things). NVIDIA documents none of
-it. For sm_75 to sm_121 the tests hold it against ptxas's code: nvdisasm prints ``.reuse`` exactly where bits 122-125 say so, and
-whoever reads what a load wrote waits for the load's scoreboard.
+it. For sm_75 to sm_120 the tests hold it against ptxas's code: nvdisasm prints ``.reuse`` exactly where bits 122-125 say so,
+and whoever reads what a load wrote waits for the load's scoreboard.
 """
 
 from __future__ import annotations

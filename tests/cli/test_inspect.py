@@ -53,6 +53,17 @@ def test_warnings_name_their_lines(capsys):
     assert "(assumed; --block N)" in out
 
 
+def test_a_warning_in_a_header_names_its_caller(capsys, tmp_path):
+    (tmp_path / "four.cuh").write_text(
+        "__device__ __forceinline__ float four(const float* x) {\n    return x[0] + x[1] * x[2] + x[3];\n}\n"
+    )
+    path = tmp_path / "k.cu"
+    path.write_text(
+        '#include "four.cuh"\nextern "C" __global__ void k(const float* x, float* y) {\n    *y = four(x);\n}\n'
+    )
+    assert "  four.cuh:2, inlined at k.cu:3: 4 neighbouring 32-bit loads" in output_of(capsys, path)
+
+
 def test_an_impossible_launch(capsys):
     out = output_of(capsys, "saxpy:scalar", "--shared", 300000)
     assert "occupancy  none with 256 threads: 300000 bytes of shared memory; a CTA gets 232448 at most" in out
