@@ -59,7 +59,7 @@ def near(t: str) -> st.SearchStrategy[int]:
 
 
 @pytest.mark.parametrize("t", ["f32", "f64", "f16", "bf16"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_fma_near_ties(t, data):
     lanes = data.draw(st.lists(st.tuples(near(t), near(t), near(t)), min_size=8, max_size=24))
