@@ -1,4 +1,4 @@
-// PTX ISA, "Data Movement and Conversion Instructions": ld, st, shfl, cvta, mapa, createpolicy, prefetch.
+// PTX ISA, "Data Movement and Conversion Instructions": ld, st, shfl, prmt, cvta, mapa, createpolicy, prefetch, cp.async.
 #pragma once
 #include "guard.cuh"
 
@@ -97,6 +97,17 @@ __device__ __forceinline__ unsigned ld_global_nc_L1_no_allocate(const unsigned* 
         : "=r"(v)
         : "l"(cvta_to_global(pointer)));
     return v;
+}
+
+// 256 bits in one access, from an address that is a multiple of 32. A thread's 32 bytes are one sector.
+__device__ __forceinline__ void ld_global_nc_L1_no_allocate_v8(const float* pointer, float (&v)[8]) {
+#if PTXKIT_SM >= 100
+    asm("ld.global.nc.L1::no_allocate.v8.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+        : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7])
+        : "l"(cvta_to_global(pointer)));
+#else
+    PTXKIT_UNSUPPORTED("ld.global.v8", "sm_100");
+#endif
 }
 
 // createpolicy: how L2 treats the lines of the accesses that carry the policy (.L2::cache_hint, sm_80). A hint changes no
@@ -248,6 +259,32 @@ __device__ __forceinline__ unsigned shfl_sync_idx(unsigned members, unsigned val
     unsigned result;
     asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, %3;" : "=r"(result) : "r"(value), "r"(lane), "r"(members));
     return result;
+}
+
+// prmt: any four of the eight bytes of two words; a nibble of the selector for each, its upper bit replicating the byte's sign.
+__device__ __forceinline__ unsigned prmt_b32(unsigned low, unsigned high, unsigned selector) {
+    unsigned bytes;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
+    return bytes;
+}
+
+// cp.async: from global to shared memory, past the registers; it has arrived after a wait. cg goes past L1, too, 16 bytes at a time.
+
+__device__ __forceinline__ void cp_async_cg_shared_global(unsigned shared_address, const void* pointer) {
+#if PTXKIT_SM >= 80
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address), "l"(cvta_to_global(pointer)) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
+#endif
+}
+
+// Until everything that this thread has begun to copy is there; other threads see it after a barrier.
+__device__ __forceinline__ void cp_async_wait_all() {
+#if PTXKIT_SM >= 80
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
+#endif
 }
 
 // Distributed shared memory: mapa gives the address that a shared variable has in another CTA of the cluster.

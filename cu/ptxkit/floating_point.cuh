@@ -53,14 +53,18 @@ __device__ __forceinline__ float tanh_approx(float x) {
     return y;
 }
 
-// Two f32 an instruction, each rounded as by fma.rn.f32.
+// Two f32 in a 64-bit register, the one with the lower address in its lower half.
+
+__device__ __forceinline__ unsigned long long f32x2_of(float2 v) {
+    return static_cast<unsigned long long>(__float_as_uint(v.y)) << 32 | __float_as_uint(v.x);
+}
+
+// Two fused multiply-adds an instruction, each rounded as by fma.rn.f32.
 __device__ __forceinline__ float2 fma_rn_f32x2(float2 a, float2 b, float2 c) {
 #if PTXKIT_SM >= 100
-    float2 d;
-    asm("{\n\t.reg .b64 a, b, c, d;\n\tmov.b64 a, {%2, %3};\n\tmov.b64 b, {%4, %5};\n\tmov.b64 c, {%6, %7};\n\t"
-        "fma.rn.f32x2 d, a, b, c;\n\tmov.b64 {%0, %1}, d;\n\t}"
-        : "=f"(d.x), "=f"(d.y) : "f"(a.x), "f"(a.y), "f"(b.x), "f"(b.y), "f"(c.x), "f"(c.y));
-    return d;
+    unsigned long long d;
+    asm("fma.rn.f32x2 %0, %1, %2, %3;" : "=l"(d) : "l"(f32x2_of(a)), "l"(f32x2_of(b)), "l"(f32x2_of(c)));
+    return make_float2(__uint_as_float(static_cast<unsigned>(d)), __uint_as_float(static_cast<unsigned>(d >> 32)));
 #else
     PTXKIT_UNSUPPORTED("fma.rn.f32x2", "sm_100");
     return float2();

@@ -1,4 +1,5 @@
-// PTX ISA, "Parallel Synchronization and Communication Instructions": barrier, barrier.cluster, vote, redux, elect.
+// PTX ISA, "Parallel Synchronization and Communication Instructions": barrier, barrier.cluster, vote, redux, elect,
+// griddepcontrol.
 #pragma once
 #include "guard.cuh"
 
@@ -91,6 +92,38 @@ __device__ __forceinline__ bool elect_sync(unsigned members) {
 #else
     PTXKIT_UNSUPPORTED("elect.sync", "sm_90");
     return false;
+#endif
+}
+
+// The largest |value| of f32, NaN when one is NaN. Of the "a" and "f" targets of the family alone: sm_100 itself refuses it.
+__device__ __forceinline__ float redux_sync_max_abs_NaN_f32(unsigned members, float value) {
+#if PTXKIT_SM100F
+    float result;
+    asm volatile("redux.sync.max.abs.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(value), "r"(members));
+    return result;
+#else
+    PTXKIT_UNSUPPORTED("redux.sync.max.f32", "sm_100a or sm_100f");
+    return 0;
+#endif
+}
+
+// griddepcontrol: programmatic dependent launch. The first lets the next grid in the stream start now, if it was launched with that
+// attribute; in the next grid, wait returns when the one before has ended and its writes are visible. Without the attribute
+// both do nothing, so a kernel with them may be launched either way.
+
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
+#if PTXKIT_SM >= 90
+    asm volatile("griddepcontrol.launch_dependents;");
+#else
+    PTXKIT_UNSUPPORTED("griddepcontrol", "sm_90");
+#endif
+}
+
+__device__ __forceinline__ void griddepcontrol_wait() {
+#if PTXKIT_SM >= 90
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#else
+    PTXKIT_UNSUPPORTED("griddepcontrol", "sm_90");
 #endif
 }
 

@@ -1,0 +1,133 @@
+"""inline_ptx: every step in every variant, the instructions really there, and the guards where they are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxkit.compiler.targets import Target
+from ptxkit.errors import FaultError, UnavailableError, UsageError
+from ptxkit.kernels import execute
+from ptxkit.kernels.build import build
+from ptxkit.kernels.inline_ptx import BLACKWELL, HOPPER, PLAIN, PTX, InlinePtx
+
+N = 2048
+
+
+def run(device, variant, inputs=None, n=N):
+    if variant == "async_copy" and device.kind == "emulator":
+        from ptxkit.emulator.table import lookup
+
+        if lookup("cp.async.cg.shared.global") is None:
+            pytest.skip("the emulator has no cp.async yet")
+    case = execute.Case(InlinePtx(n=n), device, seed=3, inputs=inputs)
+    result = execute.run(case, InlinePtx.variant(variant))
+    if result.skipped:
+        pytest.skip(result.skipped)
+    assert result.verdict.verified, f"{variant}: {result.verdict.worst}"
+    return case
+
+
+@pytest.mark.parametrize("n", [N, 3 * N])
+@pytest.mark.parametrize("variant", InlinePtx.variants())
+def test_every_step_is_right(device, variant, n):
+    run(device, variant, n=n)
+
+
+@pytest.mark.parametrize("variant", InlinePtx.variants())
+def test_special_values(device, variant):
+    inputs = InlinePtx(n=N).inputs(np.random.default_rng(1))
+    special = np.array([0, -0.0, np.inf, -np.inf, 1e30, -1e-45, 65504, 3e38], np.float32)
+    for name in ("x", "y", "u16", "v16", "ub16", "vb16"):
+        with np.errstate(over="ignore"):
+            inputs[name][: special.size] = special.astype(inputs[name].dtype)
+    inputs["y"][: special.size] = 1
+    for name in ("v16", "vb16"):
+        inputs[name][: special.size] = 0.5
+    run(device, variant, inputs)
+
+
+def test_every_variant_does_every_step():
+    for steps in (PTX, HOPPER, BLACKWELL):
+        assert list(steps) == list(PLAIN)
+        assert [step[-1][2] for step in steps.values()] == [step[-1][2] for step in PLAIN.values()]
+
+
+INSTRUCTIONS = {
+    "ptx": [
+        "createpolicy.fractional.L2::evict_first.b64",
+        "ld.global.nc.L1::no_allocate.L2::cache_hint.v4.f32",
+        "st.global.cs.v4.f32",
+        "prmt.b32",
+        "lop3.b32",
+        "fma.rn.relu.f16x2",
+        "fma.rn.relu.bf16x2",
+        "redux.sync.add.u32",
+        "redux.sync.max.u32",
+        "vote.sync.ballot.b32",
+    ],
+    "async_copy": ["cp.async.cg.shared.global", "cp.async.wait_all"],
+    "hopper": ["elect.sync", "griddepcontrol.launch_dependents", "griddepcontrol.wait"],
+    "blackwell": ["ld.global.nc.L1::no_allocate.v8.f32", "fma.rn.f32x2", "redux.sync.max.abs.NaN.f32"],
+}
+
+
+@pytest.mark.parametrize("variant", INSTRUCTIONS)
+def test_the_instructions_are_in_the_kernels_that_are_launched(variant):
+    workload = InlinePtx(n=N)
+    built = build(workload, workload.variant(variant))
+    bodies = []
+    for step in built.steps:
+        entry = step.image.entry(step.launch.entry)
+        start = step.image.ptx.index(f".entry {entry}")
+        bodies.append(step.image.ptx[start : step.image.ptx.index("\n}", start)])
+    text = "\n".join(bodies)
+    for instruction in INSTRUCTIONS[variant]:
+        assert instruction in text
+
+
+@pytest.mark.parametrize(
+    ("variant", "target", "reason"),
+    [
+        ("hopper", "sm_80", "elect needs sm_90"),
+        ("blackwell", "sm_90a", "f32x2 needs sm_100"),
+        ("blackwell", "sm_100", "redux.f32 needs sm_100a or sm_100f"),
+        ("plain", "sm_75", "bf16 needs sm_80"),
+    ],
+)
+def test_what_a_target_lacks_is_said_before_anything_is_compiled(variant, target, reason):
+    workload = InlinePtx(n=N)
+    with pytest.raises(UnavailableError, match=reason):
+        build(workload, workload.variant(variant), Target.parse(target))
+
+
+@pytest.mark.parametrize(
+    ("variant", "target"),
+    [
+        ("plain", "sm_80"),
+        ("async_copy", "sm_80"),
+        ("hopper", "sm_90"),
+        ("blackwell", "sm_100a"),
+        ("blackwell", "sm_103a"),
+    ],
+)
+def test_the_oldest_and_newest_targets_that_have_it(variant, target):
+    workload = InlinePtx(n=N)
+    assert build(workload, workload.variant(variant), Target.parse(target)).target.name == target
+
+
+def test_a_guarded_kernel_launched_all_the_same_traps(device):
+    """Somebody who goes around `requires`: the kernel for sm_100 is in the program for sm_90a, and says what is missing."""
+    image = build(InlinePtx(n=N), InlinePtx.variant("ptx"), Target.parse("sm_90a")).images[0]
+    if device.target is not None and device.target.name != "sm_90a":
+        pytest.skip("an sm_90a program does not load here")
+    kernel = device.load(image)["stream_sm100"]
+    arrays = [device.empty(N, np.float32) for _ in range(3)]
+    with pytest.raises(FaultError):
+        kernel(*arrays, grid=1, block=256)
+        device.synchronize()
+
+
+def test_sizes_that_do_not_fill_the_ctas():
+    with pytest.raises(UsageError, match="n must be a multiple of 2048"):
+        InlinePtx(n=256)
