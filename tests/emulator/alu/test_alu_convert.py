@@ -14,7 +14,13 @@ import pytest
 from ptxkit.isa.types import TYPES
 
 SCALARS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64")
-PLAIN = sorted({f.opcode for f in alu_forms.forms("cvt") if "pack" not in f.opcode and all(p in SCALARS for p in f.opcode.split(".")[-2:])})
+PLAIN = sorted(
+    {
+        f.opcode
+        for f in alu_forms.forms("cvt")
+        if "pack" not in f.opcode and all(p in SCALARS for p in f.opcode.split(".")[-2:])
+    }
+)
 
 
 def integer(bits: int, t: str) -> int:
@@ -115,11 +121,14 @@ def test_f64_to_f16_rounds_once():
     assert oracle.bits_of(oracle.apply("cvt.rn.bf16.f64", x), 3)[2] == 0x3F81
 
 
-# -- packed and narrow -----------------------------------------------------------------------------------------------------------
+# -- packed and narrow
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("d", ["f16x2", "bf16x2"])
-@pytest.mark.parametrize("modifiers", ["rn", "rz", "rn.relu", "rz.relu", "rn.satfinite", "rn.relu.satfinite", "rz.satfinite"])
+@pytest.mark.parametrize(
+    "modifiers", ["rn", "rz", "rn.relu", "rz.relu", "rn.satfinite", "rn.relu.satfinite", "rz.satfinite"]
+)
 def test_two_floats_make_a_pair(d, modifiers):
     element = d.removesuffix("x2")
     a, b = oracle.operands(f"cvt.{modifiers}.{d}.f32", 1500)
@@ -152,7 +161,9 @@ def interesting(t: str) -> np.ndarray:
     values = np.arange(1 << BITS[t] - 1, dtype=np.uint8).view(NARROW[t]).astype(np.float32)
     values = np.unique(values[np.isfinite(values)])
     mid = (values[1:] + values[:-1]) / 2
-    x = np.concatenate([values, mid, np.nextafter(mid, np.float32(9e9)), np.nextafter(mid, np.float32(0)), values * 1.7])
+    x = np.concatenate(
+        [values, mid, np.nextafter(mid, np.float32(9e9)), np.nextafter(mid, np.float32(0)), values * 1.7]
+    )
     x = np.concatenate([x, [np.inf, np.nan, 1e-45, 3e38, LARGEST[t] * 1.06, LARGEST[t] * 1.07]]).astype(np.float32)
     return np.concatenate([x, -x])
 
@@ -219,7 +230,10 @@ def test_widening_exhaustively(t, d):
 
 def test_powers_of_two():
     x = np.array([1, 1.5, 2, 0, 2.0**-127, 2.0**-127 * 1.5, 2.0**-130, 3e38, np.inf, -4, np.nan], np.float32)
-    for mode, want in (("rz", [127, 127, 128, 0, 0, 0, 0, 254, 254, 129, 255]), ("rp", [127, 128, 128, 0, 0, 1, 0, 254, 254, 129, 255])):
+    for mode, want in (
+        ("rz", [127, 127, 128, 0, 0, 0, 0, 254, 254, 129, 255]),
+        ("rp", [127, 128, 128, 0, 0, 1, 0, 254, 254, 129, 255]),
+    ):
         got = oracle.apply(f"cvt.{mode}.satfinite.ue8m0x2.f32", x, x[::-1].copy()).reshape(-1)
         assert (got >> np.uint16(8)).tolist() == want
         assert (got & np.uint16(255)).tolist() == want[::-1]

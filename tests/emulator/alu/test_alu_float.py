@@ -33,7 +33,9 @@ def check(opcode: str, rows: list[list[int]]) -> None:
     for n, lane in enumerate(zip(*rows, strict=True)):
         want = oracle.arithmetic(opcode, *lane)
         if (want == oracle.NAN) != oracle.is_nan(got[n], t) or (want != oracle.NAN and want != got[n]):
-            wrong.append(f"{opcode}({', '.join(map(hex, lane))}) = {got[n]:#x}, expected {want if want == 'nan' else hex(want)}")
+            wrong.append(
+                f"{opcode}({', '.join(map(hex, lane))}) = {got[n]:#x}, expected {want if want == 'nan' else hex(want)}"
+            )
     assert not wrong, f"{len(wrong)} wrong: " + "; ".join(wrong[:5])
 
 
