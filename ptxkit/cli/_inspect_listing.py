@@ -10,7 +10,7 @@ from ptxkit.cli._inspect_text import coloured, heading, where, where_file
 from ptxkit.cli._text import styled
 
 if TYPE_CHECKING:
-    from ptxkit.inspect.model import SassInstruction
+    from ptxkit.inspect.model import SassFunction, SassInstruction
     from ptxkit.inspect.sources import SourceFile
     from ptxkit.inspect.subject import Subject
     from ptxkit.isa.model import Loc
@@ -103,7 +103,7 @@ def _ptx(subject: Subject, source: bool) -> Iterator[str]:
         yield "the PTX is not known: the cubin was made without line information"
         return
     first, last = found
-    locs = _locs(function.ptx, function.name) if source else {}
+    locs = _locs(function) if source else {}
     shown = None
     for number, line in enumerate(function.ptx.split("\n")[first - 1 : last], first):
         if (loc := locs.get(number)) and loc != shown:
@@ -114,12 +114,17 @@ def _ptx(subject: Subject, source: bool) -> Iterator[str]:
         yield f"  {styled(f'{number:5d}', fg='bright_black')}  {line}".rstrip()
 
 
-def _locs(text: str, name: str) -> dict[int, Loc]:
-    """PTX line -> source position, for the lines that hold instructions."""
+def _locs(function: SassFunction) -> dict[int, Loc]:
+    """PTX line -> source position: from the PTX's own .loc, or from the SASS where, as in a cubin, there are none."""
+    from ptxkit.errors import PtxSyntaxError
     from ptxkit.isa.parser import parse
 
-    found = parse(text).functions.get(name)
-    return {i.line: i.loc for i in found.instructions if i.loc} if found else {}
+    try:
+        found = parse(function.ptx).functions.get(function.name)
+    except PtxSyntaxError:  # of a newer PTX version than we read
+        found = None
+    written = {i.line: i.loc for i in found.instructions if i.loc} if found else {}
+    return written or {i.ptx_line: i.source for i in function.instructions if i.ptx_line and i.source}
 
 
 def _source(subject: Subject) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """A cubin as a file: its sections, symbols, attributes, embedded PTX, and the target it was made for.
 
 A cubin is a 64-bit ELF file of machine 190. What of it is NVIDIA's own is not documented; the facts here were read off
-``cuobjdump -elf``, which prints the same bytes with names, and hold for what ptxas 12 and 13 write:
+``cuobjdump -elf``, which prints the same bytes with names, and for the flags off LLVM's BinaryFormat/ELF.h (``EF_CUDA_*``):
 
 - ``.text.NAME`` is the code of kernel NAME and of the functions it calls; 16 bytes an instruction;
-- ``e_flags`` holds the architecture, in bits 0-7 up to ptxas 12.7 and in bits 8-15 with ELF ABI 8, where bit 3 says ``a``;
+- ``e_flags`` holds the architecture in bits 8-15 and ``a`` in bit 3 with ELF ABI 8, in bits 0-7 and bit 11 before;
 - ``.nv.info.NAME`` and ``.nv.info`` are lists of attributes: format byte, attribute byte, two bytes of value or of size;
 - ``.nv.shared.NAME`` is as large as the static shared memory, on sm_90 and newer with what the driver keeps for itself.
 """

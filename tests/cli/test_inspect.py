@@ -102,6 +102,16 @@ def test_ptx_and_source_views(capsys):
     assert "..." not in out.split("\n")[3]
 
 
+def test_a_cubin_has_its_ptx_and_the_source_of_its_lines(capsys, tmp_path):
+    from ptxkit.compiler import compile_source
+
+    path = tmp_path / "k.cubin"
+    path.write_bytes(compile_source(SAMPLES, target="sm_90a").cubin)
+    out = output_of(capsys, f"{path}:wide", "--ptx", "--source")
+    heading, load = out.index("samples.cu:15  float4 v = x[i];"), out.index("ld.global.v4")
+    assert heading < load < out.index("samples.cu:17  y[i] = v;")
+
+
 def test_a_cubin_without_lines_says_so(capsys, tmp_path):
     from ptxkit.compiler import compile_source
 
