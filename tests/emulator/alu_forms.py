@@ -16,7 +16,7 @@ import numpy as np
 
 import ptxkit.emulator.alu  # noqa: F401  (fills the table)
 from ptxkit.emulator.table import CARRY, Entry, entries, lookup
-from ptxkit.isa.types import TYPES, PtxType
+from ptxkit.isa.types import PtxType
 
 THREADS = 2048
 """Threads that one form runs with; each has its own operands."""

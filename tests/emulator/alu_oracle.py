@@ -114,7 +114,7 @@ def add(a: Value, b: Value, mode: str = "rn") -> Value:
     if a == 0 and b == 0:
         return -0.0 if (negative(a) and negative(b)) or (mode == "rm" and (negative(a) or negative(b))) else Fraction(0)
     total = Fraction(a) + Fraction(b)
-    return total if total else (-0.0 if mode == "rm" else Fraction(0))
+    return total or (-0.0 if mode == "rm" else Fraction(0))
 
 
 def multiply(a: Value, b: Value) -> Value:
@@ -154,7 +154,7 @@ def root(a: Value) -> Value:
     scaled = a * 4**1300
     whole = math.isqrt(scaled.numerator // scaled.denominator)
     inexact = whole * whole * scaled.denominator != scaled.numerator
-    return Fraction(2 * whole + inexact, 2 ** 1301)
+    return Fraction(2 * whole + inexact, 2**1301)
 
 
 def flushed(v: Value, t: str) -> Value:
@@ -232,7 +232,11 @@ def apply(opcode: str, *lanes: Any, pair: bool = False) -> Any:
 def bits_of(result: Any, count: int) -> list[int]:
     """Lanes as unsigned integers."""
     a = np.ascontiguousarray(np.broadcast_to(result, (1, 1, count)))
-    return [int(v) for v in a.view(f"u{a.dtype.itemsize}").reshape(-1)] if a.dtype != bool else [int(v) for v in a.reshape(-1)]
+    return (
+        [int(v) for v in a.view(f"u{a.dtype.itemsize}").reshape(-1)]
+        if a.dtype != bool
+        else [int(v) for v in a.reshape(-1)]
+    )
 
 
 def operands(opcode: str, count: int) -> Sequence[np.ndarray]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from ptxkit.compiler import toolkit
+
 REGISTERS = (
     ".reg .pred %p<8>; .reg .b8 %c<8>; .reg .b16 %h<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>; .reg .f64 %d<8>;"
 )
-
-from ptxkit.compiler import toolkit
 
 TARGETS = ("sm_100a", "sm_103a", "sm_90a", "sm_120a", "sm_110a", "sm_107a", "sm_75")
 """What any target takes, one of these does."""

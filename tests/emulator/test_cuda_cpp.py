@@ -33,7 +33,17 @@ def expected(i: int) -> float:
     v = float(sum(j * i for j in range(16)))
     v = {0: v + 1, 1: v * 2, 2: v - 3, 3: -v, 4: v + 100, 5: v + fibonacci(i % 10), 6: v + math.sqrt(i) + 3}[i % 7]
     v += [1.0, 2.0, 3.0, 4.0][i & 3] * (math.exp(0.7) if i & 1 else math.sin(0.7))
-    v += i + math.gamma(1.5) + math.erf(0.3) + math.atan2(0.5, i) + math.fmod(i, 3) + i.bit_count() + 32 - i.bit_length() + 12
+    v += (
+        i
+        + math.gamma(1.5)
+        + math.erf(0.3)
+        + math.atan2(0.5, i)
+        + math.fmod(i, 3)
+        + i.bit_count()
+        + 32
+        - i.bit_length()
+        + 12
+    )
     d = i * 1234567891234
     warp = range(i // 32 * 32, min(i // 32 * 32 + 32, N))
     return v + d // (i + 7) + d % (i + 3) + sum(lane & 1 for lane in warp)

@@ -17,7 +17,9 @@ def lanes(opcode: str, *values: float) -> np.ndarray:
     assert entry.signature is not None
     _, sources = entry.signature(form)
     with np.errstate(all="ignore"):
-        out = entry.lane_function(form)(*(np.full((1, 1, 1), v, t.dtype) for v, t in zip(values, sources, strict=False)))
+        out = entry.lane_function(form)(
+            *(np.full((1, 1, 1), v, t.dtype) for v, t in zip(values, sources, strict=False))
+        )
     return np.asarray(out).reshape(-1)
 
 

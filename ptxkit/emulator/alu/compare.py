@@ -104,11 +104,16 @@ def _setp(form: Form) -> Callable[..., Any]:
 for _ops, _types in _KINDS:
     alu("setp.<cmp>.<t>", cmp=_ops, t=_types, sig="pred, pred = t, t", bind=True)(_setp)
     alu("setp.<cmp>.<bool>.<t>", cmp=_ops, bool=_BOOL, t=_types, sig="pred, pred = t, t, pred", bind=True)(_setp)
-for _ftz, _type, _left in (("", "f64", "pred, pred"), ("{.ftz}", "f32", "pred, pred"), ("{.ftz}", "f16", "pred"), ("", "bf16", "pred")):
+for _ftz, _type, _left in (
+    ("", "f64", "pred, pred"),
+    ("{.ftz}", "f32", "pred, pred"),
+    ("{.ftz}", "f16", "pred"),
+    ("", "bf16", "pred"),
+):
     alu(f"setp.<cmp>{_ftz}.<t>", cmp=_FLOAT_OPS, t=_type, sig=f"{_left} = t, t", bind=True)(_setp)
-    alu(
-        f"setp.<cmp>.<bool>{_ftz}.<t>", cmp=_FLOAT_OPS, bool=_BOOL, t=_type, sig=f"{_left} = t, t, pred", bind=True
-    )(_setp)
+    alu(f"setp.<cmp>.<bool>{_ftz}.<t>", cmp=_FLOAT_OPS, bool=_BOOL, t=_type, sig=f"{_left} = t, t, pred", bind=True)(
+        _setp
+    )
 
 
 def _setp_x2(form: Form) -> Callable[..., tuple[Lanes, Lanes]]:
@@ -126,9 +131,9 @@ def _setp_x2(form: Form) -> Callable[..., tuple[Lanes, Lanes]]:
 
 for _ftz, _type in (("{.ftz}", "f16x2"), ("", "bf16x2")):
     alu(f"setp.<cmp>{_ftz}.<t>", cmp=_FLOAT_OPS, t=_type, sig="pred, pred = t, t", bind=True)(_setp_x2)
-    alu(
-        f"setp.<cmp>.<bool>{_ftz}.<t>", cmp=_FLOAT_OPS, bool=_BOOL, t=_type, sig="pred, pred = t, t, pred", bind=True
-    )(_setp_x2)
+    alu(f"setp.<cmp>.<bool>{_ftz}.<t>", cmp=_FLOAT_OPS, bool=_BOOL, t=_type, sig="pred, pred = t, t, pred", bind=True)(
+        _setp_x2
+    )
 
 
 # -- set -----------------------------------------------------------------------------------------------------------------------

@@ -81,7 +81,9 @@ _F64: dict[str, tuple[Callable[..., Lanes], Callable[..., Lanes]]] = {
 }
 
 
-def _in_mode(functions: dict[str, tuple[Callable[..., Lanes], Callable[..., Lanes]]], form: Form) -> Callable[..., Lanes]:
+def _in_mode(
+    functions: dict[str, tuple[Callable[..., Lanes], Callable[..., Lanes]]], form: Form
+) -> Callable[..., Lanes]:
     nearest, directed = functions[form.opcode.split(".", 1)[0]]
     mode = form["rnd"] or "rn"
     return nearest if mode == "rn" else lambda *lanes: directed(*lanes, mode)
@@ -192,7 +194,7 @@ def _minmax(form: Form) -> Callable[..., Lanes]:
     two = with_xorsign(plain) if how == "xorsign.abs" else plain
 
     def run(a: Lanes, b: Lanes, c: Lanes | None = None) -> Lanes:
-        lanes = [v if v is None or not ftz else flush(v) for v in (a, b, c)]
+        lanes: list[Any] = [v if v is None or not ftz else flush(v) for v in (a, b, c)]
         if how == "abs":
             lanes = [np.abs(v) for v in lanes]
         out = two(lanes[0], lanes[1])

@@ -262,7 +262,8 @@ for _name in ("min", "max"):
     alu(f"{_name}{{.NaN}}{{.<how>}}.<t>", how="xorsign.abs", t="bf16 bf16x2", sig="t = t, t", bind=True)(_minmax)
 
 
-# -- approximations: the f32 functions are far inside the documented error of the half ones ----------------------------------------
+# -- approximations: the f32 functions are far inside the documented error of the half ones
+# ----------------------------------------
 
 
 def _function(form: Form) -> Callable[..., Lanes]:
@@ -280,7 +281,8 @@ alu("ex2.approx.ftz.<t>", t="bf16 bf16x2", sig="t = t", bind=True)(_function)
 alu("tanh.approx.<t>", t="f16 f16x2 bf16 bf16x2", sig="t = t", bind=True)(_function)
 
 
-# -- mixed precision (sm_100): halves with f32. PTX ISA, "Mixed Precision Floating-Point Instructions" ------------------------------
+# -- mixed precision (sm_100): halves with f32. PTX ISA, "Mixed Precision Floating-Point Instructions"
+# ------------------------------
 
 
 def _mixed(form: Form) -> Callable[..., Lanes]:

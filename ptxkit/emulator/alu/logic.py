@@ -190,7 +190,7 @@ def bfe(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
     t = a.dtype.type
     p, n = _byte(position), _byte(length)
     unsigned = a.dtype.kind == "u"
-    if p.size == 1 and n.size == 1 and 0 < n.flat[0] and p.flat[0] + n.flat[0] <= bits:
+    if p.size == 1 and n.size == 1 and n.flat[0] > 0 and p.flat[0] + n.flat[0] <= bits:
         p0, n0 = int(p.flat[0]), int(n.flat[0])
         if unsigned:
             return (a >> t(p0)) & t((1 << n0) - 1)
@@ -260,7 +260,9 @@ def _prmt_constant(a: Lanes, b: Lanes, selector: int) -> Lanes:
         out = v if out is None else out | v
     for k, n in signs:
         v = b if n >> 2 else a
-        v = ((v << np.uint32(24 - 8 * (n & 3))).view(np.int32) >> np.int32(31)).view(np.uint32) & np.uint32(0xFF << 8 * k)
+        v = ((v << np.uint32(24 - 8 * (n & 3))).view(np.int32) >> np.int32(31)).view(np.uint32) & np.uint32(
+            0xFF << 8 * k
+        )
         out = v if out is None else out | v
     return out
 

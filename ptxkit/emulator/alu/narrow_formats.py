@@ -78,7 +78,7 @@ def _tf32(form: Form) -> Callable[..., Lanes]:
 
     def run(a: Lanes) -> Lanes:
         bits = np.ascontiguousarray(relu(a) if clamp else a).view(U32)
-        up = {"rn": U32(0xFFF) + ((bits >> U32(13)) & U32(1)), "rna": U32(0x1000), "rz": U32(0)}[mode]
+        up: Any = {"rn": U32(0xFFF) + ((bits >> U32(13)) & U32(1)), "rna": U32(0x1000), "rz": U32(0)}[mode]
         out = (bits + up) & U32(0xFFFFE000)
         if satfinite:
             out = np.where((out & ~sign) >= infinite, (bits & sign) | U32(0x7F7FE000), out)
@@ -203,7 +203,8 @@ def cvt_from_narrow(form: Form) -> Callable[..., Lanes]:
     return lambda a: table[a]
 
 
-# -- ue8m0: powers of two --------------------------------------------------------------------------------------------------------
+# -- ue8m0: powers of two
+# --------------------------------------------------------------------------------------------------------
 
 
 def _exponent(x: Lanes, mode: str, satfinite: bool) -> Lanes:
@@ -236,7 +237,8 @@ def cvt_from_ue8m0(a: Lanes) -> Lanes:
     return joined(np.where(v == 255, U16(0x7FFF), np.where(v == 0, U16(0x0040), v << U16(7))), U32)
 
 
-# -- s2f6: fixed point, six fraction bits ----------------------------------------------------------------------------------------
+# -- s2f6: fixed point, six fraction bits
+# ----------------------------------------------------------------------------------------
 
 
 def _scale(exponents: Lanes) -> Lanes:

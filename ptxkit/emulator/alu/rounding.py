@@ -1,8 +1,8 @@
 """Rounding that numpy does not have: the directed modes, to odd, and fused multiply-add, from error-free transformations.
 
-``two_sum`` and ``two_product`` are Knuth's (TAOCP 4.2.2) and Dekker's (1971). A sum rounded to odd keeps in its last bit whether
-something was cut off, and so rounds once more without harm (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums",
-2008). Lanes too near to overflow or underflow for such tricks are computed one by one with exact rationals.
+``two_sum`` and ``two_product`` are Knuth's (TAOCP 4.2.2) and Dekker's (1971). A sum rounded to odd keeps in its last bit
+whether something was cut off, and so rounds once more without harm (Boldo and Melquiond, "Emulation of FMA and correctly
+rounded sums", 2008). Lanes too near to overflow or underflow for such tricks are computed one by one with exact rationals.
 """
 
 from __future__ import annotations
@@ -227,8 +227,8 @@ def add_f64(a: Lanes, b: Lanes, mode: str) -> Lanes:
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
     """a * b + c rounded once.
 
-    With (p, pe) the product and (s, se) the sum of p and c, both with their errors, what s lacks is se + pe, which is rounded to
-    odd and then added. Where magnitudes come near overflow or underflow the lane is computed exactly.
+    With (p, pe) the product and (s, se) the sum of p and c, both with their errors, what s lacks is se + pe, which is
+    rounded to odd and then added. Where magnitudes come near overflow or underflow the lane is computed exactly.
     """
     p, pe = two_product(a, b)
     s, se = two_sum(p, c)

@@ -80,7 +80,9 @@ def _scalar(b: Binding, compute: Callable[[Lanes, Lanes], Lanes], d: str, types:
     (x, xsel), (y, ysel) = _selected(operands[1]), _selected(operands[2])
     second = b.form.get("second") or ""
     if (len(operands) == 4) != bool(second or dsel):
-        raise b.fail("the third source goes with a second operation, or with a destination that is a part of a register")
+        raise b.fail(
+            "the third source goes with a second operation, or with a destination that is a part of a register"
+        )
     if second and dsel:
         raise b.fail("a second operation writes a whole register")
     places = _place(xsel), _place(ysel)
@@ -163,7 +165,8 @@ def multiply_add(b: Binding) -> Step:
     return Step(run, tuple((o, U32) for o, _ in plain), ((b.operands[0], U32),), pure=True)
 
 
-# -- two and four at a time ------------------------------------------------------------------------------------------------------
+# -- two and four at a time
+# ------------------------------------------------------------------------------------------------------
 
 
 def _vector(b: Binding, count: int, compute: Callable[[Lanes, Lanes], Lanes], d: str, types: tuple[str, str]) -> Step:
@@ -176,7 +179,7 @@ def _vector(b: Binding, count: int, compute: Callable[[Lanes, Lanes], Lanes], d:
     for o, default in zip(b.operands[1:3], range(2), strict=True):
         operand, part = _selected(o)
         digits = part[1:] or "".join(str(default * count + k) for k in reversed(range(count)))
-        if part and part[0] != letter or len(digits) != count or any(int(k) >= 2 * count for k in digits):
+        if (part and part[0] != letter) or len(digits) != count or any(int(k) >= 2 * count for k in digits):
             raise b.fail(f"selector .{part}")
         chosen.append((operand, [int(k) for k in reversed(digits)]))
     enabled = [int(k) for k in mask[1:]] or list(range(count))
