@@ -23,7 +23,7 @@ extern "C" __global__ void inlined(float* y) {
 """
 
 
-@pytest.mark.parametrize("target", ["sm_75", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("target", ["sm_75", "sm_100a"])
 @pytest.mark.parametrize(("option", "section"), [("-gi", ".debug_line"), ("-gp", ".nv_debug_line_sass")])
 def test_every_line_is_nvdisasms(compiled, tmp_path, target, option, section):
     path = tmp_path / "k.cubin"
