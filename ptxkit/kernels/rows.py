@@ -30,6 +30,9 @@ TILE: Mapping[str, list[Any]] = {
     "EARLY": [False, True],  # whether what all rows share is loaded before the row's sums are known, or after
 }
 
+TILE_ALONE: Mapping[str, list[Any]] = {name: values for name, values in TILE.items() if name != "EARLY"}
+"""Of kernels without vectors that all rows share."""
+
 
 def capacity(w: Any, t: Tile) -> int:
     """Columns that the registers of a whole cluster hold."""

@@ -1,0 +1,108 @@
+// Exponentials of rows relative to their maximum, and the sum of them, with one barrier: each warp takes its own maximum, and what
+// it made is corrected by one factor when the row's is known. Milakov, Gimelshein, "Online normalizer calculation for softmax",
+// 2018, arXiv:1805.02867, with warps for elements.
+#pragma once
+#include "floating_point.cuh"
+#include "philox.cuh"
+#include "row.cuh"
+
+namespace ptxkit {
+
+// exp(d) for d <= 0, one MUFU: relative error below 2^-21.5 + 2^-23 |d|. Results below 2^-126 are zero.
+__device__ __forceinline__ float exponential(float d) { return ex2_approx_ftz(d * 1.442695041f); }
+
+// What exponents are taken relative to: the largest, but 0 where there is nothing above -inf, so that exp(-inf) is 0 there, too.
+__device__ __forceinline__ float base_of(float largest) { return largest == -infinity() ? 0.0f : largest; }
+
+// The largest of some columns, and the sum of exp(column - base_of(largest)).
+struct MaxSum {
+    float largest, sum;
+};
+
+// Of a row, when all lanes of a warp hold that of their warp.
+template <class S>
+__device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, RowRecords<MaxSum, S>& slots) {
+    if constexpr (S::warps == 1) return mine;
+    const MaxSum* all = slots.gather(mine);
+    const float largest = max_over_warps<S>([&](unsigned i) { return all[i].largest; });
+    const float base = base_of(largest);
+    return {largest, sum_over_warps<S>([&](unsigned i) { return all[i].sum * exponential(all[i].largest - base); })};
+}
+
+// 1 / sum, which is 1 or more unless the row holds nothing but -inf. NaN for infinity among the columns.
+__device__ __forceinline__ float inverse_of(float sum) { return rcp_approx_ftz(sum); }
+
+// By what exponentials relative to their warp's maximum must be multiplied.
+struct Softmax {
+    float factor, sum;
+};
+
+// Makes each column exp(column - base of the warp). Padding must be -inf.
+template <class S>
+__device__ __forceinline__ Softmax exponentials(Row<S>& row, RowRecords<MaxSum, S>& slots) {
+    const float largest = warp_max<S::lanes>(row.max([](float v, int) { return v; }));
+    const float base = base_of(largest);
+    row.each([&](float& v, int) { v = exponential(v - base); });
+    const MaxSum all = row_max_sum({largest, warp_sum<S::lanes>(row.sum([](float v, int) { return v; }))}, slots);
+    return {exponential(largest - base_of(all.largest)) * inverse_of(all.sum), all.sum};
+}
+
+// The same of a row in parts: load(part) gives a part's columns, with -inf for padding. The result is the row's.
+template <class S, class Load>
+__device__ __forceinline__ MaxSum max_sum_in_parts(const Place<S>& place, RowRecords<MaxSum, S>& slots, Load load) {
+    MaxSum mine = {-infinity(), 0.0f};
+    forward_parts<S>(place.cols, [&](unsigned begin) {
+        const Row<S> row = load(place.part(begin));
+        const float largest = fmaxf(mine.largest, row.max([](float v, int) { return v; })), base = base_of(largest);
+        const float before = mine.sum * exponential(mine.largest - base);
+        mine = {largest, before + row.sum([&](float v, int) { return exponential(v - base); })};
+    });
+    const float largest = warp_max<S::lanes>(mine.largest);
+    const float sum = warp_sum<S::lanes>(mine.sum * exponential(mine.largest - base_of(largest)));
+    return row_max_sum({largest, sum}, slots);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// Dropout
+
+// Element i of a matrix is dropped where word i % 4 of Philox4x32-10 at counter i / 4 is below `threshold`, which is p 2^32, else
+// multiplied by `scale`, 1 / (1 - p).
+struct Dropout {
+    unsigned threshold;
+    float scale;
+    unsigned long long seed;
+
+    __device__ __forceinline__ float operator()(float v, unsigned long long element) const {
+        return philox_element(element, seed) < threshold ? 0.0f : v * scale;
+    }
+};
+
+// Which registers of a row are dropped: a bit each. Made while the row's loads are under way.
+template <class S>
+struct Dropped {
+    unsigned bits[(S::elements + 31) / 32] = {};
+
+    __device__ __forceinline__ Dropped(const Place<S>& place, const Dropout& dropout) {
+        if (place.vectors) {
+#pragma unroll
+            for (int k = 0; k < S::elements; k += 4) {
+                const uint4 words = philox_quad((place.first + place.column(k)) / 4, dropout.seed);
+                const unsigned word[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+                for (int j = 0; j < 4; j++) set(k + j, word[j] < dropout.threshold);
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < S::elements; k++) {
+                set(k, philox_element(place.first + place.column(k), dropout.seed) < dropout.threshold);
+            }
+        }
+    }
+
+    __device__ __forceinline__ bool operator[](int k) const { return bits[k / 32] >> k % 32 & 1; }
+
+private:
+    __device__ __forceinline__ void set(int k, bool dropped) { bits[k / 32] |= static_cast<unsigned>(dropped) << k % 32; }
+};
+
+}  // namespace ptxkit
