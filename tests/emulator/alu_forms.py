@@ -180,9 +180,9 @@ def kernel(form: Form, name: str, threads: int = THREADS) -> str:
 """
 
 
-def module(chosen: list[Form], target: str, version: str = "8.8") -> str:
+def module(chosen: Sequence[Form], target: str, version: str = "8.8", threads: int = THREADS) -> str:
     """One PTX module with a kernel ``k0``, ``k1``, ... for each form."""
-    kernels = "".join(kernel(f, f"k{n}") for n, f in enumerate(chosen))
+    kernels = "".join(kernel(f, f"k{n}", threads) for n, f in enumerate(chosen))
     return f".version {version}\n.target {target}\n.address_size 64\n{kernels}"
 
 
