@@ -31,8 +31,18 @@ def holds(op: str, a: Any, b: Any) -> bool:
         return (o is None) == (op == "nan")
     if o is None:
         return len(op) == 3
-    return {"eq": o == 0, "ne": o != 0, "lt": o < 0, "le": o <= 0, "gt": o > 0, "ge": o >= 0, "lo": o < 0, "ls": o <= 0, "hi": o > 0,
-            "hs": o >= 0}[op[:2]]  # fmt: skip
+    return {
+        "eq": o == 0,
+        "ne": o != 0,
+        "lt": o < 0,
+        "le": o <= 0,
+        "gt": o > 0,
+        "ge": o >= 0,
+        "lo": o < 0,
+        "ls": o <= 0,
+        "hi": o > 0,
+        "hs": o >= 0,
+    }[op[:2]]
 
 
 def decode(bits: int, t: str, ftz: bool) -> Any:
@@ -91,7 +101,15 @@ def test_setp(group):
 
 @pytest.mark.parametrize("group", groups(SET), ids=lambda g: g[0].opcode.split(".")[-1])
 def test_set(group):
-    true = {"u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "u16": 0xFFFF, "s16": 0xFFFF, "f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}
+    true = {
+        "u32": 0xFFFFFFFF,
+        "s32": 0xFFFFFFFF,
+        "u16": 0xFFFF,
+        "s16": 0xFFFF,
+        "f32": 0x3F800000,
+        "f16": 0x3C00,
+        "bf16": 0x3F80,
+    }
     for form in group:
         parts = form.opcode.split(".")
         boolean, d, t = next((p for p in parts if p in ("and", "or", "xor")), ""), parts[-2], parts[-1]
@@ -117,13 +135,25 @@ def test_selp_and_slct(t, count):
     x = np.array([0.0, -0.0, 1, -1, np.nan, -1e-45, 1e-45, np.inf], np.float32)
     a, b = np.arange(8), np.arange(10, 18)
     picked = [True, True, True, False, False, False, True, True]
-    assert oracle.bits_of(oracle.apply(f"slct.{t}.f32", a, b, x), 8) == [n if p else n + 10 for n, p in enumerate(picked)]
+    assert oracle.bits_of(oracle.apply(f"slct.{t}.f32", a, b, x), 8) == [
+        n if p else n + 10 for n, p in enumerate(picked)
+    ]
     picked[5] = True
-    assert oracle.bits_of(oracle.apply(f"slct.ftz.{t}.f32", a, b, x), 8) == [n if p else n + 10 for n, p in enumerate(picked)]
+    assert oracle.bits_of(oracle.apply(f"slct.ftz.{t}.f32", a, b, x), 8) == [
+        n if p else n + 10 for n, p in enumerate(picked)
+    ]
 
 
-@pytest.mark.parametrize("shapes", [((1, 1, 1), (4, 8, 1), (1, 1, 1)), ((4, 8, 32), (1, 1, 1), (1, 8, 1)), ((8, 8, 64), (1, 1, 64), (8, 8, 64)),
-                                    ((8, 8, 64), (1, 1, 1), (1, 1, 1)), ((8, 8, 64), (8, 1, 1), (1, 8, 64))])  # fmt: skip
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((1, 1, 1), (4, 8, 1), (1, 1, 1)),
+        ((4, 8, 32), (1, 1, 1), (1, 8, 1)),
+        ((8, 8, 64), (1, 1, 64), (8, 8, 64)),
+        ((8, 8, 64), (1, 1, 1), (1, 1, 1)),
+        ((8, 8, 64), (8, 1, 1), (1, 8, 64)),
+    ],
+)
 def test_selp_broadcasts(shapes):
     rng = np.random.default_rng(0)
     p = rng.integers(0, 2, shapes[0]).astype(bool)
@@ -147,12 +177,18 @@ def test_testp_and_copysign(t):
             v = f.decode(bits)
             infinite = isinstance(v, float) and math.isinf(v)
             normal = v != oracle.NAN and not infinite and (v == 0 or oracle.flushed(v, t) != 0)
-            want = {"finite": v != oracle.NAN and not infinite, "infinite": infinite, "number": v != oracle.NAN, "notanumber": v == oracle.NAN,
-                    "normal": normal, "subnormal": v != oracle.NAN and not infinite and not normal}[what]  # fmt: skip
+            want = {
+                "finite": v != oracle.NAN and not infinite,
+                "infinite": infinite,
+                "number": v != oracle.NAN,
+                "notanumber": v == oracle.NAN,
+                "normal": normal,
+                "subnormal": v != oracle.NAN and not infinite and not normal,
+            }[what]
             assert bool(result) == want, (what, hex(bits))
 
 
-# -- minima and maxima -------------------------------------------------------------------------------------------------------------
+# -- minima and maxima ----------------------------------------------------------------------------------------
 
 
 def extremum(name: str, a: Any, b: Any, nan: bool) -> Any:
@@ -162,7 +198,9 @@ def extremum(name: str, a: Any, b: Any, nan: bool) -> Any:
     if a == oracle.NAN or b == oracle.NAN:
         return b if a == oracle.NAN else a
     if a == b == 0:
-        negative = (oracle.negative(a) or oracle.negative(b)) if name == "min" else (oracle.negative(a) and oracle.negative(b))
+        negative = (
+            (oracle.negative(a) or oracle.negative(b)) if name == "min" else (oracle.negative(a) and oracle.negative(b))
+        )
         return -0.0 if negative else Fraction(0)
     return min(a, b) if name == "min" else max(a, b)
 
@@ -189,7 +227,12 @@ def expected(form: alu_forms.Form, lane: tuple[int, ...], t: str) -> int | str:
     return f.encode(out)
 
 
-MINMAX = [f for name in ("min", "max") for f in alu_forms.forms(name) if f.opcode.rsplit(".", 1)[1].removesuffix("x2") in FLOATS]
+MINMAX = [
+    f
+    for name in ("min", "max")
+    for f in alu_forms.forms(name)
+    if f.opcode.rsplit(".", 1)[1].removesuffix("x2") in FLOATS
+]
 CANONICAL = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
 
 

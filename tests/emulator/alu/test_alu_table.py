@@ -31,18 +31,41 @@ def test_ptxas_takes_every_form():
 
 @pytest.mark.parametrize(
     "opcode",
-    ["add.sat.u64", "add.cc.u16", "mul.u32", "fma.f32", "cvt.f32.s32", "cvt.sat.u32.u16", "cvt.rn.f64.f32", "setp.lo.s32", "setp.lt.b32",
-     "min.ftz.f64", "selp.f16", "shl.u32", "bfe.b32", "ex2.approx.ftz.f16", "neg.u32", "abs.ftz.bf16", "lop3.xor.b32", "cvt.rn.bf16x2.f16x2"],
-)  # fmt: skip
+    [
+        "add.sat.u64",
+        "add.cc.u16",
+        "mul.u32",
+        "fma.f32",
+        "cvt.f32.s32",
+        "cvt.sat.u32.u16",
+        "cvt.rn.f64.f32",
+        "setp.lo.s32",
+        "setp.lt.b32",
+        "min.ftz.f64",
+        "selp.f16",
+        "shl.u32",
+        "bfe.b32",
+        "ex2.approx.ftz.f16",
+        "neg.u32",
+        "abs.ftz.bf16",
+        "lop3.xor.b32",
+        "cvt.rn.bf16x2.f16x2",
+    ],
+)
 def test_what_ptxas_refuses_is_not_in_the_table(opcode):
     assert lookup(opcode) is None
 
 
 @pytest.mark.parametrize(
     ("written", "canonical"),
-    [("add.ftz.rn.f32", "add.rn.ftz.f32"), ("cvt.rn.satfinite.relu.f16.f32", "cvt.rn.relu.satfinite.f16.f32"),
-     ("prmt.f4e.b32", "prmt.b32.f4e"), ("setp.and.lt.s32", "setp.lt.and.s32"), ("min.NaN.ftz.f32", "min.ftz.NaN.f32")],
-)  # fmt: skip
+    [
+        ("add.ftz.rn.f32", "add.rn.ftz.f32"),
+        ("cvt.rn.satfinite.relu.f16.f32", "cvt.rn.relu.satfinite.f16.f32"),
+        ("prmt.f4e.b32", "prmt.b32.f4e"),
+        ("setp.and.lt.s32", "setp.lt.and.s32"),
+        ("min.NaN.ftz.f32", "min.ftz.NaN.f32"),
+    ],
+)
 def test_modifiers_come_in_any_order(written, canonical):
     found = lookup(written)
     assert found is not None and found[1].opcode == canonical

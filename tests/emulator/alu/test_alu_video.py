@@ -1,4 +1,4 @@
-"""Video instructions: the manual's pseudo-code over Python's integers, through whole programs since operands carry selectors."""
+"""Video instructions: the manual's pseudo-code over Python integers, in whole programs since operands carry selectors."""
 
 from __future__ import annotations
 
@@ -81,26 +81,44 @@ def test_scalar():
                     field = (1 << bits) - 1 << at
                     t = z & ~field | t << at & field
                 assert got == t & MASK, (text, hex(x), hex(y), hex(z))
-    assert not ptxas_oracle.refused([s.replace("%r13", "%r4").replace("%r12", "%r2").replace("%r11", "%r1").replace("%r10", "%r0")
-                                     for s in statements], "sm_90a")  # fmt: skip
+    assert not ptxas_oracle.refused(
+        [
+            s.replace("%r13", "%r4").replace("%r12", "%r2").replace("%r11", "%r1").replace("%r10", "%r0")
+            for s in statements
+        ],
+        "sm_90a",
+    )
 
 
 def test_shift_and_set():
     a, b, c = inputs()
     for name, t, mode in itertools.product(("vshl", "vshr"), ("u32", "s32"), ("clamp", "wrap")):
-        for got, x, y in zip(run(f"{name}.{t}.{t}.u32.{mode} %r13, %r10, %r11.b0;", a, b, c), a.tolist(), b.tolist(), strict=True):
+        for got, x, y in zip(
+            run(f"{name}.{t}.{t}.u32.{mode} %r13, %r10, %r11.b0;", a, b, c), a.tolist(), b.tolist(), strict=True
+        ):
             n = min(y & 255, 32) if mode == "clamp" else y & 31
             v = pick(x, "", t)
             assert got == (v << n if name == "vshl" else v >> n) & MASK, (name, t, mode)
     for cmp, f in (("lt", int.__lt__), ("ge", int.__ge__), ("eq", int.__eq__), ("ne", int.__ne__)):
-        for got, x, y, z in zip(run(f"vset.s32.u32.{cmp}.add %r13, %r10.b1, %r11.b2, %r12;", a, b, c), a.tolist(), b.tolist(), c.tolist(), strict=True):
+        for got, x, y, z in zip(
+            run(f"vset.s32.u32.{cmp}.add %r13, %r10.b1, %r11.b2, %r12;", a, b, c),
+            a.tolist(),
+            b.tolist(),
+            c.tolist(),
+            strict=True,
+        ):
             assert got == (f(pick(x, ".b1", "s32"), pick(y, ".b2", "u32")) + z) & MASK
 
 
 def test_multiply_add():
     a, b, c = inputs()
-    cases = [("u32", "u32", "", "", "", ""), ("s32", "s32", ".sat", ".shr7", "", ""), ("s32", "u32", "", ".shr15", "", "-"),
-             ("u32", "u32", ".sat", "", "-", ""), ("u32", "u32", ".po.sat", ".shr7", "", "")]  # fmt: skip
+    cases = [
+        ("u32", "u32", "", "", "", ""),
+        ("s32", "s32", ".sat", ".shr7", "", ""),
+        ("s32", "u32", "", ".shr15", "", "-"),
+        ("u32", "u32", ".sat", "", "-", ""),
+        ("u32", "u32", ".po.sat", ".shr7", "", ""),
+    ]
     for ta, tb, modifiers, scale, minus, take in cases:
         text = f"vmad.s32.{ta}.{tb}{modifiers}{scale} %r13, {minus}%r10, %r11.h0, {take}%r12;"
         signed = "s32" in (ta, tb) or bool(minus) or bool(take)
@@ -147,5 +165,10 @@ def test_two_and_four_at_a_time():
                         field = (1 << width) - 1 << k * width
                         total = total & ~field | r << k * width & field
                 assert got == total & MASK, (text, hex(x), hex(y), hex(z))
-    assert not ptxas_oracle.refused([s.replace("%r13", "%r4").replace("%r12", "%r2").replace("%r11", "%r1").replace("%r10", "%r0")
-                                     for s in statements], "sm_90a")  # fmt: skip
+    assert not ptxas_oracle.refused(
+        [
+            s.replace("%r13", "%r4").replace("%r12", "%r2").replace("%r11", "%r1").replace("%r10", "%r0")
+            for s in statements
+        ],
+        "sm_90a",
+    )
