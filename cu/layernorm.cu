@@ -15,14 +15,6 @@ using namespace ptxkit;
 // ---------------------------------------------------------------------------------------------------------------------------
 // fused, and the same in five launches
 
-// Mean over a row of f(c), which is asked of the same thread for the same c each time.
-template <int THREADS, class F>
-__device__ __forceinline__ double row_mean(int cols, GroupSlots<double, THREADS / 32>& slots, unsigned turn, F f) {
-    double sum = 0;
-    each_column<THREADS>(cols, [&](unsigned c) { sum += f(c); });
-    return cta_sum<THREADS>(sum, slots, turn) / cols;
-}
-
 __device__ __forceinline__ double squared(double d) { return d * d; }
 
 __device__ __forceinline__ float normalized(float x, double mean, double rstd) { return static_cast<float>((x - mean) * rstd); }
@@ -38,7 +30,6 @@ template <class T, Activation A, int THREADS, bool KEEP>
 __global__ void __launch_bounds__(THREADS)
 layernorm_fused(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int cols, float eps) {
     extern __shared__ float4 dynamic[];
-    __shared__ GroupSlots<double, THREADS / 32> slots;
     T* kept = reinterpret_cast<T*>(dynamic);
     x += static_cast<size_t>(blockIdx.x) * cols;
     y += static_cast<size_t>(blockIdx.x) * cols;
@@ -48,8 +39,8 @@ layernorm_fused(const T* x, const T* gamma, const T* beta, T* y, float* means, f
         return to_f32(v);
     };
     auto again = [&](unsigned c) { return to_f32(KEEP ? kept[c] : x[c]); };
-    const double mean = row_mean<THREADS>(cols, slots, 0, first);
-    const double variance = row_mean<THREADS>(cols, slots, 1, [&](unsigned c) { return squared(again(c) - mean); });
+    const double mean = column_sum<THREADS>(cols, first) / cols;
+    const double variance = column_sum<THREADS>(cols, [&](unsigned c) { return squared(again(c) - mean); }) / cols;
     const double rstd = 1.0 / sqrt(variance + eps);
     each_column<THREADS>(cols, [&](unsigned c) {
         y[c] = Convert<T>::from_f32(activate<A>(affine(normalized(again(c), mean, rstd), gamma[c], beta[c])));
@@ -62,9 +53,8 @@ layernorm_fused(const T* x, const T* gamma, const T* beta, T* y, float* means, f
 
 template <class T, int THREADS>
 __global__ void __launch_bounds__(THREADS) layernorm_mean(const T* x, double* exact, float* means, int cols) {
-    __shared__ GroupSlots<double, THREADS / 32> slots;
     x += static_cast<size_t>(blockIdx.x) * cols;
-    const double mean = row_mean<THREADS>(cols, slots, 0, [&](unsigned c) { return to_f32(x[c]); });
+    const double mean = column_sum<THREADS>(cols, [&](unsigned c) { return to_f32(x[c]); }) / cols;
     if (threadIdx.x == 0) {
         exact[blockIdx.x] = mean;
         if (means) means[blockIdx.x] = static_cast<float>(mean);
@@ -74,10 +64,9 @@ __global__ void __launch_bounds__(THREADS) layernorm_mean(const T* x, double* ex
 template <class T, int THREADS>
 __global__ void __launch_bounds__(THREADS)
 layernorm_rstd(const T* x, const double* means, double* exact, float* rstds, int cols, float eps) {
-    __shared__ GroupSlots<double, THREADS / 32> slots;
     x += static_cast<size_t>(blockIdx.x) * cols;
     const double mean = means[blockIdx.x];
-    const double variance = row_mean<THREADS>(cols, slots, 0, [&](unsigned c) { return squared(to_f32(x[c]) - mean); });
+    const double variance = column_sum<THREADS>(cols, [&](unsigned c) { return squared(to_f32(x[c]) - mean); }) / cols;
     if (threadIdx.x == 0) {
         exact[blockIdx.x] = 1.0 / sqrt(variance + eps);
         if (rstds) rstds[blockIdx.x] = static_cast<float>(exact[blockIdx.x]);

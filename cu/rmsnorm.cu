@@ -15,14 +15,9 @@ using namespace ptxkit;
 // range of f32; both are asked of the same thread for the same c.
 template <int THREADS, class Square, class Value>
 __device__ __forceinline__ double mean_square(int cols, float eps, Square square, Value value) {
-    __shared__ GroupSlots<double, THREADS / 32> slots;
-    double sum = 0;
-    each_column<THREADS>(cols, [&](unsigned c) { sum += square(c); });
-    sum = cta_sum<THREADS>(sum, slots, 0);
+    const double sum = column_sum<THREADS>(cols, square);
     if (sum < 0x1p126 && sum / cols + eps >= 0x1p-80) return sum / cols;
-    sum = 0;
-    each_column<THREADS>(cols, [&](unsigned c) { sum += static_cast<double>(value(c)) * value(c); });
-    return cta_sum<THREADS>(sum, slots, 1) / cols;
+    return column_sum<THREADS>(cols, [&](unsigned c) { return static_cast<double>(value(c)) * value(c); }) / cols;
 }
 
 __device__ __forceinline__ double factor_of(double mean_square, float eps) { return 1.0 / sqrt(mean_square + eps); }

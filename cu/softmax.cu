@@ -12,22 +12,6 @@ using namespace ptxkit;
 // ---------------------------------------------------------------------------------------------------------------------------
 // fused, and the same in four or five launches
 
-template <int THREADS, class F>
-__device__ __forceinline__ float column_max(int cols, F f) {
-    __shared__ GroupSlots<float, THREADS / 32> slots;
-    float largest = -infinity();
-    each_column<THREADS>(cols, [&](unsigned c) { largest = fmaxf(largest, f(c)); });
-    return cta_max<THREADS>(largest, slots);
-}
-
-template <int THREADS, class F>
-__device__ __forceinline__ float column_sum(int cols, F f) {
-    __shared__ GroupSlots<double, THREADS / 32> slots;
-    double sum = 0;
-    each_column<THREADS>(cols, [&](unsigned c) { sum += f(c); });
-    return static_cast<float>(cta_sum<THREADS>(sum, slots));
-}
-
 // One CTA a row. With KEEP the row, and then its exponentials, wait in dynamic shared memory (4 bytes a column); without, rows too
 // long for that are read again, mostly from L2.
 template <class T, bool DROPOUT, int THREADS, bool KEEP>
@@ -42,11 +26,11 @@ softmax_fused(const T* x, T* y, int cols, unsigned threshold, float scale, unsig
         return v;
     });
     auto exponential_of = [&](unsigned c) { return exponential((KEEP ? kept[c] : to_f32(x[first + c])) - largest); };
-    const float sum = column_sum<THREADS>(cols, [&](unsigned c) {
+    const float sum = static_cast<float>(column_sum<THREADS>(cols, [&](unsigned c) {
         float e = exponential_of(c);
         if (KEEP) kept[c] = e;
         return e;
-    });
+    }));
     each_column<THREADS>(cols, [&](unsigned c) {
         float p = (KEEP ? kept[c] : exponential_of(c)) / sum;
         y[first + c] = Convert<T>::from_f32(DROPOUT ? dropout(p, first + c) : p);
@@ -71,7 +55,7 @@ __global__ void __launch_bounds__(THREADS) softmax_exp(const T* x, const float* 
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) softmax_sum(const float* exponentials, float* sums, int cols) {
     exponentials += static_cast<size_t>(blockIdx.x) * cols;
-    const float sum = column_sum<THREADS>(cols, [&](unsigned c) { return exponentials[c]; });
+    const float sum = static_cast<float>(column_sum<THREADS>(cols, [&](unsigned c) { return exponentials[c]; }));
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 

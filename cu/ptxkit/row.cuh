@@ -320,11 +320,29 @@ __device__ __forceinline__ void backward_parts(unsigned cols, F f) {
     for (unsigned part = (cols - 1) / S::capacity + 1; part > 0; part--) f((part - 1) * S::capacity);
 }
 
-// f(c) for the columns c of this thread, in the order that `row_of_cta` kernels share; all of a row meet the CTA.
+// f(c) for the columns c of this thread: the same ones each time.
 template <int THREADS, class F>
 __device__ __forceinline__ void each_column(unsigned cols, F f) {
 #pragma unroll 4
     for (unsigned c = threadIdx.x; c < cols; c += THREADS) f(c);
+}
+
+// Maximum, or sum in f64, of f(c) over the columns of the CTA's row.
+
+template <int THREADS, class F>
+__device__ __forceinline__ float column_max(unsigned cols, F f) {
+    __shared__ GroupSlots<float, THREADS / 32> slots;
+    float largest = -infinity();
+    each_column<THREADS>(cols, [&](unsigned c) { largest = fmaxf(largest, f(c)); });
+    return cta_max<THREADS>(largest, slots);
+}
+
+template <int THREADS, class F>
+__device__ __forceinline__ double column_sum(unsigned cols, F f) {
+    __shared__ GroupSlots<double, THREADS / 32> slots;
+    double sum = 0;
+    each_column<THREADS>(cols, [&](unsigned c) { sum += f(c); });
+    return cta_sum<THREADS>(sum, slots);
 }
 
 // f(row, c) with THREADS * ELEMENTS columns a CTA: a row takes cdiv(cols, THREADS * ELEMENTS) CTAs, one after another in the grid.
