@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(THREADS) add_bias(const T* x, const T* bias, T
         sum.fill([&](int j) { return v[k][j] + b[j]; });
         sum.template store<CACHE_KEEP>(out + i);
     };
-    auto one = [&](long long i, unsigned c) { out[i] = Convert<T>::from_f32(to_f32(x[i]) + to_f32(bias[c])); };
+    auto one = [&](long long i, unsigned c) { out[i] = Convert<T>::from_f32(load_element(x + i) + load_element(bias + c)); };
     for_each_row_vector<THREADS, LANES, ROWS, width>(rows, cols, aligned16(x, bias, out), column, load, store, one);
 }
 
@@ -75,7 +75,7 @@ dropout(const T* x, T* out, unsigned char* mask, long long n, unsigned threshold
     };
     auto one = [&](long long i) {
         const unsigned word = philox_element(i, seed);
-        out[i] = Convert<T>::from_f32(dropout(to_f32(x[i]), word));
+        out[i] = Convert<T>::from_f32(dropout(load_element(x + i), word));
         mask[i] = !dropout.drops(word);
     };
     const bool aligned = aligned16(x, out) && (reinterpret_cast<size_t>(mask) & (width - 1)) == 0;
@@ -101,8 +101,8 @@ bias_dropout_residual_fused(const T* x, const T* bias, const T* residual, T* out
                             float scale, unsigned long long seed) {
     const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     if (i >= static_cast<long long>(rows) * cols) return;
-    const float result = finished(to_f32(x[i]), to_f32(bias[i % cols]), to_f32(residual[i]), {threshold, scale},
-                                  philox_element(i, seed));
+    const float result = finished(load_element(x + i), load_element(bias + i % cols), load_element(residual + i),
+                                  {threshold, scale}, philox_element(i, seed));
     out[i] = Convert<T>::from_f32(result);
 }
 
@@ -130,8 +130,8 @@ bias_dropout_residual_vectorized(const T* x, const T* bias, const T* residual, T
         result.template store<CACHE>(out + i);
     };
     auto one = [&](long long i, unsigned c) {
-        const float result =
-            finished(to_f32(x[i]), to_f32(bias[c]), to_f32(residual[i]), dropout, philox_element(i, seed));
+        const float result = finished(load_element(x + i), load_element(bias + c), load_element(residual + i), dropout,
+                                      philox_element(i, seed));
         out[i] = Convert<T>::from_f32(result);
     };
     const bool aligned = aligned16(x, bias, residual, out);

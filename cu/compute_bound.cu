@@ -1,5 +1,5 @@
 // out = f(f(... f(x))), f(v) = a v + b applied FMAS times: n elements of f32, 8 bytes and 2 FMAS flops each. FMAS chooses the place
-// on the roofline, from one fma (memory_bound) to thousands (compute_bound).
+// on the roofline, from a few fma (memory_bound) to thousands (compute_bound).
 //
 // Each element is a chain of dependent fma. An SM hides their latency with other chains: of other warps in `chain_fused`, and
 // of the same thread in `chain_vectorized`, whose vectors hold four. All variants agree bit for bit.
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS) chain_vectorized(const float* x, floa
         v[k].fill([&](int j) { return values[j]; });
         v[k].template store<CACHE>(out + i);
     };
-    auto one = [&](long long i) { out[i] = chain(x[i]); };
+    auto one = [&](long long i) { out[i] = chain(load_element(x + i)); };
     for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned16(x, out), load, store, one);
 }
 
@@ -65,6 +65,6 @@ __global__ void __launch_bounds__(THREADS) chain_packed(const float* x, float* o
         v[k].fill([&](int j) { return j == 0 ? low.x : j == 1 ? low.y : j == 2 ? high.x : high.y; });
         v[k].template store<CACHE>(out + i);
     };
-    auto one = [&](long long i) { out[i] = Chain<FMAS>{a, b}(x[i]); };
+    auto one = [&](long long i) { out[i] = Chain<FMAS>{a, b}(load_element(x + i)); };
     for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned16(x, out), load, store, one);
 }

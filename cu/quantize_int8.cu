@@ -101,7 +101,7 @@ quantize_vectorized(const float* x, signed char* q, long long n, float scale, in
         auto value = [&](int j) { return divisor.divide(v[k][j]) + offset; };
         store_word<CACHE>(reinterpret_cast<unsigned*>(q + i), pack_int8(value(0), value(1), value(2), value(3)));
     };
-    auto one = [&](long long i) { q[i] = to_int8(divisor.divide(x[i]) + offset); };
+    auto one = [&](long long i) { q[i] = to_int8(divisor.divide(load_element(x + i)) + offset); };
     const bool aligned = aligned16(x) && (reinterpret_cast<size_t>(q) & 3) == 0;
     for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned, load, store, one);
 }

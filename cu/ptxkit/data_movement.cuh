@@ -153,6 +153,42 @@ __device__ __forceinline__ float4 ld_global_nc_L1_no_allocate(const float4* poin
 #endif
 }
 
+__device__ __forceinline__ uint4 ld_global_nc(const uint4* pointer, unsigned long long policy) {
+#if PTXKIT_SM >= 80
+    uint4 v;
+    asm("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(cvta_to_global(pointer)), "l"(policy));
+    return v;
+#else
+    return ld_global_nc(pointer);
+#endif
+}
+
+__device__ __forceinline__ uint2 ld_global_nc(const uint2* pointer, unsigned long long policy) {
+#if PTXKIT_SM >= 80
+    uint2 v;
+    asm("ld.global.nc.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
+        : "=r"(v.x), "=r"(v.y)
+        : "l"(cvta_to_global(pointer)), "l"(policy));
+    return v;
+#else
+    return ld_global_nc(pointer);
+#endif
+}
+
+__device__ __forceinline__ unsigned ld_global_nc(const unsigned* pointer, unsigned long long policy) {
+#if PTXKIT_SM >= 80
+    unsigned v;
+    asm("ld.global.nc.L2::cache_hint.b32 %0, [%1], %2;"
+        : "=r"(v)
+        : "l"(cvta_to_global(pointer)), "l"(policy));
+    return v;
+#else
+    return ld_global_nc(pointer);
+#endif
+}
+
 __device__ __forceinline__ uint4 ld_global_nc_L1_no_allocate(const uint4* pointer, unsigned long long policy) {
 #if PTXKIT_SM >= 80
     uint4 v;

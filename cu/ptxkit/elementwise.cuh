@@ -1,7 +1,7 @@
 // Element-wise kernels: vectors of elements as f32 in registers, and the loop over an array that every such kernel shares.
 //
-// Any length and any start will do: where all pointers are 16-byte aligned, whole vectors move in 128-bit accesses and what is
-// left over one by one; else everything goes one by one, neighbouring lanes at neighbouring elements.
+// Any length and any start will do: where all pointers are 16-byte aligned, whole tiles move in 128-bit accesses. Else, and in the
+// last tile when it is not whole, elements go one by one, neighbouring lanes at neighbouring elements.
 #pragma once
 #include "data_movement.cuh"
 #include "half.cuh"
@@ -14,6 +14,7 @@ enum Cache {
     CACHE_STREAM = 1,  // loads leave L1 alone, stores are st.global.cs
     CACHE_ONCE = 2,    // and L2 gives up first what was read
     CACHE_OUTPUT = 3,  // L2 gives up first what was read, and keeps what was written
+    CACHE_INPUT = 4,   // L2 gives up last what was read; what is written then goes to device memory in a steady stream
 };
 
 // ---------------------------------------------------------------------------------------------------------------------------
@@ -22,14 +23,15 @@ enum Cache {
 template <int CACHE, class Word>
 __device__ __forceinline__ Word load_word(const Word* pointer) {
     if constexpr (CACHE == CACHE_KEEP) return ld_global_nc(pointer);
+    else if constexpr (CACHE == CACHE_INPUT) return ld_global_nc(pointer, createpolicy_L2_evict_last());
     else if constexpr (CACHE == CACHE_STREAM) return ld_global_nc_L1_no_allocate(pointer);
     else return ld_global_nc_L1_no_allocate(pointer, createpolicy_L2_evict_first());
 }
 
 template <int CACHE, class Word>
 __device__ __forceinline__ void store_word(Word* pointer, Word word) {
-    if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_OUTPUT) *pointer = word;
-    else st_global_cs(pointer, word);
+    if constexpr (CACHE == CACHE_STREAM || CACHE == CACHE_ONCE) st_global_cs(pointer, word);
+    else *pointer = word;
 }
 
 // WORDS 32-bit words, in accesses of 128 bits as far as possible, else 64 and 32.
@@ -101,6 +103,13 @@ struct Vector {
 template <class T>
 constexpr int vector_width = 16 / sizeof(T);
 
+// One element as f32, of memory that nobody writes while the kernel runs: so it may be read before other elements are stored.
+__device__ __forceinline__ float load_element(const float* pointer) { return __ldg(pointer); }
+template <class T>
+__device__ __forceinline__ float load_element(const T* pointer) {
+    return to_f32(T{__ldg(&pointer->bits)});
+}
+
 // Whether all pointers are aligned to 16 bytes.
 template <class... T>
 __device__ __forceinline__ bool aligned16(const T*... pointers) {
@@ -120,19 +129,21 @@ __device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load 
     constexpr unsigned tile = THREADS * VECTORS * WIDTH;
     for (long long begin = static_cast<long long>(blockIdx.x) * tile; begin < n;
          begin += static_cast<long long>(gridDim.x) * tile) {
-        const unsigned count = n - begin < tile ? n - begin : tile;
-        const unsigned whole = aligned ? count / WIDTH : 0;
-        const long long first = begin + threadIdx.x * WIDTH;  // the distance from here is a constant: an immediate offset
+        if (aligned && n - begin >= tile) {
+            const long long first = begin + threadIdx.x * WIDTH;  // the rest is a constant: an immediate offset
 #pragma unroll
-        for (int k = 0; k < VECTORS; k++) {
-            if (k * THREADS + threadIdx.x < whole) load(k, first + k * THREADS * WIDTH);
-        }
+            for (int k = 0; k < VECTORS; k++) load(k, first + k * THREADS * WIDTH);
 #pragma unroll
-        for (int k = 0; k < VECTORS; k++) {
-            if (k * THREADS + threadIdx.x < whole) store(k, first + k * THREADS * WIDTH);
+            for (int k = 0; k < VECTORS; k++) store(k, first + k * THREADS * WIDTH);
+        } else {
+            const unsigned count = n - begin < tile ? n - begin : tile;
+            unsigned i = threadIdx.x;
+            for (; i + 3 * THREADS < count; i += 4 * THREADS) {  // four at a time: their loads are under way together
+#pragma unroll
+                for (int k = 0; k < 4; k++) one(begin + i + k * THREADS);
+            }
+            for (; i < count; i += THREADS) one(begin + i);
         }
-#pragma unroll 4
-        for (unsigned i = whole * WIDTH + threadIdx.x; i < count; i += THREADS) one(begin + i);
         if constexpr (!STRIDE) break;
     }
 }
@@ -156,7 +167,7 @@ __device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In
         });
         result.template store<CACHE>(out + i);
     };
-    auto one = [&](long long i) { out[i] = Convert<T>::from_f32(op(to_f32(in[i])...)); };
+    auto one = [&](long long i) { out[i] = Convert<T>::from_f32(op(load_element(in + i)...)); };
     for_each_vector<THREADS, VECTORS, width, STRIDE>(n, aligned16(out, in...), load, store, one);
 }
 
@@ -164,7 +175,7 @@ __device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In
 template <int THREADS, class Op, class T, class... In>
 __device__ __forceinline__ void elementwise_scalar(long long n, Op op, T* out, const In*... in) {
     const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i < n) out[i] = Convert<T>::from_f32(op(to_f32(in[i])...));
+    if (i < n) out[i] = Convert<T>::from_f32(op(load_element(in + i)...));
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------

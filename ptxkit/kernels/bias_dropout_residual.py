@@ -46,12 +46,12 @@ def usable(w: BiasDropoutResidual, t: Tile) -> bool | str:
 
 
 def preferred(w: BiasDropoutResidual) -> Iterator[dict[str, Any]]:
-    """Small: as many threads as there are vectors. Large: more bytes in flight a thread, past the caches."""
+    """Small: as many threads as there are vectors. Large: more bytes in flight a thread, and L2 keeps what was read."""
     if w.work().bytes <= L2_BYTES:
         yield {"THREADS": 128, "ROWS": 1}
     else:
-        yield {"THREADS": 256, "ROWS": 2, "CACHE": 1}
-    yield {"THREADS": 128, "ROWS": 1, "CACHE": 1}
+        yield {"THREADS": 256, "ROWS": 2, "CACHE": 4}
+    yield {"THREADS": 128, "ROWS": 1, "CACHE": 4}
 
 
 class BiasDropoutResidual(Workload):

@@ -25,7 +25,7 @@ ELEMENTS = {"f32": ("float", 4), "f16": ("f16", 2), "bf16": ("bf16", 2), "s8": (
 TILE: Mapping[str, list[int]] = {
     "THREADS": [256, 128, 512, 1024],  # of a CTA
     "VECTORS": [1, 2, 4, 8],  # 128-bit accesses of each input that a thread has in flight
-    "CACHE": [0, 1, 2, 3],  # 0 keep all in L2, 1 stream past L1, 2 and drop what was read first, 3 but keep the output
+    "CACHE": [0, 1, 2, 3, 4],  # of cu/ptxkit/elementwise.cuh: keep, stream, once, output, input
     "CTAS": [0, 264, 528, 1056, 2112],  # of the grid: 0 one a tile, else that many, each taking tile after tile
 }
 
@@ -78,7 +78,7 @@ def preferred(
     """Tiles by size, for :data:`TILE`; the arguments are those of :func:`usable`.
 
     What stays in L2 is over before a second wave of CTAs would start, so that one access a thread is best until the SMs are
-    full. What comes from DRAM wants many bytes in flight, and nothing of it is worth keeping.
+    full. What comes from DRAM wants many bytes in flight, and written lines that leave L2 soon and steadily: CACHE_INPUT.
     """
 
     def choose(w: Workload) -> Iterator[dict[str, int]]:
@@ -86,7 +86,7 @@ def preferred(
         if w.work().bytes <= L2_BYTES:
             yield {"THREADS": 128 if vectors <= 1 << 15 else 256, "VECTORS": 1 if vectors <= 1 << 18 else 2}
         else:
-            yield {"THREADS": 256, "VECTORS": 4 if inputs == 1 else 2, "CACHE": 1}
+            yield {"THREADS": 256, "VECTORS": 4 if inputs == 1 else 2, "CACHE": 4}
 
     return choose
 

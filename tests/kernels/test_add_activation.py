@@ -23,7 +23,7 @@ def check(case, variant, tile=None):
     return result
 
 
-@pytest.mark.parametrize("n", [1, 5, 2003])
+@pytest.mark.parametrize("n", [1, 2003])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -28,7 +28,7 @@ def case_of(device, x, y, dtype):
     return execute.Case(AddGelu(n=x.size, dtype=dtype), device, inputs=inputs)
 
 
-@pytest.mark.parametrize("n", [1, 2, 7, 9, 1023, 3001])
+@pytest.mark.parametrize("n", [1, 9, 3001])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_any_length(device, variant, dtype, n):

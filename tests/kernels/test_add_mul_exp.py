@@ -36,6 +36,7 @@ def test_any_length(device, variant, n):
         {"THREADS": 128, "VECTORS": 2, "CACHE": 1},
         {"THREADS": 128, "VECTORS": 4, "CACHE": 2},
         {"THREADS": 128, "VECTORS": 8, "CACHE": 3},
+        {"THREADS": 256, "VECTORS": 2, "CACHE": 4},
         {"THREADS": 1024, "VECTORS": 1},
     ],
     ids=str,

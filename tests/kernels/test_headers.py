@@ -52,6 +52,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     uint2 d = ld_global_nc(p), e = ld_global_nc_L1_no_allocate(p), f = ld_global_nc_L1_no_allocate(p, out[0]);
     a.x += ld_global_nc(u) + ld_global_nc_L1_no_allocate(u) + ld_global_nc_L1_no_allocate(u, out[0]);
     a.y += b.x + c.x + d.x + e.x + f.x;
+    a.z += ld_global_nc(q, out[0]).x + ld_global_nc(p, out[0]).y + ld_global_nc(u, out[0]);
     st_global_cs(q, a);
     st_global_cs(p, d);
     st_global_cs(u, a.x);

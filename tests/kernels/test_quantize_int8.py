@@ -50,7 +50,7 @@ def around_ties(scale, zero_point):
 SCALES = [0.0123, 1.0, 1 / 3, 0.1, 7.0, 1e-30, 1e30, -0.37, 1.9999999, 1.0000001, 3e-5, 12345.678]
 
 
-@pytest.mark.parametrize("zero_point", [0, -7, 127])
+@pytest.mark.parametrize("zero_point", [0, -7])
 @pytest.mark.parametrize("scale", SCALES)
 def test_ties_round_to_even_as_in_numpy(device, scale, zero_point):
     case = case_of(device, around_ties(scale, zero_point), scale, zero_point)
