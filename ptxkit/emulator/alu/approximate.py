@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.alu.floating import flush
+from ptxkit.emulator.alu.floating import flush, modified
 from ptxkit.emulator.table import Form, alu
 
 Lanes = Any
@@ -17,9 +17,10 @@ Lanes = Any
 
 def _through_f64(f: Callable[[Lanes], Lanes]) -> Callable[[Form], Callable[..., Lanes]]:
     def bind(form: Form) -> Callable[..., Lanes]:
-        if form.get("ftz"):
-            return lambda a: flush(f(flush(a).astype(np.float64)).astype(np.float32))
-        return lambda a: f(a.astype(np.float64)).astype(np.float32)
+        def run(a: Lanes) -> Lanes:
+            return f(a.astype(np.float64)).astype(np.float32)
+
+        return modified(run, form)
 
     return bind
 
@@ -41,25 +42,31 @@ for _name, _function in (
 alu("tanh.approx.f32", sig="f32 = f32", bind=True)(_through_f64(np.tanh))
 
 
+_UPPER = np.uint64(0xFFFFFFFF00000000)
+_CANONICAL = np.uint64(0x7FFFFFFF00000000).view(np.float64)
+_SMALLEST = np.finfo(np.float64).tiny
+
+
+def _upper_word(f: Callable[[Lanes], Lanes], a: Lanes) -> Lanes:
+    """``f`` of the upper word of f64 lanes, in the upper word; subnormals are flushed. PTX ISA, "rcp.approx.ftz.f64"."""
+
+    def flushed(v: Lanes) -> Lanes:
+        return np.where(np.abs(v) < _SMALLEST, np.copysign(0.0, v), v)
+
+    r = flushed(f(flushed((a.view(np.uint64) & _UPPER).view(np.float64))))
+    return np.where(np.isnan(r), _CANONICAL, (r.view(np.uint64) & _UPPER).view(np.float64))
+
+
 @alu("rsqrt.approx{.ftz}.f64")
 def rsqrt_f64(a: Lanes, *, ftz: bool) -> Lanes:
-    """1 / sqrt(a) from the upper word of a, as the ISA defines the .ftz form."""
-    if ftz:
-        a = (np.ascontiguousarray(a).view(np.uint64) & np.uint64(0xFFFFFFFF00000000)).view(np.float64)
-        a = np.where(np.abs(a) < np.finfo(np.float64).tiny, np.copysign(0.0, a), a)
-    r = 1 / np.sqrt(a)
-    return (r.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)).view(np.float64) if ftz else r
+    """1 / sqrt(a); the .ftz form from and to upper words."""
+    return _upper_word(_rsqrt, a) if ftz else _rsqrt(a)
 
 
 @alu("rcp.approx.ftz.f64")
 def rcp_f64(a: Lanes) -> Lanes:
-    """1 / a in the upper word; the lower is 0. PTX ISA, "rcp.approx.ftz.f64"."""
-    top = np.uint64(0xFFFFFFFF00000000)
-    x = (np.ascontiguousarray(a).view(np.uint64) & top).view(np.float64)
-    x = np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0.0, x), x)
-    r = 1 / x
-    r = np.where(np.abs(r) < np.finfo(np.float64).tiny, np.copysign(0.0, r), r)
-    return (r.view(np.uint64) & top).view(np.float64)
+    """1 / a from and to upper words."""
+    return _upper_word(lambda x: 1 / x, a)
 
 
 @alu("div.<how>{.ftz}.f32", how="approx full")
