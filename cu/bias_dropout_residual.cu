@@ -117,11 +117,12 @@ bias_dropout_residual_vectorized(const T* x, const T* bias, const T* residual, T
                                  unsigned threshold, float scale, unsigned long long seed) {
     constexpr int width = vector_width<T>;
     const Dropout dropout{threshold, scale};
+    const unsigned long long policy = load_policy<CACHE>();
     Vector<T, width> b, v[ROWS], r[ROWS];
     auto column = [&](unsigned c) { b.template load<CACHE_KEEP>(bias + c); };
     auto load = [&](int k, long long i) {
-        v[k].template load<CACHE>(x + i);
-        r[k].template load<CACHE>(residual + i);
+        v[k].template load<CACHE>(x + i, policy);
+        r[k].template load<CACHE>(residual + i, policy);
     };
     auto store = [&](int k, long long i) {
         const Words<width> words(i, seed);

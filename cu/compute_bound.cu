@@ -37,8 +37,9 @@ __global__ void __launch_bounds__(THREADS) chain_fused(const float* x, float* ou
 template <int FMAS, int THREADS, int VECTORS, int CACHE, bool STRIDE>
 __global__ void __launch_bounds__(THREADS) chain_vectorized(const float* x, float* out, long long n, float a, float b) {
     const Chain<FMAS> chain{a, b};
+    const unsigned long long policy = load_policy<CACHE>();
     Vector<float, 4> v[VECTORS];
-    auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i); };
+    auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i, policy); };
     auto store = [&](int k, long long i) {
         float values[4] = {v[k][0], v[k][1], v[k][2], v[k][3]};
         chain.apply(values);
@@ -53,8 +54,9 @@ __global__ void __launch_bounds__(THREADS) chain_vectorized(const float* x, floa
 template <int FMAS, int THREADS, int VECTORS, int CACHE, bool STRIDE>
 __global__ void __launch_bounds__(THREADS) chain_packed(const float* x, float* out, long long n, float a, float b) {
     const float2 factor = make_float2(a, a), summand = make_float2(b, b);
+    const unsigned long long policy = load_policy<CACHE>();
     Vector<float, 4> v[VECTORS];
-    auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i); };
+    auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i, policy); };
     auto store = [&](int k, long long i) {
         float2 low = make_float2(v[k][0], v[k][1]), high = make_float2(v[k][2], v[k][3]);
 #pragma unroll 32

@@ -95,8 +95,9 @@ __global__ void __launch_bounds__(THREADS)
 quantize_vectorized(const float* x, signed char* q, long long n, float scale, int zero_point) {
     const Divisor divisor(scale);
     const float offset = zero_point;
+    const unsigned long long policy = load_policy<CACHE>();
     Vector<float, 4> v[VECTORS];
-    auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i); };
+    auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i, policy); };
     auto store = [&](int k, long long i) {
         auto value = [&](int j) { return divisor.divide(v[k][j]) + offset; };
         store_word<CACHE>(reinterpret_cast<unsigned*>(q + i), pack_int8(value(0), value(1), value(2), value(3)));

@@ -20,12 +20,20 @@ enum Cache {
 // ---------------------------------------------------------------------------------------------------------------------------
 // Vectors
 
+// The L2 policy of loads. Where it is wanted in many places, make it once.
+template <int CACHE>
+__device__ __forceinline__ unsigned long long load_policy() {
+    if constexpr (CACHE == CACHE_INPUT) return createpolicy_L2_evict_last();
+    else if constexpr (CACHE == CACHE_ONCE || CACHE == CACHE_OUTPUT) return createpolicy_L2_evict_first();
+    else return 0;
+}
+
 template <int CACHE, class Word>
-__device__ __forceinline__ Word load_word(const Word* pointer) {
+__device__ __forceinline__ Word load_word(const Word* pointer, unsigned long long policy = load_policy<CACHE>()) {
     if constexpr (CACHE == CACHE_KEEP) return ld_global_nc(pointer);
-    else if constexpr (CACHE == CACHE_INPUT) return ld_global_nc(pointer, createpolicy_L2_evict_last());
     else if constexpr (CACHE == CACHE_STREAM) return ld_global_nc_L1_no_allocate(pointer);
-    else return ld_global_nc_L1_no_allocate(pointer, createpolicy_L2_evict_first());
+    else if constexpr (CACHE == CACHE_INPUT) return ld_global_nc(pointer, policy);
+    else return ld_global_nc_L1_no_allocate(pointer, policy);
 }
 
 template <int CACHE, class Word>
@@ -36,18 +44,19 @@ __device__ __forceinline__ void store_word(Word* pointer, Word word) {
 
 // WORDS 32-bit words, in accesses of 128 bits as far as possible, else 64 and 32.
 template <int CACHE, int WORDS>
-__device__ __forceinline__ void load_words(const void* pointer, unsigned (&words)[WORDS]) {
+__device__ __forceinline__ void load_words(const void* pointer, unsigned (&words)[WORDS],
+                                           unsigned long long policy = load_policy<CACHE>()) {
     const unsigned* from = static_cast<const unsigned*>(pointer);
 #pragma unroll
     for (int i = 0; i + 4 <= WORDS; i += 4) {
-        uint4 quad = load_word<CACHE>(reinterpret_cast<const uint4*>(from + i));
+        uint4 quad = load_word<CACHE>(reinterpret_cast<const uint4*>(from + i), policy);
         words[i] = quad.x, words[i + 1] = quad.y, words[i + 2] = quad.z, words[i + 3] = quad.w;
     }
     if constexpr (WORDS % 4 >= 2) {
-        uint2 pair = load_word<CACHE>(reinterpret_cast<const uint2*>(from + WORDS / 4 * 4));
+        uint2 pair = load_word<CACHE>(reinterpret_cast<const uint2*>(from + WORDS / 4 * 4), policy);
         words[WORDS / 4 * 4] = pair.x, words[WORDS / 4 * 4 + 1] = pair.y;
     }
-    if constexpr (WORDS % 2) words[WORDS - 1] = load_word<CACHE>(from + WORDS - 1);
+    if constexpr (WORDS % 2) words[WORDS - 1] = load_word<CACHE>(from + WORDS - 1, policy);
 }
 
 template <int CACHE, int WORDS>
@@ -74,8 +83,8 @@ struct Vector {
     unsigned word[words];
 
     template <int CACHE>
-    __device__ __forceinline__ void load(const T* pointer) {
-        load_words<CACHE>(pointer, word);
+    __device__ __forceinline__ void load(const T* pointer, unsigned long long policy = load_policy<CACHE>()) {
+        load_words<CACHE>(pointer, word, policy);
     }
 
     template <int CACHE>
@@ -132,7 +141,10 @@ __device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load 
         if (aligned && n - begin >= tile) {
             const long long first = begin + threadIdx.x * WIDTH;  // the rest is a constant: an immediate offset
 #pragma unroll
-            for (int k = 0; k < VECTORS; k++) load(k, first + k * THREADS * WIDTH);
+            for (int k = 0; k < VECTORS; k++) {
+                // Always true. Without it ptxas moves loads behind what is done with earlier ones, to save registers.
+                if (VECTORS <= 2 || k * THREADS + threadIdx.x < VECTORS * blockDim.x) load(k, first + k * THREADS * WIDTH);
+            }
 #pragma unroll
             for (int k = 0; k < VECTORS; k++) store(k, first + k * THREADS * WIDTH);
         } else {
@@ -153,10 +165,11 @@ template <int THREADS, int VECTORS, int CACHE, bool STRIDE, class Op, class T, c
 __device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In*... in) {
     constexpr int width = vector_width<T>, inputs = sizeof...(In);
     static_assert(inputs >= 1 && inputs <= 3, "one to three inputs");
+    const unsigned long long policy = load_policy<CACHE>();
     Vector<T, width> v[inputs][VECTORS];
     auto load = [&](int k, long long i) {
         int input = 0;
-        (v[input++][k].template load<CACHE>(in + i), ...);
+        (v[input++][k].template load<CACHE>(in + i, policy), ...);
     };
     auto store = [&](int k, long long i) {
         Vector<T, width> result;
