@@ -1,7 +1,8 @@
 """Runs arithmetic forms on the emulator and on a GPU and says where their results differ.
 
-Bits are compared, except that one NaN is as good as another, and that an approximation may be as far from the emulator's (which is
-nearly exact) as the manual allows. What PTX leaves open is left out: division by zero, ``fns`` with a base above 31.
+Bits are compared, except that one NaN is as good as another, and that an approximation may be as far from the emulator's
+(which is nearly exact) as the manual allows. What PTX leaves open is left out: division by zero, ``fns`` with a base above
+31.
 """
 
 from __future__ import annotations
