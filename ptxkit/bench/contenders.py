@@ -41,10 +41,6 @@ class BufferSets:
         for case in self.cases:
             case.upload()
 
-    def inputs_sha256(self) -> str:
-        """Over names, dtypes, shapes and bytes of the inputs."""
-        return arrays_sha256(self.data.inputs)
-
 
 class Contender(Protocol):
     """Something that computes the workload on any of the sets.
@@ -74,7 +70,7 @@ class VariantContender:
         self.variant = variant
         self.prepared = [execute.prepare(case, variant, tile=tile) for case in sets.cases]
         build = self.prepared[0].build
-        resources = [step.image.functions[step.image.entry(step.launch.entry)] for step in build.steps]
+        resources = [step.resources for step in build.steps]
         self.row = Row(
             name=variant.name,
             target=build.target.name,

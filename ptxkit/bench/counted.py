@@ -39,8 +39,7 @@ def count(workload: Workload, names: list[str], target: Any) -> dict[str, Counte
     """
     from ptxkit.runtime.device import device
 
-    options = {name: getattr(workload, name) for name in workload.option_types()}
-    small = type(workload).make((), options, small=True)
+    small = type(workload).make((), workload.options, small=True)
     case = execute.Case(small, device("emulator"))
     found: dict[str, Counted | str] = {}
     for name in names:

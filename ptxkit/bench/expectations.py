@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptxkit.bench.files import write_json
 from ptxkit.bench.judge import Judgement, judge
 from ptxkit.bench.results import Mode, Results, Row, Target, Timed
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import stem_of, write_json
 
 SCHEMA = "ptxkit.expectations/1"
-MACHINES = 0.03  # two GPUs of one model, or one on two days, differ by about so much: measured on H200s
+MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
 MODES: tuple[Mode, ...] = ("cold", "hot")
 
 
@@ -27,7 +26,7 @@ def directory() -> Path:
 
 def path_for(gpu: str, where: Path | None = None) -> Path:
     """The file of a GPU: ``NVIDIA H200`` -> ``nvidia-h200.json``."""
-    return (where or directory()) / (re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json")
+    return (where or directory()) / f"{stem_of(gpu)}.json"
 
 
 def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]:

@@ -15,8 +15,7 @@ def main(arguments: list[str]) -> int:
     """Prepare, launch once to load everything, then once between cuProfilerStart and cuProfilerStop."""
     call = call_of(arguments[0])
     gpu: Any = open_device("gpu")
-    name = call["kernel"]
-    kernel = registry.load_file(name) if name.endswith(".py") else registry.get(name)
+    kernel = registry.find(call["kernel"])
     workload = kernel(**call["sizes"], **call["options"])
     case = execute.Case(workload, gpu, call["seed"])
     prepared = execute.prepare(case, workload.variant(call["variant"]), tile=call["tile"])

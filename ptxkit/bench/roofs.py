@@ -37,7 +37,7 @@ def roofs(device: Any) -> Roofs:
 PEAK_SHARED = (64 + 256) * 64 * 2  # bytes of the tiles that cu/tensor_peak.cu multiplies
 PEAK_THREADS = 256
 PEAK_FLOPS = 2 * 64 * 256 * 64  # of a warpgroup and round
-PEAK_ROUNDS = 2000  # about 0.7 ms on an H200
+PEAK_ROUNDS = 2000  # 512 cycles of an SM's tensor cores each and warpgroup, so that a launch's start counts for little
 
 
 def tensor_peaks_tflops(device: Any) -> dict[str, float]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import ptxkit
 from ptxkit.bench import counted
-from ptxkit.bench.contenders import BufferSets, Contender, PeerContender, VariantContender, compared
+from ptxkit.bench.contenders import BufferSets, Contender, PeerContender, VariantContender, arrays_sha256, compared
 from ptxkit.bench.method import Method
 from ptxkit.bench.results import Counted, Results, Roofs, Row, Target
+from ptxkit.bench.runner import silent
 from ptxkit.bench.session import Session
 from ptxkit.bench.targets import Plan, description_of
 from ptxkit.compiler.nvrtc import nvrtc_version
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from ptxkit.kernels.variant import Variant
 
 Say = Callable[[str], None]
-
-
-def silent(what: str) -> None:
-    """Report no progress."""
 
 
 @dataclass
@@ -118,7 +115,7 @@ class BenchRun:
         count = self.method.sets(footprint, self.device.l2_bytes, self.device.memory_bytes)
         say("preparing inputs")
         sets = BufferSets(workload, self.device, count, self.seed)
-        inputs_hash = sets.inputs_sha256()
+        inputs_hash = arrays_sha256(sets.data.inputs)
         contenders: list[Contender] = []
         rows: list[Row] = []
         for variant in self._variants(plan):
@@ -198,9 +195,7 @@ class BenchRun:
                     counted=counted.counted(result.counters),
                 )
             )
-        sets = BufferSets(workload, self.device, 0, self.seed)
-        sets.data = case.data
-        return self._target(workload, workload.bytes_needed(), rows, sets.inputs_sha256())
+        return self._target(workload, workload.bytes_needed(), rows, arrays_sha256(case.inputs))
 
     # -- both --------------------------------------------------------------------------------------------------------
 

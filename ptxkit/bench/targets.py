@@ -44,7 +44,7 @@ def plans(
     chosen: dict[type[Workload], list[str]] = {}
     for word in words or registry.names():
         name, _, variant = word.partition(":")
-        kernel = registry.load_file(name) if name.endswith(".py") else registry.get(name)
+        kernel = registry.find(name)
         wanted = chosen.setdefault(kernel, [])
         if variant:
             wanted.append(kernel.variant(variant).name)
@@ -80,7 +80,7 @@ def kernel_of(target: Target) -> type[Workload]:
     Raises:
         UsageError: it is not here.
     """
-    return registry.load_file(target.description) if target.description else registry.get(target.kernel)
+    return registry.find(target.description or target.kernel)
 
 
 def parse_sizes(text: str) -> list[tuple[str, ...]]:

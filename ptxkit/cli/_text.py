@@ -71,14 +71,6 @@ def to_stderr(message: str, **style: Any) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON value alone on stdout; NaN and infinity, which JSON lacks, become null."""
-    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False), file=sys.stdout)
+    from ptxkit.files import finite
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return value
+    click.echo(json.dumps(finite(value), indent=2, allow_nan=False), file=sys.stdout)

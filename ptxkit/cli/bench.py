@@ -95,7 +95,6 @@ def run(
     peer, 5 fault.
     """
     from ptxkit.bench import expectations
-    from ptxkit.bench.files import write_json
     from ptxkit.bench.method import Method
     from ptxkit.bench.peers import peers
     from ptxkit.bench.run import BenchRun, require_gpu
@@ -103,6 +102,7 @@ def run(
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
     from ptxkit.cli.run import stdout_set_aside
+    from ptxkit.files import write_json
     from ptxkit.runtime.device import device as open_device
 
     wanted_sizes = parse_sizes(sizes) if sizes else ()

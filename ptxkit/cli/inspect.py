@@ -212,8 +212,8 @@ def write_graph(chosen: list[Subject], file: str) -> None:
 
 def write_page(chosen: list[Subject], file: str) -> None:
     """Write the page of some kernels, all of it or nothing."""
-    from ptxkit.bench.files import write_text
     from ptxkit.cli._text import to_stderr
+    from ptxkit.files import write_text
     from ptxkit.inspect.html_page import page
 
     write_text(file, page(chosen))

@@ -211,8 +211,8 @@ def _with_roofs(outcome: Outcome, device: Any, given: Any) -> Outcome:
 
 
 def _finish(outcome: Outcome, given: Any, journal: Path) -> int:
-    from ptxkit.bench.files import write_json
     from ptxkit.cli._text import print_json, table, to_stderr
+    from ptxkit.files import write_json
     from ptxkit.kernels import tuned
     from ptxkit.sweep import heatmap, report
 

@@ -42,8 +42,6 @@ def page(subjects: Sequence[Subject], *, heat: bool = True) -> str:
         kernel["ptx_first"] = first
         kernel["ptx_sources"] = ptx_sources(subject.function.ptx)[first - 1 : last]
         kernel["heat"], kernel["heat_note"] = heat_of(subject) if heat else (None, "not counted")
-        for finding in kernel["findings"]:
-            finding["text"] = finding["message"]
     style, script = ((PARTS / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     template = string.Template((PARTS / "page.html").read_text(encoding="utf-8"))
     titles = ", ".join(dict.fromkeys(s.title for s in subjects))
@@ -105,8 +103,7 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
     from ptxkit.runtime.device import device
 
     build = subject.build
-    options = {name: getattr(build.workload, name) for name in build.workload.option_types()}
-    small = type(build.workload).make((), options, small=True)
+    small = type(build.workload).make((), build.workload.options, small=True)
     case = execute.Case(small, device("emulator"))
     try:
         try:

@@ -274,7 +274,7 @@ def _of_variant(workload: Workload, variant_name: str, settings: Settings) -> tu
     made = []
     for step in built.steps:
         image = images[step.image.key]
-        function = disassembled[id(image)][image.entry(step.launch.entry)]
+        function = disassembled[id(image)][step.entry]
         made.append(
             _with_launch(
                 Subject(

@@ -11,7 +11,7 @@ from ptxkit.errors import DescriptionError, UnavailableError
 from ptxkit.kernels.launch import Launch, Tile
 
 if TYPE_CHECKING:
-    from ptxkit.compiler.image import Image
+    from ptxkit.compiler.image import FunctionResources, Image
     from ptxkit.compiler.targets import Target
     from ptxkit.kernels.variant import Variant
     from ptxkit.kernels.workload import Workload
@@ -23,6 +23,16 @@ class Step:
 
     launch: Launch
     image: Image
+
+    @property
+    def entry(self) -> str:
+        """The kernel's mangled name."""
+        return self.image.entry(self.launch.entry)
+
+    @property
+    def resources(self) -> FunctionResources:
+        """What the kernel takes of an SM."""
+        return self.image.functions[self.entry]
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ def build(
     images = {key: _compile(key[0], group, chosen, cache) for key, group in programs.items()}
     steps = tuple(Step(launch, images[_program(workload, variant, launch)]) for launch in launches)
     for step in steps:
-        step.image.entry(step.launch.entry)  # a missing kernel is an error now, not at launch
+        _ = step.entry  # a missing kernel is an error now, not at launch
     return Build(workload, variant, chosen, selected, steps)
 
 

@@ -49,6 +49,15 @@ def get(name: str) -> type[Workload]:
     return known[name]
 
 
+def find(name: str) -> type[Workload]:
+    """The description called ``name``, or in the file of that name where it ends in ``.py``.
+
+    Raises:
+        UsageError, DescriptionError: see :func:`get` and :func:`load_file`.
+    """
+    return load_file(name) if name.endswith(".py") else get(name)
+
+
 def load_file(path: str | Path) -> type[Workload]:
     """The description in a user's own ``.py`` file. Its source is looked for beside it.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import UsageError
+from ptxkit.files import stem_of, write_json
 
 if TYPE_CHECKING:
     from ptxkit.kernels.workload import Workload
@@ -27,7 +27,7 @@ def path_for(gpu: str) -> Path:
         import platformdirs
 
         base = platformdirs.user_config_path("ptxkit")
-    return base / "tuned" / (re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-") + ".json")
+    return base / "tuned" / f"{stem_of(gpu)}.json"
 
 
 def tile_for(workload: Workload, variant: str, gpu: str) -> dict[str, Any]:
@@ -72,11 +72,9 @@ def record(workload: Workload, variant: str, gpu: str, tile: Mapping[str, Any], 
     value = {"schema": SCHEMA, "gpu": gpu, "entries": [*entries, entry]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    write_json(path, value)
     return path
 
 

@@ -84,26 +84,22 @@ class Timing:
 
     def l2_copy(self, nbytes: int, samples: int) -> list[float]:
         """Of copies of ``nbytes``, small enough to stay in the L2 cache: many in a graph, microseconds of one."""
-        device, many = self.device, 20
-        source, destination = (device.empty(nbytes, np.uint8, f"copy {which}") for which in ("source", "destination"))
-        source.fill(1)
+        many, copy = 20, self._copier(nbytes)
 
-        def copy() -> None:
+        def copies() -> None:
             for _ in range(many):
-                device._check(
-                    device.driver.call(
-                        "cuMemcpyDtoDAsync_v2",
-                        ctypes.c_uint64(destination.address),
-                        ctypes.c_uint64(source.address),
-                        ctypes.c_size_t(nbytes),
-                        ctypes.c_void_p(device.stream_handle),
-                    )
-                )
+                copy()
 
-        return [t / many for t in self.replays(device.graph(copy), samples, warm=True)]
+        return [t / many for t in self.replays(self.device.graph(copies), samples, warm=True)]
 
     def copy(self, nbytes: int, samples: int) -> list[float]:
         """Of copies of ``nbytes`` from device memory to device memory, after two that are not counted."""
+        copy = self._copier(nbytes)
+        self.cold(copy, 2)
+        return self.cold(copy, samples)
+
+    def _copier(self, nbytes: int) -> Callable[[], None]:
+        """Queues a copy of ``nbytes`` from one array, which holds something, to another."""
         device = self.device
         source, destination = (device.empty(nbytes, np.uint8, f"copy {which}") for which in ("source", "destination"))
         source.fill(1)
@@ -119,8 +115,7 @@ class Timing:
                 )
             )
 
-        self.cold(copy, 2)
-        return self.cold(copy, samples)
+        return copy
 
     @cached_property
     def flush(self) -> Callable[[], None]:

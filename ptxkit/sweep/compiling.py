@@ -53,11 +53,10 @@ def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
     least, limiter = 2.0, ""
     for step in built.steps:
         launch = step.launch
-        entry = step.image.entry(launch.entry)
-        resources = step.image.functions[entry]
+        resources = step.resources
         block, grid = _product(launch.block), _product(launch.grid)
         digest.update(step.image.cubin or step.image.ptx.encode())
-        geometry = (entry, launch.grid, launch.block, launch.shared, launch.cluster, launch.cooperative, launch.args)
+        geometry = (step.entry, launch.grid, launch.block, launch.shared, launch.cluster, launch.cooperative, launch.args)
         digest.update(repr(geometry).encode())
         registers = max(registers, resources.registers)
         spills = max(spills, resources.spill_store_bytes + resources.spill_load_bytes)

@@ -2,7 +2,7 @@
 
 It is a model and is called one. It knows how many warp instructions are issued, how often shared memory is passed through, how
 many sectors and bytes are moved, how many warps are resident and how full the last wave of CTAs is. It does not know latency
-chains, caches or the scheduler. docs/sweep.md says how its ranking compares with an H200's times.
+chains, caches or the scheduler. Its ranking has not been held against measured times.
 """
 
 from __future__ import annotations

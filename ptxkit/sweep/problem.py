@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import UsageError
@@ -49,7 +48,7 @@ class Problem:
     @cached_property
     def workload(self) -> Workload:
         """With its sizes."""
-        kernel = registry.load_file(Path(self.kernel)) if self.kernel.endswith(".py") else registry.get(self.kernel)
+        kernel = registry.find(self.kernel)
         return kernel(**self.sizes, **self.options)
 
     @cached_property

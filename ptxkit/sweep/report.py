@@ -120,14 +120,14 @@ def _time(entry: Entry) -> str:
 
 
 def sass_mix(problem: Problem, tile: Mapping[str, Any]) -> str:
-    """The three commonest classes of SASS instructions in the loops' home, the whole code: ``"fp32 71%, shared 14%, ..."``."""
+    """The three commonest groups of SASS instructions: ``"fp32 71%, shared 14%, ..."``."""
     from ptxkit.inspect import mix, sass
 
     try:
         built = build(problem.workload, problem.chosen, problem.parsed_target, tile)
         counts: Counter[str] = Counter()
         for step in built.steps:
-            function = sass(step.image)[step.image.entry(step.launch.entry)]
+            function = sass(step.image)[step.entry]
             for name, kinds in mix(function).classes.items():
                 counts[name] += sum(kinds.values())
     except PtxkitError as error:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ptxkit.bench import results as module
-from ptxkit.bench.files import write_json
 from ptxkit.errors import UsageError
+from ptxkit.files import write_json
 
 
 def saved(tmp_path, value):

@@ -176,7 +176,7 @@
     if (value) cell.style.background = `rgba(var(--heat), ${(0.08 + 0.72 * Math.sqrt(value / hottest)).toFixed(3)})`;
     row.append(cell);
   }
-  function start(key, number, quiet) {
+  function start(key, quiet) {
     const row = make("div", undefined, quiet ? "row quiet" : "row");
     const band = make("span", undefined, "band");
     if (key && links.colors.has(key)) band.style.background = links.colors.get(key);
@@ -190,7 +190,7 @@
     panes.source.texts = source.lines;
     panes.source.set(source.lines.map((text, n) => () => {
       const key = file + ":" + (n + 1);
-      const row = start(key, n + 1, !links.colors.has(key));
+      const row = start(key, !links.colors.has(key));
       if (state.heat) warm(row, heatOf(file, n + 1));
       row.append(make("span", n + 1, "no"), make("span", text, "text"));
       return row;
@@ -202,7 +202,7 @@
     panes.ptx.set(lines.map((text, n) => () => {
       const loc = ptxSource(kernel, n + 1);
       const outside = kernel.ptx_lines && (n + 1 < kernel.ptx_lines[0] || n + 1 > kernel.ptx_lines[1]);
-      const row = start(loc && place(loc), n + 1, outside || /^\s*(\.loc|\.file|\/\/)/.test(text));
+      const row = start(loc && place(loc), outside || /^\s*(\.loc|\.file|\/\/)/.test(text));
       row.append(make("span", n + 1, "no"), make("span", text, "text"));
       return row;
     }), lines.length ? "" : "not at hand");
@@ -219,7 +219,7 @@
     const labels = new Map(kernel.blocks.filter((b) => b.label).map((b) => [b.address, b.label]));
     panes.sass.texts = kernel.instructions.map((i) => i.text);
     panes.sass.set(kernel.instructions.map((i) => () => {
-      const row = start(i.source && place(i.source), 0, false);
+      const row = start(i.source && place(i.source), false);
       if (state.heat) warm(row, i.source ? heatOf(i.source.file, i.source.line) : 0);
       const live = make("span", undefined, "live");
       const registers = i.live.R || 0;
@@ -235,7 +235,7 @@
       row.append(make("span", i.text, "text"));
       row.title = (labels.has(i.address) ? labels.get(i.address) + "\n" : "") + (i.source ? base(i.source.file) + ":" + i.source.line : "no source line");
       return row;
-    }), `${kernel.instructions.length} instructions` + (kernel.heat ? "" : ""));
+    }), `${kernel.instructions.length} instructions`);
   }
 
   // ---- the summary --------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@
       boxes.push(item("findings", ...kernel.findings.map((f) => {
         const p = make("p", undefined, "finding");
         if (f.source) p.append(jump(base(f.source.file) + ":" + f.source.line, f.source), " ");
-        p.append(f.text || f.message || "");
+        p.append(f.message);
         return p;
       })));
     }

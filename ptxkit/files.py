@@ -1,15 +1,21 @@
-"""Writing results so that nothing is ever half there."""
+"""Files that are written whole or not at all, and names for them."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ptxkit.errors import UsageError
+
+
+def stem_of(device: str) -> str:
+    """What the files of a device are called: ``NVIDIA H200`` -> ``nvidia-h200``."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
 def write_json(path: str | Path, value: Any) -> None:
