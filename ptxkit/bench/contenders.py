@@ -68,8 +68,9 @@ class VariantContender:
     def __init__(self, sets: BufferSets, variant: Variant, tile: Mapping[str, Any] | None = None) -> None:
         self.sets = sets
         self.variant = variant
-        self.prepared = [execute.prepare(case, variant, tile=tile) for case in sets.cases]
-        build = self.prepared[0].build
+        first = execute.prepare(sets.cases[0], variant, tile=tile)
+        build = first.build
+        self.prepared = [first, *(execute.bound(case, build, first.tuned) for case in sets.cases[1:])]
         resources = [step.resources for step in build.steps]
         self.row = Row(
             name=variant.name,

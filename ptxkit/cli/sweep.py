@@ -106,7 +106,9 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
         )
         raise
     seconds = time.perf_counter() - begin
-    outcome = Outcome(problem, space, entries, device.name, timed, seconds, sweep.reused, sweep.measured)
+    outcome = Outcome(
+        problem, space, entries, device.name, timed, seconds, sweep.reused, sweep.measured, spent=sweep.spent
+    )
     if timed:
         outcome = _with_roofs(outcome, device, given)
     return _finish(outcome, given, path)
@@ -261,6 +263,20 @@ def _head(outcome: Outcome) -> str:
     )
 
 
+def _spent(outcome: Outcome) -> str:
+    from ptxkit.sweep.report import spent
+
+    parts = spent(outcome)
+    count = max(1, outcome.measured)
+    wall = ", ".join(
+        f"{name} {parts[name]:.1f} s" for name in ("start", "explored", "leaders", "search") if name in parts
+    )
+    names = ("prepare", "verify", "time")
+    each = ", ".join(f"{name} {1e3 * parts[name] / count:.3g} ms" for name in names)
+    compiling = 1e3 * parts["compile"] / max(1, len(outcome.entries))
+    return f"Time: {wall}. A configuration: compile {compiling:.3g} ms of a process; on the GPU {each}."
+
+
 def _notes(outcome: Outcome, journal: Path) -> list[str]:
     notes = []
     if outcome.timed:
@@ -271,5 +287,7 @@ def _notes(outcome: Outcome, journal: Path) -> list[str]:
         )
     if outcome.best_peer:
         notes.append(f"Best peer: {outcome.best_peer[0]}, {outcome.best_peer[1]:.4g} us.")
+    if outcome.timed:
+        notes.append(_spent(outcome))
     notes.append(f"Journal: {journal}")
     return notes

@@ -250,12 +250,21 @@ def prepare(
     """
     recorded = tuned.tile_for(case.workload, variant.name, case.device.name)
     built = build(case.workload, variant, target or case.device.target, {**recorded, **(tile or {})})
+    return bound(case, built, bool(recorded) and all(built.tile[name] == value for name, value in recorded.items()))
+
+
+def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
+    """What was compiled, loaded on a case's device and bound to its arrays.
+
+    Raises:
+        LaunchError: the arguments are not the kernel's.
+    """
     modules = {image.key: case.device.load(image) for image in built.images}
     launches = []
     for step in built.steps:
         kernel = modules[step.image.key][step.launch.entry]
         launches.append(_bind(case, kernel, step.launch))
-    return Prepared(case, built, tuple(launches), bool(recorded))
+    return Prepared(case, built, tuple(launches), is_tuned)
 
 
 def run(

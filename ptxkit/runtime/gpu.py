@@ -90,6 +90,7 @@ class GpuDevice:
         self.lost: str | None = None
         self._recent: dict[str, None] = {}  # kernels launched since the device was last seen to be well, in order
         self._modules: dict[str, LoadedModule] = {}
+        self._handles: dict[str, ctypes.c_void_p] = {}  # the driver's, of these modules
         self.retired: list[Callable[[], object]] = []  # destroys what the GPU may still be using
         self._plain = False
         self._shared_limits: dict[int, int] = {}  # function handle -> dynamic shared memory it may have
@@ -117,6 +118,11 @@ class GpuDevice:
     def l2_bytes(self) -> int:
         """Size of the L2 cache."""
         return int(self.properties.l2_cache_size)
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are."""
+        return int(self.properties.multiprocessor_count)
 
     def facts(self) -> Facts:
         """What this GPU is: multiprocessors, clocks, caches, driver."""
@@ -302,7 +308,17 @@ class GpuDevice:
             return Kernel(self, name, image.readable(name), module.functions[name], parameters, resources, function)
 
         self._modules[key] = LoadedModule(image, make, tuple(module.entries))
+        self._handles[key] = handle
         return self._modules[key]
+
+    def unload(self, image: Image) -> None:
+        """Give back what :meth:`load` took. None of the image's kernels, prepared launches and graphs may be used after it."""
+        key = image.key or str(id(image))
+        if self._modules.pop(key, None) is None or self.lost is not None:
+            return
+        self.synchronize()
+        self._shared_limits.clear()  # the driver may give another function the same handle
+        self._check(self.driver.call("cuModuleUnload", self._handles.pop(key)))
 
     def _compare_layout(self, name: str, function: Any, parameters: tuple[Parameter, ...]) -> None:
         """The driver's offsets and sizes must be the signature's."""

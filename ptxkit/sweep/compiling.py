@@ -56,7 +56,15 @@ def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
         resources = step.resources
         block, grid = _product(launch.block), _product(launch.grid)
         digest.update(step.image.cubin or step.image.ptx.encode())
-        geometry = (step.entry, launch.grid, launch.block, launch.shared, launch.cluster, launch.cooperative, launch.args)
+        geometry = (
+            step.entry,
+            launch.grid,
+            launch.block,
+            launch.shared,
+            launch.cluster,
+            launch.cooperative,
+            launch.args,
+        )
         digest.update(repr(geometry).encode())
         registers = max(registers, resources.registers)
         spills = max(spills, resources.spill_store_bytes + resources.spill_load_bytes)

@@ -32,7 +32,8 @@ class Entry:
         error: the line that says it, or "".
         time_us, spread_us, samples: median, half the interquartile range, how many; None where nothing was timed.
         cost: modelled instead of measured, in the emulator.
-        measured_s, compile_s: seconds that it took here.
+        compile_s: seconds in a compiling process. measured_s: seconds until the measuring process had answered, of them
+        prepare_s: loading and binding, verify_s: the first launch and its check, time_s: the samples.
         fingerprint, registers, spill_bytes, shared_bytes, occupancy, limiter, threads, ctas: see
             :class:`ptxkit.sweep.compiling.Compiled`.
         at: UTC.
@@ -47,6 +48,9 @@ class Entry:
     cost: float | None = None
     compile_s: float = 0.0
     measured_s: float = 0.0
+    prepare_s: float = 0.0
+    verify_s: float = 0.0
+    time_s: float = 0.0
     fingerprint: str = ""
     registers: int = 0
     spill_bytes: int = 0
@@ -124,7 +128,7 @@ class Journal:
     def add(self, entry: Entry, *, leader: bool = False) -> None:
         """Append one configuration; ``leader`` marks a repeated measurement of the best."""
         (self.leaders if leader else self.entries).append(entry)
-        value = {k: v for k, v in asdict(entry).items() if v not in (None, "")}
+        value = {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(entry).items() if v not in (None, "")}
         self._append({**value, "leader": True} if leader else value)
 
     def known(self, fingerprint: str) -> Entry | None:

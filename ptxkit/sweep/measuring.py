@@ -6,23 +6,29 @@ import math
 import multiprocessing
 import os
 import signal
-import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.contenders import BufferSets, VariantContender
 from ptxkit.bench.method import Method
 from ptxkit.bench.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
+from ptxkit.kernels import execute
 from ptxkit.sweep.device_check import DeviceChecks
 from ptxkit.sweep.problem import Problem
 
+if TYPE_CHECKING:
+    from ptxkit.compiler.image import Image
+
+SURELY_HOPELESS = 1.6  # times the best, in the launch that is verified: its first, which may be slow for other reasons
 HOPELESS = 1.25  # times the best: slower ones are not measured to the end
-FIRST_LOOK = 3  # samples after which that is decided
+FIRST_LOOK = 2  # samples after which that is decided
 SAMPLES = 10
 SAMPLE_US = 300.0
 START_S = 120.0  # for the process to prepare inputs and reference
@@ -30,7 +36,7 @@ START_S = 120.0  # for the process to prepare inputs and reference
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of one configuration; see :class:`ptxkit.sweep.journal.Entry`."""
+    """What came of one configuration; see :class:`ptxkit.sweep.journal.Entry`. ``seconds``: until the answer was here."""
 
     status: str
     error: str = ""
@@ -38,6 +44,9 @@ class Measured:
     spread_us: float | None = None
     samples: int = 0
     seconds: float = 0.0
+    prepare_s: float = 0.0
+    verify_s: float = 0.0
+    time_s: float = 0.0
 
 
 class MeasuringProcess:
@@ -55,6 +64,7 @@ class MeasuringProcess:
         self.timeout_s = timeout_s
         self._process: Any = None
         self._pipe: Connection | None = None
+        self._over = False
 
     def measure(self, tile: Mapping[str, Any], best_us: float) -> Measured:
         """Verify and time one configuration. ``best_us`` is the best so far, infinite at first."""
@@ -81,7 +91,7 @@ class MeasuringProcess:
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, whatever it is doing; the next request starts another."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -89,10 +99,16 @@ class MeasuringProcess:
             self._pipe.close()
         self._process = self._pipe = None
 
+    def end(self) -> None:
+        """End the process for good; from any thread, while another waits for an answer."""
+        self._over = True
+        if (process := self._process) is not None:
+            process.kill()
+            process.join()
+
     def _ask(self, request: Any, timeout_s: float) -> Any:
         """The answer; None when none came in time; a string when the process died."""
-        if self._process is None:
-            self._start()
+        self.start()
         assert self._pipe is not None
         try:
             self._pipe.send(request)
@@ -104,7 +120,16 @@ class MeasuringProcess:
         self.close()
         return None
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Have a process that is ready.
+
+        Raises:
+            UnavailableError: it does not get ready.
+        """
+        if self._process is not None:
+            return
+        if self._over:
+            raise UnavailableError("measuring has ended")
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, self.problem, self.seed), daemon=True)
@@ -150,36 +175,68 @@ class Bench:
         self.sets = BufferSets(workload, self.device, count, seed)
         tolerance = problem.chosen.tolerance or workload.tolerance
         self.checks = DeviceChecks(self.device, self.sets.cases[0], tolerance)
+        self.device.timing.flush()  # compiled now
+        self.device.synchronize()
 
     def measure(self, tile: Mapping[str, Any], best_us: float) -> Measured:
         """One configuration."""
+        images: Sequence[Image] = ()
+        marks = [time.perf_counter()]
         try:
-            return self._measure(tile, best_us)
+            prepared = execute.prepare(self.sets.cases[0], self.problem.chosen, tile=tile)
+            images = prepared.build.images
+            marks.append(time.perf_counter())
+            first_us, wrong = self._verified(prepared)
+            marks.append(time.perf_counter())
+            if wrong:
+                found = Measured("wrong", wrong)
+            else:
+                found = self._timed(prepared, first_us, best_us)
+            del prepared
         except FaultError as error:
             return Measured("fault", str(error))
         except PtxkitError as error:
-            return Measured("launch", str(error))
+            found = Measured("launch", str(error))
+        for image in images:
+            self.device.unload(image)
+        marks.append(time.perf_counter())
+        prepare_s, verify_s, time_s = (*(b - a for a, b in pairwise(marks)), 0.0, 0.0)[:3]
+        return replace(found, prepare_s=prepare_s, verify_s=verify_s, time_s=time_s)
 
-    def _measure(self, tile: Mapping[str, Any], best_us: float) -> Measured:
-        contender = VariantContender(self.sets, self.problem.chosen, tile)
-        for case in self.sets.cases:
-            case.reset()
-        contender.launch(0)
-        self.device.synchronize()
-        if not self.checks.all_right():
-            verdict = self.sets.cases[0].verify(self.problem.chosen)
-            if not verdict.verified:
-                return Measured("wrong", verdict.worst)
+    def _verified(self, prepared: execute.Prepared) -> tuple[float, str]:
+        """Microseconds of the first launch, on poisoned outputs, and what is wrong with them, or ""."""
+        prepared.case.reset()
+        (first_us,) = self.device.timing.cold(prepared.launch, 1)
+        if self.checks.all_right():
+            return first_us, ""
+        verdict = prepared.case.verify(self.problem.chosen)
+        return first_us, "" if verdict.verified else verdict.worst
+
+    def _timed(self, prepared: execute.Prepared, first_us: float, best_us: float) -> Measured:
+        """Cold samples: single launches, each after a flush, or of short ones a graph that rotates over the sets of buffers."""
+        if first_us > SURELY_HOPELESS * best_us:
+            return Measured("slow", "", first_us, 0.0, 1)
         timing, sets = self.device.timing, len(self.sets)
-        rotation = contender.replay(range(sets))
-        first = [t / sets for t in timing.replays(rotation, FIRST_LOOK, warm=False)]
-        if min(first) > HOPELESS * best_us:
-            s = summarize(first)
-            return Measured("slow", "", s.median, s.spread, s.samples)
-        calls = self.method.calls_for(statistics.median(first), sets)
-        graph = rotation if calls == sets else contender.replay(list(range(sets)) * (calls // sets))
-        s = summarize([t / calls for t in timing.replays(graph, SAMPLES, warm=False)])
-        return Measured("ok", "", s.median, s.spread, s.samples)
+        calls = 1 if first_us > SAMPLE_US else self.method.calls_for(first_us, sets)
+        if calls == 1:
+            take = partial(timing.cold, prepared.launch)
+        else:
+            others = [execute.bound(case, prepared.build) for case in self.sets.cases[1:]]
+            take = partial(timing.replays, self._rotation([prepared, *others], calls // sets), warm=False)
+        times = [t / calls for t in take(samples=FIRST_LOOK)]
+        hopeless = min(times) > HOPELESS * best_us
+        if not hopeless:
+            times += [t / calls for t in take(samples=SAMPLES - FIRST_LOOK)]
+        s = summarize(times)
+        return Measured("slow" if hopeless else "ok", "", s.median, s.spread, s.samples)
+
+    def _rotation(self, prepared: Sequence[execute.Prepared], rounds: int) -> Callable[[], None]:
+        def calls() -> None:
+            for _ in range(rounds):
+                for one in prepared:
+                    one.launch()
+
+        return self.device.graph(calls)  # type: ignore[no-any-return]
 
     def leaders(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[dict[str, Any]] | str:
         """Several, interleaved, as the benchmark does it."""

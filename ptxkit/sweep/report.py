@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
@@ -38,7 +38,8 @@ class Outcome:
     Attributes:
         problem, space: what was swept. entries: best first.
         device: its name. timed: whether values are microseconds; else they are modelled.
-        seconds: of wall time. reused: configurations whose machine code had been measured before. measured: the others.
+        seconds: of wall time. spent: parts of it, see :class:`ptxkit.sweep.run.Sweep`.
+        reused: configurations whose machine code had been measured before. measured: the others.
         roof_gbs, peak_tflops: of the device, where it was measured.
         best_peer: name and microseconds of the fastest peer, or None.
     """
@@ -54,6 +55,7 @@ class Outcome:
     roof_gbs: float | None = None
     peak_tflops: float | None = None
     best_peer: tuple[str, float] | None = None
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def best(self) -> Entry | None:
@@ -171,10 +173,20 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
             "refused": dict(outcome.space.refused),
         },
         "seconds": outcome.seconds,
+        "spent_s": spent(outcome),
         "measured": outcome.measured,
         "reused": outcome.reused,
         "best_peer": outcome.best_peer and {"name": outcome.best_peer[0], "time_us": outcome.best_peer[1]},
         "entries": [asdict(entry) for entry in outcome.entries],
+    }
+
+
+def spent(outcome: Outcome) -> dict[str, float]:
+    """Where the time went, in seconds: the sweep's parts, and the sums over configurations of what each took where it ran."""
+    parts = ("compile_s", "measured_s", "prepare_s", "verify_s", "time_s")
+    return {
+        **outcome.spent,
+        **{name.removesuffix("_s"): sum(getattr(entry, name) for entry in outcome.entries) for name in parts},
     }
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -25,7 +26,15 @@ from ptxkit.sweep.search import Search
 LEADERS = 6  # measured once more, against each other
 NEAR = 1.05  # times the best: who is not within that is no leader
 ORPHAN_CHECK_S = 0.25
-AHEAD = 2  # compiles under way for each worker, so that none waits
+AHEAD = 3  # tiles under way for each worker, so that neither compilers nor GPU wait
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a future works on: compiling a tile, or what comes after that."""
+
+    tile: Tile
+    compiled: Compiled | None = None
 
 
 @dataclass
@@ -38,6 +47,11 @@ class Sweep:
         timed: on a GPU; else modelled in the emulator.
         workers: compiling processes. timeout_s: for measuring one configuration. seed: of the inputs.
         leader_budget_s: for the repeated measurement of the best.
+
+    Attributes:
+        done: what came of each tile, so far. reused: tiles whose machine code had been measured before. measured: the others.
+        spent: wall seconds: ``search``, in which the search chose; ``start``, until measuring could begin; ``explored``, until
+            all were known; ``leaders``, after that.
     """
 
     problem: Problem
@@ -51,6 +65,9 @@ class Sweep:
     leader_budget_s: float = 1.0
     reused: int = 0
     measured: int = 0
+    spent: dict[str, float] = field(default_factory=lambda: {"search": 0.0})
+    done: dict[Tile, Entry] = field(default_factory=dict)
+    _best: float = math.inf
 
     def run(self, say: Callable[[str], None] = lambda what: None) -> list[Entry]:
         """Explore until the evaluations are spent or nothing is left; then measure the best once more.
@@ -61,84 +78,106 @@ class Sweep:
         Raises:
             UnavailableError: measuring cannot start.
         """
-        context = get_context("spawn")
         begin = time.perf_counter()
-        done: dict[Tile, Entry] = {}
-        compiling: dict[Future[Compiled], Tile] = {}
-        modelling: dict[Future[Entry], tuple[Tile, Compiled]] = {}
-        measuring = MeasuringProcess(self.problem, self.seed, self.timeout_s)
-        pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_without_gpu, initargs=(os.getpid(),))
+        self.done = {}
+        self._process = MeasuringProcess(self.problem, self.seed, self.timeout_s)
+        self._pool = ProcessPoolExecutor(
+            self.workers, mp_context=get_context("spawn"), initializer=_without_gpu, initargs=(os.getpid(),)
+        )
+        self._measurer = ThreadPoolExecutor(1)  # waits for the measuring process, so that this thread need not
+        starting = self._measurer.submit(self._start) if self.timed else None
+        pending: dict[Future[Any], _Step] = {}
         try:
-            asked = 0
-            while True:
-                while asked < self.evaluations and len(compiling) + len(modelling) < AHEAD * self.workers:
-                    tiles = self.search.ask(min(self.evaluations - asked, AHEAD * self.workers - len(compiling)))
-                    if not tiles:
-                        asked = self.evaluations
-                        break
-                    asked += len(tiles)
-                    compiling.update({pool.submit(compile_tile, self.problem, dict(t)): t for t in tiles})
-                if not compiling and not modelling:
-                    break
-                rate = len(done) / max(1e-9, time.perf_counter() - begin)
-                best = min((e.value for e in done.values()), default=float("inf"))
-                say(f"{len(done)} of {self.evaluations}, {rate:.1f} a second, best {self._shown(best)}")
-                ready, _ = wait(list[Future[Any]]([*compiling, *modelling]), return_when=FIRST_COMPLETED)
+            while self._ask(pending) or pending:
+                rate = len(self.done) / max(1e-9, time.perf_counter() - begin)
+                say(f"{len(self.done)} of {self.evaluations}, {rate:.1f} a second, best {self._shown(self._best)}")
+                ready, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in ready:
-                    if future in modelling:
-                        tile, compiled = modelling.pop(future)
-                        self._record(done, tile, _with(future.result(), compiled))
-                        continue
-                    tile = compiling.pop(future)
-                    compiled = future.result()
-                    known = self.journal.known(compiled.fingerprint) if not compiled.error else None
-                    if compiled.error:
-                        self._record(done, tile, _with(Entry(tile, "compile", compiled.error), compiled))
-                    elif known is not None:
-                        self.reused += 1
-                        again = known.key == tile
-                        self._record(done, tile, known if again else replace(known, tile=dict(tile)), write=not again)
-                    elif self.timed:
-                        self._record(done, tile, self._measure(measuring, tile, compiled, best))
-                        best = min(best, done[tile].value)
-                    else:
-                        modelling[pool.submit(model_tile, self.problem, dict(tile), compiled, self.seed)] = (
-                            tile,
-                            compiled,
-                        )
-            if self.timed:
-                self._leaders(measuring, done, say)
+                    self._advance(pending.pop(future), future.result(), pending)
+            self.spent["explored"] = time.perf_counter() - begin
+            if starting is not None:
+                self.spent["start"] = starting.result() - begin
+                self._leaders(say)
+                self.spent["leaders"] = time.perf_counter() - begin - self.spent["explored"]
         except BrokenProcessPool:
             raise UnavailableError("a compiling process died; is there enough memory? --workers takes fewer") from None
         finally:
-            measuring.close()
-            pool.shutdown(wait=False, cancel_futures=True)
-        return sorted(done.values(), key=lambda e: e.value)
+            self._measurer.shutdown(wait=False, cancel_futures=True)
+            self._process.end()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        return sorted(self.done.values(), key=lambda e: e.value)
 
-    def _measure(self, process: MeasuringProcess, tile: Tile, compiled: Compiled, best: float) -> Entry:
-        found = process.measure(tile, best)
+    def _ask(self, pending: dict[Future[Any], _Step]) -> bool:
+        """Start on as many tiles as the search and the processes can have under way; whether there were any."""
+        room = min(self.search.ahead, AHEAD * self.workers) - len(pending)
+        left = self.evaluations - len(self.done) - len(pending)
+        if left <= 0 or (pending and room < self.search.batch):
+            return False
+        begin = time.perf_counter()
+        tiles = self.search.ask(min(left, room))
+        self.spent["search"] += time.perf_counter() - begin
+        pending.update({self._pool.submit(compile_tile, self.problem, dict(t)): _Step(t) for t in tiles})
+        return bool(tiles)
+
+    def _advance(self, step: _Step, result: Any, pending: dict[Future[Any], _Step]) -> None:
+        """One step of a tile is done: what comes next, or its entry."""
+        tile, compiled = step.tile, step.compiled
+        if compiled is not None:
+            self._record(tile, _with(result, compiled))
+            return
+        compiled = result
+        known = self.journal.known(compiled.fingerprint) if not compiled.error else None
+        if compiled.error:
+            self._record(tile, _with(Entry(tile, "compile", compiled.error), compiled))
+        elif known is not None:
+            self.reused += 1
+            again = known.key == tile
+            self._record(tile, known if again else replace(known, tile=dict(tile)), write=not again)
+        elif self.timed:
+            pending[self._measurer.submit(self._measure, tile)] = _Step(tile, compiled)
+        else:
+            future = self._pool.submit(model_tile, self.problem, dict(tile), compiled, self.seed)
+            pending[future] = _Step(tile, compiled)
+
+    def _start(self) -> float:
+        self._process.start()
+        return time.perf_counter()
+
+    def _measure(self, tile: Tile) -> Entry:
+        found = self._process.measure(tile, self._best)
         self.measured += 1
+        if found.status == "ok" and found.time_us is not None:
+            self._best = min(self._best, found.time_us)
         status: Any = found.status
-        entry = Entry(
-            tile, status, found.error, found.time_us, found.spread_us, found.samples, measured_s=found.seconds
+        return Entry(
+            tile,
+            status,
+            found.error,
+            found.time_us,
+            found.spread_us,
+            found.samples,
+            measured_s=found.seconds,
+            prepare_s=found.prepare_s,
+            verify_s=found.verify_s,
+            time_s=found.time_s,
         )
-        return _with(entry, compiled)
 
-    def _record(self, done: dict[Tile, Entry], tile: Tile, entry: Entry, write: bool = True) -> None:
-        done[tile] = entry
+    def _record(self, tile: Tile, entry: Entry, write: bool = True) -> None:
+        self.done[tile] = entry
+        self._best = min(self._best, entry.value)
         if write:
             self.journal.add(entry)
         self.search.tell(tile, entry.value)
 
-    def _leaders(self, process: MeasuringProcess, done: dict[Tile, Entry], say: Callable[[str], None]) -> None:
-        for tile, entry in zip(chosen := leaders(list(done.values())), self._again(process, chosen, say), strict=True):
-            done[tile.key] = entry
+    def _leaders(self, say: Callable[[str], None]) -> None:
+        for before, entry in zip(chosen := leaders(list(self.done.values())), self._again(chosen, say), strict=True):
+            self.done[before.key] = entry
 
-    def _again(self, process: MeasuringProcess, chosen: Sequence[Entry], say: Callable[[str], None]) -> list[Entry]:
+    def _again(self, chosen: Sequence[Entry], say: Callable[[str], None]) -> list[Entry]:
         if len(chosen) < 2:
             return list(chosen)
         say(f"measuring the best {len(chosen)} against each other")
-        rows = process.leaders([e.tile for e in chosen], self.leader_budget_s)
+        rows = self._process.leaders([e.tile for e in chosen], self.leader_budget_s)
         found = []
         for entry, row in zip(chosen, rows, strict=True):
             cold = row["cold"]

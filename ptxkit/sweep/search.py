@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -27,7 +28,15 @@ FAILED = 1.5  # logarithm of the factor by which a failed configuration counts a
 
 
 class Search(Protocol):
-    """Asks and is told."""
+    """Asks and is told.
+
+    Attributes:
+        ahead: as many tiles may be asked for before the first of them is told; more would be chosen blindly.
+        batch: as many are asked for at once at least, where there is a choice.
+    """
+
+    ahead: int
+    batch: int
 
     def ask(self, count: int) -> list[Tile]:
         """Up to ``count`` tiles that were not asked for before; none when there are no more."""
@@ -38,6 +47,9 @@ class Search(Protocol):
 
 class Listed:
     """Every tile, in the order given: exhaustive, or random after a shuffle."""
+
+    ahead = sys.maxsize
+    batch = 1
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         self.left = list(reversed(tiles))
@@ -71,6 +83,9 @@ class Guided:
     Raises:
         UnavailableError: scikit-learn is not installed.
     """
+
+    ahead = 24
+    batch = 8
 
     def __init__(self, tiles: Sequence[Tile], features: Features, seed: int = 0) -> None:
         try:
