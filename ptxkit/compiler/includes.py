@@ -18,9 +18,12 @@ from ptxkit.compiler.cache import digest
 _SPACE = r"[ \t]*(?:/\*[^*\n]*\*/[ \t]*)*"
 _HEADER = r"(?:\"([^\"\n]+)\"|<([^>\n]+)>)"
 _DIRECTIVE = re.compile(
-    rf"(?:#|%:){_SPACE}include(_next)?\b{_SPACE}(?:{_HEADER}|([A-Za-z_]\w*))|__has_include(_next)?\s*\(\s*{_HEADER}"
+    rf"(?:#|%:){_SPACE}include(_next)?\b{_SPACE}(?:{_HEADER}|([A-Za-z_]\w*)(?:\(([^()\n]*)\))?)|__has_include(_next)?\s*\(\s*{_HEADER}"
 )
-_MACRO_VALUE = re.compile(r"(?:#|%:)[ \t]*define[ \t]+(\w+)[ \t]+(?:\"([^\"\n]+)\"|<([^>\n]+)>)[ \t]*$", re.MULTILINE)
+# NAME <header>, or NAME(x) <directory/x>
+_MACRO_VALUE = re.compile(
+    r"(?:#|%:)[ \t]*define[ \t]+(\w+)(?:\((\w+)\))?[ \t]+(?:\"([^\"\n]+)\"|<([^>\n]+)>)[ \t]*$", re.MULTILINE
+)
 
 
 @dataclass
@@ -59,17 +62,18 @@ class _Scan:
         self._search = search
         self._trusted = trusted
         self._found = Closure()
-        self._macros: dict[str, set[tuple[str, bool]]] = {}
-        self._by_macro: list[tuple[str, str, bool]] = []  # (macro, directory, trusted)
+        self._macros: dict[str, set[tuple[str, str, bool]]] = {}  # macro -> (its parameter, header, quoted)
+        self._by_macro: list[tuple[str, str, str, bool]] = []  # (macro, argument, directory, trusted)
 
     def run(self, text: str, directory: str, defines: str) -> Closure:
         self._remember_macros(defines)
         self._read(text, directory, is_trusted=False)
         while self._by_macro:  # after everything else: a macro may be defined behind its use
-            macro, where, is_trusted = self._by_macro.pop()
+            macro, argument, where, is_trusted = self._by_macro.pop()
             if macro not in self._macros and not is_trusted:
                 self._found.unresolved.add(macro)
-            for name, quoted in self._macros.get(macro, ()):
+            for parameter, header, quoted in self._macros.get(macro, ()):
+                name = re.sub(rf"\b{parameter}\b", argument.strip(), header) if parameter else header
                 self._look_up(name, where if quoted else None, every=False)
         return self._found
 
@@ -78,17 +82,17 @@ class _Scan:
             text = text.replace("\\\n", "")
         self._remember_macros(text)
         for match in _DIRECTIVE.finditer(text):
-            following, quoted, angled, macro, has_next, has_quoted, has_angled = match.groups()
+            following, quoted, angled, macro, argument, has_next, has_quoted, has_angled = match.groups()
             if macro:
-                self._by_macro.append((macro, directory, is_trusted))
+                self._by_macro.append((macro, argument or "", directory, is_trusted))
                 continue
             name = quoted or angled or has_quoted or has_angled
             start = directory if quoted or has_quoted else None
             self._look_up(name, start, every=bool(following or has_next))
 
     def _remember_macros(self, text: str) -> None:
-        for name, quoted, angled in _MACRO_VALUE.findall(text):
-            self._macros.setdefault(name, set()).add((quoted or angled, bool(quoted)))
+        for name, parameter, quoted, angled in _MACRO_VALUE.findall(text):
+            self._macros.setdefault(name, set()).add((parameter, quoted or angled, bool(quoted)))
 
     def _look_up(self, name: str, directory: str | None, every: bool) -> None:
         """Take the first header of that name on the include path, or all of them for ``include_next``."""

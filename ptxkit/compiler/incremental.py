@@ -83,6 +83,7 @@ def base_key(request: Request) -> str:
         request.include_dirs,
         request.options,
         request.names,
+        *([request.headers] if request.headers else []),
     )
 
 
@@ -98,6 +99,7 @@ def scan(request: Request) -> Closure:
     directories, pre_included, defines = _from_options(request.options)
     search = (*directories, *request.include_dirs)
     text = request.text + "".join(f'\n#include "{name}"' for name in pre_included)
+    text += "".join(f"\n{header}" for _, header in request.headers)  # what they include themselves
     return closure(text, request.directory, search, defines, trusted=[str(tool.path) for tool in toolkit.headers()])
 
 

@@ -31,6 +31,7 @@ class Request:
         include_dirs: the rest of the include path, in order.
         options: NVRTC's options except target and include path.
         names: name expressions to instantiate.
+        headers: (name as included, text) of headers in memory, which go before files.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Request:
     include_dirs: tuple[str, ...]
     options: tuple[str, ...]
     names: tuple[str, ...]
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def compile_source(
@@ -51,6 +53,7 @@ def compile_source(
     instantiate: Sequence[str] = (),
     options: Sequence[str] = (),
     include_dirs: Sequence[str | os.PathLike[str]] = (),
+    headers: Mapping[str, str] | None = None,
     lineinfo: bool = True,
     cache: bool = True,
 ) -> Image:
@@ -65,6 +68,7 @@ def compile_source(
         instantiate: NVRTC name expressions, such as ``"l2norm<256, float>"``.
         options: further NVRTC options, as they are.
         include_dirs: searched before the bundled ``cu/`` directory and the CUDA headers.
+        headers: name as included -> text, of headers that need no file or take a file's place.
         lineinfo: keep source lines in PTX and cubin.
         cache: look in the disk cache, and write to it.
 
@@ -81,6 +85,7 @@ def compile_source(
 
         return assemble(source, target=target, name=name, lineinfo=lineinfo, cache=cache)
     request = _request(source, target, name, defines or {}, instantiate, options, include_dirs, lineinfo)
+    request = replace(request, headers=tuple(sorted((headers or {}).items())))
     if not cache:
         return _shortened(compile_request(request))
     from ptxkit.compiler.incremental import cached_compile
@@ -133,7 +138,8 @@ def compile_request(request: Request) -> Image:
     from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 
     bindings = _bindings()
-    headers = [(text.encode(), name.encode()) for name, text in STANDARD_HEADERS.items()]
+    in_memory = {**STANDARD_HEADERS, **dict(request.headers)}
+    headers = [(text.encode(), name.encode()) for name, text in in_memory.items()]
     program = _check(
         bindings.nvrtcCreateProgram(
             request.text.encode(), request.name.encode(), len(headers), *(list(column) for column in zip(*headers))

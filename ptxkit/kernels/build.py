@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import DescriptionError, UnavailableError
+from ptxkit.kernels.generated import Generated
 from ptxkit.kernels.launch import Launch, Tile
 
 if TYPE_CHECKING:
@@ -99,11 +100,11 @@ def build(
         raise UnavailableError(f"variant {variant.name} of {workload.name}: {reason}")
     selected = variant.select_tile(workload, chosen, tile)
     launches = variant.launches(workload, selected)
-    programs: dict[tuple[Path, str], list[Launch]] = {}
+    programs: dict[tuple[Path | Generated, str], list[Launch]] = {}
     for launch in launches:
         programs.setdefault(_program(workload, variant, launch), []).append(launch)
     images = {key: _compile(key[0], group, chosen, cache) for key, group in programs.items()}
-    steps = tuple(Step(launch, images[_program(workload, variant, launch)]) for launch in launches)
+    steps = tuple(_step(launch, images[_program(workload, variant, launch)]) for launch in launches)
     for step in steps:
         _ = step.entry  # a missing kernel is an error now, not at launch
     return Build(workload, variant, chosen, selected, steps)
@@ -125,8 +126,15 @@ def find_source(workload: type[Workload], source: str) -> Path:
     raise DescriptionError(f"{workload.name}: there is no {source} in {' or '.join(map(str, places))}")
 
 
-def _program(workload: Workload, variant: Variant, launch: Launch) -> tuple[Path, str]:
-    path = find_source(type(workload), variant.source_of(workload, launch))
+def _step(launch: Launch, image: Image) -> Step:
+    return Step(launch.source.complete(launch, image) if isinstance(launch.source, Generated) else launch, image)
+
+
+def _program(workload: Workload, variant: Variant, launch: Launch) -> tuple[Path | Generated, str]:
+    source = variant.source_of(workload, launch)
+    if isinstance(source, Generated):
+        return source, repr(sorted(launch.defines.items()))
+    path = find_source(type(workload), source)
     if path.suffix == ".ptx" and (launch.template or launch.defines):
         raise DescriptionError(
             f"{path.name}: {launch.kernel} is PTX, which takes neither template arguments nor defines"
@@ -134,8 +142,14 @@ def _program(workload: Workload, variant: Variant, launch: Launch) -> tuple[Path
     return path, repr(sorted(launch.defines.items()))
 
 
-def _compile(path: Path, launches: list[Launch], target: Target, cache: bool) -> Image:
+def _compile(source: Path | Generated, launches: list[Launch], target: Target, cache: bool) -> Image:
     from ptxkit.compiler.nvrtc import compile_source
 
-    expressions = dict.fromkeys(launch.entry for launch in launches if launch.template)
-    return compile_source(path, target=target, defines=launches[0].defines, instantiate=tuple(expressions), cache=cache)
+    names = tuple(dict.fromkeys(launch.entry for launch in launches if launch.template))
+    common: dict[str, Any] = {"target": target, "defines": launches[0].defines, "instantiate": names, "cache": cache}
+    if not isinstance(source, Generated):
+        return compile_source(source, **common)
+    s = source.source()
+    return compile_source(
+        s.text, name=s.name, options=s.options, include_dirs=s.include_dirs, headers=s.headers, **common
+    )

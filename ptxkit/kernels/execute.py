@@ -18,6 +18,7 @@ import numpy as np
 from ptxkit.errors import DescriptionError, LaunchError, UsageError
 from ptxkit.kernels import tuned
 from ptxkit.kernels.build import Build, build, unavailable
+from ptxkit.kernels.generated import Generated
 from ptxkit.kernels.launch import Launch, Tile, array_spec
 from ptxkit.kernels.verify import Verdict, compare_all
 from ptxkit.kernels.workload import suggestion
@@ -184,12 +185,14 @@ class Prepared:
         build: what was compiled.
         launches: one callable for each launch, in order.
         tuned: the tile is the one that a sweep recorded for this GPU.
+        keep: what has to live as long: workspaces of generated kernels.
     """
 
     case: Case
     build: Build
     launches: tuple[PreparedLaunch, ...]
     tuned: bool = False
+    keep: tuple[object, ...] = ()
 
     def launch(self) -> None:
         """Launch everything once, without waiting for the end."""
@@ -260,11 +263,14 @@ def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
         LaunchError: the arguments are not the kernel's.
     """
     modules = {image.key: case.device.load(image) for image in built.images}
-    launches = []
+    launches, kept = [], []
     for step in built.steps:
-        kernel = modules[step.image.key][step.launch.entry]
-        launches.append(_bind(case, kernel, step.launch))
-    return Prepared(case, built, tuple(launches), is_tuned)
+        module, launch = modules[step.image.key], step.launch
+        if isinstance(launch.source, Generated):
+            launch, keep = launch.source.bind(launch, module, case.device, case.array)
+            kept.append(keep)
+        launches.append(_bind(case, module[launch.entry], launch))
+    return Prepared(case, built, tuple(launches), is_tuned, tuple(kept))
 
 
 def run(

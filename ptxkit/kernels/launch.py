@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from ptxkit.kernels.generated import Generated
+
 Dim: TypeAlias = int | tuple[int, ...]
 """A grid, block or cluster: x, (x, y) or (x, y, z)."""
 
@@ -56,7 +58,7 @@ class Launch:
         shared: dynamic shared memory of a CTA in bytes.
         cluster: CTAs of a cluster as (x, y, z), or None for a launch without clusters.
         cooperative: all CTAs are resident at once, so that they may wait for each other.
-        source: the file with the kernel when it is not the variant's.
+        source: the file with the kernel when it is not the variant's, or what writes it.
         template: template arguments; ``("l2norm", template=(256, 4))`` launches ``l2norm<256, 4>``.
         defines: preprocessor macros, for what a template argument cannot say.
     """
@@ -68,7 +70,7 @@ class Launch:
     shared: int = 0
     cluster: Dim | None = None
     cooperative: bool = False
-    source: str | None = None
+    source: str | Generated | None = None
     template: tuple[object, ...] = ()
     defines: Mapping[str, object] = field(default_factory=dict)
 
@@ -90,7 +92,9 @@ class Launch:
     @property
     def array_names(self) -> tuple[str, ...]:
         """The arguments given by name, in order."""
-        named = (a if isinstance(a, str) else getattr(a, "array", None) for a in self.args)  # a TensorMap names one, too
+        named = (
+            a if isinstance(a, str) else getattr(a, "array", None) for a in self.args
+        )  # a TensorMap names one, too
         return tuple(a for a in named if isinstance(a, str))
 
 

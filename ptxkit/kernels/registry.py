@@ -1,7 +1,7 @@
 """Finding kernels by name: the descriptions in this directory, those of installed packages, and a user's own file.
 
-Nothing is listed anywhere: a module of ``ptxkit/kernels/`` that defines a :class:`Workload` is a kernel, and so is each class
-or module that another package offers under the entry point group ``ptxkit.kernels``.
+Nothing is listed anywhere: a module of ``ptxkit/kernels/`` or ``ptxkit/cutlass/kernels/`` that defines a :class:`Workload` is a
+kernel, and so is each class or module that another package offers under the entry point group ``ptxkit.kernels``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ptxkit.errors import DescriptionError, PtxkitError, UsageError
 from ptxkit.kernels.workload import Workload, suggestion
 
 ENTRY_POINT_GROUP = "ptxkit.kernels"
+PACKAGES = ("ptxkit.kernels", "ptxkit.cutlass.kernels")  # where the bundled descriptions are
 FILE_MODULE = "_ptxkit_"  # how the names of modules begin that were read from a user's file
 
 
@@ -37,12 +38,11 @@ def get(name: str) -> type[Workload]:
     Raises:
         UsageError: there is none; the message names the nearest.
     """
-    if (
-        name.isidentifier() and (Path(__file__).parent / f"{name}.py").is_file()
-    ):  # import that one module instead of all
-        for workload in _described(importlib.import_module(f"ptxkit.kernels.{name}")):
-            if workload.name == name:
-                return workload
+    for package in PACKAGES if name.isidentifier() else ():
+        if (_directory(package) / f"{name}.py").is_file():  # import that one module instead of all
+            for workload in _described(importlib.import_module(f"{package}.{name}")):
+                if workload.name == name:
+                    return workload
     known = {**_bundled(), **_offered()}
     if name not in known:
         raise UsageError(f"there is no kernel {name!r}; {suggestion(name, known)}")
@@ -91,10 +91,10 @@ def load_file(path: str | Path) -> type[Workload]:
 @functools.cache
 def _bundled() -> dict[str, type[Workload]]:
     found: dict[str, type[Workload]] = {}
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    for file in sorted(file for package in PACKAGES for file in _directory(package).glob("*.py")):
         if file.stem == "__init__":
             continue
-        for workload in _described(importlib.import_module(f"ptxkit.kernels.{file.stem}")):
+        for workload in _described(_imported(file)):
             if workload.name in found:
                 raise DescriptionError(f"two kernels are called {workload.name}; {file.name} defines the second")
             if workload.name != file.stem:
@@ -124,6 +124,15 @@ def _offered() -> dict[str, type[Workload]]:
                 raise DescriptionError(f"two kernels are called {workload.name}; {point.value} is the second")
             found[workload.name] = workload
     return found
+
+
+def _imported(file: Path) -> ModuleType:
+    package = next(package for package in PACKAGES if _directory(package) == file.parent)
+    return importlib.import_module(f"{package}.{file.stem}")
+
+
+def _directory(package: str) -> Path:
+    return Path(__file__).parents[1].joinpath(*package.split(".")[1:])
 
 
 def _described(module: ModuleType) -> list[type[Workload]]:

@@ -12,6 +12,7 @@ from ptxkit.kernels.launch import Launch, Tile, Tolerance
 
 if TYPE_CHECKING:
     from ptxkit.compiler.targets import Target
+    from ptxkit.kernels.generated import Generated
     from ptxkit.kernels.workload import Workload
 
 Constraint = Callable[[Any, Tile], "bool | str | None"]
@@ -62,8 +63,8 @@ class Variant:
             )
         return tuple(result)
 
-    def source_of(self, workload: Workload, launch: Launch) -> str:
-        """Name of the file that holds the kernel of ``launch``."""
+    def source_of(self, workload: Workload, launch: Launch) -> str | Generated:
+        """Name of the file that holds the kernel of ``launch``, or what writes it."""
         source = launch.source or self.source or workload.source
         if not source:
             raise DescriptionError(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.compiler.targets import Target
     from ptxkit.emulator.counters import Counters, LineCounters
+    from ptxkit.runtime.tensor_map_rules import Encoding
 
 __all__ = ["Device", "DeviceArray", "Kernel", "LoadedModule", "Measurement", "PreparedLaunch", "device", "gpu_present"]
 
@@ -51,6 +52,13 @@ class Device(Protocol):
     @property
     def memory_bytes(self) -> int:
         """Free device memory in bytes."""
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are: what persistent kernels make their grids by."""
+
+    def tensor_map(self, m: Encoding) -> bytes:
+        """A tensor map as the device's kernels read it."""
 
     def upload(self, array: Any, name: str = "") -> DeviceArray:
         """A copy of a C-contiguous array on the device; ``name`` appears in messages.

@@ -66,6 +66,11 @@ class EmulatedDevice:
         """Emulated memory that is free."""
         return max(0, self.machine.memory.capacity - self.machine.memory.used - RESERVED)
 
+    @property
+    def multiprocessors(self) -> int:
+        """As many as an H200 has."""
+        return self.machine.sms
+
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, name: str) -> int:

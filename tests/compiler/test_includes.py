@@ -26,7 +26,8 @@ def names(found, root):
     "directive",
     ['#include "a.h"', "#include <a.h>", '#  include\t"a.h"', '  #include/* why */"a.h"', '/* x */ #include "a.h" // y',
      '#inc\\\nlude "a.h"', '%:include "a.h"', "#if 0\n#include <a.h>\n#endif", "#if __has_include(<a.h>)\n#endif",
-     '#define WHICH "a.h"\n#include WHICH', "#include WHICH\n#define WHICH <a.h>", "#include_next <a.h>"],
+     '#define WHICH "a.h"\n#include WHICH', "#include WHICH\n#define WHICH <a.h>", "#include_next <a.h>",
+     "#define IN(header) <header.h>\n#include IN(a)"],
 )  # fmt: skip
 def test_every_way_to_include(tree, directive):
     root = tree(a_h="#pragma once\n")

@@ -1,0 +1,76 @@
+// The builder kernel of CUTLASS 3.x: does on the device, <<<1, 1>>>, what device::GemmUniversalAdapter does on the host.
+// Kernel is the type to be launched. Tensor maps come out as notes (tensor_map_note.cuh).
+#pragma once
+#include "ptxkit/cutlass/params.cuh"
+
+namespace ptxkit::cutlass {
+
+// One of the first two modes is a constant 1, the other the leading dimension; the third goes from matrix to matrix.
+template <class Stride>
+__device__ Stride stride(long long leading, long long batch) {
+    Stride made{};
+    if constexpr (!cute::is_static<cute::remove_cvref_t<decltype(cute::get<0>(made))>>::value) {
+        cute::get<0>(made) = leading;
+    }
+    if constexpr (!cute::is_static<cute::remove_cvref_t<decltype(cute::get<1>(made))>>::value) {
+        cute::get<1>(made) = leading;
+    }
+    if constexpr (!cute::is_static<cute::remove_cvref_t<decltype(cute::get<2>(made))>>::value) {
+        cute::get<2>(made) = batch;
+    }
+    return made;
+}
+
+template <class Shape>
+__device__ dim3 as_dim3(Shape) {
+    return dim3(cute::size<0>(Shape{}), cute::size<1>(Shape{}), cute::size<2>(Shape{}));
+}
+
+}  // namespace ptxkit::cutlass
+
+extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel::Params* out,
+                                        ptxkit::cutlass::Answer* answer) {
+    typename Kernel::Arguments arguments{};
+    arguments.mode = problem.batches > 1 ? cutlass::gemm::GemmUniversalMode::kBatched : cutlass::gemm::GemmUniversalMode::kGemm;
+    arguments.problem_shape = {problem.m, problem.n, problem.k, problem.batches};
+    auto& main = arguments.mainloop;
+    main.ptr_A = static_cast<decltype(main.ptr_A)>(problem.a);
+    main.dA = ptxkit::cutlass::stride<typename Kernel::StrideA>(problem.lda, problem.batch_a);
+    main.ptr_B = static_cast<decltype(main.ptr_B)>(problem.b);
+    main.dB = ptxkit::cutlass::stride<typename Kernel::StrideB>(problem.ldb, problem.batch_b);
+    auto& epilogue = arguments.epilogue;
+    epilogue.thread.alpha = static_cast<decltype(epilogue.thread.alpha)>(problem.alpha);
+    epilogue.thread.beta = static_cast<decltype(epilogue.thread.beta)>(problem.beta);
+    epilogue.ptr_C = static_cast<decltype(epilogue.ptr_C)>(problem.c);
+    epilogue.dC = ptxkit::cutlass::stride<typename Kernel::StrideC>(problem.ldc, problem.batch_c);
+    epilogue.ptr_D = static_cast<decltype(epilogue.ptr_D)>(problem.d);
+    epilogue.dD = ptxkit::cutlass::stride<typename Kernel::StrideD>(problem.ldd, problem.batch_d);
+    dim3 cluster = ptxkit::cutlass::as_dim3(typename Kernel::ClusterShape{});
+    arguments.hw_info.sm_count = problem.multiprocessors;
+    arguments.hw_info.max_active_clusters = problem.clusters;
+    arguments.hw_info.cluster_shape = arguments.hw_info.cluster_shape_fallback = cluster;
+    answer->possible = Kernel::can_implement(arguments);
+    auto params = Kernel::to_underlying_arguments(arguments, problem.workspace);
+    *out = params;
+    dim3 grid = Kernel::get_grid_shape(params), block = Kernel::get_block_shape();
+    answer->grid[0] = grid.x;
+    answer->grid[1] = grid.y;
+    answer->grid[2] = grid.z;
+    answer->block[0] = block.x;
+    answer->block[1] = block.y;
+    answer->block[2] = block.z;
+    answer->params_bytes = sizeof(params);
+    answer->workspace_bytes = Kernel::get_workspace_size(arguments);
+    answer->shared_bytes = Kernel::SharedStorageSize;
+}
+
+// read from the cubin, without a GPU: bytes of Params, shared memory, threads, alignment of Params, cluster
+extern "C" __device__ const unsigned ptxkit_facts[7] = {
+    sizeof(Kernel::Params),
+    unsigned(Kernel::SharedStorageSize),
+    Kernel::MaxThreadsPerBlock,
+    alignof(Kernel::Params),
+    unsigned(cute::size<0>(typename Kernel::ClusterShape{})),
+    unsigned(cute::size<1>(typename Kernel::ClusterShape{})),
+    unsigned(cute::size<2>(typename Kernel::ClusterShape{})),
+};

@@ -1,0 +1,155 @@
+"""From a description to the source text that CUTLASS writes for it. Needs no GPU and no compiler.
+
+``cutlass_cppgen`` is imported by name of its parts: its front end asks for a CUDA toolkit and for modules of an older
+cuda-python, its emitters for nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.cutlass import package
+
+if TYPE_CHECKING:
+    from ptxkit.cutlass.description import GemmDescription
+
+# CUTLASS's headers count on names that the C++ standard library has and NVRTC has not
+_PROLOGUE_3X = """\
+#include <cuda/std/type_traits>
+namespace std {
+using cuda::std::conditional_t;
+using cuda::std::is_const_v;
+using cuda::std::is_pointer_v;
+using cuda::std::void_t;
+}
+"""
+
+_INCLUDES_SM100 = """\
+#include "cutlass/gemm/collective/sm100_mma_warpspecialized.hpp"
+#include "cutlass/gemm/collective/builders/sm100_umma_builder.inl"
+"""
+
+_ACTIVATIONS = {"relu": "ReLu", "gelu": "GELU_taylor", "silu": "SiLu"}
+
+# schedule -> (kernel schedule, epilogue schedule, tile scheduler) of cutlass_library
+_SCHEDULES = {
+    "cooperative": ("TmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative", "Persistent"),
+    "stream_k": ("TmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative", "StreamK"),
+    "pingpong": ("TmaWarpSpecializedPingpong", "TmaWarpSpecialized", "Persistent"),
+    "one_sm": ("TmaWarpSpecialized1SmSm100", "TmaWarpSpecialized1Sm", "Default"),
+    "two_sm": ("TmaWarpSpecialized2SmSm100", "TmaWarpSpecialized2Sm", "Default"),
+}
+
+
+def emit(d: GemmDescription) -> str:
+    """The kernel ``d.name`` and the type ``{d.name}_type`` that it runs, with their includes.
+
+    Raises:
+        UnavailableError: CUTLASS is not here, or not of the version that this was written for.
+    """
+    package.check()
+    _load()
+    from cutlass_library import SubstituteTemplate
+
+    operation = _operation(d)
+    module = operation.rt_module
+    body = module.emit()
+    if d.epilogue != "linear" and d.generation == 3:
+        body = _with_activation(body, d)
+    includes = "".join(f'#include "{name}"\n' for name in module.emitter.includes)
+    if d.generation == 3:
+        includes = _PROLOGUE_3X + includes + (_INCLUDES_SM100 if d.arch >= 100 else "")
+    names = {"operation_name": d.name, "operation_suffix": module.emitter.operation_suffix}
+    return f"{includes}{body}{SubstituteTemplate(module.KernelTemplate, names)}"
+
+
+@cache
+def _load() -> None:
+    """Import what emits. Its own compiler, which is not used, opens a database in the working directory: not there."""
+    import sqlite3
+
+    connect = sqlite3.connect
+    sqlite3.connect = lambda *_, **__: connect(":memory:")  # type: ignore[assignment]
+    try:
+        importlib.import_module("cutlass_cppgen.backend.gemm_operation")
+    finally:
+        sqlite3.connect = connect
+
+
+def _operation(d: GemmDescription) -> Any:
+    """CUTLASS's own description."""
+    import cutlass_library as library
+    from cutlass_cppgen.backend import epilogue
+    from cutlass_cppgen.backend.gemm_operation import GemmOperationUniversal
+    from cutlass_cppgen.backend.library import MathInstruction, TensorDescription, TileDescription
+
+    types = library.DataType
+    # mma.sync kernels round float32 to tf32 themselves; TMA rounds on the way where a and b are said to be tf32
+    element = types.f32 if d.dtype == "tf32" and d.generation == 2 else _type(d.dtype)
+    output, accumulator = _type(d.output), _type(d.accumulator)
+    opcode = library.OpcodeClass.Simt if d.schedule == "simt" else library.OpcodeClass.TensorOp
+    math = (
+        library.MathOperation.multiply_add_saturate
+        if d.dtype == "s8" and d.generation == 2
+        else library.MathOperation.multiply_add
+    )
+    instruction = MathInstruction(list(d.instruction), _type(d.dtype), _type(d.dtype), accumulator, opcode, math)
+    schedules = _SCHEDULES.get(d.schedule)
+    kernel, finish, tiles = (
+        (
+            getattr(library.KernelScheduleType, schedules[0]),
+            getattr(library.EpilogueScheduleType, schedules[1]),
+            getattr(library.TileSchedulerType, schedules[2]),
+        )
+        if schedules
+        else (None, None, None)
+    )
+    tile = TileDescription(
+        *(list(d.tile), d.stages, list(d.warps) if d.generation == 2 else None, instruction),
+        *(list(d.cluster), kernel, finish, tiles),
+    )
+    tile.blackwell_threadblock_shape = list(d.tile)  # else it divides the tile by the cluster, on sm_90, too
+    activation = _ACTIVATIONS.get(d.epilogue)
+    functor = epilogue.LinearCombination(output, d.output_alignment, accumulator, accumulator)
+    if activation is not None:
+        functor = epilogue.LinearCombinationGeneric(
+            getattr(epilogue, d.epilogue), output, d.output_alignment, accumulator, accumulator
+        )
+    layouts = {"row": library.LayoutType.RowMajor, "column": library.LayoutType.ColumnMajor}
+    operation = GemmOperationUniversal(
+        arch=d.arch,
+        tile_description=tile,
+        A=TensorDescription(element, layouts[d.a_layout], d.alignment),
+        B=TensorDescription(element, layouts[d.b_layout], d.alignment),
+        C=TensorDescription(output, layouts["row"], d.output_alignment),
+        epilogue_functor=functor,
+        swizzling_functor=library.SwizzlingFunctor.Identity8,
+    )
+    operation.procedural_name = lambda: d.name  # CUTLASS's own leaves out the cluster's and the scheduler's part
+    return operation
+
+
+def _type(name: str) -> Any:
+    """One of cutlass_library's DataType."""
+    import cutlass_library as library
+
+    return getattr(library.DataType, name)
+
+
+def _with_activation(body: str, d: GemmDescription) -> str:
+    """3.x: the emitter writes the linear combination alone; the builder takes another as its last argument."""
+    fusion = (
+        f",\n    cutlass::epilogue::fusion::LinCombEltAct<cutlass::epilogue::thread::{_ACTIVATIONS[d.epilogue]}, "
+        f"{_tag(d.output)}, {_tag(d.accumulator)}>"
+    )
+    head, end, tail = body.partition("\n  >::CollectiveOp;")
+    return head + fusion + end + tail
+
+
+def _tag(name: str) -> str:
+    """A type in C++."""
+    import cutlass_library as library
+
+    return str(library.DataTypeTag[_type(name)])

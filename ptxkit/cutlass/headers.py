@@ -1,0 +1,85 @@
+"""Headers of CUTLASS that NVRTC needs otherwise, as texts that take the place of the files.
+
+Each is the installed file with a few passages replaced. A passage that is not there exactly once means another version of
+CUTLASS, and an error rather than a kernel that computes something else.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from ptxkit.cutlass import package
+from ptxkit.errors import UnavailableError
+
+Edits = tuple[tuple[str, str], ...]
+
+# Arguments may leave the number of SMs open, which only host code can look up. The builder kernel always gives it.
+_HARDWARE_COUNT = "  static inline int\n  query_device_multiprocessor_count"
+_HARDWARE_HERE = "  static inline int query_device_multiprocessor_count(int = 0) { return 0; }"
+_HARDWARE: Edits = (
+    (
+        f"#if !defined(__CUDACC_RTC__)\n{_HARDWARE_COUNT}",
+        f"#if defined(__CUDACC_RTC__)\n{_HARDWARE_HERE}\n#else\n{_HARDWARE_COUNT}",
+    ),
+)
+
+# Device code cannot encode tensor maps: it notes down what the driver is to be told.
+_ENCODE = """\
+  #if (__CUDACC_VER_MAJOR__ >= 12) && !defined(__CUDACC_RTC__)
+
+    CUtensorMapDataType     tma_format """
+_NOTE = """\
+    ptxkit::cutlass::note_tensor_map<TmaInternalType>(
+        tma_desc, tma_dim, gmem_address, gmem_prob_shape, gmem_prob_stride, smem_box_shape, smem_box_stride,
+        uint32_t(get_tma_swizzle_bits(swizzle)), uint32_t(get_tma_swizzle_base(swizzle)));
+
+"""
+_TENSOR_MAPS: Edits = (
+    ("#pragma once\n", '#pragma once\n#include "ptxkit/cutlass/tensor_map_note.cuh"\n'),
+    (_ENCODE, _NOTE + _ENCODE),
+)
+
+# The makers of 2-SM copies are for the host alone there, though nothing in them needs one.
+_TWO_SM: Edits = (
+    ("\nCUTE_HOST\n", "\nCUTE_HOST_RTC\n"),
+    ("\n#if !defined(__CUDACC_RTC__)\n/** Make", "\n#if 1\n/** Make"),
+)
+
+EDITS: dict[str, Edits] = {
+    "cutlass/kernel_hardware_info.h": _HARDWARE,
+    "cute/atom/copy_traits_sm90_tma.hpp": _TENSOR_MAPS,
+    "cute/atom/copy_traits_sm100_tma.hpp": _TWO_SM,
+}
+"""Header -> (passage, what takes its place)."""
+
+_REPEATED = {"\nCUTE_HOST\n"}
+
+
+@cache
+def mended(arch: int) -> tuple[tuple[str, str], ...]:
+    """(name as included, text) of the headers to replace for an architecture; none below sm_90.
+
+    Raises:
+        UnavailableError: CUTLASS is not here, or not the version these edits are for.
+    """
+    root = Path(package.include_dirs()[0])
+    wanted = [name for name in EDITS if arch >= 90 and (arch >= 100 or "sm100" not in name)]
+    return tuple((name, mend(name, (root / name).read_text(encoding="utf-8"))) for name in wanted)
+
+
+def mend(name: str, text: str) -> str:
+    """A header's text with its edits made.
+
+    Raises:
+        UnavailableError: a passage is not there as often as it should be.
+    """
+    for passage, replacement in EDITS[name]:
+        count = text.count(passage)
+        if count != 1 and not (count and passage in _REPEATED):
+            raise UnavailableError(
+                f"{name} is not that of nvidia-cutlass {package.VERSION}: a passage to patch is there {count} times; "
+                f"{package.INSTALL} --force-reinstall"
+            )
+        text = text.replace(passage, replacement)
+    return text

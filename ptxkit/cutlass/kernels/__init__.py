@@ -1,0 +1,1 @@
+"""Kernels that CUTLASS writes, described like those of :mod:`ptxkit.kernels`."""

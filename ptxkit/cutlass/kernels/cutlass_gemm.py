@@ -1,0 +1,295 @@
+"""cutlass_gemm: matrix product whose kernel NVIDIA's CUTLASS writes, for CUDA cores, mma.sync, wgmma and tcgen05."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.cutlass.description import BITS, OUTPUTS, GemmDescription
+from ptxkit.cutlass.program import GemmProgram
+from ptxkit.errors import DescriptionError
+from ptxkit.kernels.elementwise import activation
+from ptxkit.kernels.gemm import Gemm
+from ptxkit.kernels.matmul import LARGE, SMS
+
+Describe = Callable[["CutlassGemm", Tile], GemmDescription]
+
+WARP_SPACE = {
+    "BM": [128, 256, 64],
+    "BN": [128, 256, 64],
+    "BK": [32, 64, 16, 128, 8],
+    "WARPS_M": [2, 4, 1],
+    "WARPS_N": [2, 4, 1],
+}
+TMA_SPACE = {
+    "BM": [128, 256, 64],
+    "BN": [128, 256, 64, 192],
+    "CLUSTER_M": [2, 1, 4],
+    "CLUSTER_N": [1, 2],
+    "STAGES": [0, 3, 4, 5, 6],  # 0: as many as fit
+}
+
+
+def usable(describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
+    """The constraint of a variant: what its description says to the tile."""
+
+    def check(w: CutlassGemm, t: Tile) -> str | bool:
+        try:
+            d = describe(w, t)
+        except DescriptionError as error:
+            return str(error)
+        for name, size in (("n", w.n), ("k", w.k), ("m", w.m)):
+            rows = {"n": (w.b_layout == "row", d.alignment), "m": (w.a_layout == "column", d.alignment)}
+            needed, count = rows.get(name, (w.a_layout == "row" or w.b_layout == "column", d.alignment))
+            if needed and size % count:
+                return f"{name}={size} must be a multiple of {count}"
+        if w.n % d.output_alignment:
+            return f"n={w.n} must be a multiple of {d.output_alignment}"
+        return True
+
+    return check
+
+
+def simt(w: CutlassGemm, t: Tile) -> GemmDescription:
+    """On the CUDA cores."""
+    return w.describe(80, "simt", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=2)
+
+
+def multistage(w: CutlassGemm, t: Tile) -> GemmDescription:
+    """By mma.sync and cp.async."""
+    arch = 89 if w.dtype in ("e4m3", "e5m2") else 80
+    return w.describe(arch, "multistage", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=t.STAGES)
+
+
+def tma(arch: int, schedule: str) -> Describe:
+    """By TMA and what multiplies on sm_90 and sm_100: stages of 128 bytes of each row."""
+
+    def describe(w: CutlassGemm, t: Tile) -> GemmDescription:
+        depth = 1024 // BITS[w.dtype]
+        return w.describe(
+            arch, schedule, tile=(t.BM, t.BN, depth), cluster=(t.CLUSTER_M, t.CLUSTER_N, 1), stages=t.STAGES
+        )
+
+    return describe
+
+
+def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
+    """Large tiles where they give nearly every SM one; stages of 64 bytes of each row."""
+    depth = 512 // BITS[w.dtype]
+    if cdiv(w.m, 128) * cdiv(w.n, 256) >= SMS * 3 // 4:
+        yield {"BM": 128, "BN": 256, "BK": depth, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 3}
+    if cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
+        yield {"BM": 128, "BN": 128, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4}
+    yield {"BM": 64, "BN": 64, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 5}
+    yield {"BM": 128, "BN": 128, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4}
+
+
+def prefer_simt(w: CutlassGemm) -> Iterator[dict[str, Any]]:
+    """Large tiles where they give every SM some."""
+    if cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
+        yield {"BM": 128, "BN": 128, "BK": 8, "WARPS_M": 4, "WARPS_N": 2}
+    yield {"BM": 64, "BN": 64, "BK": 8, "WARPS_M": 2, "WARPS_N": 2}
+
+
+def prefer_cooperative(w: CutlassGemm) -> Iterator[dict[str, Any]]:
+    """128 x 256 in clusters of two where that gives nearly every SM a tile."""
+    if cdiv(w.m, 256) * cdiv(w.n, 256) * 2 >= SMS * 3 // 4:
+        yield {"BM": 128, "BN": 256, "CLUSTER_M": 2}
+    if cdiv(w.m, 256) * 2 * cdiv(w.n, 128) >= SMS * 3 // 4:
+        yield {"BM": 128, "BN": 128, "CLUSTER_M": 2}
+    yield {"BM": 128, "BN": 128 if w.n > 64 else 64, "CLUSTER_M": 1}
+
+
+def prefer_pingpong(w: CutlassGemm) -> Iterator[dict[str, Any]]:
+    """64 rows for each of the consumers, which take turns."""
+    if cdiv(w.m, 64) * cdiv(w.n, 256) >= SMS:
+        yield {"BM": 64, "BN": 256, "CLUSTER_M": 2}
+    yield {"BM": 64, "BN": 128, "CLUSTER_M": 2 if w.m > 64 else 1}
+
+
+class CutlassGemm(Workload):
+    """c = activation(alpha a b + beta c) by CUTLASS; sums in f32, or int32 for s8.
+
+    ``layout`` says, as BLAS does, how a and b lie: t is row-major, n column-major. With the default "tn" both are contiguous
+    along k. c is row-major.
+    """
+
+    m: int = 4096
+    n: int = 4096
+    k: int = 4096
+    alpha: float = 1.0
+    beta: float = 0.0
+    dtype: Literal["bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "s8"] = "bf16"
+    layout: Literal["tn", "nn", "nt", "tt"] = "tn"
+    epilogue: Literal["linear", "relu", "gelu", "silu"] = "linear"
+    emulator_sizes = {"m": 128, "n": 128, "k": 128}
+    benchmarks = (
+        {"m": 1024, "n": 1024, "k": 1024},
+        {"m": 2048, "n": 2048, "k": 2048},
+        {},
+        {"m": 8192, "n": 8192, "k": 8192},
+    )
+
+    def constraints(self) -> Iterable[str]:
+        if self.dtype == "s8" and (self.alpha != int(self.alpha) or self.beta != int(self.beta)):
+            yield "alpha and beta are whole numbers for s8"
+        if self.dtype == "s8" and self.epilogue in ("gelu", "silu"):
+            yield f"{self.epilogue} has no meaning for int32"
+        for rows, cols in ((self.m, self.k), (self.n, self.k), (self.m, self.n)):
+            if rows * cols >= 2**40:
+                yield "the matrices are too large"
+
+    @property
+    def a_layout(self) -> str:
+        """Of a."""
+        return "row" if self.layout[0] == "t" else "column"
+
+    @property
+    def b_layout(self) -> str:
+        """Of b."""
+        return "row" if self.layout[1] == "t" else "column"
+
+    @property
+    def output(self) -> str:
+        """Element type of c."""
+        return OUTPUTS[self.dtype][0]
+
+    @property
+    def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # by type
+        """One rounding of the output, and sums in f32, whose error grows with their addends rather than with the result."""
+        if self.dtype == "s8":
+            return None  # exact
+        if self.dtype in ("e4m3", "e5m2"):
+            # wgmma adds products of 8-bit floats with fewer bits than f32 has
+            return Tolerance(relative=2**-8, absolute=5e-2 * self.k**0.5 / 64)
+        rounding = {"bf16": 2**-8, "f16": 2**-10, "f32": 2**-16}[self.output]
+        return Tolerance(relative=rounding, absolute=5e-3 if self.output != "f32" else 2e-6 * self.k)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        a_shape = (self.m, self.k) if self.a_layout == "row" else (self.k, self.m)
+        b_shape = (self.k, self.n) if self.b_layout == "row" else (self.n, self.k)
+        given = {"a": self._random(rng, a_shape), "b": self._random(rng, b_shape)}
+        if self.beta:
+            given["c"] = self._random(rng, (self.m, self.n), self.output)
+        return given
+
+    def reference(self, a: Any, b: Any, c: Any = None) -> dict[str, Any]:
+        """In float64; in float32 from 2^35 multiply-adds, where its error is still far below the tolerance."""
+        large = self.m * self.n * self.k >= LARGE and self.dtype != "s8"
+        wide = np.float32 if large else np.float64  # of int8, too: every sum below 2^53 is exact
+        a, b = a.astype(wide), b.astype(wide)
+        result = (a if self.a_layout == "row" else a.T) @ (b if self.b_layout == "row" else b.T)
+        if self.alpha != 1:
+            result *= self.alpha
+        if c is not None:
+            result += self.beta * c.astype(wide)
+        if self.epilogue == "relu":
+            result = np.maximum(result, 0)
+        elif self.epilogue != "linear":
+            result = activation(self.epilogue, result)
+        return {"c": result.astype(np.int64) if self.dtype == "s8" else result}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"c": ((self.m, self.n), self.output)}
+
+    def work(self) -> Work:
+        operands = (self.m + self.n) * self.k * BITS[self.dtype] // 8
+        results = self.m * self.n * BITS[self.output] // 8 * (2 if self.beta else 1)
+        return Work(flops=2 * self.m * self.n * self.k, bytes=operands + results, unit=self.dtype)
+
+    def gemm(self) -> Gemm | None:
+        """What it is to a library; None where libraries are not asked for it."""
+        if self.dtype not in ("bf16", "f16", "f32"):
+            return None
+        return Gemm(
+            *(self.m, self.n, self.k),
+            a_transposed=self.a_layout == "column",
+            b_transposed=self.b_layout == "column",
+            alpha=self.alpha,
+            beta=self.beta,
+            activation="none" if self.epilogue == "linear" else self.epilogue,
+        )
+
+    def describe(self, arch: Any, schedule: str, **parts: Any) -> GemmDescription:
+        """A description of this product."""
+        return GemmDescription(
+            arch=arch,
+            schedule=schedule,
+            dtype=self.dtype,
+            a_layout=self.a_layout,
+            b_layout=self.b_layout,
+            epilogue=self.epilogue,
+            **parts,
+        )
+
+    def launches(self, d: GemmDescription) -> list[Launch]:
+        """The one launch of a description."""
+        return [GemmProgram(d, self.m, self.n, self.k, self.alpha, self.beta).launch()]
+
+    @variant(
+        requires=["sm_80"],
+        tile={**WARP_SPACE, "BK": [8, 16]},
+        constraint=usable(simt),
+        prefer=prefer_simt,
+    )
+    def simt(self, t: Tile) -> list[Launch]:
+        """f32 on the CUDA cores."""
+        return self.launches(simt(self, t))
+
+    @variant(
+        requires=["sm_80"],
+        tile={**WARP_SPACE, "STAGES": [4, 3, 5, 6]},
+        constraint=usable(multistage),
+        prefer=prefer_warps,
+    )
+    def multistage(self, t: Tile) -> list[Launch]:
+        """mma.sync fed by cp.async, of sm_80."""
+        return self.launches(multistage(self, t))
+
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "cooperative")), prefer=prefer_cooperative)
+    def cooperative(self, t: Tile) -> list[Launch]:
+        """TMA and wgmma: two consumer warpgroups share a tile."""
+        return self.launches(tma(90, "cooperative")(self, t))
+
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "pingpong")), prefer=prefer_pingpong)
+    def pingpong(self, t: Tile) -> list[Launch]:
+        """TMA and wgmma: two consumer warpgroups take turns, one multiplies while the other stores."""
+        return self.launches(tma(90, "pingpong")(self, t))
+
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "stream_k")), prefer=prefer_cooperative)
+    def stream_k(self, t: Tile) -> list[Launch]:
+        """As cooperative, and the last wave of tiles is split along k among all SMs."""
+        return self.launches(tma(90, "stream_k")(self, t))
+
+    @variant(
+        requires=["sm_100a"],
+        tile={**TMA_SPACE, "CLUSTER_M": [1, 2, 4]},
+        constraint=usable(tma(100, "one_sm")),
+    )
+    def one_sm(self, t: Tile) -> list[Launch]:
+        """TMA and tcgen05, each SM for itself."""
+        return self.launches(tma(100, "one_sm")(self, t))
+
+    @variant(
+        requires=["sm_100a"],
+        tile={**TMA_SPACE, "BM": [256]},
+        constraint=usable(tma(100, "two_sm")),
+    )
+    def two_sm(self, t: Tile) -> list[Launch]:
+        """TMA and tcgen05, two SMs at one tile."""
+        return self.launches(tma(100, "two_sm")(self, t))
+
+    def _random(self, rng: np.random.Generator, shape: tuple[int, int], dtype: str = "") -> Any:
+        """Values that the type can hold: of tf32, float32 with 10 bits of mantissa, so that nothing is rounded on the way."""
+        dtype = dtype or self.dtype
+        if dtype == "s8":
+            return rng.integers(-128, 128, shape, np.int8)
+        if dtype == "s32":
+            return rng.integers(-(1 << 16), 1 << 16, shape, np.int32)
+        if dtype != "tf32":
+            return uniform(rng, shape, dtype)
+        values = uniform(rng, shape)
+        return (values.view(np.uint32) & np.uint32(0xFFFF_E000)).view(np.float32)

@@ -1,0 +1,63 @@
+"""The package ``nvidia-cutlass``: where its headers lie, and whether it and CUDA's C++ headers are of a version that fits."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+from ptxkit.compiler import toolkit
+from ptxkit.errors import UnavailableError
+
+VERSION = "4.2.0.0"
+"""The version that :mod:`ptxkit.cutlass.headers` and :mod:`ptxkit.cutlass.emit` were written for."""
+CCCL_LIMIT = (13, 2)
+"""CUTLASS 4.2 does not compile with the CUDA C++ core libraries from here on."""
+INSTALL = f"run: pip install 'nvidia-cutlass=={VERSION}'"
+
+
+@cache
+def include_dirs() -> tuple[str, ...]:
+    """CUTLASS's include directories, after all checks.
+
+    Raises:
+        UnavailableError: nvidia-cutlass is not installed or of another version, or the CCCL headers are too new.
+    """
+    check()
+    spec = importlib.util.find_spec("cutlass_library")
+    if spec is None or not spec.submodule_search_locations:
+        raise UnavailableError(
+            f"nvidia-cutlass {VERSION} lacks its module cutlass_library; {INSTALL} --force-reinstall"
+        )
+    source = Path(spec.submodule_search_locations[0]) / "source"
+    return str(source / "include"), str(source / "tools" / "util" / "include")
+
+
+def check() -> None:
+    """Raise UnavailableError, in one line, unless CUTLASS can be used here."""
+    try:
+        version = importlib.metadata.version("nvidia-cutlass")
+    except importlib.metadata.PackageNotFoundError:
+        raise UnavailableError(f"CUTLASS is not installed; {INSTALL}") from None
+    check_version(version)
+    cccl = next((tool for tool in toolkit.headers() if "CCCL" in tool.name), None)
+    check_cccl(cccl.version if cccl else "")
+
+
+def check_version(version: str) -> None:
+    """Raise UnavailableError for another version than the headers were mended for."""
+    if version != VERSION:
+        raise UnavailableError(
+            f"nvidia-cutlass {version} is installed, but its headers are patched for NVRTC by the text of {VERSION}; {INSTALL}"
+        )
+
+
+def check_cccl(version: str) -> None:
+    """Raise UnavailableError for CCCL headers that CUTLASS does not compile with, "" being none at all."""
+    mend = "run: pip install 'nvidia-cuda-cccl>=13.0,<13.2'"
+    if not version:
+        raise UnavailableError(f"CUTLASS needs the CUDA C++ core libraries' headers; {mend}")
+    parts = version.split(".")
+    if all(part.isdecimal() for part in parts[:2]) and tuple(map(int, parts[:2])) >= CCCL_LIMIT:
+        raise UnavailableError(f"CUTLASS {VERSION} does not compile with nvidia-cuda-cccl {version}; {mend}")
