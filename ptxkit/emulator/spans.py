@@ -99,6 +99,20 @@ class Runs:
         """One value an element of a lane array."""
         return np.broadcast_to(value, self.x.shape)[self.active]
 
+    def leaders(self, *columns: NDArray[Any]) -> NDArray[np.int64] | None:
+        """For each element the first of its warp with the same values in all ``columns``; None where no two are alike.
+
+        ptxas issues a copy to global memory once for all lanes of a warp that give it the same operands (SASS of sm_90a:
+        UTMASTG and UBLKCP.G.S stand in no loop, or in one over the operands that differ). CUTLASS's epilogues rely on it:
+        there a whole warp stores one box. Loads and reductions are issued once a lane.
+        """
+        warps = self.x.thread[self.active] >> 5
+        if len(warps) == 1 or (warps[1:] != warps[:-1]).all():
+            return None
+        keys = np.column_stack([warps, *columns])
+        _, first, kind = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return None if len(first) == len(keys) else first[kind.reshape(-1)]
+
     def in_global(self, addresses: NDArray[np.uint64], verb: str) -> Side:
         """Runs in global memory.
 

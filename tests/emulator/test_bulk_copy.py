@@ -474,3 +474,59 @@ def test_a_multicast_reads_once():
     program = Run(kernel(body))
     program(np.zeros(3 * 128, np.uint32), np.zeros(12 * 128, np.uint32), grid=12, block=128, cluster=4)
     assert program.result.counters.async_bytes == {"global_to_shared": 3 * 512}
+
+
+WARPS = (
+    THREAD
+    + SHARED
+    + """
+    mov.u32 %r11, buf; shl.b32 %r12, %r0, 2; add.u32 %r12, %r11, %r12;
+    ld.global.b32 %r13, [%rd21]; st.shared.b32 [%r12], %r13;
+    fence.proxy.async.shared::cta;
+    bar.sync 0;
+    """
+)
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 8])
+def test_lanes_that_store_the_same_count_once(bench, distinct):  # noqa: F811
+    """Every lane copies 16 bytes of its warp's 128; lanes with one destination copy the same."""
+    body = f"""
+    and.b32 %r14, %r0, {distinct - 1}; shl.b32 %r14, %r14, 4;
+    shr.u32 %r15, %r0, 5; shl.b32 %r15, %r15, 7; add.u32 %r14, %r14, %r15;
+    add.u32 %r16, %r11, %r14; cvt.u64.u32 %rd10, %r14; add.u64 %rd11, %rd1, %rd10;
+    cp.async.bulk.global.shared::cta.bulk_group [%rd11], [%r16], 16;
+    cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0; bar.sync 0; st.shared.b32 [%r12], -1;
+    """
+    source = RNG.integers(0, 2**32, 128, np.uint32)
+    _, out = bench(WARPS + body, source, np.zeros_like(source), block=128)
+    warps = out.reshape(4, 32)
+    assert (warps[:, : 4 * distinct] == source.reshape(4, 32)[:, : 4 * distinct]).all()
+    assert not warps[:, 4 * distinct :].any()
+    if bench.device.kind == "emulator":
+        assert bench.device.counters.async_bytes == {"shared_to_global": 16 * 4 * distinct}
+        assert bench.device.counters.async_sectors == {"shared_to_global": 4 * distinct}
+
+
+def test_one_lane_may_wait_for_what_its_warp_stored():
+    body = """
+    cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r11], 512;
+    cp.async.bulk.commit_group; setp.eq.u32 %p2, %r0, 5;
+    @%p2 cp.async.bulk.wait_group.read 0; bar.sync 0; st.shared.b32 [%r12], -1;
+    """
+    source = RNG.integers(0, 2**32, 128, np.uint32)
+    run = Run(kernel(WARPS + body))
+    _, out = run(source, np.zeros_like(source), block=128, completion="latest-legal")
+    assert (out == source).all()
+
+
+@pytest.mark.parametrize("lanes", [1, 32])
+def test_every_lane_that_reduces_counts(bench, lanes):  # noqa: F811
+    body = f"""
+    setp.lt.u32 %p2, %r0, {lanes};
+    @%p2 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r11], 128;
+    cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+    """
+    source = RNG.integers(0, 2**32, 32, np.uint32)
+    _, out = bench(WARPS + body, source, np.zeros_like(source))
+    assert (out == source * np.uint32(lanes)).all()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.emulator.asynchronous import Operation
+from ptxkit.emulator.asynchronous import EVERY, Operation
 from ptxkit.emulator.binder import U32, Binding, Step, Typed
 from ptxkit.emulator.effects.access import widen
 from ptxkit.emulator.effects.async_copy import newest
@@ -93,10 +93,15 @@ class _Bulk:
             target = runs.in_global(to_address, "writes")
         else:
             target = runs.in_shared(to_address, "writes", remote=self.to_space == "shared::cluster")
-        x.tally.add(self.number, self.counter, int(sizes.sum()))
+        leaders = None
+        if self.barrier is None and self.reduction is None and not self.byte_mask:
+            leaders = runs.leaders(origin.start, target.which, target.start, sizes)
+        distinct = EVERY if leaders is None else np.unique(leaders)
+        x.tally.add(self.number, self.counter, int(sizes[distinct].sum()))
         if self.counter != "shared_to_shared" and x.tally.traffic:
             start = (origin if self.source_space == "global" else target).start
-            x.tally.add(self.number, f"sectors.{self.counter}", int(((start + sizes + 31 >> 5) - (start >> 5)).sum()))
+            touched = (start + sizes + 31 >> 5) - (start >> 5)
+            x.tally.add(self.number, f"sectors.{self.counter}", int(touched[distinct].sum()))
         threads = x.thread[x.active()]
         barrier = None
         lanes = list(rest)
@@ -120,7 +125,7 @@ class _Bulk:
                     wave.generic_writes.replaced(target.start, sizes)
         kept = runs.lanes(lanes.pop(0)) if self.byte_mask else None
         wave.launch.machine.version += 1
-        self._submit(x, target, origin, sizes, threads, barrier, kept)
+        self._submit(x, target, origin, sizes, threads, barrier, kept, leaders)
 
     def _same_cta(self, runs: Runs, target: Side, barrier: Any) -> None:
         stride = runs.x.wave.shared_stride
@@ -138,8 +143,13 @@ class _Bulk:
         element, rank = np.nonzero(bits)
         return element, rank
 
-    def _submit(self, x: Group, target: Side, origin: Side, sizes: Any, threads: Any, barrier: Any, kept: Any) -> None:
+    def _submit(
+        self, x: Group, target: Side, origin: Side, sizes: Any, threads: Any, barrier: Any, kept: Any, leaders: Any
+    ) -> None:
         wave, where = x.wave, self.where
+
+        def chosen(which: Any) -> Any:
+            return which if leaders is None else np.unique(leaders[which])
 
         def perform(which: Any) -> None:
             if self.reduction is not None:
@@ -148,7 +158,7 @@ class _Bulk:
             elif kept is not None:
                 _copy_masked(target, origin, sizes, which, kept)
             else:
-                copy(target, origin, sizes, which)
+                copy(target, origin, sizes, chosen(which))
             if barrier is not None:
                 wave.mbarriers.complete_tx(barrier[which], sizes[which], where)
 
@@ -161,9 +171,11 @@ class _Bulk:
             origin.arrays.append(held)
 
             def capture(which: Any) -> None:
-                copy(buffers, shared, sizes, which)
-                origin.which[which] = len(origin.arrays) - 1
-                origin.start[which] = buffers.start[which]
+                rows = np.arange(len(sizes))[chosen(which)]
+                rows = rows[origin.which[rows] != len(origin.arrays) - 1]
+                copy(buffers, shared, sizes, rows)
+                origin.which[rows] = len(origin.arrays) - 1
+                origin.start[rows] = buffers.start[rows]
 
         poison = None if self.reduction is not None else lambda: fill(target, sizes, POISON)
         operation = Operation(threads, perform, poison, capture, barrier)

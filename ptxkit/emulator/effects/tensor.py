@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.asynchronous import Operation
+from ptxkit.emulator.asynchronous import EVERY, Operation
 from ptxkit.emulator.binder import Binding, Step, Typed
 from ptxkit.emulator.box_reductions import reduction
 from ptxkit.emulator.boxes import SHARED_ALIGNMENT, Boxes
@@ -135,7 +135,7 @@ class _Store:
         wave = x.wave
         machine = wave.launch.machine
         active = x.active()
-        count = np.count_nonzero(active)
+        count = int(np.count_nonzero(active))
         runs = Runs(self.where, x, np.full(count, boxes.shared_bytes, np.int64))
         coordinates = coordinates_of(runs, lanes)
         # PTX ISA, "Restriction on Tensor Copy instructions"
@@ -148,27 +148,32 @@ class _Store:
             raise TrapError(self.map.at(x, f"{self.op} does not take elements of type .{boxes.element.name}"))
         region = Region(runs, boxes, coordinates, "writes")
         start = runs.in_shared(runs.lanes(self.source.lanes(source)), "reads", False, SHARED_ALIGNMENT).start
-        region.count(x, self.number, "shared_to_global")
+        leaders = None if self.op else runs.leaders(start, coordinates)
+        distinct = EVERY if leaders is None else np.unique(leaders)
+        region.count(x, self.number, "shared_to_global", distinct)
         machine.version += 1
         shared = wave.shared
         held = np.empty((0, boxes.nbytes), np.uint8)
         unread = np.ones(count, np.bool_)
 
+        def chosen(which: Any) -> NDArray[np.int64]:
+            return np.arange(count)[which] if leaders is None else np.unique(leaders[which])
+
         def capture(which: Any) -> None:
             nonlocal held
             if not len(held):
-                held = np.empty((len(unread), boxes.nbytes), np.uint8)
-            held[which] = boxes.get(shared, start[which])
-            unread[which] = False
+                held = np.empty((count, boxes.nbytes), np.uint8)
+            late = chosen(which)
+            late = late[unread[late]]
+            held[late] = boxes.get(shared, start[late])
+            unread[late] = False
 
         def perform(which: Any) -> None:
-            elements = np.arange(len(unread))[which]
+            elements = chosen(which)
             if unread.all():
                 data = boxes.get(shared, start[elements])
             else:
-                late = elements[unread[elements]]
-                if len(late):
-                    capture(late)
+                capture(elements)
                 data = held[elements]
             if operation is None:
                 region.write(elements, data, None)
@@ -178,7 +183,8 @@ class _Store:
             machine.version += 1
 
         def poison() -> None:
-            region.write(np.arange(count), np.full((count, boxes.nbytes), POISON, np.uint8), None)
+            elements = chosen(EVERY)
+            region.write(elements, np.full((len(elements), boxes.nbytes), POISON, np.uint8), None)
 
         operation_ = Operation(x.thread[active], perform, None if self.op else poison, capture)
         wave.queue.submit(operation_, MECHANISM)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.asynchronous import EVERY
 from ptxkit.emulator.binder import S32, Binding, Typed
 from ptxkit.emulator.boxes import Boxes
 from ptxkit.emulator.columns import Columns, decode
@@ -141,11 +142,11 @@ class Region:
         starts = np.where(some, low, low[some][0]).astype(np.uint64)
         self.parts = memory.partition(starts)
 
-    def count(self, x: Group, number: int, direction: str) -> None:
-        """Add bytes and sectors to the counters."""
-        x.tally.add(number, direction, int(self.touched.sum()))
+    def count(self, x: Group, number: int, direction: str, which: Any = EVERY) -> None:
+        """Add bytes and sectors of the boxes ``which`` to the counters."""
+        x.tally.add(number, direction, int(self.touched[which].sum()))
         if x.tally.traffic:
-            x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates))
+            x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates[which]))
 
     def _each(self, elements: NDArray[np.int64]) -> list[tuple[Allocation, Any]]:
         """The boxes ``elements`` by allocation: (allocation, positions in ``elements``)."""
