@@ -646,3 +646,34 @@ def test_bytes_moved_are_counted(emulator):
     launch_load(map_of(emulator), emulator, at=(16, 6))
     assert emulator.counters.async_bytes == {"global_to_shared": 2 * 16 * 4}  # what lies inside the array
     assert emulator.counters.async_sectors == {"global_to_shared": 2 * 2}
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_a_box_that_a_whole_warp_stores_counts_once(mode, wait):
+    """As CUTLASS's epilogues do it, which wait for the reading alone before they write the next box there."""
+    text = """
+    extern "C" __global__ void store_warp(const __grid_constant__ CUtensorMap map) {
+      for (u32 box = 0; box < 4; ++box) {
+        const u32 at = WAIT ? box % 2 * 512 : 0;
+        for (u32 i = threadIdx.x; i < 512; i += blockDim.x) region[at + i] = (u8)(box + 1);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        if (threadIdx.x < 32) {
+          asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+                       :: "l"(&map), "r"(0), "r"(box * 4), "r"(shared(region) + at) : "memory");
+          asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read WAIT;" ::: "memory");
+        }
+        __syncthreads();
+      }
+      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    }"""
+    program = ptxkit.compile(HEAD + text.replace("WAIT", str(wait)), device=mode, target="sm_90a")
+    array = mode.upload(np.zeros((16, 128), np.uint8))
+    if mode.kind == "emulator":
+        mode.reset_counters()
+    program["store_warp"](ptxkit.TensorMap(array, box=(4, 128)), grid=1, block=64, shared=1024)
+    expected = np.repeat(np.arange(1, 5, dtype=np.uint8), 4)[:, None] + np.zeros(128, np.uint8)
+    np.testing.assert_array_equal(array.numpy(), expected)
+    if mode.kind == "emulator":
+        assert mode.counters.async_bytes == {"shared_to_global": 4 * 512}
+        assert mode.counters.async_sectors == {"shared_to_global": 4 * 16}

@@ -165,8 +165,9 @@ class _Store:
                 held = np.empty((count, boxes.nbytes), np.uint8)
             late = chosen(which)
             late = late[unread[late]]
-            held[late] = boxes.get(shared, start[late])
-            unread[late] = False
+            if len(late):
+                held[late] = boxes.get(shared, start[late])
+                unread[late] = False
 
         def perform(which: Any) -> None:
             elements = chosen(which)
