@@ -23,6 +23,7 @@ from ptxkit.bench.targets import Plan, description_of
 from ptxkit.compiler.nvrtc import nvrtc_version
 from ptxkit.errors import FaultError, PtxkitError, UsageError
 from ptxkit.kernels import execute
+from ptxkit.kernels.ahead import compile_ahead
 from ptxkit.kernels.build import unavailable
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class BenchRun:
         workload = plan.workload
         footprint = workload.bytes_needed()
         count = self.method.sets(footprint, self.device.l2_bytes, self.device.memory_bytes)
+        wanted = [(workload, variant, self._tile(plan, variant)) for variant in self._variants(plan)]
+        compile_ahead(wanted, self.device.target, say, self.device)
         say("preparing inputs")
         sets = BufferSets(workload, self.device, count, self.seed)
         inputs_hash = arrays_sha256(sets.data.inputs)
@@ -157,7 +160,7 @@ class BenchRun:
         rows.append(made) if isinstance(made, Row) else contenders.append(made)
 
     def _variant(self, sets: BufferSets, variant: Variant, tile: Mapping[str, Any]) -> Contender | Row:
-        reason = unavailable(variant, self.device.target)
+        reason = unavailable(variant, self.device.target, sets.workload)
         if reason is not None:
             return Row(name=variant.name, skipped=reason)
         return VariantContender(sets, variant, tile)

@@ -12,6 +12,7 @@ from ptxkit.bench.run_report import BASELINE, SCHEMA_PLAN, RunReport, VariantRep
 from ptxkit.bench.statistics import FixedSamples, TimeBudget, summarize
 from ptxkit.errors import CompileError, FaultError, UsageError
 from ptxkit.kernels import execute
+from ptxkit.kernels.ahead import compile_ahead
 from ptxkit.kernels.build import target_for, unavailable
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Runner:
             UsageError: the sizes need more memory than there is.
             UnavailableError: a variant asked for by name needs another target.
         """
+        compile_ahead([(self.workload, v, self._tile_of(v)) for v in self.variants], self.target, say, self.device)
         say("preparing inputs")
         case = execute.Case(self.workload, self.device, self.seed)
         rows: list[VariantReport] = []
@@ -120,7 +122,7 @@ class Runner:
         }
 
     def _plan_variant(self, variant: Variant) -> dict[str, Any]:
-        skipped = unavailable(variant, self.target)
+        skipped = unavailable(variant, self.target, self.workload)
         if skipped is not None:
             return {"name": variant.name, "skipped": skipped, "target": "", "tile": "", "launches": []}
         target = target_for(variant, self.target)
@@ -128,7 +130,7 @@ class Runner:
         launches = [
             {
                 "entry": launch.entry,
-                "source": variant.source_of(self.workload, launch),
+                "source": str(variant.source_of(self.workload, launch)),
                 "grid": launch.grid,
                 "block": launch.block,
                 "shared_bytes": launch.shared,

@@ -29,11 +29,10 @@ FORMAT = 2
 
 def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image:
     """The image of a request, from the cache or built and filed there."""
+    if (image := find(request)) is not None:
+        return image
     cache = default_cache()
     base = base_key(request)
-    known = _read_manifest(cache, base)
-    if known is not None and (image := load(cache, image_key(base, known))):
-        return image
     found = scan(request)
     key = image_key(base, found.headers)
     if not found.unresolved and (image := load(cache, key)):
@@ -46,6 +45,14 @@ def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image
         store(cache, image)
         _write_manifest(cache, base, found)
     return image
+
+
+def find(request: Request) -> Image | None:
+    """The image of a request that was compiled before, with the same headers as now; None is not to say that there is none."""
+    cache = default_cache()
+    base = base_key(request)
+    known = _read_manifest(cache, base)
+    return load(cache, image_key(base, known)) if known is not None else None
 
 
 def load(cache: Cache, key: str) -> Image | None:

@@ -93,6 +93,23 @@ def compile_source(
     return _shortened(cached_compile(request, compile_request))
 
 
+def is_cached(
+    source: str | os.PathLike[str],
+    *,
+    target: Target | str,
+    name: str | None = None,
+    defines: Mapping[str, object] | None = None,
+    options: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> bool:
+    """Whether :func:`compile_source` would find its result in the cache."""
+    from ptxkit.compiler.incremental import find
+
+    request = _request(source, target, name, defines or {}, (), options, include_dirs, lineinfo=True)
+    return find(replace(request, headers=tuple(sorted((headers or {}).items())))) is not None
+
+
 def _shortened(image: Image) -> Image:
     # The cache holds absolute paths: the next run may stand elsewhere.
     return replace(image, log=shorten(image.log)) if image.log else image

@@ -64,11 +64,12 @@ def target_for(variant: Variant, target: Target | None) -> Target:
     return target or lowest_target(variant.requires)
 
 
-def unavailable(variant: Variant, target: Target | None) -> str | None:
-    """Why the variant cannot be compiled for ``target``, or None when it can."""
+def unavailable(variant: Variant, target: Target | None, workload: Workload | None = None) -> str | None:
+    """Why the variant cannot be compiled for ``target``, or has no tile for the workload, or None when it can."""
     from ptxkit.compiler.targets import missing
 
-    return missing(variant.requires, target_for(variant, target))
+    reason = missing(variant.requires, target_for(variant, target))
+    return reason or (variant.refusal(workload) if workload is not None else None)
 
 
 def build(

@@ -286,7 +286,7 @@ def run(
     Args:
         explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
     """
-    reason = unavailable(variant, target or case.device.target)
+    reason = unavailable(variant, target or case.device.target, case.workload)
     if reason is not None and not explicit:
         return VariantResult(variant.name, skipped=reason)
     prepared = prepare(case, variant, target, tile)
@@ -300,7 +300,7 @@ def run(
 def check_memory(workload: Workload, device: Device) -> None:
     """Raise UsageError when the workload's sizes need more memory than the device or the host has free."""
     needed = workload.bytes_needed()
-    places = [(device.name, needed, device.memory_bytes), ("the host", HOST_BYTES_PER_BYTE * needed, _host_bytes())]
+    places = [(device.name, needed, device.memory_bytes), ("the host", HOST_BYTES_PER_BYTE * needed, free_host_bytes())]
     for place, wanted, free in places:
         if free is not None and wanted > free:
             raise UsageError(
@@ -309,7 +309,7 @@ def check_memory(workload: Workload, device: Device) -> None:
             )
 
 
-def _host_bytes() -> int | None:
+def free_host_bytes() -> int | None:
     """Memory that the host can still give, in bytes; None where that is not known."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -50,6 +50,9 @@ class Generated(ABC):
     def name(self) -> str:
         """What messages call it."""
 
+    def __str__(self) -> str:
+        return self.name
+
     @abstractmethod
     def source(self) -> Source:
         """The text to compile.

@@ -101,7 +101,7 @@ class Variant:
         """
         from ptxkit.compiler.targets import missing
 
-        held = {name: self._value(workload, name, value) for name, value in (overrides or {}).items()}
+        held = self.held(workload, overrides or {})
         reason = None
         for tile in self.tiles(workload, held):
             launches = self.launches(workload, tile)
@@ -115,6 +115,20 @@ class Variant:
         raise UsageError(
             f"variant {self.name} of {workload.name} has no tile{where} for {workload.size_text()}: {reason}"
         )
+
+    def refusal(self, workload: Workload) -> str | None:
+        """Why the constraint allows no tile at all for these sizes and options, or None when it allows one."""
+        if not self.tile or next(self.tiles(workload), None) is not None:
+            return None
+        return self._objection(workload, Tile(next(self._candidates(workload))))
+
+    def held(self, workload: Workload | type[Workload], overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Tile parameters as the variant declares them, from what was typed.
+
+        Raises:
+            UsageError: one names no parameter, or has a value that is not offered.
+        """
+        return {name: self._value(workload, name, value) for name, value in overrides.items()}
 
     def _candidates(self, workload: Workload) -> Iterator[dict[str, Any]]:
         first = {name: values[0] for name, values in self.tile.items()}
@@ -134,7 +148,7 @@ class Variant:
             return None
         return verdict if isinstance(verdict, str) else f"its constraint refuses {tile}"
 
-    def _value(self, workload: Workload, name: str, value: Any) -> Any:
+    def _value(self, workload: Workload | type[Workload], name: str, value: Any) -> Any:
         if name not in self.tile:
             known = ", ".join(self.tile) or "none"
             raise UsageError(f"variant {self.name} of {workload.name} has no tile parameter {name}; it has {known}")

@@ -120,7 +120,9 @@ def compare(
 
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
-PROFILED = 1 << 20  # elements, evenly spread, that percentiles are taken of: sorting all would take longer than the rest
+PROFILED = (
+    1 << 20
+)  # elements, evenly spread, that percentiles are taken of: sorting all would take longer than the rest
 
 
 def error_percentiles(actual: npt.NDArray[Any], expected: npt.ArrayLike) -> dict[str, dict[str, float]]:
