@@ -34,7 +34,8 @@ def replay(made: search.Search, times: dict[Tile, float], batch: int = 8) -> lis
 
 def quality(path: Path, seeds: int) -> None:
     """Print a table: how far from the best each search was, after several shares of the space."""
-    head, entries = journal.read(path)
+    found = journal.read(path)
+    head, entries = found.head, found.entries
     times: dict[Tile, float] = {}
     for entry in entries:
         times[entry.key] = entry.value
@@ -71,8 +72,8 @@ def correlation(modelled: Path, measured: Path) -> None:
     """Spearman's and Kendall's rank correlation over the configurations that both have."""
     from scipy.stats import kendalltau, spearmanr
 
-    costs = {e.key: e.value for e in journal.read(modelled)[1] if math.isfinite(e.value)}
-    times = {e.key: e.value for e in journal.read(measured)[1] if math.isfinite(e.value)}
+    costs = {e.key: e.value for e in journal.read(modelled).entries if math.isfinite(e.value)}
+    times = {e.key: e.value for e in journal.read(measured).entries if math.isfinite(e.value)}
     both = [k for k in times if k in costs]
     a, b = [costs[k] for k in both], [times[k] for k in both]
     print(

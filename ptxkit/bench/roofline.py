@@ -13,9 +13,8 @@ from typing import Any
 
 from ptxkit.bench.results import Mode, Results, Roofs, Row, Target
 from ptxkit.bench.tables import BASELINE
-from ptxkit.errors import UnavailableError, UsageError
-
-FORMATS = (".svg", ".png", ".pdf")
+from ptxkit.errors import UsageError
+from ptxkit.figures import drawn_to
 
 
 @dataclass(frozen=True)
@@ -118,22 +117,11 @@ def draw(results: Results, path: str | Path, mode: Mode = "cold") -> None:
         UsageError: no times, another suffix, or a file that cannot be written.
         UnavailableError: matplotlib is not here.
     """
-    file = Path(path)
-    if file.suffix not in FORMATS:
-        raise UsageError(f"{path}: a roofline is drawn to {', '.join(FORMATS)}")
     shown = list(points(results, mode))
     if not shown:
         raise UsageError(f"no variant of these results has a {mode} time and flops")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError("drawing needs matplotlib: pip install 'ptxkit[plot]'; without -o it is text") from None
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    _plot(figure.subplots(), results, shown, mode)
-    try:
-        figure.savefig(file)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    with drawn_to(path, "a roofline", (10, 6)) as figure:
+        _plot(figure.subplots(), results, shown, mode)
 
 
 def _plot(axes: Any, results: Results, shown: list[Point], mode: Mode) -> None:

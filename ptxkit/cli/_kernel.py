@@ -54,3 +54,8 @@ def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
             raise UsageError(f"{option} {name} is given twice")
         parsed[name] = value
     return parsed
+
+
+def peer_list(text: str) -> list[str]:
+    """``"torch,cublas"`` -> the names; ``"none"`` is none."""
+    return [name for name in text.split(",") if name and name != "none"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import kernel_argument, parse_pairs
+from ptxkit.cli._kernel import kernel_argument, parse_pairs, peer_list
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def run(
 
     wanted_sizes = parse_sizes(sizes) if sizes else ()
     held, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
-    names = None if peer_names is None else [n for n in peer_names.split(",") if n and n != "none"]
+    names = None if peer_names is None else peer_list(peer_names)
     device = open_device(device_kind)
     for given, what in (
         (check, "--check"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs, peer_list
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
     else:
         raise UsageError(f"{found.name} declares no tile parameters; there is nothing to sweep")
     target = parse_arch(given["arch"]) or device.target or lowest_target(variant.requires)
-    held = _values(variant, parse_pairs(given["tiles"], "--tile"))
+    held = variant.held(workload, parse_pairs(given["tiles"], "--tile"))
     space = {}
     if given["t1_file"]:
         from ptxkit.sweep import t1
@@ -143,19 +143,6 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
                 raise UsageError(f"{given['t1_file']}: {found.name}:{variant.name} has no {parameter}; it has {known}")
     options = workload.options
     return Problem(name, variant.name, workload.sizes, options, target.name, held, space)
-
-
-def _values(variant: Any, held: dict[str, str]) -> dict[str, Any]:
-    """The held values as the variant declares them."""
-    found = {}
-    for name, text in held.items():
-        if name not in variant.tile:
-            raise UsageError(f"{variant.name} has no tile parameter {name}; it has {', '.join(variant.tile) or 'none'}")
-        match = [v for v in variant.tile[name] if str(v).lower() == text.lower()]
-        if not match:
-            raise UsageError(f"tile {name}={text}: {variant.name} offers {', '.join(map(str, variant.tile[name]))}")
-        found[name] = match[0]
-    return found
 
 
 def _conditioned(space: Space, file: str) -> Space:
@@ -195,7 +182,7 @@ def _with_roofs(outcome: Outcome, device: Any, given: Any) -> Outcome:
     from ptxkit.bench.run import BenchRun
     from ptxkit.bench.targets import Plan
 
-    names = [n for n in given["peer_names"].split(",") if n and n != "none"]
+    names = peer_list(given["peer_names"])
     measured = roofs(device)
     work = outcome.problem.workload.work()
     outcome = replace(outcome, roof_gbs=measured.copy_gbs, peak_tflops=measured.peak_tflops.get(work.unit))

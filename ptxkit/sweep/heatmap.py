@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.errors import UsageError
+from ptxkit.figures import drawn_to
 from ptxkit.sweep.journal import Entry
-
-FORMATS = (".svg", ".png", ".pdf")
 
 
 def grid(entries: Sequence[Entry], x: str, y: str, axes: dict[str, tuple[Any, ...]]) -> np.ndarray[Any, Any]:
@@ -63,27 +62,17 @@ def draw(
     Raises:
         UsageError: another suffix, no such axis, or a file that cannot be written. UnavailableError: matplotlib is not here.
     """
-    file = Path(path)
-    if file.suffix not in FORMATS:
-        raise UsageError(f"{path}: a heat map is drawn to {', '.join(FORMATS)}")
     x, y = xy
     values = grid(entries, x, y, axes)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError("drawing needs matplotlib: pip install 'ptxkit[plot]'") from None
-    figure = Figure(figsize=(1.6 + 0.9 * len(axes[x]), 1.6 + 0.6 * len(axes[y])), layout="constrained")
-    plot = figure.subplots()
-    image = plot.imshow(values, cmap="viridis_r", aspect="auto", origin="lower")
-    plot.set(xlabel=x, ylabel=y, title=title)
-    plot.set_xticks(range(len(axes[x])), [str(v) for v in axes[x]])
-    plot.set_yticks(range(len(axes[y])), [str(v) for v in axes[y]])
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2 if np.isfinite(values).any() else 0
-    for (row, column), value in np.ndenumerate(values):
-        text = "-" if math.isnan(value) else f"{value:.4g}"
-        plot.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if value > middle else "black")
-    figure.colorbar(image, ax=plot, label="us, the best there" if timed else "modelled cost, the best there")
-    try:
-        figure.savefig(file)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    with drawn_to(path, "a heat map", (1.6 + 0.9 * len(axes[x]), 1.6 + 0.6 * len(axes[y]))) as figure:
+        plot = figure.subplots()
+        image = plot.imshow(values, cmap="viridis_r", aspect="auto", origin="lower")
+        plot.set(xlabel=x, ylabel=y, title=title)
+        plot.set_xticks(range(len(axes[x])), [str(v) for v in axes[x]])
+        plot.set_yticks(range(len(axes[y])), [str(v) for v in axes[y]])
+        middle = (np.nanmin(values) + np.nanmax(values)) / 2 if np.isfinite(values).any() else 0
+        for (row, column), value in np.ndenumerate(values):
+            text = "-" if math.isnan(value) else f"{value:.4g}"
+            color = "white" if value > middle else "black"
+            plot.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
+        figure.colorbar(image, ax=plot, label="us, the best there" if timed else "modelled cost, the best there")

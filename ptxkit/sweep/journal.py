@@ -107,22 +107,16 @@ class Journal:
             raise UsageError(f"{path}: {error.strerror}; choose another file with --journal") from None
 
     def _read(self, head: Mapping[str, Any]) -> None:
-        lines = self.path.read_bytes().split(b"\n")
-        first = _parsed(lines[0])
-        if not first or first.get("schema") != SCHEMA:
-            raise UsageError(f"{self.path} is not a journal of a sweep ({SCHEMA})")
+        read_again = read(self.path)
+        first = read_again.head
         for name in ("key", "device"):
             if first.get(name) != head[name]:
                 what = f"{first.get('title')} on {first.get('device')}"
                 raise UsageError(
                     f"{self.path} is the journal of another sweep: {what}; choose another file with --journal"
                 )
-        for line in lines[1:]:
-            value = _parsed(line)
-            if value is not None:
-                leader = bool(value.pop("leader", False))
-                (self.leaders if leader else self.entries).append(entry_of(value))
-        if lines[-1]:  # cut short: start a line of its own
+        self.entries, self.leaders = read_again.entries, read_again.leaders
+        if read_again.cut_short:  # what follows starts a line of its own
             self._write(b"\n")
 
     def add(self, entry: Entry, *, leader: bool = False) -> None:
@@ -156,8 +150,23 @@ def entry_of(value: Mapping[str, Any]) -> Entry:
     return replace(entry, tile=dict(entry.tile))
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
-    """The first line and the entries of a journal, whatever it is of.
+@dataclass(frozen=True)
+class Read:
+    """A journal as it was found.
+
+    Attributes:
+        head: the first line. entries: of the configurations. leaders: of the repeated measurements.
+        cut_short: the last line was not written to its end.
+    """
+
+    head: dict[str, Any]
+    entries: list[Entry]
+    leaders: list[Entry]
+    cut_short: bool
+
+
+def read(path: Path) -> Read:
+    """A journal, whatever it is of.
 
     Raises:
         UsageError: it cannot be read, or is no journal.
@@ -169,8 +178,12 @@ def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
     head = _parsed(lines[0])
     if not head or head.get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a journal of a sweep ({SCHEMA})")
-    values = [v for line in lines[1:] if (v := _parsed(line)) is not None]
-    return head, [entry_of(v) for v in values if not v.get("leader")]
+    found = Read(head, [], [], bool(lines[-1]))
+    for line in lines[1:]:
+        if (value := _parsed(line)) is not None:
+            leader = bool(value.pop("leader", False))
+            (found.leaders if leader else found.entries).append(entry_of(value))
+    return found
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
