@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
 from ptxkit.kernels import tuned
-from ptxkit.kernels.build import target_for, unavailable
+from ptxkit.kernels.build import generated_sources, target_for, unavailable
 from ptxkit.kernels.generated import Generated
 
 if TYPE_CHECKING:
@@ -87,10 +87,9 @@ def processes(most: int) -> int:
     return max(1, min(most, fitting, len(os.sched_getaffinity(0))))
 
 
-def is_slow(workload: Workload, variant: Variant, tile: Mapping[str, Any]) -> bool:
-    """Whether one of its programs takes long to compile."""
-    sources = [variant.source_of(workload, launch) for launch in variant.launches(workload, tile)]
-    return any(isinstance(source, Generated) and source.slow for source in sources)
+def is_slow(workload: Workload, variant: Variant) -> bool:
+    """Whether its programs take long to compile."""
+    return any(source.slow for source in generated_sources(workload, variant))
 
 
 def _slow(

@@ -111,6 +111,14 @@ def build(
     return Build(workload, variant, chosen, selected, steps)
 
 
+def generated_sources(workload: Workload, variant: Variant) -> list[Generated]:
+    """What writes the kernels of a variant, with its first tile; none for one whose kernels lie in files."""
+    tile = next(variant.tiles(workload), None)
+    launches = variant.launches(workload, tile) if tile is not None else ()
+    sources = (variant.source_of(workload, launch) for launch in launches)
+    return [source for source in sources if isinstance(source, Generated)]
+
+
 def find_source(workload: type[Workload], source: str) -> Path:
     """The file ``source``: beside the description, or among the bundled ``cu/`` and ``ptx/``.
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.errors import DescriptionError, LaunchError, UsageError
+from ptxkit.errors import DescriptionError, LaunchError, UnavailableError, UnsupportedError, UsageError
 from ptxkit.kernels import tuned
-from ptxkit.kernels.build import Build, build, unavailable
+from ptxkit.kernels.build import Build, build, generated_sources, unavailable
 from ptxkit.kernels.generated import Generated
 from ptxkit.kernels.launch import Launch, Tile, array_spec
 from ptxkit.kernels.verify import Verdict, compare_all
@@ -289,12 +289,30 @@ def run(
     reason = unavailable(variant, target or case.device.target, case.workload)
     if reason is not None and not explicit:
         return VariantResult(variant.name, skipped=reason)
-    prepared = prepare(case, variant, target, tile)
-    verdict, counters = prepared.check()
+    try:
+        prepared = prepare(case, variant, target, tile)
+        verdict, counters = prepared.check()
+    except UnsupportedError as error:
+        if not generated_sources(case.workload, variant):
+            raise
+        reason = _beyond(error, f"{case.workload.name}:{variant.name}")
+        if explicit:
+            raise UnavailableError(reason) from error
+        return VariantResult(variant.name, skipped=reason)
     built = prepared.build
     return VariantResult(
         variant.name, None, built.target.name, built.tile, len(built.steps), verdict, counters, prepared
     )
+
+
+def _beyond(error: UnsupportedError, name: str) -> str:
+    """What the emulator lacks, in one line: where somebody else's kernel uses it is of no help."""
+    families: dict[str, set[str]] = {}
+    for line in str(error).splitlines()[1:]:
+        form = line.rsplit(" ", 1)[-1]
+        families.setdefault(form.split(".")[0], set()).add(form)
+    shown = [forms.pop() if len(forms) == 1 else f"{head}.*" for head, forms in sorted(families.items())]
+    return f"the emulator has no {', '.join(shown) or error} yet; `ptxkit inspect {name}` shows what was compiled"
 
 
 def check_memory(workload: Workload, device: Device) -> None:

@@ -40,7 +40,7 @@ def usable(describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
         try:
             d = describe(w, t)
         except DescriptionError as error:
-            return str(error)
+            return str(error).partition(": ")[2]  # without the name, which says what the tile says
         for name, size in (("n", w.n), ("k", w.k), ("m", w.m)):
             rows = {"n": (w.b_layout == "row", d.alignment), "m": (w.a_layout == "column", d.alignment)}
             needed, count = rows.get(name, (w.a_layout == "row" or w.b_layout == "column", d.alignment))
