@@ -60,8 +60,12 @@ def simt(w: CutlassGemm, t: Tile) -> GemmDescription:
 
 def multistage(w: CutlassGemm, t: Tile) -> GemmDescription:
     """By mma.sync and cp.async."""
-    arch = 89 if w.dtype in ("e4m3", "e5m2") else 80
-    return w.describe(arch, "multistage", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=t.STAGES)
+    return w.describe(80, "multistage", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=t.STAGES)
+
+
+def multistage_f8(w: CutlassGemm, t: Tile) -> GemmDescription:
+    """The same for 8-bit floats, which came with sm_89."""
+    return w.describe(89, "multistage", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=t.STAGES)
 
 
 def tma(arch: int, schedule: str) -> Describe:
@@ -248,6 +252,16 @@ class CutlassGemm(Workload):
     def multistage(self, t: Tile) -> list[Launch]:
         """mma.sync fed by cp.async, of sm_80."""
         return self.launches(multistage(self, t))
+
+    @variant(
+        requires=["sm_89"],
+        tile={**WARP_SPACE, "STAGES": [4, 3, 5, 6]},
+        constraint=usable(multistage_f8),
+        prefer=prefer_warps,
+    )
+    def multistage_f8(self, t: Tile) -> list[Launch]:
+        """mma.sync of 8-bit floats, of sm_89."""
+        return self.launches(multistage_f8(self, t))
 
     @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "cooperative")), prefer=prefer_cooperative)
     def cooperative(self, t: Tile) -> list[Launch]:
