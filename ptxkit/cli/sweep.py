@@ -49,7 +49,7 @@ def command() -> None:
 )
 @click.option("--workers", type=click.IntRange(1, 512), help="Compiling processes; one for each processor if left out.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
-              help="For measuring one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
+              help="For one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the inputs and of the search."
 )
@@ -115,6 +115,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
 
 
 def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Problem:
+    from ptxkit.cli._text import to_stderr
     from ptxkit.cli.run import parse_arch, refuse_options
     from ptxkit.compiler.targets import lowest_target
     from ptxkit.sweep.problem import Problem
@@ -137,10 +138,15 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
         from ptxkit.sweep import t1
 
         space = dict(t1.read(given["t1_file"]).values)
-        for parameter in space:
+        for parameter, values in space.items():
             if parameter not in variant.tile:
                 known = ", ".join(variant.tile)
                 raise UsageError(f"{given['t1_file']}: {found.name}:{variant.name} has no {parameter}; it has {known}")
+            unknown = [str(v) for v in values if v not in variant.tile[parameter]]
+            if unknown:
+                to_stderr(
+                    f"{given['t1_file']}: {variant.name} offers no {parameter} of {', '.join(unknown)}", fg="yellow"
+                )
     options = workload.options
     return Problem(name, variant.name, workload.sizes, options, target.name, held, space)
 

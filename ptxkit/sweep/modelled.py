@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ptxkit.errors import FaultError, PtxkitError
@@ -16,8 +18,37 @@ from ptxkit.sweep.problem import Problem
 _CASES: dict[str, execute.Case] = {}  # inputs and reference are made once a process
 
 
-def model_tile(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, seed: int) -> Entry:
+def model_tile(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, seed: int, timeout_s: float) -> Entry:
     """Emulate one configuration and say what it would cost."""
+    begin = time.perf_counter()
+    try:
+        with _limited(timeout_s):
+            return _modelled(problem, tile, compiled, seed)
+    except TimeoutError:
+        error = f"not done within {timeout_s:g} s"
+        return Entry(tile, "timeout", error, measured_s=time.perf_counter() - begin)
+
+
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """TimeoutError inside when it takes longer; in the main thread of a process, where there are such signals."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _modelled(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, seed: int) -> Entry:
     from ptxkit.runtime.device import device
 
     begin = time.perf_counter()

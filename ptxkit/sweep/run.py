@@ -45,7 +45,7 @@ class Sweep:
         problem: what is swept. search: which configurations. journal: where it is written down.
         evaluations: at most so many, those of an earlier run included.
         timed: on a GPU; else modelled in the emulator.
-        workers: compiling processes. timeout_s: for measuring one configuration. seed: of the inputs.
+        workers: compiling processes. timeout_s: for measuring or emulating one configuration. seed: of the inputs.
         leader_budget_s: for the repeated measurement of the best.
 
     Attributes:
@@ -136,7 +136,7 @@ class Sweep:
         elif self.timed:
             pending[self._measurer.submit(self._measure, tile)] = _Step(tile, compiled)
         else:
-            future = self._pool.submit(model_tile, self.problem, dict(tile), compiled, self.seed)
+            future = self._pool.submit(model_tile, self.problem, dict(tile), compiled, self.seed, self.timeout_s)
             pending[future] = _Step(tile, compiled)
 
     def _start(self) -> float:
