@@ -18,7 +18,8 @@ from ptxkit.runtime.arguments import bind
 from ptxkit.runtime.gpu import GpuDevice, _waits_for_previous_grid, own_target, stream_pointer
 from ptxkit.runtime.kernel import Geometry
 
-FUNCTION = parse(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n").functions["k"]
+PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n"
+FUNCTION = parse(PTX).functions["k"]
 KERNEL = SimpleNamespace(
     name="k",
     readable="k",
@@ -56,7 +57,7 @@ def gpu():
     device = object.__new__(GpuDevice)
     device.name, device.index, device.lost, device.driver = "NVIDIA Test", 0, None, ScriptedDriver()
     device._context, device.stream_handle = ctypes.c_void_p(1), 2
-    device._recent, device._modules, device._shared_limits = {}, {}, {}
+    device._recent, device._modules, device._handles, device._shared_limits = {}, {}, {}, {}
     device.retired, device._plain = [], True
     device.core = SimpleNamespace(properties=SimpleNamespace(max_shared_memory_per_block_optin=232_448))
     return device
@@ -176,6 +177,22 @@ def test_shared_memory_beyond_the_default_is_asked_for_once_and_counts_the_stati
     KERNEL.resources.shared_bytes = 0
     with pytest.raises(LaunchError, match="k: 300,000 bytes of dynamic .* NVIDIA Test gives a CTA 232,448"):
         prepared(gpu, shared=300_000)
+
+
+def test_an_unloaded_image_is_loaded_anew(gpu):
+    image = SimpleNamespace(key="one", cubin=b"cubin", source_name="k.ptx", ptx=PTX, target="sm_90a", sources=())
+    first = gpu.load(image)
+    assert gpu.load(image) is first
+    gpu._shared_limits[77] = 100_000  # the driver may give the handle away again
+    gpu.unload(image)
+    gpu.unload(image)
+    assert gpu.driver.calls.count("cuModuleUnload") == 1
+    assert gpu.driver.calls.index("cuCtxSynchronize") < gpu.driver.calls.index("cuModuleUnload")
+    assert not gpu._shared_limits
+    assert gpu.load(image) is not first
+    gpu.lost = "a kernel failed"
+    gpu.unload(image)
+    assert gpu.driver.calls.count("cuModuleUnload") == 1
 
 
 def test_targets_of_gpus():
