@@ -10,6 +10,7 @@ import numpy as np
 
 from ptxkit.bench.results import Accuracy, Row
 from ptxkit.kernels import execute
+from ptxkit.kernels.generated import Generated
 from ptxkit.kernels.verify import Verdict, compare_all, error_percentiles
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class VariantContender:
             name=variant.name,
             target=build.target.name,
             tile=dict(build.tile),
-            note=f"{build.tile}, tuned by a sweep" if self.prepared[0].tuned else "",
+            note=_note(self.prepared[0]),
             launches=len(build.steps),
             registers=max(r.registers for r in resources),
             local_bytes=max(r.local_bytes for r in resources),
@@ -118,6 +119,14 @@ class VariantContender:
         outputs = case.outputs()
         tolerance = self.variant.tolerance or self.sets.workload.tolerance
         return compared(outputs, case.expected, tolerance)
+
+
+def _note(prepared: execute.Prepared) -> str:
+    """The tile, where a sweep or somebody else's generator says what it is."""
+    tile = str(prepared.build.tile)
+    if prepared.tuned:
+        return f"{tile}, tuned by a sweep"
+    return tile if any(isinstance(step.launch.source, Generated) for step in prepared.build.steps) else ""
 
 
 class PeerContender:

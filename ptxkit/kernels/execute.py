@@ -134,6 +134,10 @@ class Case:
                 self._arrays[name] = self.device.empty(*self._spec(name), name)
         return self._arrays[name]
 
+    def use(self, arrays: Mapping[str, DeviceArray]) -> None:
+        """Take these device arrays by their names, instead of uploading."""
+        self._arrays.update(arrays)
+
     def argument(self, name: str) -> Any:
         """What a launch argument given by name stands for: a device array, or an input passed by value."""
         value = self.inputs.get(name)

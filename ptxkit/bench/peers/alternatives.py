@@ -1,0 +1,110 @@
+"""A peer that is the fastest of several kernels of ptxkit, as a library's own choice among its kernels is one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from ptxkit.bench.peers.base import Peer, PeerCall
+from ptxkit.errors import FaultError, PtxkitError, UnavailableError
+from ptxkit.kernels import execute, registry
+from ptxkit.kernels.ahead import compile_ahead
+from ptxkit.kernels.build import unavailable
+from ptxkit.kernels.gemm import gemm_of
+from ptxkit.kernels.launch import array_spec
+from ptxkit.kernels.variant import Variant
+from ptxkit.kernels.workload import Workload
+from ptxkit.runtime.buffers import DeviceArray
+
+SAMPLES = 5  # launches by which the fastest is chosen
+
+Candidate = tuple[Workload, Variant]
+
+
+class Alternatives(Peer):
+    """Chooses among kernels by timing each, once for a workload."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chosen: dict[Workload, Candidate] = {}
+
+    @abstractmethod
+    def candidates(self, workload: Workload) -> Iterable[Candidate]:
+        """Kernels that compute the same from the same inputs, whatever they require."""
+
+    def offers(self, workload: Workload) -> bool:
+        """See :meth:`Peer.offers`."""
+        return next(iter(self.candidates(workload)), None) is not None
+
+    def prepare(self, workload: Workload, inputs: Mapping[str, Any]) -> PeerCall:
+        """See :meth:`Peer.prepare`."""
+        device = self.enter(inputs)
+        if workload not in self._chosen:
+            self._chosen[workload] = self._fastest(workload, inputs)
+        prepared = _prepared(self._chosen[workload], device, inputs)
+        build = prepared.build
+        outputs = {name: prepared.case.array(name) for name in prepared.case.output_specs}
+        note = f"{build.workload.name}:{build.variant.name} {build.tile}".rstrip()
+        return PeerCall(launch=prepared.launch, outputs=outputs, note=note, launches=len(prepared.launches))
+
+    def _fastest(self, workload: Workload, inputs: Mapping[str, Any]) -> Candidate:
+        device = self.device
+        usable = [
+            (other, variant)
+            for other, variant in self.candidates(workload)
+            if unavailable(variant, device.target, other) is None
+        ]
+        compile_ahead([(other, variant, None) for other, variant in usable], device.target, device=device)
+        times: dict[Candidate, float] = {}
+        reason = f"none of its kernels is for {device.target}"
+        for candidate in usable:
+            try:
+                prepared = _prepared(candidate, device, inputs)
+                times[candidate] = median(device.measure(prepared.launch, SAMPLES).times_us)
+            except FaultError:
+                raise
+            except PtxkitError as error:
+                reason = str(error)
+        if not times:
+            raise UnavailableError(f"{self.name}: {reason}")
+        return min(times, key=times.__getitem__)
+
+
+def same_product(workload: Workload, kernel: str, **options: Any) -> Workload | None:
+    """The workload that ``kernel`` calls the same matrix product of arrays of the same types, or None."""
+    gemm = gemm_of(workload)
+    if gemm is None or gemm.beta:
+        return None
+    cls = registry.get(kernel)
+    shared: dict[str, Any] = {
+        name: workload.options.get(name) for name in ("dtype", "alpha") if name in cls.option_types()
+    }
+    mine = {name: value for name, value in shared.items() if value is not None}
+    try:
+        other = cls.make([gemm.m, gemm.n, gemm.k], {**mine, **options})
+    except PtxkitError:  # sizes or options that it does not take
+        return None
+    same = gemm_of(other) == gemm and _element(other) == _element(workload)
+    return other if same else None
+
+
+def variants_of(workload: Workload | None, last: int | None = None) -> Iterator[Candidate]:
+    """A kernel's variants, or the last few, where a ladder of steps has its fastest."""
+    if workload is not None:
+        variants = list(workload.variants().values())
+        yield from ((workload, variant) for variant in variants[-last if last else None :])
+
+
+def _element(workload: Workload) -> Any:
+    gemm = gemm_of(workload)
+    declared = workload.outputs().get(gemm.c) if gemm else None
+    return array_spec(declared)[1] if declared else None
+
+
+def _prepared(candidate: Candidate, device: Any, inputs: Mapping[str, Any]) -> execute.Prepared:
+    workload, variant = candidate
+    case = execute.Case(workload, device, inputs=inputs)
+    case.use({name: value for name, value in inputs.items() if isinstance(value, DeviceArray)})
+    return execute.prepare(case, variant)

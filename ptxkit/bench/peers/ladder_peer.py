@@ -1,0 +1,30 @@
+"""ptxkit's own matrix products, against those that other libraries write: the last steps of each ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+import ptxkit
+from ptxkit.bench.peers.alternatives import Alternatives, Candidate, same_product, variants_of
+from ptxkit.kernels.workload import Workload
+
+LADDERS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")
+LAST = 3  # steps of each that may be its fastest
+
+
+class LadderPeer(Alternatives):
+    """The fastest of the hand-written steps, for the kernel that CUTLASS writes."""
+
+    name = "ladder"
+    summary = "ptxkit's own matrix products, the fastest of their last steps"
+
+    def version(self) -> str:
+        """See :meth:`Peer.version`."""
+        return f"ptxkit {ptxkit.__version__}"
+
+    def candidates(self, workload: Workload) -> Iterable[Candidate]:
+        """See :meth:`Alternatives.candidates`."""
+        if workload.name != "cutlass_gemm":
+            return ()
+        return chain.from_iterable(variants_of(same_product(workload, name), LAST) for name in LADDERS)
