@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -140,6 +141,26 @@ class Guided:
         hope = trees.mean(axis=0) - CAUTION * trees.std(axis=0)
         order = np.argsort(hope, kind="stable")
         return [int(i) for i in free[order[:count]]]
+
+
+def replayed(made: Search, times: Mapping[Tile, float], under_way: int = 48) -> list[float]:
+    """The best value after each evaluation of a search over tiles whose values are known, asked and told as in a sweep.
+
+    Args:
+        under_way: tiles at most that were asked for and not told yet.
+    """
+    best, seen = math.inf, []
+    waiting: deque[Tile] = deque()
+    while True:
+        room = min(made.ahead, under_way) - len(waiting)
+        if room >= made.batch or not waiting:
+            waiting.extend(made.ask(room))
+        if not waiting:
+            return seen
+        tile = waiting.popleft()
+        made.tell(tile, times[tile])
+        best = min(best, times[tile])
+        seen.append(best)
 
 
 def numbers(axes: dict[str, tuple[Any, ...]]) -> Features:
