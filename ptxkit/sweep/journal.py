@@ -10,7 +10,7 @@ import datetime
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,6 +61,9 @@ class Entry:
     ctas: int = 0
     at: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tile", dict(self.tile))  # JSON knows no other mapping
+
     @property
     def value(self) -> float:
         """What is minimized; infinite where nothing came out."""
@@ -70,7 +73,7 @@ class Entry:
     @property
     def key(self) -> Tile:
         """The tile, hashable."""
-        return Tile(dict(self.tile))
+        return Tile(self.tile)
 
 
 class Journal:
@@ -133,7 +136,7 @@ class Journal:
         return next(found, None)
 
     def _append(self, value: Mapping[str, Any]) -> None:
-        self._write(json.dumps(value, default=str).encode() + b"\n")
+        self._write(json.dumps(value).encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -146,8 +149,7 @@ class Journal:
 def entry_of(value: Mapping[str, Any]) -> Entry:
     """An entry from its JSON; fields that this version does not know are left out."""
     known = {f.name for f in fields(Entry)}
-    entry = Entry(**{k: v for k, v in value.items() if k in known})
-    return replace(entry, tile=dict(entry.tile))
+    return Entry(**{k: v for k, v in value.items() if k in known})
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,8 @@ def replayed(made: Search, times: Mapping[Tile, float], under_way: int = 48) -> 
     Args:
         under_way: tiles at most that were asked for and not told yet.
     """
-    best, seen = math.inf, []
+    best = math.inf
+    seen: list[float] = []
     waiting: deque[Tile] = deque()
     while True:
         room = min(made.ahead, under_way) - len(waiting)

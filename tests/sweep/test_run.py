@@ -1,0 +1,98 @@
+"""A whole sweep with a process that only pretends to measure."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from ptxkit.errors import UnavailableError
+from ptxkit.sweep import measuring, search
+from ptxkit.sweep.journal import Journal, read
+from ptxkit.sweep.problem import Problem, explore
+from ptxkit.sweep.run import Sweep
+
+PROBLEM = Problem("saxpy", "vectorized", {"n": 4096}, {}, "sm_90a")
+GPU = "pretended GPU"
+
+
+def serve(pipe, problem, seed):
+    """512 threads hang, 256 are the best, 128 nearly so; what it is told of the best comes back as the spread."""
+    pipe.send("ready")
+    while True:
+        what, argument, number = pipe.recv()
+        if what == "leaders":
+            times = {128: 10.5, 256: 10.0}
+            rows = [{"median_us": times[t["THREADS"]], "spread_us": 0.0, "samples": 50} for t in argument]
+            pipe.send([{"cold": row, "verified": True, "error": "", "worst": ""} for row in rows])
+        elif argument["THREADS"] == 512:
+            time.sleep(60)
+        else:
+            told = number if number < float("inf") else 0.0
+            pipe.send(measuring.Measured("ok", "", 10.0 + (argument["THREADS"] == 128) / 4, told, 10, prepare_s=0.5))
+
+
+def unready(pipe, problem, seed):
+    os._exit(1)
+
+
+def sweep(journal, **options):
+    tiles = explore(PROBLEM).tiles
+    made = search.exhaustive(tiles)
+    return Sweep(PROBLEM, made, Journal(journal, PROBLEM, GPU), len(tiles), timed=True, workers=1, **options)
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    monkeypatch.setattr(measuring, "serve", serve)
+
+
+def test_every_tile_has_an_entry_and_the_leaders_are_measured_again(tmp_path, pretended):
+    swept = sweep(tmp_path / "j.jsonl", timeout_s=1.0)
+    entries = swept.run()
+    found = {e.tile["THREADS"]: e for e in entries}
+    assert {t: e.status for t, e in found.items()} == {128: "ok", 256: "ok", 512: "timeout"}
+    assert (found[256].time_us, found[256].samples) == (10.0, 50)
+    assert found[128].time_us == 10.5
+    assert entries[0] is found[256]
+    assert swept.measured == 3
+    assert {"start", "explored", "leaders", "search"} <= set(swept.spent)
+    kept = read(tmp_path / "j.jsonl")
+    assert {e.tile["THREADS"]: e.status for e in kept.entries} == {128: "ok", 256: "ok", 512: "timeout"}
+    assert all(e.prepare_s == 0.5 for e in kept.entries if e.status == "ok")
+    assert len(kept.leaders) == 2
+
+
+def test_the_process_is_told_the_best_so_far(tmp_path, pretended):
+    sweep(tmp_path / "j.jsonl", timeout_s=1.0).run()
+    told = [e.spread_us for e in read(tmp_path / "j.jsonl").entries if e.status == "ok"]
+    assert told[0] == 0.0  # nothing yet
+    assert told[1] in (10.0, 10.25)
+
+
+def test_the_same_sweep_again_measures_only_what_hung(tmp_path, pretended):
+    sweep(tmp_path / "j.jsonl", timeout_s=1.0).run()
+    again = sweep(tmp_path / "j.jsonl", timeout_s=1.0)
+    again.run()
+    assert (again.reused, again.measured) == (2, 1)
+
+
+def test_other_machine_code_is_measured_anew(tmp_path, pretended):
+    path = tmp_path / "j.jsonl"
+    sweep(path, timeout_s=1.0).run()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line.get("tile", {}).get("THREADS") == 128:
+            line["fingerprint"] = "of another source"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = sweep(path, timeout_s=1.0)
+    again.run()
+    assert (again.reused, again.measured) == (1, 2)
+
+
+def test_no_gpu_ends_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "serve", unready)
+    with pytest.raises(UnavailableError, match="measuring cannot start"):
+        sweep(tmp_path / "j.jsonl").run()
