@@ -1,0 +1,113 @@
+"""Descriptions: what goes together, and the message where it does not."""
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptxkit.cutlass.description import BITS, OUTPUTS, SCHEDULES, SHARED_BYTES, GemmDescription
+from ptxkit.errors import DescriptionError
+
+
+def simt(**parts):
+    return GemmDescription(
+        **{"arch": 80, "schedule": "simt", "dtype": "f32", "tile": (128, 128, 8), "stages": 2, **parts}
+    )
+
+
+def multistage(**parts):
+    return GemmDescription(**{"arch": 80, "schedule": "multistage", "tile": (128, 128, 32), "stages": 4, **parts})
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: GemmDescription(arch=70), r"arch is 80, 89, 90 or 100, not 70"),
+        (lambda: GemmDescription(schedule="pong"), r"schedule is simt, multistage, .* or two_sm, not 'pong'"),
+        (lambda: GemmDescription(dtype="bf17"), r"dtype is bf16, .*, not 'bf17'"),
+        (lambda: GemmDescription(a_layout="t"), r"a_layout is row or column, not 't'"),
+        (lambda: GemmDescription(epilogue="tanh"), r"epilogue is linear, relu, gelu or silu, not 'tanh'"),
+        (lambda: GemmDescription(arch=80), r"schedule cooperative is for sm_90, not sm_80"),
+        (lambda: GemmDescription(output="s32"), r"c is bf16 or f32 where a and b are bf16, not 's32'"),
+        (lambda: GemmDescription(dtype="f32"), r"f32 goes with schedule simt"),
+        (lambda: simt(dtype="bf16"), r"f32 goes with schedule simt"),
+        (lambda: simt(stages=4), r"simt has 2 stages"),
+        (lambda: multistage(stages=2), r"multistage has 3 to 10 stages, not 2"),
+        (lambda: multistage(cluster=(2, 1, 1)), r"sm_80 has no clusters"),
+        (lambda: multistage(warps=(3, 2, 1)), r"warps \(3, 2, 1\) do not divide the tile \(128, 128, 32\)"),
+        (lambda: multistage(warps=(2, 2, 2)), r"warps share no k"),
+        (lambda: multistage(tile=(128, 128, 40)), r"a warp's \(64, 64, 40\) is no multiple of the instruction's \(16, 8, 16\)"),
+        (lambda: multistage(tile=(256, 256, 64)), r"needs 262,144 bytes of shared memory, more than 166,912"),
+        (lambda: multistage(dtype="e4m3", tile=(128, 128, 64)), r"e4m3 needs sm_89"),
+        (lambda: multistage(arch=89), r"arch 89 is for e4m3 and e5m2"),
+        (lambda: multistage(dtype="s8", tile=(128, 128, 64), b_layout="row"), r"s8 takes a row-major and b column-major"),
+        (lambda: multistage(alignment=1), r"cp.async copies at least 4 bytes"),
+        (lambda: multistage(alignment=3), r"alignment 3 is a power of two"),
+        (lambda: GemmDescription(alignment=4), r"TMA takes rows of multiples of 16 bytes"),
+        (lambda: GemmDescription(dtype="tf32", tile=(128, 128, 32), a_layout="column"), r"wgmma transposes 16-bit types alone"),
+        (lambda: GemmDescription(cluster=(4, 4, 1)), r"a cluster has at most 8 CTAs"),
+        (lambda: GemmDescription(tile=(128, 128, 24)), r"the depth of the tile is a multiple of 16 for bf16, not 24"),
+        (lambda: GemmDescription(tile=(64, 128, 64)), r"cooperative takes 128 or 256 rows a tile, not 64"),
+        (lambda: GemmDescription(schedule="pingpong", tile=(256, 128, 64)), r"pingpong takes 64 or 128 rows"),
+        (lambda: GemmDescription(tile=(128, 120, 64)), r"wgmma takes 16 to 256 columns"),
+        (lambda: GemmDescription(stages=8), r"needs 262,144 bytes of shared memory"),
+        (lambda: GemmDescription(stages=1), r"stages is 2 or more, or 0"),
+        (lambda: GemmDescription(arch=100, schedule="one_sm", tile=(256, 128, 64)), r"one_sm takes 128 rows a tile"),
+        (lambda: GemmDescription(arch=100, schedule="two_sm", tile=(256, 128, 64)), r"an even number of CTAs along m"),
+        (lambda: GemmDescription(tile=(0, 128, 64)), r"at least 1 everywhere"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_said_in_one_line(make, message):
+    with pytest.raises(DescriptionError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_left_out_follows_from_the_rest():
+    d = GemmDescription()
+    assert (d.output, d.alignment, d.output_alignment, d.requires, d.generation) == ("bf16", 8, 8, "sm_90a", 3)
+    assert d.instruction == (64, 128, 16)
+    assert GemmDescription(dtype="s8", tile=(128, 128, 128)).output == "s32"
+    assert (simt().alignment, simt().instruction, simt().requires) == (1, (1, 1, 1), "sm_80")
+    assert multistage().warp_tile == (64, 64, 32)
+
+
+@given(
+    arch=st.sampled_from(list(SHARED_BYTES)),
+    schedule=st.sampled_from(list(SCHEDULES)),
+    dtype=st.sampled_from(list(OUTPUTS)),
+    layouts=st.sampled_from(list(itertools.product(("row", "column"), repeat=2))),
+    tile=st.tuples(*[st.sampled_from([8, 16, 32, 64, 128, 256])] * 3),
+    cluster=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 2, 1)]),
+    stages=st.integers(0, 6),
+)
+def test_a_description_is_refused_or_fits_the_machine(arch, schedule, dtype, layouts, tile, cluster, stages):
+    try:
+        d = GemmDescription(arch, schedule, dtype, "", *layouts, tile, cluster=cluster, stages=stages)
+    except DescriptionError:
+        return
+    assert re.fullmatch(r"[A-Za-z]\w*", d.name)
+    assert d.arch in SCHEDULES[d.schedule]
+    assert d.stages * d.stage_bytes <= SHARED_BYTES[d.arch]
+    assert d.alignment * BITS[d.dtype] <= 128
+    assert all(size % unit == 0 for size, unit in zip(d.tile, d.instruction, strict=True))
+
+
+def test_names_tell_descriptions_apart():
+    base = GemmDescription()
+    others = [
+        GemmDescription(cluster=(2, 1, 1)),
+        GemmDescription(schedule="stream_k"),
+        GemmDescription(tile=(128, 256, 64)),
+        GemmDescription(stages=3),
+        GemmDescription(dtype="f16"),
+        GemmDescription(output="f32"),
+        GemmDescription(b_layout="row"),
+        GemmDescription(epilogue="relu"),
+        multistage(),
+        multistage(warps=(4, 2, 1)),
+        multistage(alignment=4),
+    ]
+    assert len({d.name for d in (base, *others)}) == 1 + len(others)
