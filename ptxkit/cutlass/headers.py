@@ -46,7 +46,20 @@ _TWO_SM: Edits = (
     ("\n#if !defined(__CUDACC_RTC__)\n/** Make", "\n#if 1\n/** Make"),
 )
 
+# How much workspace stream-K needs is worked out on the host alone there; elsewhere the answer is 0.
+_WORKSPACE: Edits = (
+    (
+        "  #if !defined(__CUDACC_RTC__)\n  static void\n  get_workspace_component_sizes(",
+        "  #if 1\n  static void\n  get_workspace_component_sizes(",
+    ),
+    (
+        "    #if !defined(__CUDACC_RTC__)\n      get_workspace_component_sizes(",
+        "    #if 1\n      get_workspace_component_sizes(",
+    ),
+)
+
 EDITS: dict[str, Edits] = {
+    "cutlass/gemm/kernel/tile_scheduler_params.h": _WORKSPACE,
     "cutlass/kernel_hardware_info.h": _HARDWARE,
     "cute/atom/copy_traits_sm90_tma.hpp": _TENSOR_MAPS,
     "cute/atom/copy_traits_sm100_tma.hpp": _TWO_SM,
