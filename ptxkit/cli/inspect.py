@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--encoding", is_flag=True, help="Its 128 bits, high word first.")
 @click.option("--occupancy-curve", is_flag=True, help="What more registers, shared memory or threads would do.")
-@click.option(
-    "--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout."
-)
+@click.option("--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one self-contained page to look at it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object (schema ptxkit.inspect/1).")
 @click.option("--target", "--arch", "target", metavar="TARGET", help="Compile for this target, such as sm_90a.")
@@ -44,12 +42,8 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="Hold a tile parameter of a variant, such as THREADS=256.",
 )
-@click.option(
-    "-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Define a macro for a .cu file."
-)
-@click.option(
-    "--compiler-option", "options", multiple=True, metavar="OPTION", help="An NVRTC option, for a .cu file."
-)
+@click.option("-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Define a macro for a .cu file.")
+@click.option("--compiler-option", "options", multiple=True, metavar="OPTION", help="An NVRTC option, for a .cu file.")
 @click.option("--block", type=click.IntRange(1, 1024), metavar="N", help="Threads of a CTA, for occupancy.")
 @click.option(
     "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Dynamic shared memory of a CTA, for occupancy."
@@ -83,6 +77,7 @@ def command(
     template is named with its arguments, 'k.cu:saxpy<256>'. Settings of its own may follow: 'saxpy:scalar@sm_80,THREADS=128',
     'k.cu@FAST=1,-use_fast_math'.
     """
+    from ptxkit.cli._run_text import progress
     from ptxkit.cli.run import parse_arch
     from ptxkit.inspect.subject import Settings
     from ptxkit.inspect.subject import subjects as found_subjects
@@ -99,7 +94,8 @@ def command(
     if as_diff:
         compare(subjects, settings, as_json=as_json, whole=sass, control=control, timed=not no_time)
         return
-    chosen = [subject for words in subjects for subject in found_subjects(words, settings)]
+    with progress() as say:
+        chosen = [subject for words in subjects for subject in found_subjects(words, settings, say)]
     if html_file is not None:
         write_page(chosen, html_file)
     elif cfg is not None:
@@ -145,6 +141,7 @@ def compare(
 ) -> None:
     """Print the difference of two subjects, each of which must be one kernel."""
     from ptxkit.cli import _inspect_text as texts
+    from ptxkit.cli._run_text import progress
     from ptxkit.cli._text import print_json
     from ptxkit.inspect import report
     from ptxkit.inspect.compare import diff
@@ -154,11 +151,10 @@ def compare(
         raise UsageError(f"--diff compares two subjects, not {len(words)}")
     sides = []
     for name in words:
-        found = found_subjects(name, settings)
+        with progress() as say:
+            found = found_subjects(name, settings, say)
         if len(found) != 1:
-            raise UsageError(
-                f"{name} has {len(found)} kernels; --diff needs one: {', '.join(_name(s) for s in found)}"
-            )
+            raise UsageError(f"{name} has {len(found)} kernels; --diff needs one: {', '.join(_name(s) for s in found)}")
         sides.append(found[0])
     left, right = sides
     result = diff(left.function, right.function, (left.occupancy, right.occupancy))

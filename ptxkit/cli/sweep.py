@@ -74,6 +74,8 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     execute. Interrupt it whenever you like: the same command goes on where it was.
     """
     from ptxkit.cli._run_text import progress
+    from ptxkit.cli._text import to_stderr
+    from ptxkit.kernels.ahead import is_slow, processes
     from ptxkit.runtime.device import device as open_device
     from ptxkit.sweep.journal import Journal, default_path
     from ptxkit.sweep.problem import explore
@@ -96,6 +98,8 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"])
     if given["workers"]:
         sweep.workers = given["workers"]
+    elif is_slow(problem.workload, problem.chosen):
+        sweep.workers = processes(sweep.workers)
     begin = time.perf_counter()
     try:
         with progress() as say:
@@ -106,6 +110,8 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
         )
         raise
     seconds = time.perf_counter() - begin
+    if sweep.trouble:
+        to_stderr(sweep.trouble, fg="yellow")
     outcome = Outcome(
         problem, space, entries, device.name, timed, seconds, sweep.reused, sweep.measured, spent=sweep.spent
     )
@@ -118,6 +124,7 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
     from ptxkit.cli._text import to_stderr
     from ptxkit.cli.run import parse_arch, refuse_options
     from ptxkit.compiler.targets import lowest_target
+    from ptxkit.kernels.build import unavailable
     from ptxkit.sweep.problem import Problem
 
     refuse_options(numbers)
@@ -128,7 +135,8 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
     if variant_name:
         variant = found.variant(variant_name)
     elif variants:
-        variant = list(variants.values())[-1]
+        usable = [v for v in variants.values() if unavailable(v, device.target, workload) is None]
+        variant = (usable or list(variants.values()))[-1]
     else:
         raise UsageError(f"{found.name} declares no tile parameters; there is nothing to sweep")
     target = parse_arch(given["arch"]) or device.target or lowest_target(variant.requires)

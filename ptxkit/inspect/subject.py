@@ -8,7 +8,7 @@ compiler option that begins with ``-``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,8 +94,13 @@ class Subject:
         )
 
 
-def subjects(words: str, settings: Settings = Settings()) -> tuple[Subject, ...]:
+def subjects(
+    words: str, settings: Settings = Settings(), say: Callable[[str], None] = lambda what: None
+) -> tuple[Subject, ...]:
     """Compile, if need be, and disassemble what ``words`` name: one kernel, or several where they leave it open.
+
+    Args:
+        say: is told what takes long.
 
     Raises:
         UsageError: no such kernel, variant, file or entry (the nearest are named), or a setting that does not apply.
@@ -105,13 +110,11 @@ def subjects(words: str, settings: Settings = Settings()) -> tuple[Subject, ...]
     name, settings = _with_settings(words, settings)
     path, entry = _as_file(name)
     if path is None:
-        return _of_workload(name, settings)
+        return _of_workload(name, settings, say)
     if settings.tile:
-        raise UsageError(
-            f"{path} has no tile parameters; a macro is set with --define {next(iter(settings.tile))}=..."
-        )
+        raise UsageError(f"{path} has no tile parameters; a macro is set with --define {next(iter(settings.tile))}=...")
     if path.suffix == ".py":
-        return _of_workload(name, settings)
+        return _of_workload(name, settings, say)
     if path.suffix in (".cu", ".cuh", ".ptx"):
         return _of_source(path, entry, settings)
     return _of_binary(path, entry, settings)
@@ -190,9 +193,7 @@ def _of_binary(path: Path, entry: str, settings: Settings) -> tuple[Subject, ...
     names = [_entry(entry, cubin, path)] if entry else list(disassembled)
     sources = source_files(disassembled.values(), path.absolute().parent, path.stat().st_mtime)
     return tuple(
-        _with_launch(
-            Subject(f"{path.name}:{base_name(n)}", base_name(n), disassembled[n], sources=sources), settings
-        )
+        _with_launch(Subject(f"{path.name}:{base_name(n)}", base_name(n), disassembled[n], sources=sources), settings)
         for n in names
     )
 
@@ -220,28 +221,30 @@ def _with_launch(subject: Subject, settings: Settings) -> Subject:
         subject,
         block=settings.block or (subject.block if subject.block_known else default_block(subject.function)),
         block_known=bool(settings.block or subject.block_known or bounds.block or bounds.max_threads),
-        dynamic_shared_bytes=(
-            subject.dynamic_shared_bytes if settings.shared_bytes is None else settings.shared_bytes
-        ),
+        dynamic_shared_bytes=(subject.dynamic_shared_bytes if settings.shared_bytes is None else settings.shared_bytes),
         cluster=settings.cluster or (subject.cluster if subject.cluster > 1 else x * y * z),
     )
 
 
-def _of_workload(name: str, settings: Settings) -> tuple[Subject, ...]:
+def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> tuple[Subject, ...]:
     workload_class, variant_name = _find_workload(name)
     if settings.defines or settings.options:
-        raise UsageError(
-            f"{name} is built by its description; macros and compiler options are for files: cu/{name}.cu"
-        )
-    workload = workload_class()
-    if variant_name:
-        return _of_variant(workload, variant_name, settings)
+        raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/{name}.cu")
+    from ptxkit.kernels.ahead import compile_ahead
     from ptxkit.kernels.build import unavailable
 
+    workload = workload_class()
+    if variant_name:
+        compile_ahead([(workload, workload.variant(variant_name), settings.tile)], settings.target, say)
+        return _of_variant(workload, variant_name, settings)
+    variants = [
+        variant
+        for variant in workload_class.variants().values()
+        if not unavailable(variant, settings.target, workload) and set(settings.tile) <= set(variant.tile)
+    ]
+    compile_ahead([(workload, variant, settings.tile) for variant in variants], settings.target, say)
     found: dict[tuple[str, str, bytes | None], Subject] = {}
-    for variant in workload_class.variants().values():
-        if unavailable(variant, settings.target) or not set(settings.tile) <= set(variant.tile):
-            continue
+    for variant in variants:
         for subject in _of_variant(workload, variant.name, settings):
             image = subject.image
             found.setdefault((subject.title, subject.kernel, image.cubin if image else None), subject)

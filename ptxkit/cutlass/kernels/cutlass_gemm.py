@@ -263,21 +263,6 @@ class CutlassGemm(Workload):
         """mma.sync of 8-bit floats, of sm_89."""
         return self.launches(multistage_f8(self, t))
 
-    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "cooperative")), prefer=prefer_cooperative)
-    def cooperative(self, t: Tile) -> list[Launch]:
-        """TMA and wgmma: two consumer warpgroups share a tile."""
-        return self.launches(tma(90, "cooperative")(self, t))
-
-    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "pingpong")), prefer=prefer_pingpong)
-    def pingpong(self, t: Tile) -> list[Launch]:
-        """TMA and wgmma: two consumer warpgroups take turns, one multiplies while the other stores."""
-        return self.launches(tma(90, "pingpong")(self, t))
-
-    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "stream_k")), prefer=prefer_cooperative)
-    def stream_k(self, t: Tile) -> list[Launch]:
-        """As cooperative, and the last wave of tiles is split along k among all SMs."""
-        return self.launches(tma(90, "stream_k")(self, t))
-
     @variant(
         requires=["sm_100a"],
         tile={**TMA_SPACE, "CLUSTER_M": [1, 2, 4]},
@@ -295,6 +280,21 @@ class CutlassGemm(Workload):
     def two_sm(self, t: Tile) -> list[Launch]:
         """TMA and tcgen05, two SMs at one tile."""
         return self.launches(tma(100, "two_sm")(self, t))
+
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "stream_k")), prefer=prefer_cooperative)
+    def stream_k(self, t: Tile) -> list[Launch]:
+        """As cooperative, and the last wave of tiles is split along k among all SMs."""
+        return self.launches(tma(90, "stream_k")(self, t))
+
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "pingpong")), prefer=prefer_pingpong)
+    def pingpong(self, t: Tile) -> list[Launch]:
+        """TMA and wgmma: two consumer warpgroups take turns, one multiplies while the other stores."""
+        return self.launches(tma(90, "pingpong")(self, t))
+
+    @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "cooperative")), prefer=prefer_cooperative)
+    def cooperative(self, t: Tile) -> list[Launch]:
+        """TMA and wgmma: two consumer warpgroups share a tile."""
+        return self.launches(tma(90, "cooperative")(self, t))
 
     def _random(self, rng: np.random.Generator, shape: tuple[int, int], dtype: str = "") -> Any:
         """Values that the type can hold: of tf32, float32 with 10 bits of mantissa, so that nothing is rounded on the way."""
