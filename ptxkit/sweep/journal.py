@@ -7,10 +7,11 @@ goes on; a configuration whose machine code has changed since is measured anew, 
 from __future__ import annotations
 
 import datetime
+import gzip
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,7 +126,8 @@ class Journal:
     def add(self, entry: Entry, *, leader: bool = False) -> None:
         """Append one configuration; ``leader`` marks a repeated measurement of the best."""
         (self.leaders if leader else self.entries).append(entry)
-        value = {k: round(v, 6) if isinstance(v, float) else v for k, v in asdict(entry).items() if v not in (None, "")}
+        told = {f.name: getattr(entry, f.name) for f in fields(entry) if getattr(entry, f.name) != f.default}
+        value = {name: round(v, 6) if isinstance(v, float) else v for name, v in told.items()}
         self._append({**value, "leader": True} if leader else value)
 
     def known(self, fingerprint: str) -> Entry | None:
@@ -136,7 +138,7 @@ class Journal:
         return next(found, None)
 
     def _append(self, value: Mapping[str, Any]) -> None:
-        self._write(json.dumps(value).encode() + b"\n")
+        self._write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -168,15 +170,16 @@ class Read:
 
 
 def read(path: Path) -> Read:
-    """A journal, whatever it is of.
+    """A journal, whatever it is of; one that was put aside may be compressed (``.gz``).
 
     Raises:
         UsageError: it cannot be read, or is no journal.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        data = path.read_bytes()
+        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+        raise UsageError(f"{path}: {error.strerror or error}") from None
     head = _parsed(lines[0])
     if not head or head.get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a journal of a sweep ({SCHEMA})")

@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -65,6 +66,7 @@ class MeasuringProcess:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._over = False
+        self._lock = threading.Lock()
 
     def measure(self, tile: Mapping[str, Any], best_us: float) -> Measured:
         """Verify and time one configuration. ``best_us`` is the best so far, infinite at first."""
@@ -101,8 +103,10 @@ class MeasuringProcess:
 
     def end(self) -> None:
         """End the process for good; from any thread, while another waits for an answer."""
-        self._over = True
-        if (process := self._process) is not None:
+        with self._lock:
+            self._over = True
+            process = self._process
+        if process is not None:
             process.kill()
             process.join()
 
@@ -126,14 +130,16 @@ class MeasuringProcess:
         Raises:
             UnavailableError: it does not get ready.
         """
-        if self._process is not None:
-            return
-        if self._over:
-            raise UnavailableError("measuring has ended")
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, self.problem, self.seed), daemon=True)
-        self._process.start()
+        with self._lock:
+            if self._process is not None:
+                return
+            if self._over:
+                raise UnavailableError("measuring has ended")
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs, self.problem, self.seed), daemon=True)
+            process.start()
+            self._process = process
         theirs.close()
         try:
             ready = self._pipe.recv() if self._pipe.poll(START_S) else f"not ready within {START_S:g} s"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import Any
 
-from ptxkit.errors import UnavailableError
+from ptxkit.errors import FaultError, UnavailableError
 from ptxkit.kernels.launch import Tile
 from ptxkit.sweep.compiling import Compiled, compile_tile
 from ptxkit.sweep.journal import Entry, Journal
@@ -50,6 +50,7 @@ class Sweep:
 
     Attributes:
         done: what came of each tile, so far. reused: tiles whose machine code had been measured before. measured: the others.
+        trouble: why the best could not be measured once more, or "".
         spent: wall seconds: ``search``, in which the search chose; ``start``, until measuring could begin; ``explored``, until
             all were known; ``leaders``, after that.
     """
@@ -65,6 +66,7 @@ class Sweep:
     leader_budget_s: float = 1.0
     reused: int = 0
     measured: int = 0
+    trouble: str = ""
     spent: dict[str, float] = field(default_factory=lambda: {"search": 0.0})
     done: dict[Tile, Entry] = field(default_factory=dict)
     _best: float = math.inf
@@ -177,7 +179,11 @@ class Sweep:
         if len(chosen) < 2:
             return list(chosen)
         say(f"measuring the best {len(chosen)} against each other")
-        rows = self._process.leaders([e.tile for e in chosen], self.leader_budget_s)
+        try:
+            rows = self._process.leaders([e.tile for e in chosen], self.leader_budget_s)
+        except FaultError as error:  # what each was measured with before still holds
+            self.trouble = str(error)
+            return list(chosen)
         found = []
         for entry, row in zip(chosen, rows, strict=True):
             cold = row["cold"]

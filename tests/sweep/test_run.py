@@ -34,6 +34,16 @@ def serve(pipe, problem, seed):
             pipe.send(measuring.Measured("ok", "", 10.0 + (argument["THREADS"] == 128) / 4, told, 10, prepare_s=0.5))
 
 
+def shaky(pipe, problem, seed):
+    """Dies when the best are measured once more."""
+    pipe.send("ready")
+    while True:
+        what, argument, _ = pipe.recv()
+        if what == "leaders":
+            os._exit(1)
+        pipe.send(measuring.Measured("ok", "", 10.0 + argument["THREADS"] / 1e4, 0.0, 10))
+
+
 def unready(pipe, problem, seed):
     os._exit(1)
 
@@ -90,6 +100,13 @@ def test_other_machine_code_is_measured_anew(tmp_path, pretended):
     again = sweep(path, timeout_s=1.0)
     again.run()
     assert (again.reused, again.measured) == (1, 2)
+
+
+def test_a_death_among_the_leaders_costs_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "serve", shaky)
+    swept = sweep(tmp_path / "j.jsonl")
+    assert [e.tile["THREADS"] for e in swept.run()] == [128, 256, 512]
+    assert "the measuring process died" in swept.trouble
 
 
 def test_no_gpu_ends_it(tmp_path, monkeypatch):
