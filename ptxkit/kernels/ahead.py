@@ -56,7 +56,8 @@ def compile_ahead(
             missing.setdefault(f"{request['name']} {request['target']}", request)
     requests = list(missing.values())
     waiting, running = list(requests), dict[str, subprocess.Popen[bytes]]()
-    begin = said = time.monotonic()
+    begin = time.monotonic()
+    said = begin - 1
     side_by_side = processes(len(requests))
     try:
         while waiting or running:
@@ -66,9 +67,9 @@ def compile_ahead(
             for name in [name for name, process in running.items() if process.poll() is not None]:
                 del running[name]
             now = time.monotonic()
-            if now - said >= 1 or not waiting:
+            left = len(waiting) + len(running)
+            if left and now - said >= 1:
                 said = now
-                left = len(waiting) + len(running)
                 say(f"compiling {left} of {len(requests)} large programs, half a minute each, {now - begin:.0f} s")
             time.sleep(POLL_S)
     finally:

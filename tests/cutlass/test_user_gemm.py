@@ -1,0 +1,168 @@
+"""A description in a user's own file is a kernel like any other; and peers that choose among kernels."""
+
+import numpy as np
+import pytest
+
+from ptxkit.bench.peers import alternatives
+from ptxkit.bench.peers.alternatives import same_product
+from ptxkit.bench.peers.cutlass_peer import CutlassPeer
+from ptxkit.bench.peers.ladder_peer import LadderPeer
+from ptxkit.errors import LaunchError, UnavailableError
+from ptxkit.kernels import ahead, execute, registry
+from ptxkit.kernels.variant import Variant
+from ptxkit.runtime.device import device
+
+MINE = """
+import numpy as np
+from ptxkit import Work, Workload, uniform, variant
+from ptxkit.cutlass.description import GemmDescription
+from ptxkit.cutlass.program import GemmProgram
+
+class Projection(Workload):
+    \"\"\"projection: c = silu(x w / 2).\"\"\"
+    m: int = 64
+    n: int = 64
+    k: int = 32
+
+    def inputs(self, rng):
+        return {"x": uniform(rng, (self.m, self.k), "f16"), "w": uniform(rng, (self.n, self.k), "f16")}
+
+    def reference(self, x, w):
+        c = x.astype(np.float64) @ w.astype(np.float64).T / 2
+        return {"c": c / (1 + np.exp(-c))}
+
+    def outputs(self):
+        return {"c": ((self.m, self.n), "f32")}
+
+    def work(self):
+        return Work(flops=2 * self.m * self.n * self.k, bytes=2 * (self.m + self.n) * self.k + 4 * self.m * self.n)
+
+    @variant(requires=["sm_80"])
+    def small(self):
+        \"\"\"By mma.sync.\"\"\"
+        d = GemmDescription(80, "multistage", "f16", "f32", tile=(64, 64, 32), stages=3, epilogue="silu")
+        return [GemmProgram(d, self.m, self.n, self.k, alpha=0.5, a="x", b="w").launch()]
+"""
+
+
+@pytest.fixture(scope="module")
+def projection(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "projection.py"
+    path.write_text(MINE)
+    return registry.load_file(path)
+
+
+def test_a_users_description_runs(projection):
+    w = projection(72, 80, 48)
+    case = execute.Case(w, device("emulator"))
+    result = execute.run(case, w.variant("small"))
+    assert result.verdict.verified, result.verdict.worst
+
+
+def test_sizes_that_cutlass_cannot_compute_are_refused_by_its_own_word(projection):
+    w = projection(64, 64, 36)
+    with pytest.raises(LaunchError, match="cannot compute m=64, n=64, k=36; rows must be multiples of 8 elements"):
+        execute.run(execute.Case(w, device("emulator")), w.variant("small"))
+
+
+def test_sizes_outside_the_alignment_have_no_tile():
+    w = registry.get("cutlass_gemm")(64, 64, 36)
+    assert w.variant("multistage").refusal(w) == "k=36 must be a multiple of 8"
+    assert w.variant("simt").refusal(w).startswith("f32 goes with schedule simt")
+    odd = registry.get("cutlass_gemm")(65, 67, 33, dtype="f32", layout="nt")
+    assert odd.variant("simt").refusal(odd) is None
+
+
+def names(peer, kernel, **options):
+    workload = registry.get(kernel).make((), options)
+    return [f"{other.name}:{variant.name}" for other, variant in peer.candidates(workload)]
+
+
+def test_who_competes_with_whom():
+    assert "cutlass_gemm:cooperative" in names(CutlassPeer(), "matmul_wgmma")
+    assert "cutlass_gemm:simt" in names(CutlassPeer(), "micro_tiling_matmul")
+    assert "matmul_wgmma:step8_tma_store" in names(LadderPeer(), "cutlass_gemm")
+    assert set(names(LadderPeer(), "cutlass_gemm", dtype="f16")) == {
+        f"matmul_mma:{step}" for step in ("step3_multistage", "step4_registers_ahead", "step5_coalesced")
+    }
+    assert "micro_tiling_matmul:step8_ring" in names(LadderPeer(), "cutlass_gemm", dtype="f32", layout="tt")
+    assert names(CutlassPeer(), "cutlass_gemm") == []
+    assert names(CutlassPeer(), "saxpy") == []
+    assert names(CutlassPeer(), "matmul_wgmma", beta=1.0) == []
+    assert names(CutlassPeer(), "matmul_wgmma", epilogue="bias_gelu") == []
+    assert names(LadderPeer(), "cutlass_gemm", dtype="s8") == []
+
+
+def test_the_same_product_has_the_same_operands():
+    w = registry.get("matmul_mma").make(["256", "128", "64"], {"dtype": "f16", "alpha": "2"})
+    other = same_product(w, "cutlass_gemm", layout="tn")
+    assert other.sizes == w.sizes
+    assert (other.dtype, other.alpha) == ("f16", 2.0)
+    assert same_product(w, "cutlass_gemm", layout="tt") is None
+    assert same_product(w, "matmul_wgmma") is None  # that one is bf16
+
+
+def test_the_fastest_is_chosen_once_and_uses_the_arrays_it_is_given(monkeypatch):
+    peer = LadderPeer()
+    w = registry.get("cutlass_gemm")(128, 128, 64)
+    on = device("emulator")
+    case = execute.Case(w, on)
+    inputs = {name: case.argument(name) for name in ("a", "b")}
+    fastest = registry.get("matmul_mma")(128, 128, 64)
+    asked = []
+
+    def chosen(self, workload, given):
+        asked.append(workload)
+        return fastest, fastest.variant("step3_multistage")
+
+    monkeypatch.setattr(alternatives.Alternatives, "enter", lambda self, given: on)
+    monkeypatch.setattr(alternatives.Alternatives, "_fastest", chosen)
+    call = peer.prepare(w, inputs)
+    again = peer.prepare(w, inputs)
+    assert asked == [w]
+    assert call.note.startswith("matmul_mma:step3_multistage")
+    call.launch()
+    result = call.outputs["c"].numpy()
+    assert np.abs(result.astype(float) - case.expected["c"]).max() < 0.1
+    assert again.outputs["c"].address != call.outputs["c"].address
+
+
+def test_an_absent_cutlass_is_an_absent_peer(monkeypatch):
+    from ptxkit.cutlass import package
+
+    def missing():
+        raise UnavailableError("CUTLASS is not installed; run: pip install 'nvidia-cutlass==4.2.0.0'")
+
+    monkeypatch.setattr(package, "check", missing)
+    assert "pip install" in CutlassPeer().absent()
+
+
+@pytest.mark.parametrize(
+    "memory, processors, most, fit", [(24e9, 2, 8, 2), (24e9, 16, 8, 6), (1e9, 16, 8, 1), (None, 16, 3, 3)]
+)
+def test_as_many_compiles_as_memory_and_processors_allow(monkeypatch, memory, processors, most, fit):
+    monkeypatch.setattr(execute, "free_host_bytes", lambda: memory)
+    monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda pid: set(range(processors)))
+    assert ahead.processes(most) == fit
+
+
+def test_slow_programs_are_compiled_in_processes_of_their_own_and_only_once(projection, monkeypatch):
+    from ptxkit.cutlass.program import GemmProgram
+
+    monkeypatch.setattr(GemmProgram, "slow", True)
+    w = projection(64, 64, 64)
+    variant: Variant = w.variant("small")
+    assert ahead.is_slow(w, variant)
+    ahead.compile_ahead([(w, variant, None)], None)  # whether or not another test has compiled it
+    monkeypatch.setattr(ahead, "_start", lambda request: pytest.fail("it is in the cache"))
+    assert ahead.compile_ahead([(w, variant, None), (w, variant, None)], None) == 0
+
+
+def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
+    said = []
+    monkeypatch.setattr(
+        ahead, "_slow", lambda *_: [{"text": "not C++ {", "name": "bad.cu", "target": "sm_90a", "defines": {}}]
+    )
+    w = registry.get("saxpy")()
+    assert ahead.compile_ahead([(w, w.variant("scalar"), None)], None, said.append) == 1
+    assert said[0] == "compiling 1 of 1 large programs, half a minute each, 0 s"
