@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from ptxkit.errors import FaultError, UnavailableError
+from ptxkit.kernels.ahead import is_slow, processes
 from ptxkit.kernels.launch import Tile
 from ptxkit.sweep.compiling import Compiled, compile_tile
 from ptxkit.sweep.journal import Entry, Journal
@@ -83,8 +84,15 @@ class Sweep:
         begin = time.perf_counter()
         self.done = {}
         self._process = MeasuringProcess(self.problem, self.seed, self.timeout_s)
+        slow = is_slow(self.problem.workload, self.problem.chosen)
+        if slow:
+            self.workers = processes(self.workers)
         self._pool = ProcessPoolExecutor(
-            self.workers, mp_context=get_context("spawn"), initializer=_without_gpu, initargs=(os.getpid(),)
+            self.workers,
+            mp_context=get_context("spawn"),
+            initializer=_without_gpu,
+            initargs=(os.getpid(),),
+            max_tasks_per_child=1 if slow else None,  # a large compile keeps its gigabytes
         )
         self._measurer = ThreadPoolExecutor(1)  # waits for the measuring process, so that this thread need not
         starting = self._measurer.submit(self._start) if self.timed else None
