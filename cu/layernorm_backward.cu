@@ -5,7 +5,7 @@
 // The story: `layernorm_backward_normalize` ... `layernorm_backward_sum` are what a framework launches that has these as
 // operations, nine of them; `layernorm_backward_fused` makes dx in one reading of x and dy, and `layernorm_backward_columns`
 // dgamma and dbeta in another, bit for bit the same; `layernorm_backward_vectorized` reads x and dy once for everything: CTAs
-// stay, copy the next row while they compute this one, and keep what they saw of dgamma and dbeta in registers, which
+// stay, copy the next rows while they compute this one, and keep what they saw of dgamma and dbeta in registers, which
 // `layernorm_backward_finish` adds up. `layernorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
 #include "ptxkit/backward.cuh"
 
@@ -66,11 +66,11 @@ layernorm_backward_columns(const T* x, const T* dy, const float* means, const fl
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int RESIDENT>
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int RESIDENT>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 layernorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
                               float* gammas, float* betas, int rows, int cols) {
-    backward_rows<true, T, THREADS, LANES, VECTORS, CTAS>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
+    backward_rows<true, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
 }
 
 template <class T, int THREADS>

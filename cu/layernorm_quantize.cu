@@ -7,6 +7,7 @@
 // a quarter as much, bit for bit; `layernorm_quantize_vectorized` holds the row in registers, moves 128 bits an access and meets at
 // two barriers; `layernorm_quantize_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
 #include "ptxkit/normalize.cuh"
+#include "ptxkit/row_pipeline.cuh"
 
 using namespace ptxkit;
 
@@ -121,6 +122,21 @@ __device__ __forceinline__ float largest_or_infinity(const Row<S>& row) {
     return largest <= infinity() ? largest : infinity();
 }
 
+// Stores the row, quantized, and its scale. `standard` is NaN when the row's statistics are.
+template <int CACHE, class S>
+__device__ __forceinline__ void finish_quantized(const Place<S>& place, signed char* q, float* scales, const Row<S>& row,
+                                                 float standard, RowRecords<float, S, 2>& slots) {
+    const float largest = row_max(largest_or_infinity(row), slots, 0);
+    Quantizer quantizer(largest, standard);
+    if (any_row<S>(largest == infinity())) {
+        quantizer = Quantizer(row_max(largest_magnitude(row), slots, 1), standard);
+        store_quantized<CACHE>(place, q, row, quantizer, quantizer);
+    } else {
+        store_quantized<CACHE>(place, q, row, quantizer, quantizer.inverse);
+    }
+    if (place.cols && place.thread == 0) scales[place.row] = quantizer.scale;
+}
+
 // With EARLY gamma and beta are on their way together with x: best while SMs wait for the first row. Without, they come from L1
 // when the row is ready, and their registers hold more rows instead.
 template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY>
@@ -139,15 +155,30 @@ layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed 
     auto finished = [](float v, float weight, float bias) { return fmaf(v, weight, bias); };
     if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
     else place.apply(row, finished, gamma, beta);
-    const float largest = row_max(largest_or_infinity(row), largest_slots, 0);
-    Quantizer quantizer(largest, statistics.rstd);
-    if (any_row<S>(largest == infinity())) {
-        quantizer = Quantizer(row_max(largest_magnitude(row), largest_slots, 1), statistics.rstd);
-        store_quantized<CACHE>(place, q, row, quantizer, quantizer);
-    } else {
-        store_quantized<CACHE>(place, q, row, quantizer, quantizer.inverse);
-    }
-    if (place.cols && place.thread == 0) scales[place.row] = quantizer.scale;
+    finish_quantized<CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
+}
+
+// The same by CTAs that stay: STAGES rows are on their way while one is computed; KEPT vectors of gamma and beta a thread wait in
+// shared memory. An SM holds RESIDENT CTAs.
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
+                             float eps) {
+    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    __shared__ StandardizeSlots<S> slots;
+    __shared__ RowRecords<float, S, 2> largest_slots;
+    const Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
+    const Weights<T, S, 2, KEPT> weights(Ahead<T, S, 1, STAGES, CACHE>::behind());
+    row_arrive<S>();
+    auto started = [&] {
+        weights.begin(place.any(cols), gamma, beta);
+        row_wait<S>();
+    };
+    rows_ahead<S, STAGES, CACHE>(place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned) {
+        const Statistics statistics = standardize(row, place, eps, slots);
+        weights.apply(place, row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma, beta);
+        finish_quantized<CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
+    });
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its statistics and its largest magnitude, or is read thrice.

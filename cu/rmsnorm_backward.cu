@@ -5,7 +5,7 @@
 // The story: `rmsnorm_backward_normalize` ... `rmsnorm_backward_sum` are what a framework launches that has these as
 // operations, seven of them; `rmsnorm_backward_fused` makes dx in one reading of x and dy, and `rmsnorm_backward_columns`
 // dgamma in another, bit for bit the same; `rmsnorm_backward_vectorized` reads x and dy once for everything: CTAs stay,
-// copy the next row while they compute this one, and keep what they saw of dgamma in registers, which
+// copy the next rows while they compute this one, and keep what they saw of dgamma in registers, which
 // `rmsnorm_backward_finish` adds up. `rmsnorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
 #include "ptxkit/backward.cuh"
 
@@ -65,11 +65,11 @@ rmsnorm_backward_columns(const T* x, const T* dy, const float* rstds, T* dgamma,
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int RESIDENT>
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int RESIDENT>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 rmsnorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx, float* gammas,
                             int rows, int cols) {
-    backward_rows<false, T, THREADS, LANES, VECTORS, CTAS>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
+    backward_rows<false, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
 }
 
 template <class T, int THREADS>

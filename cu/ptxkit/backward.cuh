@@ -7,6 +7,7 @@
 // mean and rstd are those that the forward kernels keep for training.
 #pragma once
 #include "normalize.cuh"
+#include "row_pipeline.cuh"
 
 namespace ptxkit {
 
@@ -74,6 +75,7 @@ __device__ __forceinline__ void column_gradients(const T* x, const T* dy, const 
 template <bool CENTERED, class T, int THREADS>
 __device__ __forceinline__ void finished_gradients(const float* gammas, const float* betas, T* dgamma, T* dbeta, int count,
                                                    int cols) {
+    follow_previous_grid();
     auto add = [&](size_t r, unsigned c, double& first, double& second) {
         first += gammas[r * cols + c];
         if (CENTERED) second += betas[r * cols + c];
@@ -98,60 +100,6 @@ __device__ __forceinline__ Pair row_means(int cols, N n, W w) {
 // ---------------------------------------------------------------------------------------------------------------------------
 // Rows in registers
 
-// Rows of ARRAYS matrices on their way to shared memory while others are computed: each thread copies what it will read itself,
-// so there is no barrier. Dynamic shared memory: 2 * ARRAYS * THREADS * VECTORS * 16 bytes.
-template <class T, class S, int ARRAYS>
-struct Ahead {
-    uint4* slots;
-
-    __device__ __forceinline__ Ahead() {
-        extern __shared__ uint4 ahead_slots[];
-        slots = ahead_slots + threadIdx.x;
-    }
-
-    static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 80 && place.vectors; }
-
-    __device__ __forceinline__ void begin(const Place<S>& place, int array, const T* matrix, unsigned turn) const {
-        if (!copies(place)) return;
-        const T* from = matrix + place.first + place.thread * S::WIDTH;
-#pragma unroll
-        for (int i = 0; i < S::VECTORS; i++) {
-            if (i * S::WIDTH < place.held) {
-                cp_async_cg_shared_global(cvta_to_shared(slot(array, i, turn)), from + i * S::threads * S::WIDTH);
-            }
-        }
-    }
-
-    // All that began before the last commit is there.
-    __device__ __forceinline__ void commit_and_wait(const Place<S>& place) const {
-        if (!copies(place)) return;
-        cp_async_commit_group();
-        cp_async_wait_group<1>();
-    }
-
-    __device__ __forceinline__ Row<S> row(const Place<S>& place, int array, const T* matrix, unsigned turn) const {
-        if (!copies(place)) return place.template load<CACHE_STREAM>(matrix);
-        Row<S> row;
-#pragma unroll
-        for (int i = 0; i < S::VECTORS; i++) {
-            Vector<T, S::WIDTH> vector;
-            vector.fill([](int) { return 0.0f; });
-            if (i * S::WIDTH < place.held) {
-                const uint4 word = *slot(array, i, turn);
-                vector.word[0] = word.x, vector.word[1] = word.y, vector.word[2] = word.z, vector.word[3] = word.w;
-            }
-#pragma unroll
-            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
-        }
-        return row;
-    }
-
-private:
-    __device__ __forceinline__ uint4* slot(int array, int i, unsigned turn) const {
-        return slots + (((turn & 1) * ARRAYS + array) * S::VECTORS + i) * S::THREADS;
-    }
-};
-
 // The sums over a row of w * n and of w, which for RMS is not needed.
 template <bool CENTERED, class S>
 struct GradientSums {
@@ -167,23 +115,22 @@ struct GradientSums<false, S> {
 };
 
 // dx of rows that registers hold, row after row: CTAs, or clusters of them, stay and take every so many-th row, or THREADS /
-// LANES of them at a time. What they saw of dgamma and dbeta adds up in registers, in f32, and goes to a row of `gammas` and
+// LANES of them at a time; STAGES rows are on their way while one is computed. What they saw of dgamma and dbeta adds up in registers, in f32, and goes to a row of `gammas` and
 // `betas` at the end: as many as rows are taken at a time, so that sums do not depend on which CTA is faster.
-template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS>
+template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES>
 __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
                                               T* dx, float* gammas, float* betas, int rows, int cols) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ GradientSums<CENTERED, S> row_sums;
-    const Ahead<T, S, 2> ahead;
+    const Ahead<T, S, 2, STAGES, CACHE_STREAM> ahead;
     Place<S> place(rows, cols, aligned16(x, dy, gamma, dx));
-    const unsigned taken = gridDim.x / CTAS * S::groups, group = place.row, turns = (rows - 1) / taken + 1;
+    const Turns<S> turns(rows, cols);
+    const unsigned group = place.row;
     const float inverse_cols = 1.0f / cols;
     row_arrive<S>();
-    ahead.begin(place, 0, x, 0);
-    ahead.begin(place, 1, dy, 0);
-    if (Ahead<T, S, 2>::copies(place)) cp_async_commit_group();
-    Place<S> all = place;
-    all.take(group, cols, 0);
+#pragma unroll
+    for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns.later(place, i), i, x, dy);
+    Place<S> all = place.any(cols);
     const Row<S> weight = all.load_shared(gamma);
     Row<S> dgamma = {}, dbeta = {};
     auto statistics_of = [&](const Place<S>& place) {
@@ -191,16 +138,16 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     };
     Statistics statistics = statistics_of(place);
     row_wait<S>();
+    unsigned stage = 0;
 #pragma unroll 1
-    for (unsigned turn = 0; turn < turns; turn++) {
+    for (unsigned turn = 0; turn < turns.count; turn++) {
         const float mean = statistics.mean, rstd = statistics.rstd;
-        Place<S> next = place;
-        next.take(place.row + taken, place.row + taken < rows ? cols : 0, cols);
-        ahead.begin(next, 0, x, turn + 1);
-        ahead.begin(next, 1, dy, turn + 1);
+        const Place<S> next = turns.later(place, 1);
         statistics = statistics_of(next);
-        ahead.commit_and_wait(place);
-        Row<S> n = ahead.row(place, 0, x, turn), w = ahead.row(place, 1, dy, turn);
+        ahead.wait(place);
+        Row<S> n = ahead.row(place, stage, 0, x), w = ahead.row(place, stage, 1, dy);
+        ahead.begin(turns.later(place, STAGES), stage, x, dy);
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
         Pair part[2] = {};
         n.each([&](float& v, int k) {
             float& u = w.v[k / S::WIDTH][k % S::WIDTH];

@@ -98,6 +98,12 @@ struct Vector {
         else return i % 2 ? Convert<T>::high(word[i / 2]) : Convert<T>::low(word[i / 2]);
     }
 
+    // What 16 bytes hold.
+    __device__ __forceinline__ void set(uint4 quad) {
+        static_assert(words == 4, "16 bytes");
+        word[0] = quad.x, word[1] = quad.y, word[2] = quad.z, word[3] = quad.w;
+    }
+
     // Every element is element(i), rounded to T.
     template <class Element>
     __device__ __forceinline__ void fill(Element element) {

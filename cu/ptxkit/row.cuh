@@ -193,6 +193,13 @@ struct Place {
         held = held_of(cols);
     }
 
+    // The place in a row of `columns` columns, whether or not this thread has one.
+    __device__ __forceinline__ Place any(unsigned columns) const {
+        Place place = *this;
+        place.take(0, columns, columns);
+        return place;
+    }
+
     // The place in the part of a longer row that begins at column `begin` and is at most S::capacity columns long.
     __device__ __forceinline__ Place part(unsigned begin) const {
         Place place = *this;

@@ -15,12 +15,14 @@ from ptxkit import Launch, Tile, Tolerance, cdiv
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.elementwise import width
 
+FINISHERS = 1024  # threads of a CTA that adds partial sums up: few for each, whose loads are under way together
 MOST_PARTIALS = 528  # rows of partial sums that any tile needs
 
 TILE: Mapping[str, list[Any]] = {
     "THREADS": [256, 64, 128, 512, 1024],  # of a CTA
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
+    "STAGES": [2, 1, 3, 4, 6],  # rows that are on their way while one is computed
     "RESIDENT": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
     "PARTIALS": [132, 264, 396, 528],  # rows that are computed at a time, each with partial sums of its own
 }
@@ -51,7 +53,7 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 def ahead_bytes(t: Tile) -> int:
     """Shared memory of a CTA for the rows of x and dy that are copied ahead."""
-    count: int = 2 * 2 * t.THREADS * t.VECTORS * 16
+    count: int = 2 * t.STAGES * t.THREADS * t.VECTORS * 16
     return count
 
 
@@ -153,9 +155,10 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
         ]
     lanes = row.lanes(w, t)
     groups = t.THREADS // lanes
-    ctas = min(cdiv(w.rows, groups), max(t.PARTIALS // groups, 1))
+    turns = cdiv(w.rows, max(t.PARTIALS // groups, 1) * groups)
+    ctas = cdiv(w.rows, turns * groups)  # as many rows for each
     partials = ("gammas", "betas") if w.centered else ("gammas",)
-    template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.RESIDENT)
+    template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.STAGES, t.RESIDENT)
     args = (*inputs, *partials, w.rows, w.cols)
     return [
         Launch(
@@ -164,9 +167,9 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
         Launch(
             f"{norm}_backward_finish",
             cdiv(w.cols, 32),
-            row.THREADS,
+            FINISHERS,
             (*partials, *gradients(w), ctas * groups, w.cols),
-            template=(cu, row.THREADS),
+            template=(cu, FINISHERS),
         ),
     ]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 
 KEPT_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
@@ -85,6 +86,7 @@ class FusedL2norm(Workload):
     """Rows divided by their L2 norm: one read of x and one write of y."""
 
     source = "fused_l2norm.cu"
+    dtype: ClassVar[str] = "f32"
     rows: int = 8192
     cols: int = 4096
     eps: float = 1e-12
@@ -177,6 +179,11 @@ class FusedL2norm(Workload):
         template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT)
         unused = row.SPREAD_BYTES if t.SPREAD else 0
         return [Launch("l2norm_vectorized", grid, t.THREADS, args, unused, cluster, template=template)]
+
+    @variant(tile=pipeline.TILE_ALONE, constraint=pipeline.usable(beside=36), prefer=pipeline.preferred())
+    def pipelined(self, t: Tile) -> list[Launch]:
+        """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
+        return [pipeline.launch("l2norm", self, t, ("x", "y", self.rows, self.cols, "eps"), ())]
 
     @variant(source="fused_l2norm.ptx")
     def ptx(self) -> list[Launch]:

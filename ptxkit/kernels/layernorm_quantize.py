@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.layernorm import standardized
 
@@ -82,6 +83,12 @@ class LayernormQuantize(Workload):
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; two barriers."""
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")
         return [row.vectorized("layernorm_quantize", self, t, args, (row.cu_type(self.dtype),))]
+
+    @variant(tile=pipeline.TILE, constraint=pipeline.usable(beside=36, weights=2), prefer=pipeline.preferred(weights=2))
+    def pipelined(self, t: Tile) -> list[Launch]:
+        """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
+        args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")
+        return [pipeline.launch("layernorm_quantize", self, t, args, (row.cu_type(self.dtype),), weights=2)]
 
 
 def quantizable(

@@ -1,0 +1,126 @@
+"""What descriptions of pipelined row kernels share: tiles and launches of CTAs that stay and copy rows ahead.
+
+Their kernels use ``cu/ptxkit/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS, CACHE,
+STAGES``, ``KEPT`` where there are vectors that all rows share, and ``RESIDENT`` last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ptxkit import Launch, Tile, cdiv
+from ptxkit.kernels import rows as row
+from ptxkit.kernels.elementwise import width
+
+SHARED_BYTES = 227 * 1024  # of an SM's shared memory, for all its CTAs
+CTA_BYTES = 1024  # of it that a CTA takes beside its own
+SLOT_BYTES = 2560  # of what the warps of a row tell each other, at most
+
+TILE: Mapping[str, list[Any]] = {
+    "THREADS": [512, 256, 128, 1024],  # of a CTA
+    "VECTORS": [4, 2, 8, 16, 1],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
+    "CACHE": [1, 4],  # of cu/ptxkit/elementwise.cuh: stream, input
+    "STAGES": [2, 1, 3, 4],  # rows that are on their way while one is computed
+    "KEPT": [0, 1, 2, 3, 4, 6, 8, 16],  # vectors of what all rows share that wait in shared memory, of each thread
+    "RESIDENT": [1, 2, 3, 4, 6],  # CTAs of an SM
+}
+
+TILE_ALONE: Mapping[str, list[Any]] = {name: values for name, values in TILE.items() if name != "KEPT"}
+"""Of kernels without vectors that all rows share."""
+
+
+def shared_bytes(w: Any, t: Tile, weights: int) -> int:
+    """Dynamic shared memory of a CTA: rows that are copied ahead, and what is kept of ``weights`` vectors."""
+    ahead = t.STAGES * t.THREADS * t.VECTORS
+    kept = weights * t.get("KEPT", 0) * row.lanes(w, t)
+    return int(16 * (ahead + kept))
+
+
+def fits(w: Any, t: Tile, weights: int) -> bool:
+    """Whether an SM has the shared memory of RESIDENT CTAs."""
+    return bool(t.RESIDENT * (shared_bytes(w, t, weights) + SLOT_BYTES + CTA_BYTES) <= SHARED_BYTES)
+
+
+def usable(beside: int, weights: int = 0) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE`.
+
+    Args:
+        beside: registers that the kernel needs beside the row, measured, so that nothing spills.
+        weights: how many vectors all rows share.
+    """
+
+    def check(w: Any, t: Tile) -> bool | str:
+        wide = width(w.dtype)
+        lanes = row.lanes(w, t)
+        if not row.in_registers(w, t):
+            return f"{w.cols} columns do not stay in registers"
+        if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
+            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+        if t.VECTORS > 1 and 2 * w.cols <= wide * t.VECTORS * lanes:
+            return f"half of VECTORS={t.VECTORS} holds {w.cols} columns already"
+        if t.THREADS // lanes > 16 and lanes > 32:
+            return f"more than 16 rows of {lanes} threads a CTA"
+        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+        if wide * t.VECTORS + beside > available:
+            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
+        if t.get("KEPT", 0) > t.VECTORS:
+            return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
+        if 0 < t.get("KEPT", 0) < t.VECTORS and fits(w, Tile({**t, "KEPT": t.VECTORS}), weights):
+            return f"all {t.VECTORS} vectors can be kept"
+        if not fits(w, t, weights):
+            return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
+        return True
+
+    return check
+
+
+def grid(w: Any, t: Tile) -> int:
+    """CTAs, of which each takes as many rows: none ends before the others, and a few SMs idle all the time in place of many at
+    the end. Device memory does not notice."""
+    groups = t.THREADS // row.lanes(w, t)
+    at_once = max(row.SMS * t.RESIDENT // t.CLUSTER, 1) * groups
+    turns = cdiv(w.rows, at_once)
+    return cdiv(w.rows, turns * groups) * int(t.CLUSTER)
+
+
+def preferred(weights: int = 0) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """Tiles by size, for :data:`TILE`.
+
+    Args:
+        weights: how many vectors all rows share.
+    """
+
+    def choose(w: Any) -> Iterator[dict[str, Any]]:
+        wide = width(w.dtype)
+        sixteen = 16 // wide
+        vectors, threads, cluster = 1 if w.cols <= 64 * wide else sixteen, 512, 1
+        while vectors < 4 * sixteen and wide * vectors * threads < w.cols:
+            vectors *= 2
+        while cluster < 8 and wide * vectors * threads * cluster < w.cols:
+            cluster *= 2
+        yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
+        yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "STAGES": 1}
+
+    return choose
+
+
+def launch(
+    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int = 0
+) -> Launch:
+    """The launch of ``kernel_pipelined``.
+
+    Args:
+        kernel: what its name begins with.
+        w: a workload with ``rows`` and ``cols``.
+        t: a tile of :data:`TILE`; without KEPT the kernel has no such template argument.
+        args: of the kernel.
+        template: arguments before the tile's.
+        weights: see :func:`usable`.
+    """
+    kept = (t.KEPT,) if "KEPT" in t else ()
+    full = (*template, t.THREADS, row.lanes(w, t), t.VECTORS, t.CLUSTER, t.CACHE, t.STAGES, *kept, t.RESIDENT)
+    cluster = t.CLUSTER if t.CLUSTER > 1 else None
+    shared = shared_bytes(w, t, weights)
+    return Launch(f"{kernel}_pipelined", grid(w, t), t.THREADS, args, shared, cluster, template=full)
