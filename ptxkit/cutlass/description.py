@@ -51,6 +51,9 @@ INSTRUCTIONS: dict[str, Shape3] = {
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
 """What a CTA may have at most."""
 
+MAX_SUMS = 128
+"""A thread's, in 2.x; operands and addresses take most of its other registers."""
+
 EPILOGUES = ("linear", "relu", "gelu", "silu")
 
 
@@ -195,8 +198,14 @@ class GemmDescription:
             return f"multistage has 3 to 10 stages, not {self.stages}"
         elif any(size % unit for size, unit in zip(self.warp_tile, self.instruction, strict=True)):
             return f"a warp's {self.warp_tile} is no multiple of the instruction's {self.instruction}"
+        elif self.tile[2] * BITS[self.dtype] not in (512, 1024):
+            return f"a stage holds 64 or 128 bytes of a row, not {self.tile[2] * BITS[self.dtype] // 8}"
         elif self.alignment * BITS[self.dtype] < 32:
             return "cp.async copies at least 4 bytes: alignment is too small"
+        if self.warp_tile[0] * self.warp_tile[1] > 32 * MAX_SUMS:
+            return (
+                f"a lane of a warp with {self.warp_tile[0]} x {self.warp_tile[1]} sums would hold more than {MAX_SUMS}"
+            )
         if (needed := self.stages * self.stage_bytes) > SHARED_BYTES[self.arch]:
             return f"needs {needed:,} bytes of shared memory, more than {SHARED_BYTES[self.arch]:,}"
         return None
