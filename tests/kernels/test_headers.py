@@ -69,6 +69,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     griddepcontrol_wait();
     ld_global_nc_L1_no_allocate_v8(&x->x, eight);
     cp_async_cg_shared_global(cvta_to_shared(shared), x);
+    cp_async_cg_shared_global_L2_cache_hint(cvta_to_shared(shared), x, createpolicy_L2_evict_last());
     cp_async_commit_group();
     cp_async_wait_group<1>();
     cp_async_wait_all();
