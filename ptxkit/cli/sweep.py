@@ -36,7 +36,7 @@ def command() -> None:
 @click.argument("kernel", default=DEFAULT, metavar="[KERNEL[:VARIANT]]", shell_complete=kernel_argument)
 @click.argument("numbers", nargs=-1, metavar="[SIZE]...")
 @click.option("--search", "how", type=click.Choice(["auto", "exhaustive", "random", "guided"]), default="auto",
-              show_default=True, help="auto: all of a space of up to 256, else guided.")  # fmt: skip
+              show_default=True, help="auto: all of up to 256, else guided, or random without scikit-learn.")  # fmt: skip
 @click.option(
     "--evaluations", type=click.IntRange(1), help="At most so many configurations; 15% of a space that is searched."
 )
@@ -170,12 +170,18 @@ def _conditioned(space: Space, file: str) -> Space:
 
 
 def _search(given: Any, problem: Problem, space: Space) -> tuple[Search, int]:
+    from importlib.util import find_spec
+
+    from ptxkit.cli._text import to_stderr
     from ptxkit.sweep import search
 
     count = len(space.tiles)
     how = given["how"]
     if how == "auto":
         how = "exhaustive" if count <= EXHAUSTIVE_UP_TO else "guided"
+        if how == "guided" and find_spec("sklearn") is None:
+            how = "random"
+            to_stderr("searched at random: pip install 'ptxkit[sweep]' gives a search guided by a model", fg="yellow")
     share = count if how == "exhaustive" else min(count, max(GUIDED_LEAST, round(GUIDED_SHARE * count)))
     evaluations = min(count, given["evaluations"] or share)
     made: Search

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -59,6 +60,13 @@ def test_one_line_for_bad_words(words, complaint, capsys, tmp_path, monkeypatch)
     err = capsys.readouterr().err
     assert complaint in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_without_scikit_learn_it_is_random_and_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = ["fused_l2norm:vectorized", "16", "1024", "--evaluations", "2", "--workers", "1", "--device", "emulator"]
+    assert exit_of("sweep", "tiles", *words, "--journal", tmp_path / "j.jsonl") == 0
+    assert "searched at random: pip install 'ptxkit[sweep]'" in capsys.readouterr().err
 
 
 def test_an_interrupt_loses_nothing(tmp_path):
