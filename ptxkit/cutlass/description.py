@@ -192,8 +192,8 @@ class GemmDescription:
         if self.warps[2] != 1:
             return "warps share no k here: warps is (m, n, 1)"
         if self.schedule == "simt":
-            if self.stages != 2:
-                return "simt has 2 stages"
+            if (self.stages, self.tile[2]) != (2, 8):
+                return f"simt has 2 stages of depth 8, not {self.stages} of {self.tile[2]}"
         elif not 3 <= self.stages <= 10:
             return f"multistage has 3 to 10 stages, not {self.stages}"
         elif any(size % unit for size, unit in zip(self.warp_tile, self.instruction, strict=True)):
@@ -202,6 +202,10 @@ class GemmDescription:
             return f"a stage holds 64 or 128 bytes of a row, not {self.tile[2] * BITS[self.dtype] // 8}"
         elif self.alignment * BITS[self.dtype] < 32:
             return "cp.async copies at least 4 bytes: alignment is too small"
+        threads = 32 * self.warps[0] * self.warps[1]
+        narrow = min(self.tile[:2])
+        if narrow * self.tile[2] < threads * self.alignment:
+            return f"{threads} threads find less than one access each in {narrow} x {self.tile[2]} elements"
         if self.warp_tile[0] * self.warp_tile[1] > 32 * MAX_SUMS:
             return (
                 f"a lane of a warp with {self.warp_tile[0]} x {self.warp_tile[1]} sums would hold more than {MAX_SUMS}"

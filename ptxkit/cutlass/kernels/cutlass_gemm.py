@@ -20,7 +20,7 @@ Describe = Callable[["CutlassGemm", Tile], GemmDescription]
 WARP_SPACE = {
     "BM": [128, 256, 64],
     "BN": [128, 256, 64],
-    "BK": [32, 64, 16, 128, 8],
+    "BK": [32, 64, 16, 128],
     "WARPS_M": [2, 4, 1],
     "WARPS_N": [2, 4, 1],
 }
@@ -235,7 +235,7 @@ class CutlassGemm(Workload):
 
     @variant(
         requires=["sm_80"],
-        tile={**WARP_SPACE, "BK": [8, 16]},
+        tile={**WARP_SPACE, "BK": [8]},
         constraint=usable(simt),
         prefer=prefer_simt,
     )
