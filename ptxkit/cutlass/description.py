@@ -52,7 +52,7 @@ SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
 """What a CTA may have at most."""
 
 MAX_SUMS = 128
-"""A thread's, in 2.x; operands and addresses take most of its other registers."""
+"""A thread's of the CUDA cores, mma.sync and wgmma; operands and addresses take most of its other registers."""
 
 EPILOGUES = ("linear", "relu", "gelu", "silu")
 
@@ -230,6 +230,9 @@ class GemmDescription:
                 return f"{self.schedule} takes {rows} rows a tile, not {m}"
             if n % 16 or not 16 <= n <= 256:
                 return f"wgmma takes 16 to 256 columns in steps of 16, not {n}"
+            consumers = 1 if self.schedule == "pingpong" else 2
+            if m * n > 128 * consumers * MAX_SUMS:
+                return f"a thread would hold more than {MAX_SUMS} of {m} x {n} sums"
         else:
             if m != (256 if self.schedule == "two_sm" else 128):
                 return f"{self.schedule} takes {256 if self.schedule == 'two_sm' else 128} rows a tile, not {m}"

@@ -55,6 +55,8 @@ def multistage(**parts):
         (lambda: GemmDescription(tile=(64, 128, 64)), r"cooperative takes 128 or 256 rows a tile, not 64"),
         (lambda: GemmDescription(schedule="pingpong", tile=(256, 128, 64)), r"pingpong takes 64 or 128 rows"),
         (lambda: GemmDescription(tile=(128, 120, 64)), r"wgmma takes 16 to 256 columns"),
+        (lambda: GemmDescription(tile=(256, 256, 64)), r"a thread would hold more than 128 of 256 x 256 sums"),
+        (lambda: GemmDescription(schedule="pingpong", tile=(128, 256, 64)), r"more than 128 of 128 x 256 sums"),
         (lambda: GemmDescription(stages=8), r"needs 262,144 bytes of shared memory"),
         (lambda: GemmDescription(stages=1), r"stages is 2 or more, or 0"),
         (lambda: GemmDescription(arch=100, schedule="one_sm", tile=(256, 128, 64)), r"one_sm takes 128 rows a tile"),
