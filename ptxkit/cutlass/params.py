@@ -24,7 +24,7 @@ PROBLEM = np.dtype(
 
 ANSWER = np.dtype(
     [
-        *((name, "<u8") for name in ("params_bytes", "workspace_bytes")),
+        *((name, "<u8") for name in ("params_bytes", "workspace_bytes", "clear_bytes")),
         *((name, "<u4", 3) for name in ("grid", "block")),
         *((name, "<u4") for name in ("shared_bytes", "possible")),
     ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ptxkit.runtime.device import Device, DeviceArray, LoadedModule
 
 BUILDER = "ptxkit_build"
+CLEAR = "ptxkit_clear"
 
 # Without NDEBUG the asserts of device code make ptxas serialize wgmma. Unannotated functions of CUTLASS are for either side.
 _OPTIONS = ("-std=c++17", "-default-device", "-DNDEBUG", "-w")
@@ -92,8 +93,10 @@ class GemmProgram(Generated):
 
     def bind(
         self, launch: Launch, module: LoadedModule, device: Device, array: Callable[[str], DeviceArray]
-    ) -> tuple[Launch, tuple[object, ...]]:
+    ) -> tuple[tuple[Launch, ...], tuple[object, ...]]:
         """Grid, block and Params by the builder kernel; tensor maps by the device.
+
+        The GEMM is the last launch. Before one by stream-K the barriers in its workspace are cleared, each time.
 
         Raises:
             LaunchError: CUTLASS cannot compute these sizes with this kernel.
@@ -106,12 +109,16 @@ class GemmProgram(Generated):
                 f"{self.name} cannot compute m={self.m}, n={self.n}, k={self.k}; "
                 f"rows must be multiples of {self.description.alignment} elements"
             )
+        before: tuple[Launch, ...] = ()
         keep: tuple[object, ...] = ()
         if wanted := int(answer["workspace_bytes"]):
             workspace = device.upload(np.zeros(wanted, np.uint8), "CUTLASS workspace")
             problem["workspace"] = workspace.address
             made, answer = _build(module, device, problem)
             keep = (workspace,)
+            if words := int(answer["clear_bytes"]) // 4:
+                start = np.uint64(workspace.address + wanted - 4 * words)
+                before = (Launch(CLEAR, cdiv(words, 128), 128, (start, words)),)
         for offset, encoding in params.notes(made):
             made[offset : offset + BYTES] = np.frombuffer(device.tensor_map(encoding), np.uint8)
         bound = replace(
@@ -120,7 +127,7 @@ class GemmProgram(Generated):
             block=tuple(map(int, answer["block"])),
             args=(made.tobytes(),),
         )
-        return bound, keep
+        return (*before, bound), keep
 
     def _problem(self, a: int, b: int, c: int, multiprocessors: int) -> np.ndarray[Any, Any]:
         d = self.description

@@ -187,7 +187,7 @@ class Prepared:
     Attributes:
         case: its inputs and arrays.
         build: what was compiled.
-        launches: one callable for each launch, in order.
+        launches: one callable for each launch, in order; of a generated kernel also what goes before it.
         tuned: the tile is the one that a sweep recorded for this GPU.
         keep: what has to live as long: workspaces of generated kernels.
     """
@@ -269,11 +269,12 @@ def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
     modules = {image.key: case.device.load(image) for image in built.images}
     launches, kept = [], []
     for step in built.steps:
-        module, launch = modules[step.image.key], step.launch
-        if isinstance(launch.source, Generated):
-            launch, keep = launch.source.bind(launch, module, case.device, case.array)
+        module = modules[step.image.key]
+        group: tuple[Launch, ...] = (step.launch,)
+        if isinstance(step.launch.source, Generated):
+            group, keep = step.launch.source.bind(step.launch, module, case.device, case.array)
             kept.append(keep)
-        launches.append(_bind(case, module[launch.entry], launch))
+        launches += [_bind(case, module[launch.entry], launch) for launch in group]
     return Prepared(case, built, tuple(launches), is_tuned, tuple(kept))
 
 

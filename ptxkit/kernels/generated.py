@@ -4,7 +4,7 @@ A :class:`~ptxkit.kernels.launch.Launch` may name such a :class:`Generated` as i
 
 1. :meth:`Generated.source` gives the text to compile,
 2. :meth:`Generated.complete` fills in what the image tells about the launch: block, shared memory, cluster,
-3. :meth:`Generated.bind` makes the launch for arrays on a device: grid and arguments.
+3. :meth:`Generated.bind` makes the launch for arrays on a device: grid and arguments, and what has to be launched before it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Generated(ABC):
 
     def bind(
         self, launch: Launch, module: LoadedModule, device: Device, array: Callable[[str], DeviceArray]
-    ) -> tuple[Launch, tuple[object, ...]]:
-        """The launch with its grid and arguments, and what has to live as long as it does.
+    ) -> tuple[tuple[Launch, ...], tuple[object, ...]]:
+        """The launch with its grid and arguments, others of the same image that go before it, and what has to live as long.
 
         Args:
             launch: as :meth:`complete` left it.
@@ -79,4 +79,4 @@ class Generated(ABC):
         Raises:
             UnavailableError: the device cannot run it. LaunchError: these sizes cannot be computed by it.
         """
-        return launch, ()
+        return (launch,), ()

@@ -16,8 +16,14 @@ struct Problem {
 
 struct Answer {
     unsigned long long params_bytes, workspace_bytes;
+    unsigned long long clear_bytes;  // so many at the workspace's end have to be 0 whenever the kernel starts
     unsigned grid[3], block[3];
     unsigned shared_bytes, possible;  // whether the kernel can compute this problem
 };
 
 }  // namespace ptxkit::cutlass
+
+extern "C" __global__ void ptxkit_clear(unsigned* words, unsigned count) {
+    const unsigned n = blockIdx.x * blockDim.x + threadIdx.x;
+    if (n < count) words[n] = 0;
+}

@@ -24,6 +24,7 @@ extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel
     answer->block[1] = answer->block[2] = 1;
     answer->params_bytes = sizeof(params);
     answer->workspace_bytes = params.get_workspace_size();
+    answer->clear_bytes = 0;
     answer->shared_bytes = sizeof(typename Kernel::SharedStorage);
     answer->possible = Kernel::can_implement(size) == cutlass::Status::kSuccess;
 }

@@ -26,6 +26,20 @@ __device__ dim3 as_dim3(Shape) {
     return dim3(cute::size<0>(Shape{}), cute::size<1>(Shape{}), cute::size<2>(Shape{}));
 }
 
+// Of the barriers at the end of stream-K's workspace: the kernel leaves them as they have come to stand.
+template <class K>
+__device__ unsigned long long barrier_bytes(typename K::Arguments const& arguments) {
+    if constexpr (cute::is_same_v<typename K::TileSchedulerTag, ::cutlass::gemm::StreamKScheduler>) {
+        auto bytes = [&](unsigned warpgroups) {
+            return K::TileScheduler::template get_workspace_size<typename K::ProblemShape, typename K::ElementAccumulator>(
+                arguments.scheduler, arguments.problem_shape, arguments.hw_info, warpgroups,
+                K::CollectiveEpilogue::get_store_pipe_increment(typename K::TileShape{}));
+        };
+        return bytes(K::NumMmaWarpGroups) - bytes(0);  // each warpgroup has its barriers
+    }
+    return 0;
+}
+
 }  // namespace ptxkit::cutlass
 
 extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel::Params* out,
@@ -61,6 +75,7 @@ extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel
     answer->block[2] = block.z;
     answer->params_bytes = sizeof(params);
     answer->workspace_bytes = Kernel::get_workspace_size(arguments);
+    answer->clear_bytes = ptxkit::cutlass::barrier_bytes<Kernel>(arguments);
     answer->shared_bytes = Kernel::SharedStorageSize;
 }
 
