@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxkit.kernels.launch import Tolerance, cdiv
@@ -22,11 +22,13 @@ class Program:
     """A kernel and what it is launched with.
 
     Attributes:
-        kernel: Triton's. arguments: its first ones; a string names an input or an output.
+        kernel: Triton's. arguments: its first ones; a string names an input, an output (``out:``) or scratch (``tmp:``).
         grid: configuration -> programs.
         configs: worth trying, best guess first.
         constants: of the kernel, beside those of a configuration.
         tolerance: instead of the workload's own, where it rounds in its own way.
+        scratch: name -> shape and dtype of arrays that it needs beside inputs and outputs.
+        then: what is launched after it, with the same configuration, which has the constants of both.
     """
 
     kernel: Any
@@ -35,20 +37,27 @@ class Program:
     configs: tuple[Config, ...]
     constants: Mapping[str, Any]
     tolerance: Tolerance | None = None
+    scratch: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    then: Program | None = None
+
+    @property
+    def launches(self) -> tuple[Program, ...]:
+        """The program itself and those that follow."""
+        return (self, *(self.then.launches if self.then else ()))
 
 
 Define = Callable[[Any], Program]
-OPS: dict[str, Define] = {}
-"""Kernel name -> workload -> program; calling one imports Triton."""
+OPS: dict[str, tuple[Define, Callable[[Any], bool]]] = {}
+"""Kernel name -> workload -> program, and for which workloads; calling the first imports Triton."""
 
 
-def op(kernel: str) -> Callable[[Define], Define]:
-    """Register a definition."""
+def op(kernel: str, when: Callable[[Any], bool] = lambda w: True) -> Callable[[Define], Define]:
+    """Register a definition, for the sizes and options of ``when``."""
 
     def register(define: Define) -> Define:
         if kernel in OPS:
             raise ValueError(f"two definitions of {kernel} in Triton")
-        OPS[kernel] = define
+        OPS[kernel] = define, when
         return define
 
     return register
@@ -57,7 +66,10 @@ def op(kernel: str) -> Callable[[Define], Define]:
 def find(workload: Workload) -> Define | None:
     """The definition for a workload, or None."""
     bundled = type(workload).__module__ == f"ptxkit.kernels.{workload.name}"
-    return OPS.get(workload.name) if bundled else None
+    if not bundled or workload.name not in OPS:
+        return None
+    define, when = OPS[workload.name]
+    return define if when(workload) else None
 
 
 def _module(name: str) -> Any:
@@ -227,6 +239,53 @@ def scale_mask_softmax(w: Any) -> Program:
 @op("layernorm_quantize")
 def layernorm_quantize(w: Any) -> Program:
     return by_row(w, "layernorm_quantize", ("x", "gamma", "beta", "out:q", "out:scales", w.rows, w.cols, "eps"))
+
+
+# -- gradients -------------------------------------------------------------------------------------------------------------
+
+MOST_PROGRAMS = 528  # each with partial sums of dgamma and dbeta of its own
+
+
+def in_one_block(w: Any) -> bool:
+    """Whether a program holds two rows."""
+    return power_of_two(w.cols) <= LONGEST_BLOCK // 2
+
+
+@op("layernorm_backward", when=in_one_block)
+def layernorm_backward(w: Any) -> Program:
+    return gradients(w, "mean", ("gammas", "betas"), ("dgamma", "dbeta"))
+
+
+@op("rmsnorm_backward", when=in_one_block)
+def rmsnorm_backward(w: Any) -> Program:
+    return gradients(w, None, ("gammas",), ("dgamma",))
+
+
+def gradients(w: Any, mean: str | None, partial: tuple[str, ...], outputs: tuple[str, ...]) -> Program:
+    """Programs that take row after row, and one launch that adds up what they saw of the columns' gradients."""
+    k = _module("triton_gradients")
+    block, centered = power_of_two(w.cols), mean is not None
+    parts = [f"tmp:{name}" for name in partial] + [None] * (2 - len(partial))
+    sums = [f"out:{name}" for name in outputs] + [None] * (2 - len(outputs))
+    configs = (
+        {"PROGRAMS": programs, "BLOCK": block, "num_warps": warps, "ROWS": 16, "COLS": 64}
+        for held in (8, 16, 4, 32)
+        for programs in (132, 264, 528)
+        for warps in [max(block // (LANES * held), 1)]
+        if warps <= 32
+    )
+    finish = Program(
+        k.finish, (*parts, *sums, w.cols), lambda c: (cdiv(w.cols, c["COLS"]),), (), {"CENTERED": centered}
+    )
+    return Program(
+        k.rows,
+        ("x", "dy", "gamma", mean, "rstd", "out:dx", *parts, w.rows, w.cols),
+        lambda c: (c["PROGRAMS"],),
+        _distinct(configs),
+        {"CENTERED": centered},
+        scratch=dict.fromkeys(partial, ((MOST_PROGRAMS, w.cols), "f32")),
+        then=finish,
+    )
 
 
 def _distinct(configs: Iterator[Config]) -> tuple[Config, ...]:

@@ -19,6 +19,7 @@ from ptxkit.runtime.gpu import GpuDevice
 
 TUNING_SAMPLES = 15  # of each configuration, cold
 OUTPUT = "out:"  # before the name of an output among a program's arguments
+SCRATCH = "tmp:"  # and of what it needs beside inputs and outputs
 
 
 class TritonPeer(Peer):
@@ -63,7 +64,7 @@ class TritonPeer(Peer):
             outputs=outputs,
             note=" ".join(f"{name}={value}" for name, value in config.items()),
             host_bound=True,
-            launches=1,
+            launches=len(program.launches),
             tolerance=program.tolerance,
         )
 
@@ -71,25 +72,31 @@ class TritonPeer(Peer):
 def allocated(
     device: GpuDevice, workload: Workload, program: Program, inputs: Mapping[str, Any]
 ) -> dict[str, DeviceArray]:
-    """New arrays for the outputs that a program names: as declared, or like the first input."""
+    """New arrays for the outputs that a program and those after it name: as declared, or like the first input."""
     declared = {name: array_spec(spec) for name, spec in workload.outputs().items()}
     first = next(value for value in inputs.values() if isinstance(value, DeviceArray))
-    names = [a.removeprefix(OUTPUT) for a in program.arguments if isinstance(a, str) and a.startswith(OUTPUT)]
+    arguments = [a for p in program.launches for a in p.arguments]
+    names = [a.removeprefix(OUTPUT) for a in arguments if isinstance(a, str) and a.startswith(OUTPUT)]
     return {name: device.empty(*declared.get(name, (first.shape, first.dtype)), name) for name in names}
 
 
 def bound(
     torch: Torch, program: Program, config: Config, given: Mapping[str, Any], outputs: Mapping[str, DeviceArray]
 ) -> Callable[[], None]:
-    """A call that queues the program on ptxkit's stream."""
+    """A call that queues the program, and those after it, on ptxkit's stream."""
     named = {**given, **{OUTPUT + name: torch.tensor(array) for name, array in outputs.items()}}
-    arguments = [named[a] if isinstance(a, str) else a for a in program.arguments]
-    kernel = partial(program.kernel[program.grid(config)], *arguments, **program.constants, **config)
+    for name, (shape, dtype) in program.scratch.items():
+        named[SCRATCH + name] = torch.tensor(torch.device.empty(shape, dtype, name))
+    kernels = []
+    for each in program.launches:
+        arguments = [named[a] if isinstance(a, str) else a for a in each.arguments]
+        kernels.append(partial(each.kernel[each.grid(config)], *arguments, **each.constants, **config))
     stream, on = torch.stream, torch.module.cuda.stream
 
     def launch() -> None:
         with on(stream):
-            kernel()
+            for kernel in kernels:
+                kernel()
 
     return launch
 

@@ -43,6 +43,7 @@ CASES = [
     ("scale_mask_softmax", [7, 128], {}),
     ("layernorm_quantize", [7, 33], {}),
 ]
+GRADIENTS = ["layernorm_backward", "rmsnorm_backward"]
 LONG = ["fused_l2norm", "layernorm", "rmsnorm", "softmax", "scale_mask_softmax", "layernorm_quantize"]
 
 installed = all(importlib.util.find_spec(package) for package in ("torch", "triton"))
@@ -50,8 +51,13 @@ installed = all(importlib.util.find_spec(package) for package in ("torch", "trit
 
 def test_every_memory_bound_kernel_has_a_definition():
     bundled = {name for name in registry.names() if registry.get(name).make().work().intensity < 8}
-    without = {"inline_ptx", "layernorm_backward", "rmsnorm_backward"}
-    assert {n for n in bundled if triton_ops.find(registry.get(n).make()) is None} == without
+    assert {n for n in bundled if triton_ops.find(registry.get(n).make()) is None} == {"inline_ptx"}
+
+
+def test_gradients_of_long_rows_are_not_offered():
+    for name in GRADIENTS:
+        assert triton_ops.find(registry.get(name).make([4, 16384]))
+        assert triton_ops.find(registry.get(name).make([4, 16385])) is None
 
 
 @pytest.mark.parametrize("cols", [1, 3, 64, 100, 1024, 4096, 30000, 32768])
@@ -105,9 +111,11 @@ def check(name, sizes, options, config_index=0):
     outputs = {n: poisoned(*spec) for n, spec in specs.items()}
     named = {n: tensor(v) if np.ndim(v) else np.asarray(v).item() for n, v in inputs.items()}
     named |= {f"out:{n}": tensor(v) for n, v in outputs.items()}
-    arguments = [named[a] if isinstance(a, str) else a for a in program.arguments]
+    named |= {f"tmp:{n}": tensor(poisoned(*array_spec(spec))) for n, spec in program.scratch.items()}
     config = program.configs[config_index]
-    program.kernel[program.grid(config)](*arguments, **program.constants, **config)
+    for each in program.launches:
+        arguments = [named[a] if isinstance(a, str) else a for a in each.arguments]
+        each.kernel[each.grid(config)](*arguments, **each.constants, **config)
     tolerance = program.tolerance or workload.tolerance
     if name == "saxpy":
         tolerance = Tolerance(ulp=4)  # the interpreter has no fma
@@ -138,6 +146,9 @@ def main():
             check(name, [3, 150], {})
         check("softmax", [3, 150], {"p": 0.25})
         check("layernorm", [3, 150], {"activation": "none", "training": True})
+        for name in GRADIENTS:
+            check(name, [150, 33], {})
+            check(name, [150, 64], {"dtype": "bf16"}, -1)
 
 
 if __name__ == "__main__":
