@@ -170,8 +170,10 @@ class GemmDescription:
             return f"schedule {self.schedule} is for sm_{_among(SCHEDULES[self.schedule])}, not sm_{self.arch}"
         if self.output not in OUTPUTS[self.dtype]:
             return f"c is {_among(OUTPUTS[self.dtype])} where a and b are {self.dtype}, not {self.output!r}"
-        if (self.dtype == "f32") != (self.schedule == "simt"):
-            return "f32 goes with schedule simt, and simt with f32; on tensor cores dtype tf32 takes float32 arrays"
+        if self.schedule == "simt" and self.dtype != "f32":
+            return f"schedule simt is for f32, not {self.dtype}"
+        if self.schedule != "simt" and self.dtype == "f32":
+            return "f32 is for schedule simt; on tensor cores dtype tf32 takes float32 arrays"
         if any(size < 1 for size in (*self.tile, *self.warps, *self.cluster)):
             return "tile, warps and cluster are at least 1 everywhere"
         if self.alignment not in (1, 2, 4, 8, 16) or self.alignment * BITS[self.dtype] > 128:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.cutlass import package, params
-from ptxkit.cutlass.description import GemmDescription
+from ptxkit.cutlass.description import SHARED_BYTES, GemmDescription
 from ptxkit.errors import CompileError, LaunchError
 from ptxkit.kernels.generated import Generated, Source
 from ptxkit.kernels.launch import Launch, cdiv
@@ -81,8 +81,16 @@ class GemmProgram(Generated):
         return Source(f"{d.name}.cu", text, options, package.include_dirs(), dict(mended(d.arch)))
 
     def complete(self, launch: Launch, image: Image) -> Launch:
-        """Block, shared memory and cluster from ``ptxkit_facts``."""
+        """Block, shared memory and cluster from ``ptxkit_facts``.
+
+        Raises:
+            CompileError: stages and epilogue together need more shared memory than there is.
+        """
         facts = _facts(image)
+        if facts["shared_bytes"] > (most := SHARED_BYTES[self.description.arch]):
+            raise CompileError(
+                f"{self.name} needs {facts['shared_bytes']:,} bytes of shared memory, more than {most:,}; take fewer stages"
+            )
         cluster = tuple(map(int, facts["cluster"]))
         return replace(
             launch,

@@ -97,7 +97,7 @@ def test_a_launch_is_completed_from_what_the_program_says():
     stages = launch.source.description.stages * launch.source.description.stage_bytes
     assert stages <= launch.shared <= stages + 1024
     assert launch.cluster is None
-    assert built.images[0].functions.keys() == {launch.kernel, "ptxkit_build"}
+    assert built.images[0].functions.keys() >= {launch.kernel, "ptxkit_build"}
 
 
 def test_two_sizes_share_one_program():
@@ -126,7 +126,7 @@ def mark():
 def test_layouts_have_the_sizes_of_the_structures():
     assert params.NOTE.itemsize == 128
     assert params.PROBLEM.itemsize == 136
-    assert params.ANSWER.itemsize == 48
+    assert params.ANSWER.itemsize == 56
     assert params.FACTS.itemsize == 28
 
 

@@ -68,7 +68,7 @@ def test_sizes_that_cutlass_cannot_compute_are_refused_by_its_own_word(projectio
 def test_sizes_outside_the_alignment_have_no_tile():
     w = registry.get("cutlass_gemm")(64, 64, 36)
     assert w.variant("multistage").refusal(w) == "k=36 must be a multiple of 8"
-    assert w.variant("simt").refusal(w).startswith("f32 goes with schedule simt")
+    assert w.variant("simt").refusal(w) == "schedule simt is for f32, not bf16"
     odd = registry.get("cutlass_gemm")(65, 67, 33, dtype="f32", layout="nt")
     assert odd.variant("simt").refusal(odd) is None
 
