@@ -1,4 +1,4 @@
-"""What the gradients of layernorm and rmsnorm share: tiles, launches, tolerance and formulas.
+"""What the gradients of layernorm and rmsnorm share: all but the names of their kernels.
 
 Their kernels are named ``<norm>_backward_<step>`` and made of ``cu/ptxkit/backward.cuh``. ``centered`` says which of the two it
 is: layernorm has a mean and dbeta, rmsnorm has neither.
@@ -6,12 +6,12 @@ is: layernorm has a mean and dbeta, rmsnorm has neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ptxkit import Launch, Tile, Tolerance, cdiv
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.elementwise import width
 
@@ -70,24 +70,73 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
     yield {"THREADS": 512, "VECTORS": vectors}  # for targets without clusters
 
 
-def temporaries(w: Any) -> dict[str, Any]:
-    """Matrices and vectors in f32 that the chain and ``vectorized`` pass on."""
-    matrix, partial = ((w.rows, w.cols), "f32"), ((MOST_PARTIALS, w.cols), "f32")
-    shared = {
-        "normalized": matrix,
-        "weighted": matrix,
-        "product": matrix,
-        "means_wn": (w.rows, "f32"),
-        "gammas": partial,
-    }
-    return shared | ({"means_w": (w.rows, "f32"), "betas": partial} if w.centered else {})
+class Gradients(Workload):
+    """Gradients of a norm: one read of x and dy and one write of dx, with sums over rows beside."""
 
+    norm: ClassVar[str]
+    centered: ClassVar[bool]
+    eps: ClassVar[float]  # that the statistics were made with
+    rows: int = 16384
+    cols: int = 4096
+    dtype: row.Dtype = "f32"
+    emulator_sizes = {"rows": 64, "cols": 1024}
 
-def tolerance(w: Any) -> Tolerance | None:
-    """A sum over many rows may cancel, and is then as good as its terms: each is rounded to half an ulp of the partial sum."""
-    if w.dtype != "f32":
-        return None
-    return Tolerance(relative=1e-5, absolute=1e-6 * max(1.0, np.sqrt(w.rows)))
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        shape = (self.rows, self.cols)
+        x, dy = uniform(rng, shape, self.dtype), uniform(rng, shape, self.dtype)
+        wide = x.astype(np.float64)
+        squares = wide.var(1) if self.centered else np.einsum("rc,rc->r", wide, wide) / self.cols
+        kept = {"mean": wide.mean(1).astype(np.float32)} if self.centered else {}
+        rstd = (1 / np.sqrt(squares + self.eps)).astype(np.float32)
+        return {"x": x, "dy": dy, "gamma": uniform(rng, self.cols, self.dtype), **kept, "rstd": rstd}
+
+    def reference(
+        self,
+        x: np.ndarray[Any, Any],
+        dy: np.ndarray[Any, Any],
+        gamma: np.ndarray[Any, Any],
+        rstd: np.ndarray[Any, Any],
+        mean: np.ndarray[Any, Any] | None = None,
+    ) -> dict[str, Any]:
+        factor = rstd.astype(np.float64)[:, None]
+        n = x.astype(np.float64)
+        if mean is not None:
+            n -= mean.astype(np.float64)[:, None]
+        n *= factor
+        dy = dy.astype(np.float64)
+        w = dy * gamma.astype(np.float64)
+        dx = w - n * np.einsum("rc,rc->r", w, n)[:, None] / self.cols
+        if self.centered:
+            dx -= w.mean(1, keepdims=True)
+        dx *= factor
+        sums = {"dx": dx, "dgamma": np.einsum("rc,rc->c", dy, n)}
+        return sums | ({"dbeta": dy.sum(0)} if self.centered else {})
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"dx": ((self.rows, self.cols), self.dtype)} | dict.fromkeys(gradients(self), (self.cols, self.dtype))
+
+    def temporaries(self) -> Mapping[str, Any]:
+        matrix, partial = ((self.rows, self.cols), "f32"), ((MOST_PARTIALS, self.cols), "f32")
+        shared = {"normalized": matrix, "weighted": matrix, "product": matrix, "means_wn": (self.rows, "f32")}
+        return (
+            shared | {"gammas": partial} | ({"means_w": (self.rows, "f32"), "betas": partial} if self.centered else {})
+        )
+
+    def work(self) -> Work:
+        n, size, kept = self.rows * self.cols, row.itemsize(self.dtype), len(statistics(self))
+        shared = 1 + len(gradients(self))  # gamma beside them
+        flops = 14 if self.centered else 11
+        return Work(flops=flops * n, bytes=size * (3 * n + shared * self.cols) + 4 * kept * self.rows)
+
+    def constraints(self) -> Iterable[str]:
+        yield from row.too_many(self)
+
+    @property
+    def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # depends on the sizes here
+        """A sum over many rows may cancel; it is then as good as its terms, rounded to half an ulp of the partial sum each."""
+        if self.dtype != "f32":
+            return None
+        return Tolerance(relative=1e-5, absolute=1e-6 * max(1.0, np.sqrt(self.rows)))
 
 
 def unfused(w: Any) -> list[Launch]:
@@ -172,27 +221,3 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
             template=(cu, FINISHERS),
         ),
     ]
-
-
-def reference(
-    n: np.ndarray[Any, Any],
-    dy: np.ndarray[Any, Any],
-    gamma: np.ndarray[Any, Any],
-    rstd: np.ndarray[Any, Any],
-    centered: bool,
-) -> dict[str, np.ndarray[Any, Any]]:
-    """All gradients in float64.
-
-    Args:
-        n: normalized x (rows, cols), float64.
-        dy: gradients of y (rows, cols). gamma: (cols). rstd: (rows).
-        centered: whether a mean was subtracted.
-    """
-    dy = dy.astype(np.float64)
-    w = dy * gamma.astype(np.float64)
-    dx = w - n * np.einsum("rc,rc->r", w, n)[:, None] / n.shape[1]
-    if centered:
-        dx -= w.mean(1, keepdims=True)
-    dx *= rstd.astype(np.float64)[:, None]
-    sums = {"dx": dx, "dgamma": np.einsum("rc,rc->c", dy, n)}
-    return sums | ({"dbeta": dy.sum(0)} if centered else {})

@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
-from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, Tile, variant
 from ptxkit.kernels import backward
-from ptxkit.kernels import rows as row
 
 
-class RmsnormBackward(Workload):
+class RmsnormBackward(backward.Gradients):
     """Gradients of rmsnorm: one read of x and dy and one write of dx, with sums over rows beside."""
 
     source = "rmsnorm_backward.cu"
     norm: ClassVar[str] = "rmsnorm"
     centered: ClassVar[bool] = False
-    rows: int = 16384
-    cols: int = 4096
-    dtype: row.Dtype = "f32"
-    emulator_sizes = {"rows": 64, "cols": 1024}
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        shape = (self.rows, self.cols)
-        x, dy = uniform(rng, shape, self.dtype), uniform(rng, shape, self.dtype)
-        wide = x.astype(np.float64)
-        return {
-            "x": x,
-            "dy": dy,
-            "gamma": uniform(rng, self.cols, self.dtype),
-            "rstd": (1 / np.sqrt(np.einsum("rc,rc->r", wide, wide) / self.cols + 1e-6)).astype(np.float32),
-        }
-
-    def reference(
-        self,
-        x: np.ndarray[Any, Any],
-        dy: np.ndarray[Any, Any],
-        gamma: np.ndarray[Any, Any],
-        rstd: np.ndarray[Any, Any],
-    ) -> dict[str, Any]:
-        n = x.astype(np.float64) * rstd.astype(np.float64)[:, None]
-        return backward.reference(n, dy, gamma, rstd, self.centered)
-
-    def outputs(self) -> Mapping[str, Any]:
-        return {"dx": ((self.rows, self.cols), self.dtype), "dgamma": (self.cols, self.dtype)}
-
-    def temporaries(self) -> Mapping[str, Any]:
-        return backward.temporaries(self)
-
-    def work(self) -> Work:
-        n, size = self.rows * self.cols, row.itemsize(self.dtype)
-        return Work(flops=11 * n, bytes=size * (3 * n + 2 * self.cols) + 4 * self.rows)
-
-    def constraints(self) -> Iterable[str]:
-        yield from row.too_many(self)
-
-    @property
-    def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # depends on the sizes here
-        return backward.tolerance(self)
+    eps: ClassVar[float] = 1e-6
 
     @variant
     def unfused(self) -> list[Launch]:
