@@ -1,0 +1,125 @@
+"""CUTLASS's own kernels in the emulator: emitted, compiled, laid out by their builder kernel, run, and exact.
+
+Operands are small integers, so that every sum is exact whatever its order, and each completion mode has to give every bit.
+Nobody here wrote these kernels: their waits and fences are taken to be right.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from ptxkit.cutlass.kernels.cutlass_gemm import CutlassGemm
+from ptxkit.cutlass.params import notes
+from ptxkit.cutlass.program import GemmProgram
+from ptxkit.emulator import Machine
+from ptxkit.errors import LaunchError
+from ptxkit.kernels import execute
+from ptxkit.kernels.build import build
+from ptxkit.runtime.emulated import EmulatedDevice
+
+MODES = ("eager", "latest-legal")
+
+SMALL = ({"m": 128, "n": 128, "k": 64}, {"m": 200, "n": 144, "k": 80, "alpha": 2.0, "beta": -1.0})
+"""A multiple of every tile, and no multiple of any; a row is a multiple of 16 bytes in each type."""
+
+
+@cache
+def device(mode: str, sms: int = 132) -> EmulatedDevice:
+    """An emulated GPU; persistent kernels launch as many CTAs as it has multiprocessors."""
+    made = EmulatedDevice(Machine(capacity=1 << 30, sms=sms))
+    made.completion = mode
+    return made
+
+
+def operands(w: CutlassGemm) -> dict[str, np.ndarray]:
+    """Integers, few enough that the product and c are exact in the output's type before it is rounded."""
+    rng = np.random.default_rng(w.m * w.n + w.k)
+    given = w.inputs(rng)
+    return {name: rng.integers(-3, 4, array.shape).astype(array.dtype) for name, array in given.items()}
+
+
+def check(w: CutlassGemm, variant: str, on: EmulatedDevice, tile: dict[str, int] | None = None) -> None:
+    """Run one variant and compare every element; an element that is not written holds poison."""
+    case = execute.Case(w, on, inputs=operands(w))
+    execute.run(case, w.variant(variant), tile=tile)
+    c = case.outputs()["c"]
+    np.testing.assert_array_equal(c, case.expected["c"].astype(np.float32).astype(c.dtype))
+
+
+def check_both_modes(sizes: tuple[dict, ...], variant: str, tile: dict[str, int] | None = None, **options: str) -> None:
+    for given in sizes:
+        for mode in MODES:
+            check(CutlassGemm(**given, **options), variant, device(mode), tile)
+
+
+def test_on_cuda_cores():
+    check_both_modes((*SMALL, {"m": 65, "n": 67, "k": 33}), "simt", dtype="f32", layout="tn")
+
+
+@pytest.mark.parametrize(
+    "variant,dtype,layout,epilogue",
+    [
+        ("multistage", "bf16", "tn", "linear"),
+        ("multistage", "f16", "nt", "relu"),
+        ("multistage", "tf32", "tt", "linear"),
+        ("multistage", "s8", "tn", "linear"),
+        ("multistage_f8", "e4m3", "tn", "linear"),
+    ],
+)
+def test_mma_sync(variant, dtype, layout, epilogue):
+    tile = {"BM": 64, "BN": 64, "WARPS_M": 2, "WARPS_N": 2}
+    check_both_modes(SMALL, variant, tile, dtype=dtype, layout=layout, epilogue=epilogue)
+
+
+CLUSTER = {"BM": 128, "BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 1}
+
+
+def test_cooperative_with_multicast():
+    check_both_modes(SMALL, "cooperative", CLUSTER)
+    for mode in MODES:  # a CTA computes several tiles, and its ring of stages goes round
+        check(CutlassGemm(520, 264, 640, beta=1.0), "cooperative", device(mode, sms=4), CLUSTER)
+    w = CutlassGemm(520, 264, 640)
+    counters = execute.run(execute.Case(w, device("eager")), w.variant("cooperative"), tile=CLUSTER).counters
+    # the operands inside the matrices: a once a column of tiles, b once a row of clusters; c once
+    a, b, c = w.m * w.k * 2, w.n * w.k * 2, w.m * w.n * 2
+    assert counters is not None
+    assert counters.async_bytes == {"global_to_shared": 3 * a + 3 * b, "shared_to_global": c}
+
+
+def test_pingpong_fp8():
+    check_both_modes(SMALL, "pingpong", {"BM": 64, "BN": 128, "CLUSTER_M": 1, "CLUSTER_N": 2}, dtype="e4m3")
+
+
+def test_stream_k():
+    tile = {"BM": 128, "BN": 128, "CLUSTER_M": 1, "CLUSTER_N": 1}
+    check_both_modes(SMALL[1:], "stream_k", tile, dtype="f16")
+    for mode in MODES:
+        # 5 tiles for 4 multiprocessors: the sums of parts of k meet in the workspace, behind barriers that have to be cleared
+        w = CutlassGemm(600, 128, 1024, dtype="f16")
+        on = device(mode, sms=4)
+        check(w, "stream_k", on, tile)
+        assert on.counters.by_class["atomic.global"] > 0
+        prepared = execute.prepare(execute.Case(w, on, inputs=operands(w)), w.variant("stream_k"), tile=tile)
+        assert len(prepared.launches) == 2
+        assert all(prepared.verify().verified for _ in range(2))
+
+
+def test_builder_lays_out_the_launch():
+    w = CutlassGemm(520, 264, 640)
+    on = device("eager", sms=6)
+    step = build(w, w.variant("cooperative"), tile=CLUSTER).steps[0]
+    program = step.launch.source
+    assert isinstance(program, GemmProgram)
+    arrays = {
+        name: on.empty(shape, np.uint16, name)
+        for name, shape in {"a": (520, 640), "b": (264, 640), "c": (520, 264)}.items()
+    }
+    (launch,), _ = program.bind(step.launch, on.load(step.image), on, arrays.__getitem__)
+    assert launch.block == (384, 1, 1) and np.prod(launch.grid) == 6 and launch.cluster == (2, 1, 1)
+    (params,) = launch.args
+    assert not list(notes(np.frombuffer(params, np.uint8)))  # encoded, every one
+    with pytest.raises(LaunchError, match="cannot compute m=520, n=264, k=644; rows must be multiples of 8 elements"):
+        GemmProgram(program.description, 520, 264, 644).bind(step.launch, on.load(step.image), on, arrays.__getitem__)
