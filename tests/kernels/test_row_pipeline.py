@@ -1,0 +1,97 @@
+"""Rows by CTAs that stay: the next ones are copied ahead, weights are kept; with every copy as late as its wait allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxkit.compiler.targets import Target
+from ptxkit.errors import UsageError
+from ptxkit.kernels import execute, registry, row_pipeline
+from ptxkit.kernels import rows as row
+from ptxkit.kernels.launch import Tile
+from ptxkit.runtime.emulated import EmulatedDevice
+
+WEIGHTED = ["layernorm", "rmsnorm", "layernorm_quantize"]
+ALONE = ["fused_l2norm", "softmax"]
+f32 = np.float32
+
+CASES = [
+    (37, 100, {"THREADS": 128, "VECTORS": 1, "STAGES": 2}),  # a row a warp
+    (30, 512, {"THREADS": 128, "VECTORS": 2, "STAGES": 3}),  # several warps a row, several rows a CTA
+    (19, 1000, {"THREADS": 256, "VECTORS": 1, "STAGES": 1}),
+    (90, 20, {"THREADS": 128, "VECTORS": 1, "STAGES": 2}),  # several rows a warp
+    (11, 333, {"THREADS": 128, "VECTORS": 1, "STAGES": 4}),  # no vectors
+    (7, 3000, {"THREADS": 256, "VECTORS": 1, "CLUSTER": 4, "STAGES": 2}),
+]
+
+
+@pytest.fixture(autouse=True)
+def few_multiprocessors(monkeypatch):
+    """So that CTAs take several rows each."""
+    monkeypatch.setattr(row, "SMS", 4)
+
+
+def check(name, rows, cols, tile, **options):
+    device = EmulatedDevice()
+    device.completion = "latest-legal"
+    workload = registry.get(name)(rows=rows, cols=cols, **options)
+    inputs = workload.inputs(np.random.default_rng(2))
+    if options.get("dtype", "f32") == "f32":
+        inputs["x"][0] *= f32(1e-25)
+        inputs["x"][5] *= f32(1e25)
+    case = execute.Case(workload, device, inputs=inputs)
+    result = execute.run(case, workload.variant("pipelined"), None, tile, explicit=True)
+    assert result.verdict.verified, f"{name} {result.tile}: {result.verdict.worst}"
+    return workload.variant("pipelined").launches(workload, result.tile)[0]
+
+
+@pytest.mark.parametrize(("rows", "cols", "tile"), CASES)
+@pytest.mark.parametrize("name", [*ALONE, *WEIGHTED])
+def test_any_shape(name, rows, cols, tile):
+    launch = check(name, rows, cols, tile)
+    assert launch.kernel.endswith("_pipelined")
+    assert launch.grid[0] <= 4
+
+
+@pytest.mark.parametrize(("rows", "cols", "tile"), CASES)
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_kept_weights(name, rows, cols, tile):
+    launch = check(name, rows, cols, tile | {"KEPT": tile["VECTORS"]})
+    without = check(name, rows, cols, tile)
+    assert launch.shared > without.shared
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_two_bytes(name, kept):
+    check(name, 19, 1000, {"THREADS": 128, "VECTORS": 1, "KEPT": kept}, dtype="bf16")
+
+
+@pytest.mark.parametrize("cache", [1, 4])
+def test_dropout_and_hints(cache):
+    check("softmax", 19, 1000, {"THREADS": 256, "VECTORS": 1, "CACHE": cache}, p=0.3)
+
+
+def test_training():
+    check("layernorm", 19, 1000, {"THREADS": 256, "VECTORS": 1}, training=True)
+    check("rmsnorm", 19, 1000, {"THREADS": 256, "VECTORS": 1}, training=True)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 131, 132, 133, 1000])
+def test_every_cta_takes_as_many_rows(rows, monkeypatch):
+    """But the last ones, which may take one fewer; and together they take all."""
+    monkeypatch.setattr(row, "SMS", 132)
+    workload = registry.get("softmax")(rows=rows, cols=4096)
+    tile = Tile({"THREADS": 512, "VECTORS": 8, "CLUSTER": 1, "CACHE": 1, "STAGES": 2, "RESIDENT": 1})
+    at_once = 4 * row_pipeline.grid(workload, tile)  # four rows a CTA
+    assert at_once <= 4 * 132
+    turns = -(-rows // at_once)
+    assert turns == -(-rows // (4 * 132))
+    assert rows > (turns - 1) * at_once
+
+
+def test_what_no_registers_hold_is_refused():
+    workload = registry.get("softmax")(rows=2, cols=300_000)
+    with pytest.raises(UsageError, match="do not stay in registers"):
+        workload.variant("pipelined").select_tile(workload, Target.parse("sm_90a"))
