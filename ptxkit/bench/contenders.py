@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ptxkit.bench import dropout
 from ptxkit.bench.results import Accuracy, Row
 from ptxkit.kernels import execute
 from ptxkit.kernels.generated import Generated
@@ -56,7 +57,7 @@ class Contender(Protocol):
         """A graph of one call on each of these sets, in order: a callable that queues it."""
 
     def check(self, run: Callable[[], None], which: int) -> tuple[Verdict | None, Accuracy | None]:
-        """Poison the outputs, call ``run``, and compare those of set ``which``; None where outputs are random."""
+        """Poison the outputs, call ``run``, and compare those of set ``which``; None where there is nothing to compare with."""
 
 
 class VariantContender:
@@ -151,14 +152,26 @@ class PeerContender:
 
     def check(self, run: Callable[[], None], which: int) -> tuple[Verdict | None, Accuracy | None]:
         """See :class:`Contender`."""
-        if self.calls[which].random:
-            return None, None
         self.sets.cases[which].reset()  # inputs that a variant updates in place
         run()
         self.sets.device.synchronize()
         outputs = {name: value.numpy() for name, value in self.calls[which].outputs.items()}
+        if self.calls[which].random:
+            return self._dropped(outputs, which)
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
         return compared(outputs, expected, self.calls[which].tolerance or self.sets.workload.tolerance)
+
+    def _dropped(
+        self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int
+    ) -> tuple[Verdict | None, Accuracy | None]:
+        """Of dropout with the peer's own random numbers; None where the workload has no ``threshold``."""
+        workload, data = self.sets.workload, self.sets.data
+        if "threshold" not in data.inputs:
+            return None, None
+        cut = dropout.first_rows(workload, outputs)
+        expected, complaint = dropout.nearest(workload, dropout.first_rows(workload, data.inputs), cut)
+        verdict, accuracy = compared(cut, expected, self.calls[which].tolerance or workload.tolerance)
+        return dropout.objected(verdict, complaint), accuracy
 
 
 def compared(

@@ -92,7 +92,7 @@ class Row:
         version: of a peer: "torch 2.11.0". note: what else is to be said of how it ran.
         target, tile, launches: of a variant; launches is 0 where a peer does not know.
         skipped, error: why there are no figures; None where there are some.
-        verified: every output was right before the timing, and on fresh inputs after it. None where outputs are random.
+        verified: every output was right before the timing, and on fresh inputs after it. None where nothing was compared.
         worst: the first element that was not, in words.
         cold: with nothing in the L2 cache. hot: with whatever the call before left there.
         bandwidth_gbs, tflops: the least bytes and the flops of the work over the cold median.

@@ -39,7 +39,7 @@ class PeerCall:
         host_bound: queueing takes the host longer than the device would need for a small workload, so that only a graph of
             calls shows the device's time.
         launches: kernels of one call; 0 where that is not known.
-        random: the outputs come from the peer's own random numbers and compare with no reference.
+        random: what is dropped is up to the peer's own random numbers.
         tolerance: instead of the workload's, where the peer rounds in its own way.
     """
 

@@ -1,0 +1,50 @@
+"""Dropout with other random numbers is held to what each element may be and to how many are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxkit.bench import dropout
+from ptxkit.kernels import registry
+from ptxkit.kernels.verify import compare_all
+
+CASES = [("bias_dropout_residual", "out"), ("softmax", "y")]
+
+
+def made(name, output, dtype="f32", p=0.25, chance=None, factor=1.0):
+    """What somebody else's dropout gives, who keeps with probability ``chance``; cut to the first rows."""
+    workload = registry.get(name)(rows=100, cols=500, p=p, dtype=dtype)
+    inputs = workload.inputs(np.random.default_rng(1))
+    kept = np.random.default_rng(2).random((100, 500)) < (1 - p if chance is None else chance)
+    both = [workload.reference(**{**inputs, "threshold": t})[output] for t in (np.uint64(0), dropout.ALL_DROPPED)]
+    values = np.where(kept, both[0] * factor, both[1]).astype(inputs["x"].dtype)
+    return workload, *(dropout.first_rows(workload, arrays) for arrays in (inputs, {output: values}))
+
+
+def judged(*arguments, **options):
+    workload, inputs, outputs = made(*arguments, **options)
+    expected, complaint = dropout.nearest(workload, inputs, outputs)
+    assert all(value.shape == (dropout.ROWS, 500) for value in expected.values())
+    return dropout.objected(compare_all(outputs, expected, workload.tolerance), complaint)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("name", "output"), CASES)
+def test_another_mask_is_right(name, output, dtype):
+    assert judged(name, output, dtype).verified
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.7, 0.8, 1.0])
+@pytest.mark.parametrize(("name", "output"), CASES)
+def test_too_few_or_too_many_kept_are_wrong(name, output, chance):
+    verdict = judged(name, output, chance=chance)
+    assert not verdict.verified
+    assert "elements are kept, not 0.75" in verdict.worst
+
+
+@pytest.mark.parametrize(("name", "output"), CASES)
+def test_an_element_that_is_neither_kept_nor_dropped_is_wrong(name, output):
+    verdict = judged(name, output, factor=0.9)
+    assert not verdict.verified
+    assert verdict.worst.startswith(f"{output}[")
