@@ -21,6 +21,8 @@ class Gemm:
         a_transposed: a lies as (k, m), which BLAS calls column-major. b_transposed: b lies as (n, k).
         alpha, beta: factors. bias: name of the input (n) that is added to each row, or None.
         activation: gelu is the tanh formula.
+        compute: ``"f32"`` for products of the inputs as they are and sums in f32 (f64 for float64), ``"tf32"`` for float32
+            inputs on tensor cores, ``"s32"`` for int8 inputs and exact sums.
     """
 
     m: int
@@ -35,6 +37,7 @@ class Gemm:
     beta: float = 0.0
     bias: str | None = None
     activation: Literal["none", "relu", "gelu", "silu"] = "none"
+    compute: Literal["f32", "tf32", "s32"] = "f32"
 
     @property
     def plain(self) -> bool:

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     from ptxkit.runtime.buffers import DeviceArray
     from ptxkit.runtime.gpu import GpuDevice
 
-TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1}  # cudaDataType
-COMPUTE_F32, COMPUTE_F64 = 68, 70  # cublasComputeType_t: f32 without tf32; sums of f16 and bf16 in f32
+TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1, "int8": 3, "int32": 10}  # cudaDataType
+COMPUTE_F64 = 70
+COMPUTE = {
+    "f32": 68,
+    "tf32": 77,
+    "s32": 72,
+}  # cublasComputeType_t; f32 is without tf32, and for sums of f16 and bf16, too
 DEFAULT_ALGORITHM = -1
 WORKSPACE_BYTES = (
     32 << 20
@@ -55,8 +60,8 @@ class Cublas:
         """
         transa, transb, m, n, k, lda, ldb, ldc = column_major(gemm)
         wide = c.dtype.name == "float64"
-        scalar = ctypes.c_double if wide else ctypes.c_float
-        alpha, zero = scalar(gemm.alpha), scalar(0)
+        scalar: Any = ctypes.c_double if wide else ctypes.c_int if gemm.compute == "s32" else ctypes.c_float
+        alpha, zero = scalar(int(gemm.alpha) if gemm.compute == "s32" else gemm.alpha), scalar(0)
 
         def operand(array: DeviceArray, leading: int) -> tuple[Any, ...]:
             return ctypes.c_void_p(array.address), ctypes.c_int(TYPES[array.dtype.name]), ctypes.c_int(leading)
@@ -70,7 +75,7 @@ class Cublas:
             *operand(a, ldb),
             ctypes.byref(zero),
             *operand(c, ldc),
-            ctypes.c_int(COMPUTE_F64 if wide else COMPUTE_F32),
+            ctypes.c_int(COMPUTE_F64 if wide else COMPUTE[gemm.compute]),
             ctypes.c_int(DEFAULT_ALGORITHM),
         )
 

@@ -78,6 +78,8 @@ def find(workload: Workload) -> TorchOp | None:
     if callable(own):
         return TorchOp(lambda w, torch: own, tuple(workload.outputs()), lambda w: True, lambda w: False)
     gemm = gemm_of(workload)
+    if gemm is not None and gemm.compute != "f32":
+        return None
     if gemm is not None:
         return TorchOp(
             lambda w, torch: product(w, gemm, torch),

@@ -206,7 +206,7 @@ class CutlassGemm(Workload):
 
     def gemm(self) -> Gemm | None:
         """What it is to a library; None where libraries are not asked for it."""
-        if self.dtype not in ("bf16", "f16", "f32"):
+        if self.dtype in ("e4m3", "e5m2"):
             return None
         return Gemm(
             *(self.m, self.n, self.k),
@@ -215,6 +215,7 @@ class CutlassGemm(Workload):
             alpha=self.alpha,
             beta=self.beta,
             activation="none" if self.epilogue == "linear" else self.epilogue,
+            compute="tf32" if self.dtype == "tf32" else "s32" if self.dtype == "s8" else "f32",
         )
 
     def describe(self, arch: Any, schedule: str, **parts: Any) -> GemmDescription:
