@@ -42,7 +42,11 @@ class Allocation:
 
 
 class GlobalMemory:
-    """Allocations by address."""
+    """Allocations by address.
+
+    Attributes:
+        retired: addresses that the next :meth:`allocate` frees first.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -51,6 +55,7 @@ class GlobalMemory:
         self._bases: list[int] = []
         self._allocations: list[Allocation] = []
         self._freed: list[tuple[int, int, str]] = []
+        self.retired: list[int] = []
 
     def allocate(self, nbytes: int, name: str = "") -> Allocation:
         """A new poisoned allocation.
@@ -61,6 +66,8 @@ class GlobalMemory:
         """
         if nbytes < 0:
             raise UsageError(f"cannot allocate {nbytes} bytes")
+        while self.retired:
+            self.free(self.retired.pop())
         if self.used + nbytes > self.capacity:
             raise UnavailableError(
                 f"{nbytes:,} bytes were asked for, the emulator has {self.capacity - self.used:,} left; use smaller sizes"

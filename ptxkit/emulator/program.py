@@ -6,6 +6,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -86,6 +87,8 @@ class Program:
             allocation.data[:] = 0
             if v.init:
                 allocation.data[: len(v.init)] = np.frombuffer(v.init, np.uint8)
+            # the variables live as long as the program; what is collected may be so in the middle of another allocation
+            weakref.finalize(self, machine.memory.retired.append, allocation.base).atexit = False
         for v in variables:
             self._relocate(v)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ptxkit.runtime.tensor_map_rules import Encoding
 
 RESERVED = 64 << 20  # bytes left for kernel parameters, module variables and device malloc
+KEPT_MODULES = 64
+"""Loaded modules that a device keeps for the next load of the same image; older ones live as long as a kernel of theirs."""
 
 
 class EmulatedDevice:
@@ -135,7 +137,9 @@ class EmulatedDevice:
     def load(self, image: Image, source: str | None = None) -> LoadedModule:
         """The image's kernels, from its PTX; ``source`` is the text they were compiled from, where that is no file."""
         key = image.key or image.ptx
-        if key not in self._modules:
+        if key in self._modules:
+            self._modules[key] = self._modules.pop(key)  # the newest is last
+        else:
             module = parsed(image.ptx, ptx_name(image.source_name))
             program = self.machine.load(module, image.target)
             text = source or source_text(image)
@@ -147,6 +151,8 @@ class EmulatedDevice:
                 return Kernel(self, name, readable, function, parameters_of(function, text), resources, program)
 
             self._modules[key] = LoadedModule(image, make, tuple(module.entries))
+            if len(self._modules) > KEPT_MODULES:
+                del self._modules[next(iter(self._modules))]
         return self._modules[key]
 
     def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 import ptxkit
+from ptxkit.compiler import assemble
 from ptxkit.emulator import Machine
 from ptxkit.errors import LaunchError, MemoryFault, TrapError, UnavailableError, UnsupportedError, UsageError
 from ptxkit.runtime import device as module
-from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.runtime.emulated import KEPT_MODULES, EmulatedDevice
 
 SOURCE = """
 #include <cstdio>
@@ -129,3 +131,32 @@ def test_unsupported_forms_are_said_when_a_launch_is_prepared(emulator):
     kernel = ptxkit.compile(text, device=emulator)["k"]
     with pytest.raises(UnsupportedError, match="txq"):
         kernel.prepare(grid=1, block=1)
+
+
+VARIABLE = """.version 8.7
+.target sm_90a
+.address_size 64
+.global .align 16 .b8 variable_{n}[1048576];
+.visible .entry k(.param .u64 out) {{
+  .reg .b64 %rd<3>; ld.param.u64 %rd0, [out]; mov.u64 %rd1, variable_{n}; st.global.u64 [%rd0], %rd1; ret;
+}}
+"""
+
+
+def test_the_emulator_gives_modules_back_that_nobody_uses(emulator):
+    images = [
+        assemble(VARIABLE.format(n=n), target="sm_90a", name=f"v{n}.ptx", cubin=False, cache=False)
+        for n in range(KEPT_MODULES + 80)
+    ]
+    used = emulator.load(images[0])["k"]
+    again = emulator.load(images[0])
+    for image in images:  # more megabytes than the device has
+        emulator.load(image)
+    gc.collect()
+    emulator.upload(np.zeros(1, np.uint8))
+    assert emulator.machine.memory.used < (KEPT_MODULES + 3) << 20
+    out = emulator.upload(np.zeros(1, np.uint64))
+    used(out, grid=1, block=1)  # its variable is there, though the device no longer keeps the module
+    assert emulator.machine.view(int(out.numpy()[0]), 1 << 20).size == 1 << 20
+    assert emulator.load(images[-1]) is emulator.load(images[-1])
+    assert emulator.load(images[0]) is not again
