@@ -51,6 +51,8 @@ def compile_ahead(
     """
     missing: dict[str, dict[str, Any]] = {}
     for workload, variant, tile in wanted:
+        if device and device.lacks.intersection(variant.requires):
+            continue
         recorded = tuned.tile_for(workload, variant.name, device.name) if device else {}
         for request in _slow(workload, variant, target, {**recorded, **(tile or {})}):
             missing.setdefault(f"{request['name']} {request['target']}", request)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.errors import DescriptionError, LaunchError, UnavailableError, UnsupportedError, UsageError
+from ptxkit.errors import DescriptionError, LaunchError, UnavailableError, UsageError
 from ptxkit.kernels import tuned
-from ptxkit.kernels.build import Build, build, generated_sources, unavailable
+from ptxkit.kernels.build import Build, build, unavailable
 from ptxkit.kernels.generated import Generated
 from ptxkit.kernels.launch import Launch, Tile, array_spec
 from ptxkit.kernels.verify import Verdict, compare_all
@@ -292,32 +292,25 @@ def run(
         explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
     """
     reason = unavailable(variant, target or case.device.target, case.workload)
-    if reason is not None and not explicit:
-        return VariantResult(variant.name, skipped=reason)
-    try:
-        prepared = prepare(case, variant, target, tile)
-        verdict, counters = prepared.check()
-    except UnsupportedError as error:
-        if not generated_sources(case.workload, variant):
-            raise
-        reason = _beyond(error, f"{case.workload.name}:{variant.name}")
-        if explicit:
-            raise UnavailableError(reason) from error
-        return VariantResult(variant.name, skipped=reason)
+    beyond = lacking(variant, case.device, case.workload.name)
+    if beyond is not None and explicit:
+        raise UnavailableError(beyond)
+    if (reason or beyond) and not explicit:
+        return VariantResult(variant.name, skipped=reason or beyond)
+    prepared = prepare(case, variant, target, tile)
+    verdict, counters = prepared.check()
     built = prepared.build
     return VariantResult(
         variant.name, None, built.target.name, built.tile, len(built.steps), verdict, counters, prepared
     )
 
 
-def _beyond(error: UnsupportedError, name: str) -> str:
-    """What the emulator lacks, in one line: where somebody else's kernel uses it is of no help."""
-    families: dict[str, set[str]] = {}
-    for line in str(error).splitlines()[1:]:
-        form = line.rsplit(" ", 1)[-1]
-        families.setdefault(form.split(".")[0], set()).add(form)
-    shown = [forms.pop() if len(forms) == 1 else f"{head}.*" for head, forms in sorted(families.items())]
-    return f"the emulator has no {', '.join(shown) or error} yet; `ptxkit inspect {name}` shows what was compiled"
+def lacking(variant: Variant, device: Device, kernel: str) -> str | None:
+    """Why the device cannot run the variant though it can be compiled, or None."""
+    lacks = sorted(device.lacks.intersection(variant.requires))
+    if not lacks:
+        return None
+    return f"the {device.kind} has no {', '.join(lacks)} yet; `ptxkit inspect {kernel}:{variant.name}` shows what is compiled"
 
 
 def check_memory(workload: Workload, device: Device) -> None:

@@ -43,11 +43,13 @@ class Device(Protocol):
         kind: ``"gpu"`` or ``"emulator"``.
         name: ``"NVIDIA H200"``, ``"ptxkit emulator"``.
         target: what to compile for, with the ``a`` suffix where there is one; None for a device that runs any target.
+        lacks: features of :data:`ptxkit.compiler.targets.FEATURES` that it cannot run all the same.
     """
 
     kind: str
     name: str
     target: Target | None
+    lacks: frozenset[str]
 
     @property
     def memory_bytes(self) -> int:

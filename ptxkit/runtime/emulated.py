@@ -48,6 +48,7 @@ class EmulatedDevice:
     kind = "emulator"
     name = "ptxkit emulator"
     target: Target | None = None
+    lacks: frozenset[str] = frozenset({"tcgen05"})
 
     def __init__(self, machine: Machine | None = None) -> None:
         self.machine = machine or Machine()

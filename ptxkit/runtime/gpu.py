@@ -69,6 +69,7 @@ class GpuDevice:
     """
 
     kind = "gpu"
+    lacks: frozenset[str] = frozenset()
 
     def __init__(self, index: int = 0) -> None:
         from cuda.core import Device, StreamOptions

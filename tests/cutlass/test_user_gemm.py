@@ -166,3 +166,17 @@ def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
     w = registry.get("saxpy")()
     assert ahead.compile_ahead([(w, w.variant("scalar"), None)], None, said.append) == 1
     assert said[0] == "compiling 1 of 1 large programs, half a minute each, 0 s"
+
+
+def test_what_the_emulator_cannot_run_is_said_before_it_is_compiled(monkeypatch):
+    from ptxkit.kernels import build
+
+    w = registry.get("cutlass_gemm")(128, 128, 64)
+    case = execute.Case(w, device("emulator"))
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled for nothing"))
+    result = execute.run(case, w.variant("two_sm"))
+    reason = "the emulator has no tcgen05 yet; `ptxkit inspect cutlass_gemm:two_sm` shows what is compiled"
+    assert result.skipped == reason
+    with pytest.raises(UnavailableError, match="the emulator has no tcgen05 yet"):
+        execute.run(case, w.variant("two_sm"), explicit=True)
+    assert ahead.compile_ahead([(w, w.variant("two_sm"), None)], None, device=device("emulator")) == 0

@@ -265,7 +265,7 @@ class CutlassGemm(Workload):
         return self.launches(multistage_f8(self, t))
 
     @variant(
-        requires=["sm_100a"],
+        requires=["sm_100a", "tcgen05"],
         tile={**TMA_SPACE, "CLUSTER_M": [1, 2, 4]},
         constraint=usable(tma(100, "one_sm")),
     )
@@ -274,7 +274,7 @@ class CutlassGemm(Workload):
         return self.launches(tma(100, "one_sm")(self, t))
 
     @variant(
-        requires=["sm_100a"],
+        requires=["sm_100a", "tcgen05"],
         tile={**TMA_SPACE, "BM": [256]},
         constraint=usable(tma(100, "two_sm")),
     )
