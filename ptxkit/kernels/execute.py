@@ -292,7 +292,7 @@ def run(
         explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
     """
     reason = unavailable(variant, target or case.device.target, case.workload)
-    beyond = lacking(variant, case.device, case.workload.name)
+    beyond = lacking(variant, case.device, case.workload.name) if reason is None else None
     if beyond is not None and explicit:
         raise UnavailableError(beyond)
     if (reason or beyond) and not explicit:
