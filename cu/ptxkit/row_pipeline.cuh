@@ -8,6 +8,21 @@
 
 namespace ptxkit {
 
+// f(i) for those of a thread's vectors that there are, or without(i): where they are all there, as in most rows, none is asked for.
+template <class S, class F, class Without>
+__device__ __forceinline__ void each_vector(const Place<S>& place, F f, Without without) {
+    if (place.held == S::elements) {
+#pragma unroll
+        for (int i = 0; i < S::VECTORS; i++) f(i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < S::VECTORS; i++) {
+            if (i * S::WIDTH < place.held) f(i);
+            else without(i);
+        }
+    }
+}
+
 // Rows of ARRAYS matrices, of the STAGES turns to come. Dynamic shared memory: STAGES * ARRAYS * THREADS * VECTORS * 16 bytes.
 template <class T, class S, int ARRAYS, int STAGES, int CACHE>
 struct Ahead {
@@ -49,31 +64,32 @@ struct Ahead {
         if (!copies(place)) return place.template load<CACHE>(matrix, fill);
         const uint4* from = slots + stage * words + array * (S::VECTORS * S::THREADS);
         Row<S> row;
-#pragma unroll
-        for (int i = 0; i < S::VECTORS; i++) {
+        auto there = [&](int i) {
             Vector<T, S::WIDTH> vector;
-            vector.fill([&](int) { return fill; });
-            if (i * S::WIDTH < place.held) vector.set(from[i * S::THREADS]);
+            vector.set(from[i * S::THREADS]);
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
-        }
+        };
+        each_vector(place, there, [&](int i) {
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = fill;
+        });
         return row;
     }
 
 private:
     static __device__ __forceinline__ void copy(const Place<S>& place, uint4*& to, const T* matrix, unsigned long long policy) {
         const T* from = matrix + place.first + place.thread * S::WIDTH;
-#pragma unroll
-        for (int i = 0; i < S::VECTORS; i++) {
-            if (i * S::WIDTH < place.held) {
-                const unsigned slot = cvta_to_shared(to + i * S::THREADS);
-                if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) {
-                    cp_async_cg_shared_global(slot, from + i * S::threads * S::WIDTH);
-                } else {
-                    cp_async_cg_shared_global_L2_cache_hint(slot, from + i * S::threads * S::WIDTH, policy);
-                }
+        const unsigned slot = cvta_to_shared(to);
+        auto there = [&](int i) {
+            const unsigned at = slot + i * (S::THREADS * 16);
+            if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) {
+                cp_async_cg_shared_global(at, from + i * S::threads * S::WIDTH);
+            } else {
+                cp_async_cg_shared_global_L2_cache_hint(at, from + i * S::threads * S::WIDTH, policy);
             }
-        }
+        };
+        each_vector(place, there, [](int) {});
         to += S::VECTORS * S::THREADS;
     }
 };
@@ -145,11 +161,15 @@ struct Weights {
     __device__ __forceinline__ void apply(const Place<S>& place, Row<S>& row, F f, const Vectors*... vectors) const {
         if constexpr (KEPT > 0) {
             if (place.vectors) {
-#pragma unroll
-                for (int i = 0; i < S::VECTORS; i++) {
+                auto there = [&](int i) {
                     int number = 0;
                     combine(row.v[i], f, vector_of(place, i, number++, vectors)...);
-                }
+                };
+                auto without = [&](int i) {
+#pragma unroll
+                    for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = f(row.v[i][j], zero_of(vectors)...);
+                };
+                each_vector(place, there, without);
                 return;
             }
         }
@@ -169,13 +189,12 @@ private:
 
     __device__ __forceinline__ Vector<T, S::WIDTH> vector_of(const Place<S>& place, int i, int number, const T* from) const {
         Vector<T, S::WIDTH> vector;
-        vector.fill([](int) { return 0.0f; });
-        if (i * S::WIDTH < place.held) {
-            if (i < KEPT) vector.set(slots[(number * KEPT + i) * S::LANES]);
-            else vector.template load<CACHE_KEEP>(from + (i * S::threads + place.thread) * S::WIDTH);
-        }
+        if (i < KEPT) vector.set(slots[(number * KEPT + i) * S::LANES]);
+        else vector.template load<CACHE_KEEP>(from + (i * S::threads + place.thread) * S::WIDTH);
         return vector;
     }
+
+    static __device__ __forceinline__ float zero_of(const T*) { return 0.0f; }
 
     template <class F, class... V>
     static __device__ __forceinline__ void combine(float (&v)[S::WIDTH], F f, const V&... vectors) {
