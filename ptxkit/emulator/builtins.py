@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.emulator.memory import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from ptxkit.emulator.sites import CLUSTER_RANK_SHIFT
 from ptxkit.errors import TrapError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read_bytes(group: Group, address: int, nbytes: int, thread: int) -> bytes:
         at = address - LOCAL_WINDOW
         return wave.local[thread, at : at + nbytes].tobytes()
     if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
-        at = thread // (wave.shape[1] * 32) * wave.shared_stride + address - SHARED_WINDOW
+        at = thread // (wave.shape[1] * 32) * wave.shared_stride + address % (1 << CLUSTER_RANK_SHIFT)
         return wave.shared[at : at + nbytes].tobytes()
     return wave.launch.machine.memory.slice(address, nbytes).tobytes()
 

@@ -442,6 +442,8 @@ class _RunWriter:
         elif function.is_entry and s.name in layout.params:
             text = f"x.wave.param_address({layout.params[s.name][0] + s.offset})"
         else:
+            if s.name in layout.shared and layout.ranked:
+                return f"x.wave.shared_address(x, {layout.shared[s.name] + s.offset}, {_DTYPES[t.dtype]})"
             if s.name in layout.shared:
                 value = layout.shared[s.name]
             elif s.name in layout.globals:

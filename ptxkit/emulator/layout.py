@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ptxkit.errors import LaunchError
-from ptxkit.isa.model import Function, Module, Symbol, Variable
+from ptxkit.isa.model import Function, Instruction, Module, SpecialRegister, Symbol, Variable
 
 SHARED_BASE = 1024
 """First shared-memory address of a CTA: hardware reserves as much since sm_90. 0 stays a null pointer, swizzles aligned."""
@@ -29,6 +29,7 @@ class Layout:
         globals: module variable in global or constant memory -> (address, bytes).
         shared: shared variable -> offset, from :data:`SHARED_BASE`.
         shared_bytes: static shared memory, dynamic left out.
+        ranked: the code may tell CTAs of a cluster apart, so that shared addresses have to hold the rank.
         dynamic_base: where unsized ``extern .shared`` arrays start.
         functions: function -> code address.
         params: kernel parameter -> (offset, bytes) in the parameter buffer.
@@ -38,6 +39,7 @@ class Layout:
     globals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     shared: dict[str, int] = field(default_factory=dict)
     shared_bytes: int = 0
+    ranked: bool = False
     dynamic_base: int = SHARED_BASE
     functions: dict[str, int] = field(default_factory=dict)
     params: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -76,8 +78,8 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
     Raises:
         LaunchError: static shared memory beyond what any target has.
     """
-    layout = Layout(globals=globals_)
     functions = callees(module, entry)
+    layout = Layout(globals=globals_, ranked=any(_sees_ranks(i) for f in functions for i in f.instructions))
     shared = [v for v in module.variables.values() if v.space == "shared"]
     for f in functions:
         shared += [v for v in f.variables.values() if v.space == "shared"]
@@ -103,6 +105,11 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
         layout.functions[f.name] = CODE_BASE + n * CODE_STEP
     layout.params, layout.param_bytes = parameter_offsets(entry.params)
     return layout
+
+
+def _sees_ranks(i: Instruction) -> bool:
+    special = any(isinstance(o, SpecialRegister) and "cluster" in o.name for o in i.operands)
+    return special or i.name in ("mapa", "getctarank", "isspacep") or "cluster" in i.opcode
 
 
 def frame_layout(function: Function) -> tuple[dict[str, int], int]:

@@ -25,7 +25,8 @@ UNITS: dict[int, np.dtype[Any]] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64
 """A type of so many bytes whose values numpy copies as they are: scattering these is several times faster than short rows."""
 
 CLUSTER_RANK_SHIFT = 24
-"""Bits of a shared::cluster address above this hold the CTA's rank plus one; 0 there is the executing CTA's own memory."""
+"""From this bit on a shared address holds the CTA's rank in its cluster, as on sm_90. 0 is also what shared::cta needs."""
+_RANK_BITS = np.uint64(0xFF << CLUSTER_RANK_SHIFT)
 
 
 class Pattern:
@@ -275,8 +276,12 @@ class SharedSite(Site):
         """Byte offsets in the wave's shared memory as a pattern, and the lowest element's index."""
         wave = x.wave
         address = base.astype(np.uint64) if base.dtype != np.uint64 else base
+        if wave.ranked and not self.cluster:
+            address = self._without_rank(x, address)
         mask = x.covers(address.shape)
         own = self.remember(x, address, mask)
+        if wave.ranked and self.cluster:
+            return self._remote(x, address, mask, SHARED_BASE + wave.launch.shared_bytes, own)
         origin = int(address.reshape(-1)[own.first]) + self.offset
         low, high = origin + own.low, origin + own.high + self.size
         if SHARED_WINDOW <= low < SHARED_WINDOW + WINDOW_BYTES:
@@ -292,6 +297,18 @@ class SharedSite(Site):
             memo = (x.cta * (wave.shared_stride >> self.shift)) + own.indices
             own.units["index", key] = memo
         return memo, own, low >> self.shift
+
+    def _without_rank(self, x: Group, address: Any) -> Any:
+        """Addresses of the executing CTA, which may hold its rank, as offsets; the same for all CTAs where they can be."""
+        own = self.own_rank(x).astype(np.uint64) << np.uint64(CLUSTER_RANK_SHIFT)
+        address = np.where(address & _RANK_BITS == own, address - own, address)
+        if not x.rows and len(address) > 1 and (address[1:] == address[:-1]).all():
+            return np.ascontiguousarray(address[:1])
+        return address
+
+    def own_rank(self, x: Group) -> Any:
+        """Rank of the executing CTAs, int64, broadcastable to the group's shape."""
+        return x.select(x.wave.cluster_rank[:, None, None])
 
     def _remote(self, x: Group, address: Any, mask: Any, end: int, known: Pattern) -> tuple[Any, Pattern, int]:
         """The same for addresses that name CTAs of the cluster."""
@@ -310,8 +327,6 @@ class SharedSite(Site):
         full = np.where(full >= np.uint64(SHARED_WINDOW), full - np.uint64(SHARED_WINDOW), full)
         rank = (full >> np.uint64(CLUSTER_RANK_SHIFT)).astype(np.int64)
         offset = (full & np.uint64((1 << CLUSTER_RANK_SHIFT) - 1)).astype(np.int64)
-        own = x.select(wave.cluster_rank[:, None, None]) if x.rows else wave.cluster_rank[:, None, None]
-        rank = np.where(rank == 0, own, rank - 1)
         active = x.active()
         bad = (offset < SHARED_BASE) | (offset + self.size > end) | (rank >= wave.launch.cluster_size)
         bad = bad | ((offset & (self.size - 1)) != 0)
@@ -322,10 +337,10 @@ class SharedSite(Site):
                 bad,
                 lambda a: (
                     f"outside the {wave.launch.shared_bytes:,} bytes of shared memory of CTA rank "
-                    f"{(a >> CLUSTER_RANK_SHIFT) - 1} in a cluster of {wave.launch.cluster_size}"
+                    f"{a >> CLUSTER_RANK_SHIFT} in a cluster of {wave.launch.cluster_size}"
                 ),
             )
-        cta = x.cta - own + rank
+        cta = x.cta - self.own_rank(x) + rank
         index = (cta * wave.shared_stride + offset) >> self.shift
         index = np.where(active, index, 0) if x.mask is not None else index
         pattern = Pattern(np.ascontiguousarray(full), mask, self.size, x.c)
@@ -357,7 +372,7 @@ class SharedSite(Site):
             x, local, np.ones((1, 1, 1), np.bool_), lambda a: "shared and other addresses are mixed in one access"
         )
 
-    def _count(self, x: Group, p: Pattern, shape: tuple[int, ...]) -> None:
+    def _count(self, x: Group, p: Pattern) -> None:
         passes = conflicts = 0
         if x.tally.traffic:
             memo = p.units.get("banks")
@@ -372,11 +387,11 @@ class SharedSite(Site):
         """Lane arrays of the loaded elements."""
         index, p, start = self._flat(x, base)
         rows = self.rows(x.wave.shared.view(self.dtype))
-        if p.contiguous and base.shape[0] == 1 and not x.rows:
+        if p.contiguous and p.shape[0] == 1 and not x.rows:
             got = self._block(x, rows, start, p.indices.size).copy()
         else:
             got = rows[start:].take(index.reshape(-1), axis=0)
-        self._count(x, p, base.shape)
+        self._count(x, p)
         return self.columns(got, index.shape)
 
     def _block(self, x: Group, rows: Any, start: int, count: int) -> Any:
@@ -393,7 +408,7 @@ class SharedSite(Site):
         data, unit = self.packed(x, values)
         shared = x.wave.shared
         rows = self.rows(shared.view(self.dtype)) if unit is None else shared.view(unit)
-        if p.contiguous and base.shape[0] == 1 and not x.rows:
+        if p.contiguous and p.shape[0] == 1 and not x.rows:
             self._block(x, rows, start, p.indices.size)[:] = data.reshape(x.shape[0], -1, *data.shape[3:])
         elif x.mask is None:
             rows[start:][np.broadcast_to(index, x.shape)] = data
@@ -401,7 +416,7 @@ class SharedSite(Site):
             rows[start:][np.broadcast_to(index, x.shape)[x.mask]] = data[x.mask]
         if x.wave.generic_writes is not None:
             x.wave.generic_writes.wrote(np.broadcast_to(index, x.shape)[x.active()] + start, self.size)
-        self._count(x, p, base.shape)
+        self._count(x, p)
 
 
 class LocalSite(Site):

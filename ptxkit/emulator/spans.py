@@ -161,7 +161,8 @@ class Runs:
         rank = (address >> np.uint64(CLUSTER_RANK_SHIFT)).view(np.int64)
         offset = (address & np.uint64((1 << CLUSTER_RANK_SHIFT) - 1)).view(np.int64)
         own = wave.cluster_rank[self.cta]
-        rank = np.where(rank == 0, own, rank - 1)
+        if not remote:
+            rank = np.where(rank == 0, own, rank)
         bad = (offset & (alignment - 1)) != 0
         if bad.any():
             self._fault(bad, addresses, verb, f"misaligned, it needs a multiple of {alignment}")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.asynchronous import Queue
 from ptxkit.emulator.layout import SHARED_BASE, align_up
 from ptxkit.emulator.proxies import GenericWrites
+from ptxkit.emulator.sites import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.special import static_lanes
 from ptxkit.emulator.threads import Frame, Group, Mask
 from ptxkit.errors import DeadlockError, FaultError
@@ -45,6 +46,7 @@ class Wave:
         shape: (CTAs, warps a CTA, 32).
         ctas: linear index in the grid of each CTA.
         cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
+        ranked: addresses in shared memory hold the CTA's rank.
         live: lanes that have not exited, or None while all run.
     """
 
@@ -60,6 +62,7 @@ class Wave:
         warps = -(-threads // 32)
         self.shape = (len(ctas), warps, 32)
         self.cluster_rank = np.arange(len(ctas), dtype=np.int64) % launch.cluster_size
+        self.ranked = launch.cluster_size > 1 and launch.code.layout.ranked
         self.shared_stride = align_up(SHARED_BASE + launch.shared_bytes, 1024)
         self.shared: NDArray[np.uint8] = np.full(len(ctas) * self.shared_stride, 0xCB, np.uint8)
         self.local_bytes = 0
@@ -81,6 +84,7 @@ class Wave:
         self.state: dict[str, Any] = {}
         self._specials: dict[str, Any] = {}
         self._addresses: dict[int, Any] = {}
+        self._shared_addresses: dict[Any, Any] = {}
         self._yields = 0
         mask: Mask | None = None
         if threads % 32:
@@ -390,6 +394,17 @@ class Wave:
     def bound_address(self, group: Group, name: str, offset: int) -> Any:
         """Address in local memory of a parameter of the function that ``group`` is in."""
         return self._uniform(group.frame.bindings[name] + offset)
+
+    def shared_address(self, group: Group, offset: int, dtype: Any) -> Any:
+        """Address of a byte of shared memory, with the CTA's rank in its cluster."""
+        key = offset, dtype
+        lanes = self._shared_addresses.get(key)
+        if lanes is None:
+            lanes = np.full((1, 1, 1), offset, dtype)
+            if self.ranked:
+                lanes = lanes | (self.cluster_rank << CLUSTER_RANK_SHIFT).astype(lanes.dtype)[:, None, None]
+            self._shared_addresses[key] = lanes
+        return group.select(lanes)
 
     def param_address(self, offset: int) -> Any:
         """Generic address of a byte of the kernel's parameters."""

@@ -185,6 +185,45 @@ def test_addresses_say_which_cta_they_mean(bench):  # noqa: F811
         assert (out[rank] == 0b0011101 + (following << 8) + (following << 12) + (rank << 16)).all()
 
 
+def test_addresses_hold_the_rank(bench):  # noqa: F811
+    """PTX does not say so, but sm_90 and later do it, and code for CTA pairs clears the lowest bit to reach the first one."""
+    body = (
+        THREAD
+        + RANK
+        + """
+        .shared .align 4 .b32 s[32]; mov.u32 %r12, s; shl.b32 %r13, %r0, 2; add.u32 %r12, %r12, %r13;
+        mad.lo.u32 %r14, %r10, 100, %r0; st.shared.u32 [%r12], %r14;
+        """
+        + MEET
+        + """
+        shr.u32 %r15, %r12, 24; and.b32 %r16, %r12, 0xFEFFFFFF; ld.shared::cluster.u32 %r17, [%r16];
+        mov.u64 %rd10, s; cvta.shared.u64 %rd10, %rd10; cvt.u64.u32 %rd11, %r13; add.u64 %rd10, %rd10, %rd11;
+        and.b64 %rd10, %rd10, -0x1000001; ld.u32 %r18, [%rd10]; ld.shared.u32 %r19, [%r12];
+        sub.u32 %r18, %r18, %r17; sub.u32 %r19, %r19, %r14; or.b32 %r18, %r18, %r19; shl.b32 %r18, %r18, 24;
+        shl.b32 %r15, %r15, 16; or.b32 %r17, %r17, %r15; or.b32 %r17, %r17, %r18; st.global.u32 [%rd21], %r17;
+        """
+        + MEET
+    )
+    out, _ = bench(body, np.zeros((4, 32), np.uint32), ZEROS, grid=4, cluster=4)
+    for rank in range(4):
+        assert (out[rank] == np.arange(32) + 100 * (rank & ~1) + (rank << 16)).all()
+
+
+def test_code_that_knows_no_clusters_runs_in_one(bench):  # noqa: F811
+    body = (
+        THREAD
+        + """
+        .shared .align 4 .b32 s[32]; mov.u64 %rd10, s; cvta.shared.u64 %rd10, %rd10; mul.wide.u32 %rd11, %r0, 4;
+        add.u64 %rd10, %rd10, %rd11; st.u32 [%rd10], %r3; bar.sync 0;
+        xor.b32 %r12, %r0, 31; mul.wide.u32 %rd11, %r12, 4; mov.u64 %rd12, s; add.u64 %rd12, %rd12, %rd11;
+        ld.shared.u32 %r13, [%rd12]; ld.u32 %r14, [%rd10]; mad.lo.u32 %r13, %r14, 1000, %r13; st.global.u32 [%rd21], %r13;
+        """
+    )
+    out, _ = bench(body, np.zeros((4, 32), np.uint32), ZEROS, grid=4, cluster=2)
+    thread = np.arange(128).reshape(4, 32)
+    assert (out == thread * 1000 + thread[:, ::-1]).all()
+
+
 @pytest.mark.parametrize("instruction", ["atom", "red"])
 @pytest.mark.parametrize("generic", [False, True])
 def test_atomics(bench, instruction, generic):  # noqa: F811

@@ -49,9 +49,8 @@ def _isspacep(b: Binding) -> Step:
                 return (a - np.uint64(LOCAL_WINDOW)) < np.uint64(WINDOW_BYTES)
             case "shared" | "shared::cta":
                 offset = a - np.uint64(SHARED_WINDOW)
-                rank = x.select(x.wave.cluster_rank[:, None, None]).astype(np.uint64) + np.uint64(1)
-                own = (offset >> np.uint64(CLUSTER_RANK_SHIFT)) == rank
-                return (offset < np.uint64(1 << CLUSTER_RANK_SHIFT)) | (own & (offset < np.uint64(WINDOW_BYTES)))
+                own = x.select(x.wave.cluster_rank[:, None, None]).astype(np.uint64)
+                return ((offset >> np.uint64(CLUSTER_RANK_SHIFT)) == own) & (offset < np.uint64(WINDOW_BYTES))
             case "shared::cluster":
                 return (a - np.uint64(SHARED_WINDOW)) < np.uint64(WINDOW_BYTES)
             case _:
@@ -80,12 +79,7 @@ def _mapa(b: Binding) -> Step:
 
     def call(a: Any, r: Any) -> Any:
         local = ((a - window) if generic else a) & low
-        return (
-            local
-            + t.dtype.type(offset)
-            + ((r.astype(t.dtype) + t.dtype.type(1)) << t.dtype.type(CLUSTER_RANK_SHIFT))
-            + window
-        )
+        return local + t.dtype.type(offset) + (r.astype(t.dtype) << t.dtype.type(CLUSTER_RANK_SHIFT)) + window
 
     return Step(call, ((source, t), (rank, U32)), ((destination, t),), pure=True)
 
@@ -96,12 +90,10 @@ def _getctarank(b: Binding) -> Step:
     t = TYPES[b.form["t"]]
     window = np.uint64(SHARED_WINDOW) if not b.form["space"] else t.dtype.type(0)
 
-    def call(x: Group, a: Any) -> Any:
-        rank = ((a - window) >> t.dtype.type(CLUSTER_RANK_SHIFT)).astype(np.uint32)
-        own = x.select(x.wave.cluster_rank[:, None, None]).astype(np.uint32)
-        return np.where(rank == 0, own, rank - np.uint32(1))
+    def call(a: Any) -> Any:
+        return ((a - window) >> t.dtype.type(CLUSTER_RANK_SHIFT)).astype(np.uint32)
 
-    return Step(call, ((source, t),), ((destination, U32),))
+    return Step(call, ((source, t),), ((destination, U32),), pure=True)
 
 
 @effect("prefetch{.<space>}.<level>", space="global local", level="L1 L2 L2::evict_last L2::evict_normal")

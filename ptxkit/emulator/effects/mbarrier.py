@@ -65,7 +65,7 @@ class BarrierSite:
     def fetch(self, group: Group) -> Any:
         """The same at a gate, which reads its operands itself."""
         if self.symbol is not None:
-            base = np.full((1, 1, 1), self.symbol, np.uint64)
+            base = group.wave.shared_address(group, self.symbol, np.uint64)
         else:
             base = operand_lanes(group, self.operand, self.type.dtype)
         return self.index(group, base)

@@ -57,7 +57,7 @@ class RowSite(SharedSite):
         index, p, start = self._flat(x, base)
         rows = self.rows(x.wave.shared.view(self.dtype))
         got = rows[start:].take(index.reshape(-1), axis=0).reshape(*index.shape, 4)
-        self._count(x, p, base.shape)
+        self._count(x, p)
         if index.shape != x.shape:
             got = np.broadcast_to(got, (*x.shape, 4))
         return got.reshape(x.shape[0], x.shape[1], 4, 32)[:, :, : self.matrices]
@@ -67,7 +67,7 @@ class RowSite(SharedSite):
         lanes = words.reshape(*x.shape[:2], 8 * self.matrices, 4).take(self.givers, axis=2)
         self.store(x, self.addresses(base), tuple(np.moveaxis(lanes, -1, 0)))
 
-    def _count(self, x: Group, p: Pattern, shape: tuple[int, ...]) -> None:
+    def _count(self, x: Group, p: Pattern) -> None:
         passes = conflicts = 0
         if x.tally.traffic:
             memo = p.units.get("rows")
