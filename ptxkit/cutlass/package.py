@@ -19,7 +19,7 @@ INSTALL = f"run: pip install 'nvidia-cutlass=={VERSION}'"
 
 @cache
 def include_dirs() -> tuple[str, ...]:
-    """CUTLASS's include directories, after all checks.
+    """CUTLASS's include directories, and the one from which it includes ``cccl/cuda/std/...``, after all checks.
 
     Raises:
         UnavailableError: nvidia-cutlass is not installed or of another version, or the CCCL headers are too new.
@@ -31,7 +31,12 @@ def include_dirs() -> tuple[str, ...]:
             f"nvidia-cutlass {VERSION} lacks its module cutlass_library; {INSTALL} --force-reinstall"
         )
     source = Path(spec.submodule_search_locations[0]) / "source"
-    return str(source / "include"), str(source / "tools" / "util" / "include")
+    cccl = _cccl()
+    return (
+        str(source / "include"),
+        str(source / "tools" / "util" / "include"),
+        *([str(cccl.path.parent)] if cccl else []),
+    )
 
 
 def check() -> None:
@@ -41,8 +46,12 @@ def check() -> None:
     except importlib.metadata.PackageNotFoundError:
         raise UnavailableError(f"CUTLASS is not installed; {INSTALL}") from None
     check_version(version)
-    cccl = next((tool for tool in toolkit.headers() if "CCCL" in tool.name), None)
+    cccl = _cccl()
     check_cccl(cccl.version if cccl else "")
+
+
+def _cccl() -> toolkit.Tool | None:
+    return next((tool for tool in toolkit.headers() if "CCCL" in tool.name), None)
 
 
 def check_version(version: str) -> None:

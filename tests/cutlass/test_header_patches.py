@@ -87,3 +87,7 @@ def test_only_what_an_architecture_needs_is_replaced():
     assert headers.mended(80) == ()
     assert "cute/atom/copy_traits_sm100_tma.hpp" not in dict(headers.mended(90))
     assert dict(headers.mended(100)).keys() == headers.EDITS.keys()
+
+
+def test_cccl_is_found_the_way_cutlass_includes_it():
+    assert any((Path(directory) / "cccl/cuda/std/cstdint").is_file() for directory in package.include_dirs())

@@ -10,7 +10,7 @@ from ptxkit.bench.peers.ladder_peer import LadderPeer
 from ptxkit.errors import LaunchError, UnavailableError
 from ptxkit.kernels import ahead, execute, registry
 from ptxkit.kernels.variant import Variant
-from ptxkit.runtime.device import device
+from ptxkit.runtime.device import Measurement, device
 
 MINE = """
 import numpy as np
@@ -125,6 +125,29 @@ def test_the_fastest_is_chosen_once_and_uses_the_arrays_it_is_given(monkeypatch)
     result = call.outputs["c"].numpy()
     assert np.abs(result.astype(float) - case.expected["c"]).max() < 0.1
     assert again.outputs["c"].address != call.outputs["c"].address
+
+
+def test_the_fastest_of_the_candidates_is_taken(monkeypatch):
+    on = device("emulator")
+    w = registry.get("cutlass_gemm")(128, 128, 64)
+    mma, wgmma = registry.get("matmul_mma")(128, 128, 64), registry.get("matmul_wgmma")(128, 128, 64)
+    candidates = [
+        (wgmma, wgmma.variant("step1_tma")),
+        (mma, mma.variant("step3_multistage")),
+        (w, w.variant("two_sm")),  # cannot run: left out
+    ]
+    peer = LadderPeer()
+    case = execute.Case(w, on)
+    inputs = {name: case.argument(name) for name in ("a", "b")}
+    times = iter([(3.0, 9.0, 4.0), (2.0, 3.0, 90.0)])
+    monkeypatch.setattr(
+        alternatives, "unavailable", lambda variant, target, workload: "no" if variant.name == "two_sm" else None
+    )
+    monkeypatch.setattr(alternatives.Alternatives, "enter", lambda self, given: on)
+    monkeypatch.setattr(alternatives.Alternatives, "device", on)
+    monkeypatch.setattr(peer, "candidates", lambda workload: candidates)
+    monkeypatch.setattr(on, "measure", lambda launch, samples: Measurement(times_us=next(times)))
+    assert peer._fastest(w, inputs)[1].name == "step3_multistage"
 
 
 def test_an_absent_cutlass_is_an_absent_peer(monkeypatch):

@@ -57,19 +57,19 @@ class Alternatives(Peer):
             if unavailable(variant, device.target, other) is None
         ]
         compile_ahead([(other, variant, None) for other, variant in usable], device.target, device=device)
-        times: dict[Candidate, float] = {}
+        times: list[tuple[float, Candidate]] = []
         reason = f"none of its kernels is for {device.target}"
         for candidate in usable:
             try:
                 prepared = _prepared(candidate, device, inputs)
-                times[candidate] = median(device.measure(prepared.launch, SAMPLES).times_us)
+                times.append((median(device.measure(prepared.launch, SAMPLES).times_us), candidate))
             except FaultError:
                 raise
             except PtxkitError as error:
                 reason = str(error)
         if not times:
             raise UnavailableError(f"{self.name}: {reason}")
-        return min(times, key=times.__getitem__)
+        return min(times, key=lambda timed: timed[0])[1]
 
 
 def same_product(workload: Workload, kernel: str, **options: Any) -> Workload | None:
