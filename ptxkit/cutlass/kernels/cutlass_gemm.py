@@ -41,11 +41,14 @@ def usable(describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
             d = describe(w, t)
         except DescriptionError as error:
             return str(error).partition(": ")[2]  # without the name, which says what the tile says
-        for name, size in (("n", w.n), ("k", w.k), ("m", w.m)):
-            rows = {"n": (w.b_layout == "row", d.alignment), "m": (w.a_layout == "column", d.alignment)}
-            needed, count = rows.get(name, (w.a_layout == "row" or w.b_layout == "column", d.alignment))
-            if needed and size % count:
-                return f"{name}={size} must be a multiple of {count}"
+        contiguous = {
+            "k": w.a_layout == "row" or w.b_layout == "column",
+            "m": w.a_layout == "column",
+            "n": w.b_layout == "row",
+        }
+        for name, along in contiguous.items():
+            if along and w.sizes[name] % d.alignment:
+                return f"{name}={w.sizes[name]} must be a multiple of {d.alignment}"
         if w.n % d.output_alignment:
             return f"n={w.n} must be a multiple of {d.output_alignment}"
         return True
