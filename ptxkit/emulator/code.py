@@ -506,4 +506,10 @@ class _RunWriter:
 
 
 def _members(bits: int) -> list[int]:
-    return [k for k in range(bits.bit_length()) if bits >> k & 1]
+    """Positions of the set bits, few among many: a block touches some of a function's thousands of registers."""
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found
