@@ -270,11 +270,13 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) l2norm_pipelined(const floa
     using S = RowShape<THREADS, LANES, QUADS, CTAS, 4>;
     __shared__ RowRecords<float, S, 2> slots;
     __shared__ RowRecords<double, S> exact_slots;
+    const Ahead<float, S, 1, STAGES, CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn) {
+    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
         const float square = row_sum(row.sum([](float v, int) { return v * v; }), slots, turn) + eps;
+        more();
         const bool unsafe = !is_safe(square);
         float factor = inverse_sqrt(square);
         if (any_row<S>(unsafe)) {
@@ -289,7 +291,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) l2norm_pipelined(const floa
         row.each([&](float& v, int) { v *= factor; });
         place.template store<CACHE>(y, row);
     };
-    rows_ahead<S, STAGES, CACHE>(place, rows, cols, x, 0.0f, started, compute);
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its norm, or is read once more, backwards, so that the second

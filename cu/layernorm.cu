@@ -122,15 +122,17 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 layernorm_pipelined(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ StandardizeSlots<S, true> slots;
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
-    const Weights<T, S, 2, KEPT> weights(Ahead<T, S, 1, STAGES, CACHE>::behind());
+    const Weights<T, S, 2, KEPT> weights(ahead.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);
         row_wait<S>();
     };
-    rows_ahead<S, STAGES, CACHE>(place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn) {
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
         const Statistics statistics = standardize(row, place, eps, slots, turn);
+        more();
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
         weights.apply(place, row, finished, gamma, beta);
         place.template store<CACHE>(y, row);

@@ -167,15 +167,17 @@ layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed c
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ StandardizeSlots<S> slots;
     __shared__ RowRecords<float, S, 2> largest_slots;
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    const Weights<T, S, 2, KEPT> weights(Ahead<T, S, 1, STAGES, CACHE>::behind());
+    const Weights<T, S, 2, KEPT> weights(ahead.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);
         row_wait<S>();
     };
-    rows_ahead<S, STAGES, CACHE>(place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned) {
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned, auto more) {
         const Statistics statistics = standardize(row, place, eps, slots);
+        more();
         weights.apply(place, row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma, beta);
         finish_quantized<CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
     });

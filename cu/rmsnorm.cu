@@ -122,15 +122,17 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 rmsnorm_pipelined(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ RootMeanSquareSlots<S, true> slots;
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    const Weights<T, S, 1, KEPT> weights(Ahead<T, S, 1, STAGES, CACHE>::behind());
+    const Weights<T, S, 1, KEPT> weights(ahead.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma);
         row_wait<S>();
     };
-    rows_ahead<S, STAGES, CACHE>(place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn) {
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
         const RootMeanSquare rms = root_mean_square(row, place, eps, slots, turn);
+        more();
         weights.apply(place, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
         place.template store<CACHE>(y, row);
         if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;

@@ -108,11 +108,13 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 softmax_pipelined(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<MaxSum, S, 2> slots;
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn) {
+    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
         float factor = exponentials(row, slots, turn).factor;
+        more();
         if constexpr (DROPOUT) factor *= scale;
         row.each([&](float& v, int) { v *= factor; });
         if constexpr (DROPOUT) {
@@ -121,7 +123,7 @@ softmax_pipelined(const T* x, T* y, int rows, int cols, unsigned threshold, floa
         }
         place.template store<CACHE>(y, row);
     };
-    rows_ahead<S, STAGES, CACHE>(place, rows, cols, x, -infinity(), started, compute);
+    rows_ahead(ahead, place, rows, cols, x, -infinity(), started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.

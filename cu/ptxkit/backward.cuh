@@ -129,7 +129,7 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     const float inverse_cols = 1.0f / cols;
     row_arrive<S>();
 #pragma unroll
-    for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns.later(place, i), i, x, dy);
+    for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns, place, i, i, x, dy);
     Place<S> all = place.any(cols);
     const Row<S> weight = all.load_shared(gamma);
     Row<S> dgamma = {}, dbeta = {};
@@ -138,16 +138,14 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     };
     Statistics statistics = statistics_of(place);
     row_wait<S>();
-    unsigned stage = 0;
+    Ring<STAGES> at;
 #pragma unroll 1
     for (unsigned turn = 0; turn < turns.count; turn++) {
         const float mean = statistics.mean, rstd = statistics.rstd;
         const Place<S> next = turns.later(place, 1);
         statistics = statistics_of(next);
-        ahead.wait(place);
-        Row<S> n = ahead.row(place, stage, 0, x), w = ahead.row(place, stage, 1, dy);
-        ahead.begin(turns.later(place, STAGES), stage, x, dy);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        ahead.wait(place, at.stage, at.parity);
+        Row<S> n = ahead.row(place, at.stage, 0, x), w = ahead.row(place, at.stage, 1, dy);
         Pair part[2] = {};
         n.each([&](float& v, int k) {
             float& u = w.v[k / S::WIDTH][k % S::WIDTH];
@@ -160,6 +158,8 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
         });
         part[0] += part[1];
         const Pair sums = row_sums.of(part[0], turn & 1);
+        ahead.begin(turns, place, STAGES, at.stage, x, dy);
+        at.advance();
         const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
         w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, rstd); });
         place.template store<CACHE_STREAM>(dx, w);

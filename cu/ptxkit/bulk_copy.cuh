@@ -16,6 +16,17 @@ __device__ __forceinline__ void cp_async_bulk_shared_global(unsigned to, const v
 #endif
 }
 
+// With a policy of createpolicy_L2_...
+__device__ __forceinline__ void cp_async_bulk_shared_global_L2_cache_hint(unsigned to, const void* from, unsigned bytes,
+                                                                         unsigned barrier, unsigned long long policy) {
+#if PTXKIT_SM >= 90
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 :: "r"(to), "l"(cvta_to_global(from)), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async.bulk", "sm_90");
+#endif
+}
+
 // To the same offset of every CTA that has a bit in `ctas`, by rank in the cluster, and to its mbarrier at that offset.
 __device__ __forceinline__ void cp_async_bulk_shared_global_multicast(
     unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned short ctas) {

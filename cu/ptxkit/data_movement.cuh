@@ -307,17 +307,6 @@ __device__ __forceinline__ void cp_async_cg_shared_global(unsigned shared_addres
 #endif
 }
 
-// With a policy of createpolicy_L2_...
-__device__ __forceinline__ void cp_async_cg_shared_global_L2_cache_hint(unsigned shared_address, const void* pointer,
-                                                                       unsigned long long policy) {
-#if PTXKIT_SM >= 80
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-                 :: "r"(shared_address), "l"(cvta_to_global(pointer)), "l"(policy) : "memory");
-#else
-    PTXKIT_UNSUPPORTED("cp.async", "sm_80");
-#endif
-}
-
 // What this thread has begun to copy since the last commit is a group. wait_group returns when all but the last PENDING are there.
 
 __device__ __forceinline__ void cp_async_commit_group() {

@@ -1,9 +1,10 @@
 // Rows by CTAs, or clusters of them, that stay: the next rows are on their way to shared memory while one is computed, so that
 // loads, arithmetic and stores overlap however few threads an SM holds; and what all rows share is fetched once.
 //
-// Each thread copies what it will read itself: rows need no barrier. Only those whose rows move in vectors, on sm_80 and later, are
-// copied ahead; others are loaded when their turn comes.
+// Only rows that move in vectors, on sm_90 and later, are copied ahead; others are loaded when their turn comes.
 #pragma once
+#include "bulk_copy.cuh"
+#include "mbarrier.cuh"
 #include "row.cuh"
 
 namespace ptxkit {
@@ -23,77 +24,6 @@ __device__ __forceinline__ void each_vector(const Place<S>& place, F f, Without 
     }
 }
 
-// Rows of ARRAYS matrices, of the STAGES turns to come. Dynamic shared memory: STAGES * ARRAYS * THREADS * VECTORS * 16 bytes.
-template <class T, class S, int ARRAYS, int STAGES, int CACHE>
-struct Ahead {
-    static constexpr int words = ARRAYS * S::VECTORS * S::THREADS;  // 16 bytes each, of a stage
-    uint4* slots;  // of this thread
-
-    __device__ __forceinline__ Ahead() {
-        extern __shared__ uint4 ahead_slots[];
-        slots = ahead_slots + threadIdx.x;
-    }
-
-    // Behind the stages: shared memory for something else.
-    static __device__ __forceinline__ uint4* behind() {
-        extern __shared__ uint4 ahead_slots[];
-        return ahead_slots + STAGES * words;
-    }
-
-    static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 80 && place.vectors; }
-
-    // Begins to copy a row of each matrix to a stage.
-    template <class... Matrix>
-    __device__ __forceinline__ void begin(const Place<S>& place, unsigned stage, const Matrix*... matrix) const {
-        static_assert(sizeof...(Matrix) == ARRAYS, "a matrix for each array");
-        if (!copies(place)) return;
-        const unsigned long long policy = load_policy<CACHE>();
-        uint4* to = slots + stage * words;
-        (copy(place, to, matrix, policy), ...);
-        cp_async_commit_group();
-    }
-
-    // Until all but the STAGES - 1 that began last are there.
-    __device__ __forceinline__ void wait(const Place<S>& place) const {
-        if (copies(place)) cp_async_wait_group<STAGES - 1>();
-    }
-
-    // The row of the matrix that is number `array`.
-    __device__ __forceinline__ Row<S> row(const Place<S>& place, unsigned stage, int array, const T* matrix,
-                                          float fill = 0.0f) const {
-        if (!copies(place)) return place.template load<CACHE>(matrix, fill);
-        const uint4* from = slots + stage * words + array * (S::VECTORS * S::THREADS);
-        Row<S> row;
-        auto there = [&](int i) {
-            Vector<T, S::WIDTH> vector;
-            vector.set(from[i * S::THREADS]);
-#pragma unroll
-            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
-        };
-        each_vector(place, there, [&](int i) {
-#pragma unroll
-            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = fill;
-        });
-        return row;
-    }
-
-private:
-    static __device__ __forceinline__ void copy(const Place<S>& place, uint4*& to, const T* matrix, unsigned long long policy) {
-        const T* from = matrix + place.first + place.thread * S::WIDTH;
-        const unsigned slot = cvta_to_shared(to);
-        auto there = [&](int i) {
-            const unsigned at = slot + i * (S::THREADS * 16);
-            if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) {
-                cp_async_cg_shared_global(at, from + i * S::threads * S::WIDTH);
-            } else {
-                cp_async_cg_shared_global_L2_cache_hint(at, from + i * S::threads * S::WIDTH, policy);
-            }
-        };
-        each_vector(place, there, [](int) {});
-        to += S::VECTORS * S::THREADS;
-    }
-};
-
 // Rows place.row, place.row + taken, ... of `rows`, where `taken` are computed at a time.
 template <class S>
 struct Turns {
@@ -111,25 +41,136 @@ struct Turns {
     }
 };
 
-// f(place, row, turn) for each row of `matrix` that the thread's group takes, with `fill` for padding; turn alternates between 0 and
-// 1. started() is called once, with the first rows on their way.
-template <class S, int STAGES, int CACHE, class T, class Started, class F>
-__device__ __forceinline__ void rows_ahead(Place<S> place, unsigned rows, unsigned cols, const T* matrix, float fill,
-                                           Started started, F f) {
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+// Rows of ARRAYS matrices, of the STAGES turns to come. The TMA unit copies them: an SM's loads and cp.async share a queue with its
+// shared memory and its shuffles, and a row that waits there holds those up. What threads copy together is a row's part in a CTA, or
+// a warp's neighbouring rows. Dynamic shared memory: STAGES * ARRAYS * THREADS * VECTORS * 16 bytes.
+template <class T, class S, int ARRAYS, int STAGES, int CACHE>
+struct Ahead {
+    static constexpr int unit = S::LANES < 32 ? 32 : S::LANES;  // threads that copy together
+    static constexpr int words = S::VECTORS * unit;             // 16 bytes each, of an array in a stage
+    uint4* slots;                                               // of the unit
+    unsigned barriers;                                          // and its mbarriers, one a stage: a copy is there
+
+    // One barrier.
+    __device__ __forceinline__ Ahead() {
+        extern __shared__ uint4 ahead_slots[];
+        __shared__ unsigned long long there[S::THREADS / unit][STAGES];
+        slots = ahead_slots + threadIdx.x / unit * (STAGES * ARRAYS * words);
+        barriers = cvta_to_shared(there[threadIdx.x / unit]);
+        if constexpr (PTXKIT_SM >= 90) {
+            if (leads()) {
+#pragma unroll
+                for (unsigned i = 0; i < STAGES; i++) mbarrier_init(barriers + 8 * i, 1);
+                fence_mbarrier_init_release_cluster();
+            }
+            barrier_sync();
+        }
+    }
+
+    // Behind the stages: shared memory for something else.
+    static __device__ __forceinline__ uint4* behind() {
+        extern __shared__ uint4 ahead_slots[];
+        return ahead_slots + STAGES * ARRAYS * S::VECTORS * S::THREADS;
+    }
+
+    static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 90 && place.vectors; }
+
+    // Begins to copy a row of each matrix to a stage, `turns` later. All threads of the unit have read what was there: a barrier of
+    // theirs lies between.
+    template <class... Matrix>
+    __device__ __forceinline__ void begin(const Turns<S>& turns, const Place<S>& place, unsigned later, unsigned stage,
+                                          const Matrix*... matrix) const {
+        static_assert(sizeof...(Matrix) == ARRAYS, "a matrix for each array");
+        if (!copies(place)) return;
+        if constexpr (S::warps == 1) bar_warp_sync(all_lanes);
+        const unsigned row = place.row + later * turns.taken;
+        if (!leads() || row >= turns.rows) return;
+        const size_t first = static_cast<size_t>(row) * turns.cols;
+        const unsigned barrier = barriers + 8 * stage;
+        unsigned to = cvta_to_shared(slots + stage * (ARRAYS * words));
+        const unsigned long long policy = load_policy<CACHE>();
+        if constexpr (S::CTAS == 1) {
+            const unsigned bytes = ::min(unit / S::LANES, turns.rows - row) * turns.cols * static_cast<unsigned>(sizeof(T));
+            mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
+            ((copy(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
+        } else {
+            constexpr unsigned chunk = S::LANES * S::WIDTH;  // neighbouring columns of a CTA
+            const unsigned begins = cluster_ctarank() * chunk;
+            unsigned bytes = 0;
+            auto each_chunk = [&](auto f) {
+#pragma unroll
+                for (unsigned i = 0; i < S::VECTORS; i++) {
+                    const unsigned column = begins + i * (S::CTAS * chunk);
+                    if (column < turns.cols) f(i, column, ::min(chunk, turns.cols - column) * static_cast<unsigned>(sizeof(T)));
+                }
+            };
+            each_chunk([&](unsigned, unsigned, unsigned size) { bytes += size; });
+            mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
+            auto copy_chunks = [&](const T* from) {
+                each_chunk([&](unsigned i, unsigned column, unsigned size) {
+                    copy(to + i * (16 * S::LANES), from + column, size, barrier, policy);
+                });
+                to += 16 * words;
+            };
+            (copy_chunks(matrix + first), ...);
+        }
+    }
+
+    __device__ __forceinline__ void wait(const Place<S>& place, unsigned stage, unsigned parity) const {
+        if (copies(place) && place.cols) mbarrier_wait(barriers + 8 * stage, parity);
+    }
+
+    // The row of the matrix that is number `array`.
+    __device__ __forceinline__ Row<S> row(const Place<S>& place, unsigned stage, int array, const T* matrix,
+                                          float fill = 0.0f) const {
+        if (!copies(place)) return place.template load<CACHE>(matrix, fill);
+        const uint4* from = slots + (stage * ARRAYS + array) * words + threadIdx.x % S::LANES;
+        if constexpr (S::LANES < 32) from += threadIdx.x % 32 / S::LANES * (place.cols / S::WIDTH);
+        Row<S> row;
+        auto there = [&](int i) {
+            Vector<T, S::WIDTH> vector;
+            vector.set(from[i * S::LANES]);
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
+        };
+        each_vector(place, there, [&](int i) {
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = fill;
+        });
+        return row;
+    }
+
+private:
+    static __device__ __forceinline__ bool leads() { return threadIdx.x % unit == 0; }
+
+    static __device__ __forceinline__ void copy(unsigned to, const T* from, unsigned bytes, unsigned barrier,
+                                                unsigned long long policy) {
+        if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) {
+            cp_async_bulk_shared_global(to, from, bytes, barrier);
+        } else {
+            cp_async_bulk_shared_global_L2_cache_hint(to, from, bytes, barrier, policy);
+        }
+    }
+};
+
+// f(place, row, turn, more) for each row of `matrix` that the thread's group takes, with `fill` for padding; turn alternates between
+// 0 and 1. f calls more() once, behind the first barrier of the row's threads: it fetches the row that takes this one's place in
+// shared memory. started() is called once, with the first rows on their way.
+template <class T, class S, int STAGES, int CACHE, class Started, class F>
+__device__ __forceinline__ void rows_ahead(const Ahead<T, S, 1, STAGES, CACHE>& ahead, Place<S> place, unsigned rows, unsigned cols,
+                                           const T* matrix, float fill, Started started, F f) {
     const Turns<S> turns(rows, cols);
 #pragma unroll
-    for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns.later(place, i), i, matrix);
+    for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns, place, i, i, matrix);
     started();
-    unsigned stage = 0;
+    Ring<STAGES> at;
 #pragma unroll 1
     for (unsigned turn = 0; turn < turns.count; turn++) {
-        ahead.wait(place);
-        Row<S> row = ahead.row(place, stage, 0, matrix, fill);
-        ahead.begin(turns.later(place, STAGES), stage, matrix);
-        f(place, row, turn & 1);
+        ahead.wait(place, at.stage, at.parity);
+        Row<S> row = ahead.row(place, at.stage, 0, matrix, fill);
+        f(place, row, turn & 1, [&] { ahead.begin(turns, place, STAGES, at.stage, matrix); });
         place = turns.later(place, 1);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        at.advance();
     }
 }
 

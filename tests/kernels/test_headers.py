@@ -69,7 +69,6 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     griddepcontrol_wait();
     ld_global_nc_L1_no_allocate_v8(&x->x, eight);
     cp_async_cg_shared_global(cvta_to_shared(shared), x);
-    cp_async_cg_shared_global_L2_cache_hint(cvta_to_shared(shared), x, createpolicy_L2_evict_last());
     cp_async_commit_group();
     cp_async_wait_group<1>();
     cp_async_wait_all();
@@ -104,6 +103,7 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     fence_proxy_async();
     fence_proxy_async_shared_cta();
     cp_async_bulk_shared_global(a, x, 128, b);
+    cp_async_bulk_shared_global_L2_cache_hint(a, x, 128, b, createpolicy_L2_evict_last());
     cp_async_bulk_shared_global_multicast(a, x, 128, b, 3);
     cp_async_bulk_shared_cluster_shared(a, a, 128, b);
     cp_async_bulk_global_shared(x, a, 128);

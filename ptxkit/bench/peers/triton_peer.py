@@ -85,8 +85,8 @@ def bound(
 ) -> Callable[[], None]:
     """A call that queues the program, and those after it, on ptxkit's stream."""
     named = {**given, **{OUTPUT + name: torch.tensor(array) for name, array in outputs.items()}}
-    for name, (shape, dtype) in program.scratch.items():
-        named[SCRATCH + name] = torch.tensor(torch.device.empty(shape, dtype, name))
+    for name, spec in program.scratch.items():
+        named[SCRATCH + name] = torch.tensor(torch.device.empty(*array_spec(spec), name))
     kernels = []
     for each in program.launches:
         arguments = [named[a] if isinstance(a, str) else a for a in each.arguments]
