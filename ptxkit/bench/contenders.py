@@ -107,16 +107,20 @@ class VariantContender:
         """Whether a call changes its own inputs, so that calling it twice gives something else."""
         return bool(set(self.sets.cases[0].output_specs) & set(self.sets.data.inputs))
 
-    def check(self, run: Callable[[], None], which: int) -> tuple[Verdict | None, Accuracy | None]:
-        """See :class:`Contender`."""
-        case = self.sets.cases[which]
-        for other in self.sets.cases:
-            other.reset()
+    def computed(self, run: Callable[[], None], which: int) -> None:
+        """Have a set's outputs computed by ``run``, from poison."""
+        for case in self.sets.cases:
+            case.reset()
         if self.in_place:
             self.launch(which)
         else:
             run()
         self.sets.device.synchronize()
+
+    def check(self, run: Callable[[], None], which: int) -> tuple[Verdict | None, Accuracy | None]:
+        """See :class:`Contender`."""
+        self.computed(run, which)
+        case = self.sets.cases[which]
         outputs = case.outputs()
         tolerance = self.variant.tolerance or self.sets.workload.tolerance
         return compared(outputs, case.expected, tolerance)

@@ -57,9 +57,18 @@ class Session:
         sets: the buffers they all work on.
         method: how to measure.
         roofs: measured in this run.
+        modes: in which each contender is timed.
     """
 
-    def __init__(self, device: Any, sets: BufferSets, method: Method, roofs: Roofs) -> None:
+    def __init__(
+        self,
+        device: Any,
+        sets: BufferSets,
+        method: Method,
+        roofs: Roofs,
+        modes: Sequence[Mode] = ("cold", "hot"),
+    ) -> None:
+        self.modes = modes
         self.device = device
         self.sets = sets
         self.method = method
@@ -111,7 +120,8 @@ class Session:
         cold = rotation if calls == sets else contender.replay(list(range(sets)) * (calls // sets))
         hot_calls = self.method.calls_for(call_us, 1)
         hot = contender.replay([0] * hot_calls)
-        return [Track(i, "cold", cold, calls, sets), Track(i, "hot", hot, hot_calls, 1)]
+        tracks = [Track(i, "cold", cold, calls, sets), Track(i, "hot", hot, hot_calls, 1)]
+        return [track for track in tracks if track.mode in self.modes]
 
     def _warm_up(self, tracks: Sequence[Track]) -> None:
         """Until the clock has settled: the first calls after a pause run at a clock that falls with temperature and power."""

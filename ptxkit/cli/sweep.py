@@ -271,10 +271,7 @@ def _head(outcome: Outcome) -> str:
 
 
 def _spent(outcome: Outcome) -> str:
-    from ptxkit.sweep.report import spent
-
-    parts = spent(outcome)
-    count = max(1, outcome.measured)
+    parts, count = outcome.spent, max(1, outcome.measured)
     wall = ", ".join(
         f"{name} {parts[name]:.1f} s" for name in ("start", "explored", "leaders", "search") if name in parts
     )

@@ -27,6 +27,7 @@ from ptxkit.sweep.search import Search
 LEADERS = 6  # measured once more, against each other
 NEAR = 1.05  # times the best: who is not within that is no leader
 ORPHAN_CHECK_S = 0.25
+PARTS = ("search", "compile", "prepare", "verify", "time")
 AHEAD = 3  # tiles under way for each worker, so that neither compilers nor GPU wait
 
 
@@ -53,7 +54,8 @@ class Sweep:
         done: what came of each tile, so far. reused: tiles whose machine code had been measured before. measured: the others.
         trouble: why the best could not be measured once more, or "".
         spent: wall seconds: ``search``, in which the search chose; ``start``, until measuring could begin; ``explored``, until
-            all were known; ``leaders``, after that.
+            all were known; ``leaders``, after that. And sums over configurations: ``compile``, of the compiling processes;
+            ``prepare``, ``verify`` and ``time``, of the measuring one.
     """
 
     problem: Problem
@@ -68,7 +70,7 @@ class Sweep:
     reused: int = 0
     measured: int = 0
     trouble: str = ""
-    spent: dict[str, float] = field(default_factory=lambda: {"search": 0.0})
+    spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     done: dict[Tile, Entry] = field(default_factory=dict)
     _best: float = math.inf
 
@@ -136,6 +138,7 @@ class Sweep:
             self._record(tile, _with(result, compiled))
             return
         compiled = result
+        self.spent["compile"] += compiled.seconds
         known = self.journal.known(compiled.fingerprint) if not compiled.error else None
         if compiled.error:
             self._record(tile, _with(Entry(tile, "compile", compiled.error), compiled))
@@ -156,6 +159,8 @@ class Sweep:
     def _measure(self, tile: Tile) -> Entry:
         found = self._process.measure(tile, self._best)
         self.measured += 1
+        for part, seconds in (("prepare", found.prepare_s), ("verify", found.verify_s), ("time", found.time_s)):
+            self.spent[part] += seconds
         if found.status == "ok" and found.time_us is not None:
             self._best = min(self._best, found.time_us)
         status: Any = found.status

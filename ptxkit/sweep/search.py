@@ -143,25 +143,28 @@ class Guided:
         return [int(i) for i in free[order[:count]]]
 
 
-def replayed(made: Search, times: Mapping[Tile, float], under_way: int = 48) -> list[float]:
+def replayed(made: Search, times: Mapping[Tile, float], evaluations: int, under_way: int = 48) -> list[float]:
     """The best value after each evaluation of a search over tiles whose values are known, asked and told as in a sweep.
 
     Args:
+        evaluations: after which it ends.
         under_way: tiles at most that were asked for and not told yet.
     """
     best = math.inf
     seen: list[float] = []
     waiting: deque[Tile] = deque()
-    while True:
+    while len(seen) < evaluations:
         room = min(made.ahead, under_way) - len(waiting)
-        if room >= made.batch or not waiting:
-            waiting.extend(made.ask(room))
+        left = evaluations - len(seen) - len(waiting)
+        if left > 0 and (room >= made.batch or not waiting):
+            waiting.extend(made.ask(min(left, room)))
         if not waiting:
-            return seen
+            break
         tile = waiting.popleft()
         made.tell(tile, times[tile])
         best = min(best, times[tile])
         seen.append(best)
+    return seen
 
 
 def numbers(axes: dict[str, tuple[Any, ...]]) -> Features:
