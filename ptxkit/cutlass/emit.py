@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.cutlass import package
+from ptxkit.errors import UnavailableError
 
 if TYPE_CHECKING:
     from ptxkit.cutlass.description import GemmDescription
@@ -74,6 +75,8 @@ def _load() -> None:
     sqlite3.connect = lambda *_, **__: connect(":memory:")  # type: ignore[assignment]
     try:
         importlib.import_module("cutlass_cppgen.backend.gemm_operation")
+    except ImportError as error:
+        raise UnavailableError(f"CUTLASS cannot be imported: {error}; {package.INSTALL}") from error
     finally:
         sqlite3.connect = connect
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ptxkit.compiler import toolkit
-from ptxkit.cutlass import headers, package
+from ptxkit.cutlass import emit, headers, package
+from ptxkit.cutlass.description import GemmDescription
 from ptxkit.errors import UnavailableError
 
 
@@ -57,6 +58,19 @@ def test_no_cccl_at_all(monkeypatch):
     monkeypatch.setattr(toolkit, "headers", lambda: ())
     with pytest.raises(UnavailableError, match="needs the CUDA C\\+\\+ core libraries' headers; run: pip"):
         package.check()
+
+
+def test_a_package_that_cannot_be_imported_is_said(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError("No module named 'networkx'")
+
+    emit._load.cache_clear()
+    monkeypatch.setattr(emit.importlib, "import_module", missing)
+    with pytest.raises(
+        UnavailableError, match="CUTLASS cannot be imported: No module named 'networkx'; run: pip"
+    ) as caught:
+        emit.emit(GemmDescription())
+    one_line(caught)
 
 
 def test_every_passage_is_replaced():
