@@ -47,7 +47,7 @@ def test_tiles_that_are_offered_do_not_spill(name, threads, vectors, dtype):
 def test_accesses_are_128_bits_wide(name):
     step = built(name, 16384, 4096).steps[0]
     stores = "STG.32" if name == "layernorm_quantize" else "STG.128"
-    copied = "LDGSTS.128" if name.endswith("backward") else "LDG.128"
+    copied = "UBLKCP" if name.endswith("backward") else "LDG.128"
     assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=[copied, stores])
 
 
