@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) l2norm_pipelined(const floa
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
+    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<float, S, STAGES, CACHE>& more) {
         const float square = row_sum(row.sum([](float v, int) { return v * v; }), slots, turn) + eps;
         more();
         const bool unsafe = !is_safe(square);

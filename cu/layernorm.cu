@@ -130,7 +130,7 @@ layernorm_pipelined(const T* x, const T* gamma, const T* beta, T* y, float* mean
         weights.begin(place.any(cols), gamma, beta);
         row_wait<S>();
     };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<T, S, STAGES, CACHE>& more) {
         const Statistics statistics = standardize(row, place, eps, slots, turn);
         more();
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };

@@ -175,7 +175,7 @@ layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed c
         weights.begin(place.any(cols), gamma, beta);
         row_wait<S>();
     };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned, auto more) {
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned, const More<T, S, STAGES, CACHE>& more) {
         const Statistics statistics = standardize(row, place, eps, slots);
         more();
         weights.apply(place, row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma, beta);

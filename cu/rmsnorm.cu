@@ -130,7 +130,7 @@ rmsnorm_pipelined(const T* x, const T* gamma, T* y, float* rstds, int rows, int 
         weights.begin(place.any(cols), gamma);
         row_wait<S>();
     };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<T, S, STAGES, CACHE>& more) {
         const RootMeanSquare rms = root_mean_square(row, place, eps, slots, turn);
         more();
         weights.apply(place, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);

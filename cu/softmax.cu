@@ -112,7 +112,7 @@ softmax_pipelined(const T* x, T* y, int rows, int cols, unsigned threshold, floa
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, auto more) {
+    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<T, S, STAGES, CACHE>& more) {
         float factor = exponentials(row, slots, turn).factor;
         more();
         if constexpr (DROPOUT) factor *= scale;

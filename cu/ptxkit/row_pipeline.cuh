@@ -94,20 +94,11 @@ struct Ahead {
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
             ((copy(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
         } else {
-            constexpr unsigned chunk = S::LANES * S::WIDTH;  // neighbouring columns of a CTA
-            const unsigned begins = cluster_ctarank() * chunk;
             unsigned bytes = 0;
-            auto each_chunk = [&](auto f) {
-#pragma unroll
-                for (unsigned i = 0; i < S::VECTORS; i++) {
-                    const unsigned column = begins + i * (S::CTAS * chunk);
-                    if (column < turns.cols) f(i, column, ::min(chunk, turns.cols - column) * static_cast<unsigned>(sizeof(T)));
-                }
-            };
-            each_chunk([&](unsigned, unsigned, unsigned size) { bytes += size; });
+            each_chunk(turns.cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
             auto copy_chunks = [&](const T* from) {
-                each_chunk([&](unsigned i, unsigned column, unsigned size) {
+                each_chunk(turns.cols, [&](unsigned i, unsigned column, unsigned size) {
                     copy(to + i * (16 * S::LANES), from + column, size, barrier, policy);
                 });
                 to += 16 * words;
@@ -141,6 +132,18 @@ struct Ahead {
     }
 
 private:
+    // f(i, column, bytes) for each of the places in a row where columns of this CTA lie together.
+    template <class F>
+    static __device__ __forceinline__ void each_chunk(unsigned cols, F f) {
+        constexpr unsigned chunk = S::LANES * S::WIDTH;
+        const unsigned begins = cluster_ctarank() * chunk;
+#pragma unroll
+        for (unsigned i = 0; i < S::VECTORS; i++) {
+            const unsigned column = begins + i * (S::CTAS * chunk);
+            if (column < cols) f(i, column, ::min(chunk, cols - column) * static_cast<unsigned>(sizeof(T)));
+        }
+    }
+
     static __device__ __forceinline__ bool leads() { return threadIdx.x % unit == 0; }
 
     static __device__ __forceinline__ void copy(unsigned to, const T* from, unsigned bytes, unsigned barrier,
@@ -151,6 +154,18 @@ private:
             cp_async_bulk_shared_global_L2_cache_hint(to, from, bytes, barrier, policy);
         }
     }
+};
+
+// Fetches the row that takes a stage after the row that is there.
+template <class T, class S, int STAGES, int CACHE>
+struct More {
+    const Ahead<T, S, 1, STAGES, CACHE>& ahead;
+    const Turns<S>& turns;
+    const Place<S>& place;
+    unsigned stage;
+    const T* matrix;
+
+    __device__ __forceinline__ void operator()() const { ahead.begin(turns, place, STAGES, stage, matrix); }
 };
 
 // f(place, row, turn, more) for each row of `matrix` that the thread's group takes, with `fill` for padding; turn alternates between
@@ -168,7 +183,7 @@ __device__ __forceinline__ void rows_ahead(const Ahead<T, S, 1, STAGES, CACHE>& 
     for (unsigned turn = 0; turn < turns.count; turn++) {
         ahead.wait(place, at.stage, at.parity);
         Row<S> row = ahead.row(place, at.stage, 0, matrix, fill);
-        f(place, row, turn & 1, [&] { ahead.begin(turns, place, STAGES, at.stage, matrix); });
+        f(place, row, turn & 1, More<T, S, STAGES, CACHE>{ahead, turns, place, at.stage, matrix});
         place = turns.later(place, 1);
         at.advance();
     }
