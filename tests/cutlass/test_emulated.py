@@ -6,6 +6,8 @@ Nobody here wrote these kernels: their waits and fences are taken to be right.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -15,7 +17,7 @@ from ptxkit.cutlass.kernels.cutlass_gemm import CutlassGemm
 from ptxkit.cutlass.params import notes
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.emulator import Machine
-from ptxkit.errors import LaunchError
+from ptxkit.errors import LaunchError, MemoryFault
 from ptxkit.kernels import execute
 from ptxkit.kernels.build import build
 from ptxkit.runtime.emulated import EmulatedDevice
@@ -55,6 +57,20 @@ def check_both_modes(sizes: tuple[dict, ...], variant: str, tile: dict[str, int]
             check(CutlassGemm(**given, **options), variant, device(mode), tile)
 
 
+def found_without(opcode: str, w: CutlassGemm, variant: str, tile: dict[str, int]) -> bool:
+    """Whether the result is wrong, or an error, once every ``opcode`` is gone and operations complete as late as they may."""
+    built = build(w, w.variant(variant), tile=tile)
+    (step,) = built.steps
+    ptx, count = re.subn(rf"{re.escape(opcode)}[^;]*;", "", step.image.ptx)
+    assert count
+    step = replace(step, image=replace(step.image, ptx=ptx, key=f"{step.image.key} without {opcode}"))
+    prepared = execute.bound(execute.Case(w, device("latest-legal"), inputs=operands(w)), replace(built, steps=(step,)))
+    try:
+        return not prepared.verify().verified
+    except MemoryFault as error:
+        return "fence.proxy.async" in str(error)
+
+
 def test_on_cuda_cores():
     check_both_modes((*SMALL, {"m": 65, "n": 67, "k": 33}), "simt", dtype="f32", layout="tn")
 
@@ -72,6 +88,8 @@ def test_on_cuda_cores():
 def test_mma_sync(variant, dtype, layout, epilogue):
     tile = {"BM": 64, "BN": 64, "WARPS_M": 2, "WARPS_N": 2}
     check_both_modes(SMALL, variant, tile, dtype=dtype, layout=layout, epilogue=epilogue)
+    w = CutlassGemm(**SMALL[1], dtype=dtype, layout=layout, epilogue=epilogue)
+    assert found_without("cp.async.wait_group", w, variant, tile)
 
 
 CLUSTER = {"BM": 128, "BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 1}
@@ -82,6 +100,8 @@ def test_cooperative_with_multicast():
     for mode in MODES:  # a CTA computes several tiles, and its ring of stages goes round
         check(CutlassGemm(520, 264, 640, beta=1.0), "cooperative", device(mode, sms=4), CLUSTER)
     w = CutlassGemm(520, 264, 640)
+    for opcode in ("wgmma.wait_group", "fence.proxy.async", "cp.async.bulk.wait_group"):
+        assert found_without(opcode, w, "cooperative", CLUSTER)
     counters = execute.run(execute.Case(w, device("eager")), w.variant("cooperative"), tile=CLUSTER).counters
     # the operands inside the matrices: a once a column of tiles, b once a row of clusters; c once
     a, b, c = w.m * w.k * 2, w.n * w.k * 2, w.m * w.n * 2
