@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from ptxkit.kernels.launch import Tile
 from ptxkit.sweep import journal, search
-from ptxkit.sweep.model import Geometry, filled
+from ptxkit.sweep.model import Geometry, stretch
 
 SHARES = (0.02, 0.05, 0.10, 0.15)
 NEAR = 1.02
@@ -30,8 +30,10 @@ def quality(path: Path, seeds: int) -> None:
     for entry in entries:
         times[entry.key] = entry.value
     best = min(times.values())
+    entry_of = {entry.key: entry for entry in entries}
     axes = {name: tuple(values) for name, values in head["axes"].items()}
     tiles = list(times)
+    features = search.described(axes, entry_of.__getitem__)
     print(
         f"{head['title']} on {head['device']}: {len(tiles)} configurations, {sum(map(math.isfinite, times.values()))} work"
     )
@@ -41,10 +43,8 @@ def quality(path: Path, seeds: int) -> None:
     for name in ("random", "guided"):
         runs = []
         for seed in range(seeds):
-            made = (
-                search.shuffled(tiles, seed) if name == "random" else search.Guided(tiles, search.numbers(axes), seed)
-            )
-            runs.append(search.replayed(made, times))
+            made = search.shuffled(tiles, seed) if name == "random" else search.Guided(tiles, features, seed)
+            runs.append(search.replayed(made, times, round(SHARES[-1] * len(tiles))))
         for share in SHARES:
             count = max(1, round(share * len(tiles)))
             over = [run[count - 1] / best for run in runs]
@@ -63,14 +63,14 @@ def correlation(modelled: Path, measured: Path) -> None:
     """Spearman's and Kendall's rank correlation over the configurations that both have.
 
     The emulator cannot run what a GPU is measured with, so the two may be of different sizes: the work of a tile is taken to
-    grow alike for all, and how full the GPU is comes from the measured launch.
+    grow alike for all, and what the GPU holds at a time comes from the measured launch.
     """
     from scipy.stats import kendalltau, spearmanr
 
     counted = {e.key: e for e in journal.read(modelled).entries if math.isfinite(e.value)}
     timed = {e.key: e for e in journal.read(measured).entries if math.isfinite(e.value)}
     both = [k for k in timed if k in counted]
-    costs = {k: counted[k].value * filled(geometry(counted[k])) / filled(geometry(timed[k])) for k in both}
+    costs = {k: counted[k].value / stretch(geometry(counted[k])) * stretch(geometry(timed[k])) for k in both}
     times = {k: timed[k].value for k in both}
     a, b = [costs[k] for k in both], [times[k] for k in both]
     print(

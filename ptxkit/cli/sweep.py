@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     path = Path(given["journal_file"]) if given["journal_file"] else default_path(problem, device.name)
     if given["fresh"] and path.exists():
         path.rename(path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
-    search, evaluations = _search(given, problem, space)
+    search, evaluations = _search(given, problem, space, device.multiprocessors)
     journal = Journal(path, problem, device.name)
     sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"])
     if given["workers"]:
@@ -169,11 +170,12 @@ def _conditioned(space: Space, file: str) -> Space:
     return replace(space, tiles=kept, refused={**space.refused, "T1 conditions": len(space.tiles) - len(kept)})
 
 
-def _search(given: Any, problem: Problem, space: Space) -> tuple[Search, int]:
+def _search(given: Any, problem: Problem, space: Space, sms: int) -> tuple[Search, int]:
     from importlib.util import find_spec
 
     from ptxkit.cli._text import to_stderr
     from ptxkit.sweep import search
+    from ptxkit.sweep.problem import shape_of
 
     count = len(space.tiles)
     how = given["how"]
@@ -186,7 +188,8 @@ def _search(given: Any, problem: Problem, space: Space) -> tuple[Search, int]:
     evaluations = min(count, given["evaluations"] or share)
     made: Search
     if how == "guided":
-        made = search.Guided(space.tiles, search.numbers(problem.axes), given["seed"])
+        features = search.described(problem.axes, partial(shape_of, problem), sms)
+        made = search.Guided(space.tiles, features, given["seed"])
     elif how == "random":
         made = search.shuffled(space.tiles, given["seed"])
     else:

@@ -1,8 +1,8 @@
 """A cost from counts, for machines without a GPU: what each part of an SM and the memory needs at least, over what hides it.
 
 It is a model and is called one. It knows how many warp instructions are issued, how often shared memory is passed through, how
-many sectors and bytes are moved, how many warps are resident and how full the last wave of CTAs is. It does not know latency
-chains, caches or the scheduler. Its ranking has not been held against measured times.
+many sectors and bytes are moved, how many CTAs the busiest SM gets and how many warps it holds at a time. It does not know
+latency chains, caches or the scheduler. ``scripts/search_quality.py --model`` holds its ranking against measured times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from ptxkit.emulator.counters import Counters
 
 ISSUE = 4  # warp instructions an SM issues in a clock
-ENOUGH_WARPS = 16  # resident on an SM: fewer leave latency exposed, at full unrolling
+ENOUGH_WARPS = (
+    9  # on an SM: fewer leave latency exposed, even at full unrolling. This and ALONE suit an H200's journals
+)
+ALONE = 0.2  # of the peak, what is left of it with hardly any warp
 SECTORS = 2.0  # 32-byte sectors of L1 traffic an SM and clock
 DRAM_SHARE = 0.55  # of those, from beyond L1
 SPILL = 8  # clocks for each warp that stores or loads a spilled register, beyond the instruction
@@ -44,17 +47,21 @@ def cost(counters: Counters, geometry: Geometry) -> float:
     memory = counters.global_sectors / SECTORS / DRAM_SHARE
     local = SPILL * (counters.local_load_bytes + counters.local_store_bytes) / 128
     bound = max(issue, shared, memory) + 0.25 * (issue + shared + memory - max(issue, shared, memory)) + local
-    return bound / geometry.sms / hidden(geometry) / filled(geometry)
+    return bound * stretch(geometry)
 
 
-def hidden(geometry: Geometry) -> float:
-    """Part of the peak that the resident warps can keep busy."""
-    warps = max(1.0, geometry.occupancy * geometry.max_warps)
-    return min(1.0, 0.35 + 0.65 * warps / ENOUGH_WARPS)
+def stretch(geometry: Geometry) -> float:
+    """Clocks of the busiest SM for each clock of work of the whole grid.
 
-
-def filled(geometry: Geometry) -> float:
-    """Part of the SMs that work, over all waves of CTAs."""
+    An SM gets its share of the CTAs, and works on as many at a time as it holds, the last ones with fewer warps beside them.
+    """
     warps = math.ceil(geometry.threads / 32)
-    resident = max(1, round(geometry.occupancy * geometry.max_warps / warps)) * geometry.sms
-    return geometry.ctas / (math.ceil(geometry.ctas / resident) * resident)
+    held = max(1, round(geometry.occupancy * geometry.max_warps / warps))
+    rounds, rest = divmod(math.ceil(geometry.ctas / geometry.sms), held)
+    share = rounds * held / hidden(held * warps) + (rest / hidden(rest * warps) if rest else 0)
+    return share / geometry.ctas
+
+
+def hidden(warps: int) -> float:
+    """Part of the peak that so many warps keep an SM at."""
+    return min(1.0, ALONE + (1 - ALONE) * warps / ENOUGH_WARPS)

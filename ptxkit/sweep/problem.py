@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -138,6 +139,22 @@ def explore(problem: Problem) -> Space:
     if not kept:
         raise UsageError(f"{problem.title} has no tile for {problem.target}: {next(iter(refused), 'no values')}")
     return Space(tuple(kept), refused, len(wanted))
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """The largest of a tile's launches; see :class:`ptxkit.sweep.search.Shape`."""
+
+    ctas: int
+    threads: int
+    shared_bytes: int
+
+
+def shape_of(problem: Problem, tile: Tile) -> LaunchShape:
+    """What a tile's largest launch looks like, by what its description says before anything is compiled."""
+    launches = problem.chosen.launches(problem.workload, tile)
+    sizes = [(math.prod(launch.grid), math.prod(launch.block), launch.shared) for launch in launches]  # type: ignore[arg-type]
+    return LaunchShape(*max(sizes, key=lambda size: size[0] * size[1]))
 
 
 def _objections(problem: Problem, tile: Tile) -> Iterator[str]:

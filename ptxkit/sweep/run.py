@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from ptxkit.errors import FaultError, UnavailableError
@@ -73,6 +73,7 @@ class Sweep:
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     done: dict[Tile, Entry] = field(default_factory=dict)
     _best: float = math.inf
+    _before: list[Tile] = field(default_factory=list)
 
     def run(self, say: Callable[[str], None] = lambda what: None) -> list[Entry]:
         """Explore until the evaluations are spent or nothing is left; then measure the best once more.
@@ -85,6 +86,8 @@ class Sweep:
         """
         begin = time.perf_counter()
         self.done = {}
+        self._before = self.search.claim(entry.key for entry in self.journal.entries)[: self.evaluations]
+        others = set(active_children())
         self._process = MeasuringProcess(self.problem, self.seed, self.timeout_s)
         slow = is_slow(self.problem.workload, self.problem.chosen)
         if slow:
@@ -113,23 +116,35 @@ class Sweep:
                 self.spent["leaders"] = time.perf_counter() - begin - self.spent["explored"]
         except BrokenProcessPool:
             raise UnavailableError("a compiling process died; is there enough memory? --workers takes fewer") from None
+        except BaseException:
+            for child in set(active_children()) - others:  # what they compile is of no use any more
+                child.kill()
+            raise
         finally:
             self._measurer.shutdown(wait=False, cancel_futures=True)
             self._process.end()
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=True, cancel_futures=True)
         return sorted(self.done.values(), key=lambda e: e.value)
 
     def _ask(self, pending: dict[Future[Any], _Step]) -> bool:
         """Start on as many tiles as the search and the processes can have under way; whether there were any."""
         room = min(self.search.ahead, AHEAD * self.workers) - len(pending)
         left = self.evaluations - len(self.done) - len(pending)
+        if self._before:  # a search that goes on begins with what it knew
+            tiles = self._before[: min(left, AHEAD * self.workers - len(pending))]
+            del self._before[: len(tiles)]
+            self._start_on(tiles, pending)
+            return bool(tiles)
         if left <= 0 or (pending and room < self.search.batch):
             return False
         begin = time.perf_counter()
         tiles = self.search.ask(min(left, room))
         self.spent["search"] += time.perf_counter() - begin
-        pending.update({self._pool.submit(compile_tile, self.problem, dict(t)): _Step(t) for t in tiles})
+        self._start_on(tiles, pending)
         return bool(tiles)
+
+    def _start_on(self, tiles: Sequence[Tile], pending: dict[Future[Any], _Step]) -> None:
+        pending.update({self._pool.submit(compile_tile, self.problem, dict(t)): _Step(t) for t in tiles})
 
     def _advance(self, step: _Step, result: Any, pending: dict[Future[Any], _Step]) -> None:
         """One step of a tile is done: what comes next, or its entry."""

@@ -11,7 +11,8 @@ import math
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,11 +22,23 @@ from ptxkit.kernels.launch import Tile
 
 Features = Callable[[Tile], Sequence[float]]
 
-START_SHARE = 0.03  # of the space that guided tries before it has a model
+START_SHARE = 0.01  # of the space that guided tries before it has a model
 START_LEAST = 10
 TREES = 120
+SPLIT_SHARE = 0.5  # of the features that a split is chosen from: trees that differ disagree where little is known
 CAUTION = 1.0  # standard deviations of the trees that count as hope
 FAILED = 1.5  # logarithm of the factor by which a failed configuration counts as slower than the slowest
+
+
+class Shape(Protocol):
+    """What a launch looks like: CTAs of the grid, threads and bytes of shared memory of a CTA."""
+
+    @property
+    def ctas(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def shared_bytes(self) -> int: ...
 
 
 class Search(Protocol):
@@ -42,6 +55,9 @@ class Search(Protocol):
     def ask(self, count: int) -> list[Tile]:
         """Up to ``count`` tiles that were not asked for before; none when there are no more."""
 
+    def claim(self, tiles: Iterable[Tile]) -> list[Tile]:
+        """Those of the tiles that were not asked for yet; they count as asked for now."""
+
     def tell(self, tile: Tile, value: float) -> None:
         """What a tile took; infinite when it failed."""
 
@@ -53,11 +69,18 @@ class Listed:
     batch = 1
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
-        self.left = list(reversed(tiles))
+        self.left = dict.fromkeys(tiles)
 
     def ask(self, count: int) -> list[Tile]:
         """See :class:`Search`."""
-        return [self.left.pop() for _ in range(min(count, len(self.left)))]
+        return self.claim(list(islice(self.left, count)))
+
+    def claim(self, tiles: Iterable[Tile]) -> list[Tile]:
+        """See :class:`Search`."""
+        found = [tile for tile in dict.fromkeys(tiles) if tile in self.left]
+        for tile in found:
+            del self.left[tile]
+        return found
 
     def tell(self, tile: Tile, value: float) -> None:
         """Nothing is learnt."""
@@ -85,7 +108,7 @@ class Guided:
         UnavailableError: scikit-learn is not installed.
     """
 
-    ahead = 24
+    ahead = 16
     batch = 8
 
     def __init__(self, tiles: Sequence[Tile], features: Features, seed: int = 0) -> None:
@@ -95,7 +118,7 @@ class Guided:
             raise UnavailableError(
                 "the guided search needs scikit-learn: pip install 'ptxkit[sweep]'; or take --search random"
             ) from None
-        self._model: Any = ExtraTreesRegressor(n_estimators=TREES, min_samples_leaf=1, random_state=seed, n_jobs=1)
+        self._model: Any = ExtraTreesRegressor(TREES, max_features=SPLIT_SHARE, random_state=seed, n_jobs=1)
         self._random = random.Random(seed)
         self._rows = np.array([features(tile) for tile in tiles], dtype=np.float64).reshape(len(tiles), -1)
         self._tiles = list(tiles)
@@ -110,6 +133,12 @@ class Guided:
         while len(chosen) < count and self._free:
             chosen += self._some(count - len(chosen))
         return [self._tiles[i] for i in chosen]
+
+    def claim(self, tiles: Iterable[Tile]) -> list[Tile]:
+        """See :class:`Search`."""
+        found = [tile for tile in dict.fromkeys(tiles) if self._place.get(tile) in self._free]
+        self._free.difference_update(self._place[tile] for tile in found)
+        return found
 
     def tell(self, tile: Tile, value: float) -> None:
         """See :class:`Search`."""
@@ -183,5 +212,23 @@ def numbers(axes: dict[str, tuple[Any, ...]]) -> Features:
             *(a + b for i, a in enumerate(single) for b in single[:i]),
             *(a - b for i, a in enumerate(single) for b in single[:i]),
         ]
+
+    return features
+
+
+def described(axes: dict[str, tuple[Any, ...]], launch_of: Callable[[Tile], Shape], sms: int = 132) -> Features:
+    """Features of the parameters and of the launch they lead to.
+
+    Args:
+        launch_of: tile -> the largest of its launches.
+        sms: of the GPU.
+    """
+    plain = numbers(axes)
+
+    def features(tile: Tile) -> list[float]:
+        shape = launch_of(tile)
+        filled = shape.ctas / sms / math.ceil(shape.ctas / sms)
+        sizes = (shape.threads, shape.ctas, 1 + shape.shared_bytes)
+        return [*plain(tile), *(math.log2(max(1, size)) for size in sizes), filled]
 
     return features

@@ -89,6 +89,19 @@ def test_the_same_sweep_again_measures_only_what_hung(tmp_path, pretended):
     assert (again.reused, again.measured) == (2, 1)
 
 
+def test_a_search_goes_on_with_what_it_knew(tmp_path, pretended):
+    path = tmp_path / "j.jsonl"
+    first = sweep(path, timeout_s=1.0)
+    first.evaluations = 1
+    (known,) = first.run()
+    again = sweep(path, timeout_s=1.0)
+    again.search = search.shuffled([t for t in explore(PROBLEM).tiles if t != known.key] + [known.key], 0)
+    again.evaluations = 1
+    (entry,) = again.run()
+    assert entry.tile == known.tile
+    assert (again.reused, again.measured) == (1, 0)
+
+
 def test_other_machine_code_is_measured_anew(tmp_path, pretended):
     path = tmp_path / "j.jsonl"
     sweep(path, timeout_s=1.0).run()

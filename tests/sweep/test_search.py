@@ -45,6 +45,21 @@ def test_exhaustive_asks_for_each_once_in_order():
     assert search.exhaustive([]).ask(3) == []
 
 
+@pytest.mark.parametrize("guided", [False, True])
+def test_what_is_claimed_is_not_asked_for(guided):
+    if guided:
+        pytest.importorskip("sklearn")
+    made = search.Guided(TILES[:40], search.numbers(AXES)) if guided else search.exhaustive(TILES[:40])
+    foreign = TILES[50]
+    assert made.claim([TILES[3], TILES[3], foreign, TILES[0]]) == [TILES[3], TILES[0]]
+    assert made.claim([TILES[3]]) == []
+    made.tell(TILES[3], 1.0)
+    made.tell(TILES[0], 2.0)
+    _, seen = run(made, 38)
+    assert set(seen) == set(TILES[:40]) - {TILES[3], TILES[0]}
+    assert made.ask(1) == []
+
+
 def test_random_can_be_repeated():
     first, again, other = (run(search.shuffled(TILES, seed), 50)[1] for seed in (1, 1, 2))
     assert first == again != other
