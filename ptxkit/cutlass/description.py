@@ -141,6 +141,11 @@ class GemmDescription:
         return (m + n) * k * BITS[self.dtype] // 8 // ctas
 
     @property
+    def most_sums(self) -> int:
+        """Of a thread. For 8-bit floats CUTLASS keeps each twice: those of the tensor core, and of full precision."""
+        return MAX_SUMS // 2 if self.dtype in ("e4m3", "e5m2") else MAX_SUMS
+
+    @property
     def output_alignment(self) -> int:
         """Elements of c that rows are multiples of."""
         return 1 if self.alignment == 1 else min(self.alignment * BITS[self.dtype], 128) // BITS[self.output]
@@ -208,10 +213,11 @@ class GemmDescription:
         narrow = min(self.tile[:2])
         if narrow * self.tile[2] < threads * self.alignment:
             return f"{threads} threads find less than one access each in {narrow} x {self.tile[2]} elements"
-        if self.warp_tile[0] * self.warp_tile[1] > 32 * MAX_SUMS:
-            return (
-                f"a lane of a warp with {self.warp_tile[0]} x {self.warp_tile[1]} sums would hold more than {MAX_SUMS}"
-            )
+        rows, cols, _ = self.warp_tile
+        if rows * cols > 32 * self.most_sums:
+            return f"a lane of a warp with {rows} x {cols} sums would hold more than {self.most_sums}"
+        if self.schedule == "multistage" and cols < 32:
+            return f"a warp stores rows of at least 32 elements, not {cols}"
         if (needed := self.stages * self.stage_bytes) > SHARED_BYTES[self.arch]:
             return f"needs {needed:,} bytes of shared memory, more than {SHARED_BYTES[self.arch]:,}"
         return None
@@ -233,8 +239,8 @@ class GemmDescription:
             if n % 16 or not 16 <= n <= 256:
                 return f"wgmma takes 16 to 256 columns in steps of 16, not {n}"
             consumers = 1 if self.schedule == "pingpong" else 2
-            if m * n > 128 * consumers * MAX_SUMS:
-                return f"a thread would hold more than {MAX_SUMS} of {m} x {n} sums"
+            if m * n > 128 * consumers * self.most_sums:
+                return f"a thread would hold more than {self.most_sums} of {m} x {n} sums"
         else:
             if m != (256 if self.schedule == "two_sm" else 128):
                 return f"{self.schedule} takes {256 if self.schedule == 'two_sm' else 128} rows a tile, not {m}"

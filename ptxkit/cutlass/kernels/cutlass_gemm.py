@@ -90,6 +90,7 @@ def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
         yield {"BM": 128, "BN": 256, "BK": depth, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 3}
     if cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
         yield {"BM": 128, "BN": 128, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4}
+        yield {"BM": 128, "BN": 128, "BK": depth, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 4}  # of 8-bit floats
     yield {"BM": 64, "BN": 64, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 5}
     yield {"BM": 128, "BN": 128, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4}
 
