@@ -74,6 +74,9 @@ class Sweep:
     done: dict[Tile, Entry] = field(default_factory=dict)
     _best: float = math.inf
     _before: list[Tile] = field(default_factory=list)
+    _alike: dict[str, list[tuple[Tile, Compiled]]] = field(
+        default_factory=dict
+    )  # fingerprint under way -> who waits for it
 
     def run(self, say: Callable[[str], None] = lambda what: None) -> list[Entry]:
         """Explore until the evaluations are spent or nothing is left; then measure the best once more.
@@ -129,7 +132,7 @@ class Sweep:
     def _ask(self, pending: dict[Future[Any], _Step]) -> bool:
         """Start on as many tiles as the search and the processes can have under way; whether there were any."""
         room = min(self.search.ahead, AHEAD * self.workers) - len(pending)
-        left = self.evaluations - len(self.done) - len(pending)
+        left = self.evaluations - len(self.done) - len(pending) - sum(map(len, self._alike.values()))
         if self._before:  # a search that goes on begins with what it knew
             tiles = self._before[: min(left, AHEAD * self.workers - len(pending))]
             del self._before[: len(tiles)]
@@ -148,12 +151,16 @@ class Sweep:
 
     def _advance(self, step: _Step, result: Any, pending: dict[Future[Any], _Step]) -> None:
         """One step of a tile is done: what comes next, or its entry."""
-        tile, compiled = step.tile, step.compiled
-        if compiled is not None:
-            self._record(tile, _with(result, compiled))
+        if step.compiled is None:
+            self.spent["compile"] += result.seconds
+            self._place(step.tile, result, pending)
             return
-        compiled = result
-        self.spent["compile"] += compiled.seconds
+        self._record(step.tile, _with(result, step.compiled))
+        for tile, compiled in self._alike.pop(step.compiled.fingerprint):
+            self._place(tile, compiled, pending)
+
+    def _place(self, tile: Tile, compiled: Compiled, pending: dict[Future[Any], _Step]) -> None:
+        """A compiled tile: it failed, is known, waits for one that runs alike, or is measured or modelled now."""
         known = self.journal.known(compiled.fingerprint) if not compiled.error else None
         if compiled.error:
             self._record(tile, _with(Entry(tile, "compile", compiled.error), compiled))
@@ -161,10 +168,15 @@ class Sweep:
             self.reused += 1
             again = known.key == tile
             self._record(tile, known if again else replace(known, tile=dict(tile)), write=not again)
-        elif self.timed:
-            pending[self._measurer.submit(self._measure, tile)] = _Step(tile, compiled)
+        elif compiled.fingerprint in self._alike:
+            self._alike[compiled.fingerprint].append((tile, compiled))
         else:
-            future = self._pool.submit(model_tile, self.problem, dict(tile), compiled, self.seed, self.timeout_s)
+            self._alike[compiled.fingerprint] = []
+            if self.timed:
+                future = self._measurer.submit(self._measure, tile)
+            else:
+                arguments = (self.problem, dict(tile), compiled, self.seed, self.timeout_s)
+                future = self._pool.submit(model_tile, *arguments)
             pending[future] = _Step(tile, compiled)
 
     def _start(self) -> float:

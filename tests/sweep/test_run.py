@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,19 @@ def test_the_same_sweep_again_measures_only_what_hung(tmp_path, pretended):
     again = sweep(tmp_path / "j.jsonl", timeout_s=1.0)
     again.run()
     assert (again.reused, again.measured) == (2, 1)
+
+
+def test_what_runs_alike_is_measured_once(tmp_path, pretended, monkeypatch):
+    """Two tiles under way with the same machine code, one of which waits for the other."""
+    swept = sweep(tmp_path / "j.jsonl")
+    tiles = [t for t in explore(PROBLEM).tiles if t.THREADS != 512]
+    swept.search, swept.evaluations = search.exhaustive(tiles), 2
+    place = swept._place
+    monkeypatch.setattr(swept, "_place", lambda tile, c, pending: place(tile, replace(c, fingerprint="same"), pending))
+    entries = swept.run()
+    assert {e.tile["THREADS"] for e in entries} == {128, 256}
+    assert len({e.time_us for e in read(tmp_path / "j.jsonl").entries}) == 1
+    assert (swept.measured, swept.reused) == (1, 1)
 
 
 def test_a_search_goes_on_with_what_it_knew(tmp_path, pretended):
