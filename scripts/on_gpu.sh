@@ -2,7 +2,7 @@
 # What only a GPU can say, in one go: tests on the device, expectations, the matrix products' ladder, a sweep. Results go to the
 # directory given (default: gpu-results); expectations/ is rewritten by the benchmark. Takes about ten minutes on an H200.
 #
-#     scripts/on_gpu.sh [DIRECTORY] [STEP]...      steps: tests bench ladder sweep; all if none is named
+#     scripts/on_gpu.sh [DIRECTORY] [STEP]...      steps: tests bench ladder sweep, all if none is named, and tuner
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-gpu-results}")
@@ -25,6 +25,8 @@ for step in "${steps[@]}"; do
     sweep)
         "$python" -m ptxkit sweep tiles micro_tiling_matmul:step8_ring 4096 4096 4096 --evaluations 150 --peers cublas \
             --journal "$out/step8_ring.jsonl" >"$out/sweep.log" 2>&1 ;;
+    tuner) # needs kernel_tuner
+        "$python" scripts/against_kernel_tuner.py --configurations 120 >"$out/tuner.log" 2>&1 ;;
     *) echo "no step $step" >&2; exit 2 ;;
     esac || failed+=("$step")
     tail -n 3 "$out/$step.log" 2>/dev/null

@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from ptxkit.kernels.launch import Tile
 from ptxkit.sweep import journal, search
-from ptxkit.sweep.model import Geometry, stretch
+from ptxkit.sweep.model import Geometry, transferred
 
 SHARES = (0.02, 0.05, 0.10, 0.15)
 NEAR = 1.02
@@ -70,7 +70,7 @@ def correlation(modelled: Path, measured: Path) -> None:
     counted = {e.key: e for e in journal.read(modelled).entries if math.isfinite(e.value)}
     timed = {e.key: e for e in journal.read(measured).entries if math.isfinite(e.value)}
     both = [k for k in timed if k in counted]
-    costs = {k: counted[k].value / stretch(geometry(counted[k])) * stretch(geometry(timed[k])) for k in both}
+    costs = {k: transferred(counted[k].value, geometry(counted[k]), geometry(timed[k])) for k in both}
     times = {k: timed[k].value for k in both}
     a, b = [costs[k] for k in both], [times[k] for k in both]
     print(

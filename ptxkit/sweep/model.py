@@ -62,6 +62,12 @@ def stretch(geometry: Geometry) -> float:
     return share / geometry.ctas
 
 
+def transferred(value: float, counted: Geometry, launched: Geometry) -> float:
+    """The cost of a launch whose counts come from a smaller one of the same tile: work grows alike for all tiles, what an SM
+    holds at a time does not."""
+    return value / stretch(counted) * stretch(launched)
+
+
 def hidden(warps: int) -> float:
     """Part of the peak that so many warps keep an SM at."""
     return min(1.0, ALONE + (1 - ALONE) * warps / ENOUGH_WARPS)
