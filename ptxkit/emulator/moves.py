@@ -16,6 +16,7 @@ _LEGAL = {
     "b16",
     "b32",
     "b64",
+    "b128",
     "u16",
     "u32",
     "u64",
@@ -37,6 +38,8 @@ def _same(a: Any) -> Any:
 
 
 def _pack(parts: int, bits: int) -> Callable[..., Any]:
+    if bits == 128:
+        return _pack_opaque
     wide = np.dtype(f"u{bits // 8}")
     step = wide.type(bits // parts)
 
@@ -47,6 +50,12 @@ def _pack(parts: int, bits: int) -> Callable[..., Any]:
         return out
 
     return pack
+
+
+def _pack_opaque(*lanes: Any) -> Any:
+    """128 bits: no integer of numpy's, but bytes one after the other."""
+    joined = np.stack(np.broadcast_arrays(*lanes), axis=-1)
+    return joined.view("V16")[..., 0]
 
 
 def _unpack(parts: int, bits: int, wanted: list[bool]) -> Callable[..., Any]:

@@ -11,7 +11,8 @@ import pytest
 from ptxkit.compiler import toolkit
 
 REGISTERS = (
-    ".reg .pred %p<8>; .reg .b8 %c<8>; .reg .b16 %h<8>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .f32 %f<8>; .reg .f64 %d<8>;"
+    ".reg .pred %p<8>; .reg .b8 %c<8>; .reg .b16 %h<16>; .reg .b32 %r<16>; .reg .b64 %rd<16>; .reg .b128 %q<16>;"
+    ".reg .f32 %f<16>; .reg .f64 %d<16>; .shared .align 16 .b8 buffer[64];"
 )
 
 TARGETS = ("sm_100a", "sm_103a", "sm_90a", "sm_120a", "sm_110a", "sm_107a", "sm_75")
@@ -21,7 +22,9 @@ TARGETS = ("sm_100a", "sm_103a", "sm_90a", "sm_120a", "sm_110a", "sm_107a", "sm_
 @lru_cache
 def newest_version() -> str:
     """The newest ``.version`` that the installed nvJitLink reads."""
-    match = re.search(r"current version is '([\d.]+)'", _log(".version 99.0\n.target sm_90\n.address_size 64\n", "sm_90"))
+    match = re.search(
+        r"current version is '([\d.]+)'", _log(".version 99.0\n.target sm_90\n.address_size 64\n", "sm_90")
+    )
     assert match is not None
     return match[1]
 
@@ -48,26 +51,43 @@ def _log(text: str, target: str) -> str:
     return ""
 
 
-def refused(statements: Sequence[str], target: str, version: str = "") -> dict[int, str]:
-    """Index and message of the statements that ptxas refuses for ``target``."""
-    lines = [f".version {version or newest_version()}", f".target {target}", ".address_size 64", ".entry k() {", REGISTERS]
-    text = "\n".join([*lines, *statements, "ret;", "}", ""])
+FIRST_LINE = 6
+
+
+def module(statements: Sequence[str], target: str, version: str) -> str:
+    """A kernel of the statements, one a line from :data:`FIRST_LINE` on."""
+    head = [f".version {version}", f".target {target}", ".address_size 64", ".entry k() {", REGISTERS]
+    return "\n".join([*head, *statements, "ret;", "}", ""])
+
+
+def refused(statements: Sequence[str], target: str, version: str = "", compiled: bool = True) -> dict[int, str]:
+    """Index and message of the statements that ptxas refuses for ``target``.
+
+    ``compiled=False`` stops it after its checks, with a last statement that it refuses always: code of hundreds of loads from
+    undefined addresses crashes its back end.
+    """
+    sentinel = [] if compiled else ["add.f32 %f0, %d0, %d0;"]
+    text = module([*statements, *sentinel], target, version or newest_version())
     log = _log(text, target)
     found: dict[int, str] = {}
     for number, message in re.findall(r"line (\d+); error\s*: (.*)", log):
-        found.setdefault(int(number) - 1 - len(lines), message)
+        found.setdefault(int(number) - FIRST_LINE, message)
     if log and not found:
         raise AssertionError(f"{target}: {log}")
+    if sentinel:
+        del found[len(statements)]
     return found
 
 
-def refused_everywhere(statements: Sequence[str], targets: Sequence[str] = TARGETS) -> dict[int, str]:
+def refused_everywhere(
+    statements: Sequence[str], targets: Sequence[str] = TARGETS, compiled: bool = True
+) -> dict[int, str]:
     """The same, for those that no target takes; the message is of the first target."""
     left = dict.fromkeys(range(len(statements)), "")
     for target in targets:
         numbers = list(left)
         if not numbers:
             break
-        judged = refused([statements[n] for n in numbers], target)
+        judged = refused([statements[n] for n in numbers], target, compiled=compiled)
         left = {numbers[k]: left[numbers[k]] or message for k, message in judged.items()}
     return left

@@ -17,9 +17,9 @@ from ptxkit.isa.types import TYPES
 if TYPE_CHECKING:
     from ptxkit.emulator.threads import Group
 
-_TYPES = "b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64"
+_TYPES = "b8 b16 b32 b64 b128 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64"
 _SPACES = "global const param param::entry param::func local shared shared::cta shared::cluster"
-_SEMANTICS = "weak relaxed acquire volatile mmio"
+_SEMANTICS = "weak relaxed acquire volatile mmio.relaxed"
 _SCOPES = "cta cluster gpu sys"
 _L1 = "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate"
 _L2 = "L2::evict_normal L2::evict_first L2::evict_last L2::cache_hint"
@@ -144,10 +144,35 @@ def _elements(b: Binding, operand: Operand | None, vec: str) -> tuple[Operand | 
 def _check_width(b: Binding, size: int) -> None:
     if size > 32 or (size == 32 and b.target < 100):
         raise b.fail(f"{size * 8}-bit accesses {'need sm_100 or newer' if size == 32 else 'do not exist'}")
+    elsewhere = b.form.get("space", "") not in ("", "global") or b.instruction.name == "ldu"
+    if size == 32 and (elsewhere or b.form["t"] == "b128"):
+        raise b.fail("256-bit accesses are .v8.b32 or .v4.b64 in global memory")
+
+
+def _check_modifiers(b: Binding, space: str) -> None:
+    """What ptxas takes on no target: it would be odd to develop with such a form here."""
+    form = b.form
+    bits = TYPES[form["t"]].bits
+    l1, l2 = form.get("l1", ""), form.get("l2", "")
+    hints = [m for m in (l1, l2, form.get("hint", ""), form.get("pre", "")) if m]
+    if hints and space not in ("", "global"):
+        raise b.fail(f".{hints[0]} is for global memory")
+    if l2.startswith("L2::evict") and (form.get("vec"), bits) not in (("v8", 32), ("v4", 64)):
+        raise b.fail(f".{l2} goes with .v8.b32 and .v4.b64")
+    if form.get("sem", "") in ("relaxed", "acquire", "release", "mmio.relaxed"):
+        if not form["scope"]:
+            raise b.fail(f".{form['sem']} needs a scope")
+        if space.startswith(("const", "local", "param")):
+            raise b.fail(f".{form['sem']} is for memory that threads share")
+    elif form.get("scope"):
+        raise b.fail(f".{form['scope']} goes with .relaxed, .acquire or .release")
+    elif form.get("sem") == "volatile" and space.startswith(("const", "param")):
+        raise b.fail(".volatile is for memory that can change")
 
 
 def _load(b: Binding, space: str) -> Step:
     form = b.form
+    _check_modifiers(b, space)
     t = TYPES[form["t"]]
     destinations = _elements(b, b.operands[0], form.get("vec", ""))
     _check_width(b, t.bytes * len(destinations))
@@ -219,14 +244,14 @@ def _ld_nc(b: Binding) -> Step:
     return _wrap(_load(b, "global"))
 
 
-@effect("ldu.global{.<vec>}.<t>", vec="v2 v4", t=_TYPES)
+@effect("ldu{.global}{.<vec>}.<t>", vec="v2 v4", t=_TYPES)
 def _ldu(b: Binding) -> Step:
-    return _wrap(_load(b, "global"))
+    return _wrap(_load(b, "global" if b.form["global"] else ""))
 
 
 def _observed(b: Binding, step: Step) -> Step:
     """A load that looks for other threads' work: whoever polls with it lets the others run."""
-    if b.form["sem"] not in ("relaxed", "acquire", "volatile", "mmio"):
+    if b.form["sem"] not in ("relaxed", "acquire", "volatile", "mmio.relaxed"):
         return step
     inner = step.call
 
@@ -239,7 +264,7 @@ def _observed(b: Binding, step: Step) -> Step:
 
 @effect(
     "st{.<sem>}{.<scope>}{.<space>}{.<cop>}{.<l1>}{.<l2>}{.<hint>}{.<vec>}.<t>",
-    sem="weak relaxed release volatile mmio",
+    sem="weak relaxed release volatile mmio.relaxed",
     scope=_SCOPES,
     space=_SPACES.replace("const ", ""),
     cop="wb cg cs wt",
@@ -251,6 +276,7 @@ def _observed(b: Binding, step: Step) -> Step:
 )
 def _st(b: Binding) -> Step:
     form = b.form
+    _check_modifiers(b, form["space"])
     t = TYPES[form["t"]]
     operand, offset = b.address(b.operands[0])
     if is_entry_parameter(b, operand):

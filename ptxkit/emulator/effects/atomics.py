@@ -38,6 +38,9 @@ def _dec(old: Any, bound: Any) -> Any:
 
 
 def _cas(old: Any, compare: Any, value: Any) -> Any:
+    if old.dtype.itemsize == 16:  # opaque to numpy
+        a, b = (np.ascontiguousarray(v).view(np.uint64).reshape(-1, 2) for v in (old, compare))
+        return np.where((a == b).all(axis=1), value, old)
     return np.where(old == compare, value, old)
 
 
@@ -89,12 +92,12 @@ _TYPES_OF = {
     "and": "b32 b64",
     "or": "b32 b64",
     "xor": "b32 b64",
-    "exch": "b32 b64",
+    "exch": "b32 b64 b128",
     "inc": "u32",
     "dec": "u32",
     "min": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
     "max": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
-    "cas": "b16 b32 b64",
+    "cas": "b16 b32 b64 b128",
 }
 
 
@@ -240,6 +243,8 @@ def _make(b: Binding, returns: bool) -> Step:
     half = name in ("f16", "bf16", "f16x2", "bf16x2")
     if op == "add" and half != bool(form.get("noftz")):
         raise b.fail(".noftz goes with the half types")
+    if form.get("hint") and form["space"] not in ("", "global"):
+        raise b.fail(".L2::cache_hint is for global memory")
     t = TYPES[name]
     operands = list(b.operands)
     destination = operands.pop(0) if returns else None
@@ -271,7 +276,7 @@ def _make(b: Binding, returns: bool) -> Step:
 
 
 _OPS = "add and or xor exch inc dec min max cas"
-_T = "b16 b32 b64 u32 s32 u64 s64 f32 f64 f16 bf16 f16x2 bf16x2"
+_T = "b16 b32 b64 b128 u32 s32 u64 s64 f32 f64 f16 bf16 f16x2 bf16x2"
 
 
 @effect(

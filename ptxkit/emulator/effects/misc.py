@@ -31,12 +31,12 @@ def _fence(b: Binding) -> Step:
 
 
 @effect("fence.proxy.async{.<space>}", space=_SPACES)
-@effect("membar.proxy.async{.<space>}", space=_SPACES)
+@effect("membar.proxy.async")
 @effect("fence.proxy.async::generic.acquire.<space>.cluster", space="sync_restrict::shared::cluster")
 @effect("fence.proxy.async::generic.release.<space>.cluster", space="sync_restrict::shared::cta")
 def _proxy_fence(b: Binding) -> Step:
     """What threads have written is visible to the async proxy from now on."""
-    space = b.form["space"].removeprefix("sync_restrict::")
+    space = b.form.get("space", "").removeprefix("sync_restrict::")
 
     def fence(x: Group) -> None:
         if x.wave.generic_writes is not None and space != "global":
