@@ -482,15 +482,14 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, 
     }
     barrier_sync();
 
-    // a waits for four steps of k, as its rows are read; b for one.
-    float sum[TM][TN] = {}, left[2][TM][4], right[2][TN];
+    // a waits for four steps of k, as its rows are read; b for one. The next four of a row are read as soon as the row has been
+    // used for the last time, into the same registers: those that this leaves free let ptxas avoid register bank conflicts.
+    float sum[TM][TN] = {}, left[TM][4], right[2][TN];
     const unsigned row = swizzled<SPAN>(lanes.row * SPAN), col = STAGE_A + lanes.col * 4;
-    auto read_left = [&](float (&to)[TM][4], unsigned stage, int j) {
-#pragma unroll
-        for (int r = 0; r < TM; ++r) {  // bits of a row's number come from the lane or from r, so that the swizzle does, too
-            const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
-            load4(to[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
-        }
+    auto read_left = [&](int r, unsigned stage, int j) {
+        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
+        const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
+        load4(left[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
     };
     auto read_right = [&](float (&to)[TN], unsigned stage, int j) {
 #pragma unroll
@@ -499,7 +498,8 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, 
     };
     int ring = 0, parity = 0;
     mbarrier_wait(filled, 0);
-    read_left(left[0], 0, 0);
+#pragma unroll
+    for (int r = 0; r < TM; ++r) read_left(r, 0, 0);
     read_right(right[0], 0, 0);
     for (int t = 0; t < tiles; ++t) {
         const int next = ring + 1 == STAGES ? 0 : ring + 1, next_parity = next == 0 ? parity ^ 1 : parity;
@@ -512,12 +512,13 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, 
                 if (threadIdx.x % 32 == 0) mbarrier_arrive(free + ring * 8);
                 if (t + 1 < tiles) mbarrier_wait(filled + next * 8, next_parity);
             }
-            if (j % 4 == 3) read_left(left[(j / 4 + 1) % 2], stage, (j + 1) % BK);
             read_right(right[(j + 1) % 2], stage, (j + 1) % BK);
-            float column[TM];
 #pragma unroll
-            for (int r = 0; r < TM; ++r) column[r] = left[j / 4 % 2][r][j % 4];
-            multiply<L>(sum, column, right[j % 2]);
+            for (int r = 0; r < TM; ++r) {
+#pragma unroll
+                for (int q = 0; q < TN; ++q) sum[r][q] = fmaf(left[r][j % 4], right[j % 2][q], sum[r][q]);
+                if (j % 4 == 3) read_left(r, stage, (j + 1) % BK);
+            }
             if (j == BK / 2 && threadIdx.x == 0 && t > 0 && t - 1 + STAGES < tiles) {
                 // the stage before this one; the other warps have had half a tile's time to leave it
                 const int last = ring == 0 ? STAGES - 1 : ring - 1;
