@@ -44,9 +44,11 @@ def write_text(path: str | Path, text: str) -> None:
         mode = target.stat().st_mode if target.exists() else 0o666 & ~_umask()
         os.chmod(temporary, mode)  # noqa: PTH101  # mkstemp makes it private
         os.replace(temporary, target)  # noqa: PTH105
-    except OSError as error:
+    except BaseException as error:  # an interrupt, too, leaves the old file and nothing beside it
         Path(temporary).unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        if isinstance(error, OSError):
+            raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise
 
 
 def finite(value: Any) -> Any:

@@ -30,7 +30,7 @@ def path_for(gpu: str, where: Path | None = None) -> Path:
 
 
 def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]:
-    """The expectations with what these results say put in; targets that were not run stay.
+    """The expectations with what these results say put in; targets and contenders that were not run stay.
 
     Rows that were wrong, raised an alarm or have no time are left out.
 
@@ -43,6 +43,7 @@ def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]
     for target in results.targets:
         rows = {row.name: _record(row) for row in target.rows if _good(row)}
         if rows:
+            rows = {**targets.get(target.key, {}).get("rows", {}), **rows}
             targets[target.key] = {
                 "created": results.created,
                 "environment": dict(results.environment),

@@ -38,25 +38,32 @@ NCU: Mapping[str, tuple[str, str]] = {
 TIMEOUT_S = 300
 
 
-def profiled(results: Results, tool: str, say: Callable[[str], None]) -> Results:
+def profiled(
+    results: Results, tool: str, say: Callable[[str], None], done: Callable[[Results], None] = lambda results: None
+) -> Results:
     """The results with what a profiler measured of every variant that ran.
 
     ``ncu`` fills in ``measured``; ``nsys`` and ``torch`` leave a report in the working directory, named in the row's note.
+
+    Args:
+        done: is given the results so far after each target, marked as partial until the last.
 
     Raises:
         UnavailableError: the profiler is not here, or is not allowed to read the counters.
     """
     find(tool)
-    targets = []
-    for target in results.targets:
+    before, targets = results.partial, list(results.targets)
+    for number, target in enumerate(results.targets):
         rows = []
         for row in target.rows:
             if row.kind == "variant" and row.cold:
                 say(f"{tool}: {target.key} {row.name}")
                 row = _one(tool, target, row)
             rows.append(row)
-        targets.append(replace(target, rows=tuple(rows)))
-    return replace(results, targets=tuple(targets))
+        targets[number] = replace(target, rows=tuple(rows))
+        results = replace(results, targets=tuple(targets), partial=before or number + 1 < len(targets))
+        done(results)
+    return results
 
 
 def find(tool: str) -> str:

@@ -174,7 +174,7 @@ class Target:
         return next((row for row in self.rows if row.name == name), None)
 
     def best(self, kind: str, mode: Mode) -> Row | None:
-        """The fastest right one of a kind; the unfused baseline is nobody's best."""
+        """The fastest of a kind that is right and raised no alarm, the baseline among them; None without one."""
         rows = [r for r in self.rows if r.kind == kind and r.verified is not False and not r.alarms and r.timed(mode)]
         return min(rows, key=lambda r: r.timed(mode).median_us, default=None)  # type: ignore[union-attr]
 
@@ -206,6 +206,7 @@ class Results:
         method: the parameters of the measurement.
         roofs: None where nothing was timed.
         absent: peer -> why it was not there.
+        partial: the run was stopped, or is not over: targets are missing, or what a profiler was to add.
     """
 
     created: str
@@ -220,6 +221,7 @@ class Results:
     sensors: Mapping[str, Any] = field(default_factory=dict)
     roofs: Roofs | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False
     schema: str = SCHEMA
 
     def to_json(self) -> dict[str, Any]:

@@ -62,7 +62,8 @@ class BenchRun:
 
         Args:
             say: is told what is being done.
-            done: is given the results so far after each target, so that an interrupt loses only one.
+            done: is given the results so far, marked as partial until the last target: at once, and after each target, so that
+                an interrupt loses only one.
 
         Raises:
             UsageError: a target needs more memory than there is.
@@ -77,6 +78,8 @@ class BenchRun:
 
             self.device.reset_persisting_l2()
             results = replace(results, roofs=roofs(self.device), sensors={"start": asdict(self.device.sensors())})
+        results = replace(results, partial=bool(plans))
+        done(results)
         targets: list[Target] = []
         begin = time.perf_counter()
         for number, plan in enumerate(plans):
@@ -90,7 +93,7 @@ class BenchRun:
             targets.append(self._timed(plan, results.roofs, told) if results.roofs else self._counted(plan, told))
             if gpu:
                 results = replace(results, sensors={**results.sensors, "end": asdict(self.device.sensors())})
-            results = replace(results, targets=tuple(targets))
+            results = replace(results, targets=tuple(targets), partial=number + 1 < len(plans))
             done(results)
         return results
 

@@ -5,7 +5,7 @@ with ``_`` are shared by commands. A command's file imports nothing but click an
 ``ptxkit --help`` starts neither numpy nor a CUDA library.
 
 Exit codes: 0 done, 1 wrong result, 2 usage, 3 not available here, 4 does not compile, 5 fault in a kernel (see
-:mod:`ptxkit.errors`), 130 interrupted, 141 the reader of the output went away.
+:mod:`ptxkit.errors`), 130 interrupted, 141 the reader of the output went away, 143 terminated.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import NoReturn
 
 import click
 
+from ptxkit.cli._signals import TERMINATED, Terminated
 from ptxkit.errors import PtxkitError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -70,7 +71,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except OSError as error:
         code = _output_failed(error)
-    if code == INTERRUPTED and threading.active_count() > 1:
+    if code in (INTERRUPTED, TERMINATED) and threading.active_count() > 1:
         sys.stderr.flush()
         os._exit(code)  # the interpreter would wait for worker threads that are in the middle of a kernel
     sys.exit(code)
@@ -90,7 +91,9 @@ def _guarded(args: Sequence[str] | None) -> int:
         return _complain(_sentence(error.format_message()) + hint, error.exit_code)
     except click.ClickException as error:
         return _complain(error.format_message(), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error, Terminated) or isinstance(error.__cause__, Terminated):  # click turns it into Abort
+            return _complain("terminated", TERMINATED)
         return _complain("interrupted", INTERRUPTED)
     except MemoryError as error:
         return _complain(f"not enough memory on this machine: {error or 'try smaller sizes'}", 1)

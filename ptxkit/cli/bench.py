@@ -91,17 +91,22 @@ def run(
     On a GPU, contenders are timed cold and hot, interleaved, and verified before and after. The emulator has no times; there
     the traffic and the intensity of every variant are counted.
 
-    Exit codes: 0 measured, 1 a wrong result, an alarm or (--check) a kernel that became slower, 2 usage, 3 no such device or
-    peer, 5 fault.
+    Ctrl-C and SIGTERM end it early: what is measured by then is shown, written (marked as partial), checked and recorded.
+
+    Exit codes: 0 measured, 1 a wrong result, an alarm or (--check) a kernel that became slower, 2 usage, 3 no such device,
+    peer or profiler, 5 fault, 130 interrupted, 143 terminated.
     """
     from ptxkit.bench import expectations
     from ptxkit.bench.method import Method
     from ptxkit.bench.peers import peers
+    from ptxkit.bench.profilers import find, profiled
     from ptxkit.bench.run import BenchRun, require_gpu
     from ptxkit.bench.targets import parse_sizes, plans
     from ptxkit.cli import _run_text
+    from ptxkit.cli._signals import terminable
     from ptxkit.cli._text import print_json
     from ptxkit.cli.run import stdout_set_aside
+    from ptxkit.errors import PtxkitError
     from ptxkit.files import write_json
     from ptxkit.runtime.device import device as open_device
 
@@ -116,6 +121,8 @@ def run(
     ):
         if given:
             require_gpu(device, what)
+    if profile != "none":
+        find(profile)  # said now rather than after minutes of measuring
     expected = expectations.load(expectations.path_for(device.name)) if check else None
     chosen = plans(targets, wanted_sizes, held, small=device.kind == "emulator")
     _check_tile(tile, chosen)
@@ -133,17 +140,25 @@ def run(
         _words(),
     )
 
+    known: list[Results] = []
+    stopped: BaseException | None = None
+
     def done(results: Results) -> None:
+        known[:] = [results]
         if json_file and json_file != "-":
             write_json(json_file, results.to_json())
 
     with stdout_set_aside(json_file == "-"), _run_text.progress() as say:
-        results = bench.run(chosen, say, done)
-        if profile != "none":
-            from ptxkit.bench.profilers import profiled
-
-            results = profiled(results, profile, say)
-            done(results)
+        try:
+            with terminable():
+                results = bench.run(chosen, say, done)
+                if profile != "none":
+                    profiled(results, profile, say, done)
+        except (KeyboardInterrupt, PtxkitError, MemoryError) as error:
+            if not known or not known[0].targets:
+                raise
+            stopped = error
+    results = known[0]
     if json_file == "-":
         print_json(results.to_json())
     else:
@@ -153,9 +168,12 @@ def run(
         code = max(code, _held(expected, results))
     if update_expectations:
         path = expectations.path_for(device.name)
-        known = expectations.load(path) if path.is_file() else None
-        expectations.save(path, expectations.updated(known, results))
+        before = expectations.load(path) if path.is_file() else None
+        expectations.save(path, expectations.updated(before, results))
         click.echo(f"recorded in {path}", err=True)
+    if stopped is not None:
+        click.echo(f"stopped: {len(results.targets)} of {len(chosen)} targets are measured", err=True)
+        raise stopped
     return code
 
 

@@ -55,3 +55,12 @@ def test_no_file_and_another_file(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"schema": "other"}))
     with pytest.raises(UsageError, match=r"ptxkit\.expectations/1"):
         expectations.load(tmp_path / "x.json")
+
+
+def test_two_partial_runs_merge_contender_by_contender(results):
+    """One run of the variants alone, another of the peers: neither throws the other's away."""
+    (target,) = results.targets
+    variants = replace(results, targets=(replace(target, rows=[r for r in target.rows if r.kind == "variant"]),))
+    peers = replace(results, targets=(replace(target, rows=[r for r in target.rows if r.kind == "peer"]),))
+    both = expectations.updated(expectations.updated(None, variants), peers)
+    assert set(both["targets"]["saxpy n=1000"]["rows"]) == {"unfused", "fused", "torch"}

@@ -50,7 +50,7 @@ class Scaled(Workload):
 class Scripted:
     """A device with a clock when ``times_us`` says what each variant takes, else one that counts."""
 
-    kind, name, memory_bytes = "gpu", "scripted", 1 << 40
+    kind, name, memory_bytes, lacks = "gpu", "scripted", 1 << 40, frozenset()
 
     def __init__(self, times_us=None, target="sm_90a"):
         self.times_us = times_us

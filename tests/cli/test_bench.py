@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
 from ptxkit import cli
+
+SLOW = """
+import numpy as np
+from ptxkit import Launch, Work, Workload, variant
+
+class Slow(Workload):
+    source = "slow.cu"
+    n: int = 4096
+    def inputs(self, rng):
+        return {"x": np.zeros(self.n, np.float32)}
+    def outputs(self):
+        return {"x": (self.n, np.float32)}
+    def reference(self, x):
+        return {"x": x}
+    def work(self):
+        return Work(flops=1, bytes=8 * self.n)
+    @variant()
+    def only(self, t):
+        return [Launch("slow", grid=1, block=32, args=("x", 1 << 28))]
+"""
+SLOW_CU = """
+extern "C" __global__ void slow(float* x, int rounds) {
+    float v = x[threadIdx.x];
+    for (int i = 0; i < rounds; ++i) v = v * 0.5f;
+    x[threadIdx.x] = v;
+}
+"""
 
 
 def exit_of(*args):
@@ -128,3 +159,38 @@ def test_counts_are_compared_where_there_are_no_times(receipt, capsys):
 def test_a_misspelt_peer_is_said_without_a_gpu(capsys):
     assert exit_of("bench", "run", "saxpy", "--sizes", "64", "--device", "emulator", "--peers", "torhc") == 2
     assert "torch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_what_was_measured_survives_being_stopped(tmp_path, sent, code, word):
+    """The first target is short, the second one is not over when the signal comes."""
+    file = tmp_path / "r.json"
+    restored = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from ptxkit.cli import main; main(sys.argv[1:])"
+    )
+    slow = tmp_path / "slow.py"
+    slow.write_text(SLOW)
+    (tmp_path / "slow.cu").write_text(SLOW_CU)
+    words = ["bench", "run", "saxpy", str(slow), "--sizes", "4096", "--device", "emulator", "--json", str(file)]
+    child = subprocess.Popen(
+        [sys.executable, "-c", restored, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (file.exists() and json.loads(file.read_text())["targets"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.send_signal(sent)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == code, err
+    assert word in err and "1 of 2 targets" in err
+    assert "saxpy n=4096" in out
+    value = json.loads(file.read_text())
+    assert value["partial"] is True
+    assert [t["kernel"] for t in value["targets"]] == ["saxpy"]
+    assert [p.name for p in tmp_path.glob(".*")] == []
+
+
+def test_a_run_that_ended_is_not_partial(receipt):
+    assert json.loads(receipt.read_text())["partial"] is False
