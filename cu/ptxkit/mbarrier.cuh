@@ -58,7 +58,7 @@ __device__ __forceinline__ void mbarrier_arrive_shared_cluster(unsigned barrier)
 }
 
 // The same, and what this thread wrote before is visible to who waits with acquire_cluster. For data that threads exchange by
-// ordinary accesses: it becomes MEMBAR.ALL.GPU, which costs 0.4 us on an H200.
+// ordinary accesses: it becomes MEMBAR.ALL.GPU, which waits until the whole GPU sees all earlier writes.
 __device__ __forceinline__ void mbarrier_arrive_release_cluster(unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
