@@ -1,180 +1,104 @@
-"""What each step of the tensor-core GEMMs gains on this GPU, interleaved with cuBLAS and torch.compile (max-autotune).
+"""Tables of what each step of the matrix products gains, and why, out of results of ``ptxkit bench run``.
 
-    python scripts/gemm_ladder.py                   # the whole ladder at 4096^3 and 8192^3, the last steps at the other sizes
-    python scripts/gemm_ladder.py --no-compile 4096 4096 8192
+    ptxkit bench run micro_tiling_matmul matmul_mma matmul_wgmma --sizes 4096x4096x4096 --profile ncu --json ladder.json
+    python scripts/gemm_ladder.py ladder.json                        # print them
+    python scripts/gemm_ladder.py ladder.json --write docs/gemm.md   # between <!-- ladder --> and <!-- end of ladder -->
 
-All contenders of a size take turns, launch by launch in random order, so that clocks and temperature are the same for all;
-short ones are repeated in a CUDA graph. Inputs are uniform in [-1, 1], in several sets that are together larger than L2. Every
-result is first compared with torch's in float32. Medians.
+Every figure comes from the results: nothing in the tables is typed.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from statistics import median, quantiles
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-import numpy as np
-import torch
 from tabulate import tabulate
 
-from ptxkit import TensorMap
-from ptxkit.kernels import registry
-from ptxkit.kernels.build import build
-from ptxkit.runtime.device import device as open_device
+from ptxkit.bench.results import Results, Row, Target, load
+from ptxkit.errors import PtxkitError, UsageError
 
-LADDERS = [(4096, 4096, 4096), (8192, 8192, 8192)]
-OTHERS = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 8192), (16384, 4096, 4096)]
-KERNELS = ("matmul_wgmma", "matmul_mma")
-SECONDS = 2.0  # of measuring a size
-L2_BYTES = 60 << 20
-GRAPH_US = 300.0  # shorter launches are repeated in a graph for so long
-Call = Callable[[int], object]
+BEGIN, END = "<!-- ladder -->", "<!-- end of ladder -->"
 
 
-class Problem:
-    """Operands of one size, in sets; a contender is a call with the number of a set."""
-
-    def __init__(self, gpu: Any, m: int, n: int, k: int) -> None:
-        self.gpu, self.size = gpu, (m, n, k)
-        self.sets = max(2, -(-2 * L2_BYTES // (2 * (m * k + n * k + m * n))))
-        self.arrays = [{"a": _uniform(m, k), "b": _uniform(n, k), "c": _uniform(m, n)} for _ in range(self.sets)]
-        first = self.arrays[0]
-        self.expected = first["a"].float() @ first["b"].float().T
-
-    def step(self, kernel: str, name: str) -> Call:
-        """A variant, compiled, bound to every set and compared with float32."""
-        workload = registry.get(kernel).make(self.size)
-        built = build(workload, workload.variant(name), self.gpu.target).steps[0]
-        launch = built.launch
-        loaded = self.gpu.load(built.image)[launch.entry]
-
-        def bound(arrays: dict[str, Any]) -> Any:
-            args = []
-            for parameter, value in zip(loaded.parameters, launch.args, strict=True):
-                if isinstance(value, TensorMap):
-                    tensor = arrays[value.array]
-                    address = np.uint64(tensor.data_ptr())
-                    value = replace(value, array=address, shape=tuple(tensor.shape), dtype="bfloat16")
-                elif isinstance(value, str):
-                    value = np.uint64(arrays[value].data_ptr())
-                elif isinstance(value, int):
-                    value = parameter.dtype.type(value)
-                args.append(value)
-            return loaded.prepare(
-                *args, grid=launch.grid, block=launch.block, shared=launch.shared, cluster=launch.cluster
-            )
-
-        prepared = [bound(arrays) for arrays in self.arrays]
-        self.arrays[0]["c"].fill_(float("nan"))
-        torch.cuda.synchronize()
-        prepared[0]()
-        self.gpu.synchronize()
-        error = (self.arrays[0]["c"].float() - self.expected).abs()
-        wrong = int((~(error <= 5e-3 + 2**-8 * self.expected.abs())).sum())
-        if wrong:
-            raise SystemExit(f"{kernel}:{name} at {self.size}: {wrong} of {error.numel()} elements are wrong")
-        return lambda i: prepared[i]()
-
-    def cublas(self) -> Call:
-        """torch.mm into given memory, which calls cuBLAS."""
-        return lambda i: torch.mm(self.arrays[i]["a"], self.arrays[i]["b"].T, out=self.arrays[i]["c"])
-
-    def compiled(self) -> Call:
-        """torch.compile, which tries its Triton kernels and cuBLAS on this size and keeps the fastest."""
-        torch._dynamo.reset()
-
-        @torch.compile(mode="max-autotune-no-cudagraphs")
-        def function(a: Any, b: Any) -> Any:
-            return torch.mm(a, b)
-
-        function(self.arrays[0]["a"], self.arrays[0]["b"].T)
-        return lambda i: function(self.arrays[i]["a"], self.arrays[i]["b"].T)
-
-    def measure(self, contenders: dict[str, Call]) -> dict[str, list[float]]:
-        """Microseconds a launch, of every contender."""
-        m, n, k = self.size
-        stream = torch.cuda.ExternalStream(self.gpu.stream_handle)
-        estimate = 2 * m * n * k / 5e8 + 3  # us, at 500 TFLOP/s
-        repeat = 1 if estimate > GRAPH_US / 3 else self.sets * max(1, round(GRAPH_US / estimate / self.sets))
-        calls = {name: self._graph(call, repeat, stream) if repeat > 1 else call for name, call in contenders.items()}
-        rounds = max(12, min(100, int(SECONDS * 1e6 / (estimate * repeat * len(calls)))))
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        with torch.cuda.stream(stream):
-            for turn in range(rounds + 2):
-                timed = []
-                for name in random.sample(list(calls), len(calls)):
-                    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                    start.record(stream)
-                    calls[name](turn % self.sets)
-                    end.record(stream)
-                    timed.append((name, start, end))
-                stream.synchronize()
-                for name, start, end in timed if turn >= 2 else ():
-                    times[name].append(start.elapsed_time(end) * 1e3 / repeat)
-        return times
-
-    def _graph(self, call: Call, repeat: int, stream: Any) -> Call:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):
-            call(0)
-            stream.synchronize()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"), self.gpu.plain_launches():
-                for i in range(repeat):
-                    call(i % self.sets)
-        return lambda _: graph.replay()
+def tables(results: Results) -> str:
+    """Markdown: a table for each target that has steps; cold times."""
+    parts = [_heading(results)]
+    for target in results.targets:
+        if any(row.name.startswith("step") for row in target.rows):
+            sizes = " x ".join(str(size) for size in target.sizes.values())
+            parts.append(f"`{target.kernel}`, {sizes}:\n\n{_table(target)}")
+    if len(parts) == 1:
+        raise UsageError("no kernel with steps was measured; run: ptxkit bench run matmul_wgmma --json FILE")
+    return "\n\n".join(parts)
 
 
-def _uniform(rows: int, cols: int) -> Any:
-    return (torch.rand(rows, cols, device="cuda") * 2 - 1).bfloat16()
+def stalls(measured: Mapping[str, float], most: int = 2) -> str:
+    """The reasons that kept warps waiting longest: ``"gmma 3.1, barrier 0.4"``, in cycles for each issued instruction."""
+    found = {name.removeprefix("stall_"): value for name, value in measured.items() if name.startswith("stall_")}
+    longest = sorted(found.items(), key=lambda item: -item[1])[:most]
+    return ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in longest if value >= 0.005)
 
 
-def report(problem: Problem, times: dict[str, list[float]]) -> None:
-    """Print one table, in the order of the ladder."""
-    m, n, k = problem.size
-    us = {name: median(t) for name, t in times.items()}
-    peers = [name for name in us if ":" not in name]
-    table, before = [], ("", 0.0)
-    for name, value in us.items():
-        kernel = name.split(":")[0]
-        gain = f"{100 * (before[1] / value - 1):+.1f} %" if kernel == before[0] else ""
-        before = (kernel, value)
-        low, _, high = quantiles(times[name], n=4)
-        spread = 100 * (high - low) / 2 / value
-        table.append((name, value, spread, 2 * m * n * k / value / 1e6, gain, *(us[peer] / value for peer in peers)))
-    print(f"\n{m} x {n} x {k} on {problem.gpu.name}, {problem.gpu.sensors()}")
-    headers = ["", "us", "+- %", "TFLOP/s", "gain", *(f"x {peer}" for peer in peers)]
-    print(tabulate(table, headers, floatfmt=("", ".2f", ".1f", ".1f", "", *[".3f"] * len(peers))), flush=True)
+def write(path: Path, text: str) -> None:
+    """Replace what is between the markers of a document.
+
+    Raises:
+        UsageError: it has none.
+    """
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UsageError(f"{path} has no {BEGIN} and {END}: put them where the tables belong")
+    path.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
-def run(gpu: Any, size: Sequence[int], *, ladder: bool, compile_peer: bool) -> None:
-    """Measure one size."""
-    problem = Problem(gpu, *size)
-    contenders: dict[str, Call] = {}
-    for kernel in KERNELS:
-        names = list(registry.get(kernel).variants())
-        contenders |= {f"{kernel}:{name}": problem.step(kernel, name) for name in (names if ladder else names[-1:])}
-    contenders["cuBLAS"] = problem.cublas()
-    if compile_peer:
-        contenders["torch.compile"] = problem.compiled()
-    report(problem, problem.measure(contenders))
+def _heading(results: Results) -> str:
+    versions = ", ".join(f"{name} {results.environment[name]}" for name in ("driver", "nvrtc") if name in results.environment)
+    return f"{results.device}, {versions}, ptxkit bench run of {results.created[:10]}; cold L2, medians."
 
 
-def main() -> int:
-    """Every size asked for."""
+def _table(target: Target) -> str:
+    peers = [row for row in target.rows if row.kind == "peer" and row.cold]
+    lines = list(_lines(target.rows, peers))
+    headers = ["", "us", "±", "TFLOP/s", "gain", *(f"x {peer.name}" for peer in peers)]
+    headers += ["tensor pipe", "FMA pipe", "issue slots", "DRAM", "waits for"]
+    kept = [i for i in range(len(headers)) if i == 0 or any(line[i] for line in lines)]
+    rows = [[line[i] for i in kept] for line in lines]
+    align = ["left" if headers[i] in ("", "waits for") else "right" for i in kept]
+    return tabulate(rows, [headers[i] for i in kept], tablefmt="github", colalign=align, disable_numparse=True)
+
+
+def _lines(rows: Sequence[Row], peers: Sequence[Row]) -> Iterator[list[str]]:
+    before: float | None = None
+    for row in rows:
+        if not row.cold:
+            continue
+        us, measured = row.cold.median_us, row.measured or {}
+        gain = f"{100 * (before / us - 1):+.1f}%" if before and row.kind == "variant" else ""
+        ratios = [f"{peer.cold.median_us / us:.3f}" if peer.cold else "" for peer in peers]
+        pipes = [measured.get(name) for name in ("tensor_pipe_percent", "fma_pipe_percent", "issue_percent")]
+        dram = f"{measured['dram_bytes'] / 1e6:.0f} MB" if "dram_bytes" in measured else ""
+        spread = f"{100 * row.cold.spread_us / us:.1f}%"
+        tflops = f"{row.tflops:.1f}" if row.tflops else ""
+        busy = [f"{pipe:.0f}%" if pipe else "" for pipe in pipes]
+        yield [row.name, f"{us:.1f}", spread, tflops, gain, *ratios, *busy, dram, stalls(measured)]
+        before = us if row.kind == "variant" else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables, or write them into a document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sizes", nargs="*", type=int, metavar="M N K")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it tunes for 10 s a size")
-    options = parser.parse_args()
-    given = list(zip(options.sizes[::3], options.sizes[1::3], options.sizes[2::3], strict=True))
-    torch.manual_seed(0)
-    gpu = open_device("gpu")
-    for size in given or LADDERS + OTHERS:
-        run(gpu, size, ladder=bool(given) or size in LADDERS, compile_peer=not options.no_compile)
+    parser.add_argument("results", type=Path, help="JSON of ptxkit bench run")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")
+    options = parser.parse_args(arguments)
+    try:
+        text = tables(load(options.results))
+        write(options.write, text) if options.write else print(text)
+    except PtxkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 

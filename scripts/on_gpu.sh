@@ -21,7 +21,9 @@ for step in "${steps[@]}"; do
         "$python" -m ptxkit bench run --time-budget 1 --no-counts --update-expectations --json "$out/bench.json" \
             --format markdown >"$out/bench.md" 2>"$out/bench.err" ;;
     ladder)
-        "$python" scripts/gemm_ladder.py >"$out/ladder.log" 2>&1 ;;
+        "$python" -m ptxkit bench run micro_tiling_matmul matmul_mma matmul_wgmma --sizes 4096x4096x4096 --peers cublas,compile \
+            --no-counts --profile ncu --json "$out/ladder.json" >"$out/ladder.log" 2>&1 &&
+            "$python" scripts/gemm_ladder.py "$out/ladder.json" --write docs/gemm.md ;;
     sweep)
         "$python" -m ptxkit sweep tiles micro_tiling_matmul:step8_ring 4096 4096 4096 --evaluations 150 --peers cublas \
             --journal "$out/step8_ring.jsonl" >"$out/sweep.log" 2>&1 ;;

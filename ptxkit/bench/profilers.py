@@ -22,6 +22,12 @@ from typing import Any
 from ptxkit.bench.results import Results, Row, Target
 from ptxkit.errors import UnavailableError
 
+# Why a warp cannot issue: cycles of waiting for each instruction that is issued, in Nsight Compute's words.
+STALLS = (
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard",
+    "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "short_scoreboard", "sleeping",
+    "tex_throttle", "wait",
+)  # fmt: skip
 # Nsight Compute's metric -> (our name, how the kernels of a variant combine). Bytes add up; ratios are of the longest kernel.
 NCU: Mapping[str, tuple[str, str]] = {
     "dram__bytes_read.sum": ("dram_read_bytes", "sum"),
@@ -34,7 +40,10 @@ NCU: Mapping[str, tuple[str, str]] = {
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": ("shared_bank_conflicts", "sum"),
     "smsp__inst_executed.sum": ("warp_instructions", "sum"),
     "gpu__time_duration.sum": ("profiled_ns", "sum"),
-}
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": ("tensor_pipe_percent", "longest"),
+    "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active": ("fma_pipe_percent", "longest"),
+    "smsp__issue_active.avg.pct_of_peak_sustained_active": ("issue_percent", "longest"),
+} | {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": (f"stall_{why}", "longest") for why in STALLS}
 TIMEOUT_S = 300
 
 
@@ -144,9 +153,16 @@ def read_ncu(text: str) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     for kernel in kernels:
         for name, unit, cell in zip(header, units, kernel, strict=True):
-            if name in NCU:
-                values[name].append(float(cell.replace(",", "")) * scale.get(unit, 1))
+            if name in NCU and (number := _number(cell)) is not None:  # this GPU may lack a counter
+                values[name].append(number * scale.get(unit, 1))
     return _combined(values)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell.replace(",", ""))
+    except ValueError:
+        return None
 
 
 def _combined(values: Mapping[str, Sequence[float]]) -> dict[str, float]:

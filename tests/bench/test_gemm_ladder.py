@@ -1,0 +1,66 @@
+"""scripts/gemm_ladder.py: tables out of results."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ptxkit.bench.results import Results, Row, Target, Timed
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "gemm_ladder.py"
+
+
+@pytest.fixture(scope="module")
+def ladder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gemm_ladder", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def timed(us: float) -> Timed:
+    return Timed(us, us, 0.0, (us, us), us / 100, 20)
+
+
+def results(**rows: Row) -> Results:
+    sizes = {"m": 64, "n": 64, "k": 64}
+    target = Target("matmul_mma", sizes, {}, 524288, 24576, "bf16", 24576, "L2", 0, "", tuple(rows.values()))
+    return Results("2026-01-02T03:04:05", "0", (), "gpu", "A GPU", {"driver": "13.0"}, {}, (target,))
+
+
+WAITS = {"stall_wait": 0.25, "stall_gmma": 3.0, "stall_misc": 0.001}
+STEPS = {
+    "step1": Row("step1_plain", cold=timed(300.0), tflops=1.5, measured=WAITS),
+    "step2": Row("step2_more", cold=timed(200.0), tflops=2.25),
+    "cublas": Row("cublas", "peer", cold=timed(150.0)),
+}
+
+
+def test_gains_over_the_step_before_and_ratios_to_peers(ladder: ModuleType) -> None:
+    lines = [[cell.strip() for cell in line.split("|")] for line in ladder.tables(results(**STEPS)).splitlines()]
+    rows = {line[1]: line for line in lines if len(line) > 2}
+    assert rows["step2_more"][2:7] == ["200.0", "1.0%", "2.2", "+50.0%", "0.750"]
+
+
+def test_longest_stalls_first(ladder: ModuleType) -> None:
+    assert ladder.stalls(WAITS) == "gmma 3.00, wait 0.25"
+
+
+def test_only_what_is_between_the_markers_is_replaced(ladder: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{ladder.BEGIN}\nold\n{ladder.END}\nafter\n")
+    ladder.write(page, "new")
+    assert page.read_text() == f"before\n{ladder.BEGIN}\n\nnew\n\n{ladder.END}\nafter\n"
+
+
+def test_a_page_without_markers_stays(ladder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, given = tmp_path / "page.md", tmp_path / "results.json"
+    page.write_text("text\n")
+    given.write_text(json.dumps({"schema": "ptxkit.bench/1"}))
+    assert ladder.main([str(given), "--write", str(page)]) == 2
+    assert page.read_text() == "text\n" and "error:" in capsys.readouterr().err
