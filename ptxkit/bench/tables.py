@@ -10,6 +10,7 @@ from typing import Literal
 
 from ptxkit.bench.judge import judge, machine_difference
 from ptxkit.bench.results import Counted, Mode, Results, Row, Target, Timed
+from ptxkit.quantities import optional, quantity, time_text
 
 Format = Literal["table", "markdown", "csv"]
 BASELINE = "unfused"
@@ -54,8 +55,8 @@ def target_table(target: Target, roof_gbs: float | None) -> Table:
     notes += [f"{row.name}: {row.note}" for row in target.rows if row.note and row.cold]
     shown = [row for row in target.rows if row.cold or row.counted]
     title = (
-        f"{target.key}: {_si(target.flops, 'flop')}, {_si(target.bytes, 'B')}, {target.intensity:.3g} flop/B; "
-        f"{_si(target.footprint_bytes, 'B')} of arrays"
+        f"{target.key}: {quantity(target.flops, 'flop')}, {quantity(target.bytes, 'B')}, {target.intensity:.3g} flop/B; "
+        f"{quantity(target.footprint_bytes, 'B')} of arrays"
     )
     if roof_gbs is None:
         return Table(title, COUNTED, [_counted_row(target, row) for row in shown], notes)
@@ -76,14 +77,14 @@ def _timed_row(target: Target, row: Row) -> list[str]:
         row.name,
         *_time(row.cold),
         *_time(row.hot),
-        _number(row.bandwidth_gbs, ".0f"),
-        _number(row.roof_fraction, ".1%"),
-        _number(row.tflops, ".3g"),
+        optional(row.bandwidth_gbs, ".0f"),
+        optional(row.roof_fraction, ".1%"),
+        optional(row.tflops, ".3g"),
         _ratio(base, row, mode),
         _ratio(peer, row, mode),
-        _number(traffic(target, row.counted), ".2f", "x"),
-        _number(row.accuracy.max_rel if row.accuracy else None, ".2g"),
-        _number(row.registers, "d"),
+        optional(traffic(target, row.counted), ".2f", "x"),
+        optional(row.accuracy.max_rel if row.accuracy else None, ".2g"),
+        optional(row.registers, "d"),
     ]
 
 
@@ -97,13 +98,13 @@ def _counted_row(target: Target, row: Row) -> list[str]:
         row.name,
         "verified" if row.verified else "WRONG",
         f"{c.instructions:,}",
-        _si(c.load_bytes, "B"),
-        _si(c.store_bytes, "B"),
+        quantity(c.load_bytes, "B"),
+        quantity(c.store_bytes, "B"),
         f"{c.load_sectors + c.store_sectors:,}",
         f"{c.bank_conflicts:,}",
-        _number(c.intensity, ".3g"),
-        _number(traffic(target, c), ".2f", "x"),
-        _number(others / mine if others and mine else None, ".2f", "x"),
+        optional(c.intensity, ".3g"),
+        optional(traffic(target, c), ".2f", "x"),
+        optional(others / mine if others and mine else None, ".2f", "x"),
     ]
 
 
@@ -202,7 +203,7 @@ def _less(base: Row, row: Row) -> list[str]:
     assert row.counted is not None
     mine = row.counted.load_bytes + row.counted.store_bytes
     theirs = base.counted.load_bytes + base.counted.store_bytes if base.counted else 0
-    return [f"{row.counted.instructions:,}", _si(mine, "B"), f"{theirs / mine:.2f}x" if mine else "-"]
+    return [f"{row.counted.instructions:,}", quantity(mine, "B"), f"{theirs / mine:.2f}x" if mine else "-"]
 
 
 def _agreement(base: Row, row: Row) -> str:
@@ -245,25 +246,24 @@ def render(table: Table, kind: Format) -> str:
     return "\n".join([*title, body, *(["", *notes] if notes else [])])
 
 
+def joined(tables: Sequence[Table]) -> Table:
+    """Tables of the same contenders side by side, as one: for programs, which do not mind how wide it is."""
+    first, *others = tables
+    cells = [{row[0]: row[1:] for row in table.rows} for table in others]
+    blank = [["-"] * (len(table.headers) - 1) for table in others]
+    rows = [
+        [*row, *(cell for known, none in zip(cells, blank, strict=True) for cell in known.get(row[0], none))]
+        for row in first.rows
+    ]
+    return Table(first.title, [*first.headers, *(h for table in others for h in table.headers[1:])], rows)
+
+
 def _time(timed: Timed | None) -> tuple[str, str]:
     if timed is None:
         return "-", ""
-    t = timed.median_us
-    text = f"{t / 1000:.4g} ms" if t >= 1000 else f"{t:.4g} us"
-    return text, f"± {100 * timed.spread_us / t:.1f}%"
+    return time_text(timed.median_us), f"± {100 * timed.spread_us / timed.median_us:.1f}%"
 
 
 def _ratio(base: Row | None, row: Row, mode: Mode) -> str:
     theirs, mine = base.timed(mode) if base else None, row.timed(mode)
     return f"{theirs.median_us / mine.median_us:.3g}x" if theirs and mine else "-"
-
-
-def _number(value: float | None, spec: str, unit: str = "") -> str:
-    return "-" if value is None else f"{value:{spec}}{unit}"
-
-
-def _si(value: float, unit: str) -> str:
-    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * scale:
-            return f"{value / scale:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"

@@ -143,9 +143,7 @@ def _source(subject: Subject) -> Iterator[str]:
 
 
 def _excerpt(file: SourceFile, counts: dict[int, int], around: int = 2) -> Iterator[str]:
-    wanted = sorted(
-        {n for line in counts for n in range(line - around, line + around + 1) if 0 < n <= len(file.lines)}
-    )
+    wanted = sorted({n for line in counts for n in range(line - around, line + around + 1) if 0 < n <= len(file.lines)})
     previous = 0
     for number in wanted:
         if previous and number > previous + 1:

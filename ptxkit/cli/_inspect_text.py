@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ptxkit.cli._text import quantity, styled, table
+from ptxkit.cli._text import styled, table
+from ptxkit.quantities import quantity
 
 if TYPE_CHECKING:
     from ptxkit.inspect.advice import Finding

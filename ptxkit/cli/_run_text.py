@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._text import count, quantity, styled, table
+from ptxkit.cli._text import count, styled, table
+from ptxkit.quantities import optional, quantity, time_text
 
 if TYPE_CHECKING:
     from ptxkit.bench.run_report import RunReport, VariantReport
@@ -127,16 +128,6 @@ def counted_row(report: RunReport, variant: VariantReport) -> Row:
         count(counters.shared_bank_conflicts),
         f"{counters.flops / moved:.3g}" if moved else "-",
     ]
-
-
-def time_text(time_us: float) -> str:
-    """A time with four significant digits in the unit that suits it."""
-    return f"{time_us / 1000:.4g} ms" if time_us >= 1000 else f"{time_us:.4g} us"
-
-
-def optional(value: float | None, spec: str, unit: str = "") -> str:
-    """A formatted number, or a dash for none."""
-    return "-" if value is None else f"{value:{spec}}{unit}"
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:

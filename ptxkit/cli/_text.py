@@ -1,4 +1,4 @@
-"""How the command line says things: quantities with units, tables, colours, suggestions."""
+"""How the command line says things: counts, tables, colours, suggestions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import click
 
 from ptxkit.errors import CompileError, PtxkitError
 
-SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known word nearest to ``word``, or the empty string."""
@@ -21,14 +19,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def quantity(value: float, unit: str = "") -> str:
-    """Three significant digits with an SI prefix: ``quantity(4194304, "B") == "4.19 MB"``."""
-    for scale, prefix in SI:
-        if abs(value) >= 0.9995 * scale:
-            return f"{value / scale:.3g} {prefix}{unit}".rstrip()
-    return f"{value:.3g} {unit}".rstrip()
 
 
 def count(value: float) -> str:

@@ -256,10 +256,14 @@ def _words() -> list[str]:
 
 
 def _show(results: Results, kind: Any) -> None:
-    from ptxkit.bench import tables
+    from ptxkit.bench import details, tables
 
     roof = results.roofs.copy_gbs if results.roofs else None
-    parts = [tables.render(tables.target_table(target, roof), kind) for target in results.targets]
+    parts = []
+    for target in results.targets:
+        found = (tables.target_table(target, roof), details.traffic_table(target), details.accuracy_table(target))
+        shown = [table for table in found if table is not None]
+        parts += [tables.render(t, kind) for t in ([tables.joined(shown)] if kind == "csv" else shown)]
     notes = []
     if results.roofs:
         peaks = ", ".join(f"{unit} {value:.4g} TFLOP/s" for unit, value in results.roofs.peak_tflops.items())

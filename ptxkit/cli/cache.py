@@ -16,8 +16,9 @@ def info(as_json: bool) -> None:
     """Say where the cache is and what it holds."""
     from dataclasses import asdict
 
-    from ptxkit.cli._text import number_of, print_json, quantity
+    from ptxkit.cli._text import number_of, print_json
     from ptxkit.compiler.cache import default_cache
+    from ptxkit.quantities import quantity
 
     held = default_cache().info()
     if as_json:

@@ -182,8 +182,9 @@ def probe(kind: str, image: Image) -> str:
 
 def cache() -> str:
     """The compile cache, and whether it can be written."""
-    from ptxkit.cli._text import number_of, quantity
+    from ptxkit.cli._text import number_of
     from ptxkit.compiler.cache import default_cache
+    from ptxkit.quantities import quantity
 
     held = default_cache().info()
     if not held.writable:

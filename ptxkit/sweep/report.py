@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
 from ptxkit.kernels.build import build
+from ptxkit.quantities import time_text
 from ptxkit.sweep.journal import SCHEMA, Entry
 from ptxkit.sweep.problem import Problem, Space
 
@@ -118,7 +119,7 @@ def _rates(outcome: Outcome, work: Work, entry: Entry) -> list[str]:
 
 def _time(entry: Entry) -> str:
     spread = f" ± {100 * entry.spread_us / entry.value:.1f}%" if entry.spread_us is not None else ""
-    return (f"{entry.value / 1000:.4g} ms" if entry.value >= 1000 else f"{entry.value:.4g} us") + spread
+    return time_text(entry.value) + spread
 
 
 def sass_mix(problem: Problem, tile: Mapping[str, Any]) -> str:

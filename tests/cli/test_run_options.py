@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from ptxkit import cli
-from ptxkit.cli import _run_text
-from ptxkit.cli._text import quantity
 from ptxkit.cli.run import split_numbers, stdout_set_aside
 from ptxkit.errors import UsageError
+from ptxkit.quantities import quantity, time_text
 
 
 def exit_of(*args):
@@ -84,14 +83,15 @@ def test_too_many_iterations():
 
 
 @pytest.mark.parametrize(
-    "value, text", [(4194304, "4.19 MB"), (0, "0 B"), (999, "999 B"), (999999, "1 MB"), (12, "12 B"), (3.2e12, "3.2 TB")]
+    "value, text",
+    [(4194304, "4.19 MB"), (0, "0 B"), (999, "999 B"), (999999, "1 MB"), (12, "12 B"), (3.2e12, "3.2 TB")],
 )
 def test_quantities(value, text):
     assert quantity(value, "B") == text
 
 
 def test_times_have_a_unit():
-    assert [_run_text.time_text(t) for t in (3.14159, 999.9, 12345.6)] == ["3.142 us", "999.9 us", "12.35 ms"]
+    assert [time_text(t) for t in (3.14159, 999.9, 12345.6)] == ["3.142 us", "999.9 us", "12.35 ms"]
 
 
 def test_what_a_kernel_prints_stays_out_of_the_json(capfd):

@@ -1,0 +1,76 @@
+"""What stands behind the times."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from ptxkit.bench import details, tables
+from ptxkit.bench.results import Accuracy, Counted
+
+MEASURED = {
+    "dram_read_bytes": 8e6,
+    "dram_write_bytes": 4e6,
+    "dram_bytes": 12e6,
+    "l2_hit_percent": 51.25,
+    "occupancy_percent": 87.5,
+    "registers": 30.0,
+}
+
+
+def column(table, header, nth=0):
+    at = [i for i, h in enumerate(table.headers) if h == header][nth]
+    return {row[0]: row[at] for row in table.rows}
+
+
+@pytest.fixture
+def target(results):
+    (target,) = results.targets
+    unfused, fused, torch = target.rows
+    more = Counted(2000, 600, 1600, 800, 50, 25, 0, 0.25)
+    unfused = replace(unfused, counted=more, measured={**MEASURED, "dram_bytes": 36e6})
+    return replace(target, rows=[unfused, replace(fused, measured=MEASURED), torch])
+
+
+def test_traffic_is_counted_and_measured_and_fusion_saves_it(target):
+    table = details.traffic_table(target)
+    assert column(table, "loaded") == {"unfused": "1.6 kB", "fused": "800 B"}
+    assert column(table, "x unfused")["fused"] == "2.00x"
+    assert column(table, "x unfused", 1)["fused"] == "3.00x"
+    assert column(table, "DRAM read")["fused"] == "8 MB"
+    assert column(table, "DRAM written")["fused"] == "4 MB"
+    assert column(table, "L2 hits")["fused"] == "51.2%"
+    assert column(table, "occupancy")["fused"] == "87.5%"
+    assert column(table, "regs")["fused"] == "30"
+
+
+def test_what_no_profiler_measured_has_no_column(results):
+    table = details.traffic_table(results.targets[0])
+    assert "loaded" in table.headers and "DRAM read" not in table.headers
+
+
+def test_nothing_counted_and_nothing_measured_is_no_table(results):
+    (target,) = results.targets
+    assert details.traffic_table(replace(target, rows=[replace(r, counted=None) for r in target.rows])) is None
+
+
+def test_accuracy_is_of_the_worst_output(results):
+    (target,) = results.targets
+    points = {
+        "y": {"abs": {"50": 1e-9, "99.9": 2e-8}, "rel": {"50": 1e-8, "99.9": 1e-7}, "ulp": {"50": 0.25, "99.9": 0.5}},
+        "z": {"abs": {"50": 3e-9, "99.9": 1e-8}, "rel": {"50": 1e-9, "99.9": 1e-8}, "ulp": {"50": 0.125, "99.9": 0.75}},
+    }
+    rows = [replace(r, accuracy=Accuracy(10, 4e-8, 2e-7, 1.5, points)) for r in target.rows[:1]]
+    table = details.accuracy_table(replace(target, rows=rows))
+    assert table.rows[0] == ["unfused", "3e-09 / 2e-08 / 4e-08", "1e-08 / 1e-07 / 2e-07", "0.25 / 0.75 / 1.5"]
+
+
+def test_csv_has_everything_of_a_contender_on_one_line(target):
+    found = [tables.target_table(target, 4250.0), details.traffic_table(target), details.accuracy_table(target)]
+    header, *lines = csv.reader(io.StringIO(tables.render(tables.joined(found), "csv")))
+    assert {len(line) for line in lines} == {len(header)}
+    assert [line[1] for line in lines] == ["unfused", "fused", "torch"]
+    assert lines[2][header.index("DRAM read")] == "-"
