@@ -100,6 +100,73 @@ __device__ __forceinline__ Pair row_means(int cols, N n, W w) {
 // ---------------------------------------------------------------------------------------------------------------------------
 // Rows in registers
 
+// The next row of both matrices on its way to shared memory while one is computed, by cp.async: each thread copies what it will read
+// itself, so there is no barrier. Dynamic shared memory: 4 * THREADS * VECTORS * 16 bytes.
+template <class T, class S>
+struct CopiedAhead {
+    uint4* slots;
+
+    __device__ __forceinline__ CopiedAhead() {
+        extern __shared__ uint4 ahead_slots[];
+        slots = ahead_slots + threadIdx.x;
+    }
+
+    static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 80 && place.vectors; }
+
+    // Begins to copy a row of both matrices to a stage.
+    __device__ __forceinline__ void begin(const Place<S>& place, unsigned stage, const T* first, const T* second) const {
+        if (!copies(place)) return;
+        copy(place, stage, 0, first);
+        copy(place, stage, 1, second);
+        cp_async_commit_group();
+    }
+
+    // Until all but what began last is there.
+    __device__ __forceinline__ void wait(const Place<S>& place, unsigned, unsigned) const {
+        if (copies(place)) cp_async_wait_group<1>();
+    }
+
+    __device__ __forceinline__ Row<S> row(const Place<S>& place, unsigned stage, int array, const T* matrix) const {
+        if (!copies(place)) return place.template load<CACHE_STREAM>(matrix);
+        Row<S> row;
+#pragma unroll
+        for (int i = 0; i < S::VECTORS; i++) {
+            Vector<T, S::WIDTH> vector;
+            vector.fill([](int) { return 0.0f; });
+            if (i * S::WIDTH < place.held) vector.set(*slot(stage, array, i));
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
+        }
+        return row;
+    }
+
+private:
+    __device__ __forceinline__ void copy(const Place<S>& place, unsigned stage, int array, const T* matrix) const {
+        const T* from = matrix + place.first + place.thread * S::WIDTH;
+#pragma unroll
+        for (int i = 0; i < S::VECTORS; i++) {
+            if (i * S::WIDTH < place.held) {
+                cp_async_cg_shared_global(cvta_to_shared(slot(stage, array, i)), from + i * S::threads * S::WIDTH);
+            }
+        }
+    }
+
+    __device__ __forceinline__ uint4* slot(unsigned stage, int array, int i) const {
+        return slots + ((stage * 2 + array) * S::VECTORS + i) * S::THREADS;
+    }
+};
+
+template <class T, class S, int STAGES>
+struct RowsAheadOf {
+    using type = Ahead<T, S, 2, STAGES, CACHE_STREAM>;
+};
+template <class T, class S>
+struct RowsAheadOf<T, S, 0> {
+    using type = CopiedAhead<T, S>;
+};
+template <class T, class S, int STAGES>
+using RowsAhead = typename RowsAheadOf<T, S, STAGES>::type;
+
 // The sums over a row of w * n and of w, which for RMS is not needed.
 template <bool CENTERED, class S>
 struct GradientSums {
@@ -115,21 +182,26 @@ struct GradientSums<false, S> {
 };
 
 // dx of rows that registers hold, row after row: CTAs, or clusters of them, stay and take every so many-th row, or THREADS /
-// LANES of them at a time; STAGES rows are on their way while one is computed. What they saw of dgamma and dbeta adds up in registers, in f32, and goes to a row of `gammas` and
+// LANES of them at a time. STAGES rows are on their way while one is computed, by the TMA unit; with 0 one, by cp.async. What they saw of dgamma and dbeta adds up in registers, in f32, and goes to a row of `gammas` and
 // `betas` at the end: as many as rows are taken at a time, so that sums do not depend on which CTA is faster.
 template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES>
 __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
                                               T* dx, float* gammas, float* betas, int rows, int cols) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ GradientSums<CENTERED, S> row_sums;
-    const Ahead<T, S, 2, STAGES, CACHE_STREAM> ahead;
+    constexpr bool bulk = STAGES > 0;
+    const RowsAhead<T, S, STAGES> ahead;
     Place<S> place(rows, cols, aligned16(x, dy, gamma, dx));
     const Turns<S> turns(rows, cols);
     const unsigned group = place.row;
     const float inverse_cols = 1.0f / cols;
     row_arrive<S>();
+    if constexpr (bulk) {
 #pragma unroll
-    for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns, place, i, i, x, dy);
+        for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns, place, i, i, x, dy);
+    } else {
+        ahead.begin(place, 0, x, dy);
+    }
     Place<S> all = place.any(cols);
     const Row<S> weight = all.load_shared(gamma);
     Row<S> dgamma = {}, dbeta = {};
@@ -138,11 +210,12 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     };
     Statistics statistics = statistics_of(place);
     row_wait<S>();
-    Ring<STAGES> at;
+    Ring<bulk ? STAGES : 2> at;
 #pragma unroll 1
     for (unsigned turn = 0; turn < turns.count; turn++) {
         const float mean = statistics.mean, rstd = statistics.rstd;
         const Place<S> next = turns.later(place, 1);
+        if constexpr (!bulk) ahead.begin(next, at.stage ^ 1, x, dy);
         statistics = statistics_of(next);
         ahead.wait(place, at.stage, at.parity);
         Row<S> n = ahead.row(place, at.stage, 0, x), w = ahead.row(place, at.stage, 1, dy);
@@ -158,7 +231,7 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
         });
         part[0] += part[1];
         const Pair sums = row_sums.of(part[0], turn & 1);
-        ahead.begin(turns, place, STAGES, at.stage, x, dy);
+        if constexpr (bulk) ahead.begin(turns, place, STAGES, at.stage, x, dy);
         at.advance();
         const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
         w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, rstd); });

@@ -22,10 +22,12 @@ TILE: Mapping[str, list[Any]] = {
     "THREADS": [256, 64, 128, 512, 1024],  # of a CTA
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-    "STAGES": [2, 1, 3, 4, 6],  # rows that are on their way while one is computed
     "RESIDENT": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
     "PARTIALS": [132, 264, 396, 528],  # rows that are computed at a time, each with partial sums of its own
 }
+
+TILE_PIPELINED: Mapping[str, list[Any]] = {**TILE, "STAGES": [2, 1, 3, 4, 6]}
+"""Beside that, how many rows are on their way while one is computed."""
 
 
 def registers(w: Any, t: Tile) -> int:
@@ -53,7 +55,7 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 def ahead_bytes(t: Tile) -> int:
     """Shared memory of a CTA for the rows of x and dy that are copied ahead."""
-    count: int = 2 * t.STAGES * t.THREADS * t.VECTORS * 16
+    count: int = 2 * t.get("STAGES", 2) * t.THREADS * t.VECTORS * 16
     return count
 
 
@@ -207,7 +209,7 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     turns = cdiv(w.rows, max(t.PARTIALS // groups, 1) * groups)
     ctas = cdiv(w.rows, turns * groups)  # as many rows for each
     partials = ("gammas", "betas") if w.centered else ("gammas",)
-    template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.STAGES, t.RESIDENT)
+    template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.RESIDENT)
     args = (*inputs, *partials, w.rows, w.cols)
     return [
         Launch(

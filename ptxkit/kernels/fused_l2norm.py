@@ -180,7 +180,9 @@ class FusedL2norm(Workload):
         unused = row.SPREAD_BYTES if t.SPREAD else 0
         return [Launch("l2norm_vectorized", grid, t.THREADS, args, unused, cluster, template=template)]
 
-    @variant(tile=pipeline.TILE_ALONE, constraint=pipeline.usable(beside=36), prefer=pipeline.preferred())
+    @variant(
+        tile=pipeline.TILE_ALONE, constraint=pipeline.usable(beside=36), prefer=pipeline.preferred(), requires=("tma",)
+    )
     def pipelined(self, t: Tile) -> list[Launch]:
         """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
         return [pipeline.launch("l2norm", self, t, ("x", "y", self.rows, self.cols, "eps"), ())]

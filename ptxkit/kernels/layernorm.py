@@ -107,7 +107,12 @@ class Layernorm(Workload):
         template = (row.cu_type(self.dtype), self.activation.upper())
         return [row.vectorized("layernorm", self, t, args, template)]
 
-    @variant(tile=pipeline.TILE, constraint=pipeline.usable(beside=36, weights=2), prefer=pipeline.preferred(weights=2))
+    @variant(
+        tile=pipeline.TILE,
+        constraint=pipeline.usable(beside=36, weights=2),
+        prefer=pipeline.preferred(weights=2),
+        requires=("tma",),
+    )
     def pipelined(self, t: Tile) -> list[Launch]:
         """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")

@@ -84,7 +84,12 @@ class LayernormQuantize(Workload):
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")
         return [row.vectorized("layernorm_quantize", self, t, args, (row.cu_type(self.dtype),))]
 
-    @variant(tile=pipeline.TILE, constraint=pipeline.usable(beside=36, weights=2), prefer=pipeline.preferred(weights=2))
+    @variant(
+        tile=pipeline.TILE,
+        constraint=pipeline.usable(beside=36, weights=2),
+        prefer=pipeline.preferred(weights=2),
+        requires=("tma",),
+    )
     def pipelined(self, t: Tile) -> list[Launch]:
         """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")

@@ -84,7 +84,12 @@ class Rmsnorm(Workload):
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
         return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),))]
 
-    @variant(tile=pipeline.TILE, constraint=pipeline.usable(beside=36, weights=1), prefer=pipeline.preferred(weights=1))
+    @variant(
+        tile=pipeline.TILE,
+        constraint=pipeline.usable(beside=36, weights=1),
+        prefer=pipeline.preferred(weights=1),
+        requires=("tma",),
+    )
     def pipelined(self, t: Tile) -> list[Launch]:
         """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")

@@ -99,7 +99,9 @@ class Softmax(Workload):
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
         return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops))]
 
-    @variant(tile=pipeline.TILE_ALONE, constraint=pipeline.usable(beside=36), prefer=pipeline.preferred())
+    @variant(
+        tile=pipeline.TILE_ALONE, constraint=pipeline.usable(beside=36), prefer=pipeline.preferred(), requires=("tma",)
+    )
     def pipelined(self, t: Tile) -> list[Launch]:
         """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")

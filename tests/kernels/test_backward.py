@@ -13,7 +13,7 @@ from ptxkit.kernels.rmsnorm import Rmsnorm
 from ptxkit.kernels.rmsnorm_backward import RmsnormBackward
 
 KERNELS = [LayernormBackward, RmsnormBackward]
-VARIANTS = ["unfused", "fused", "vectorized"]
+VARIANTS = ["unfused", "fused", "vectorized", "pipelined"]
 EPS = 1e-3
 f32 = np.float32
 

@@ -47,7 +47,7 @@ def test_tiles_that_are_offered_do_not_spill(name, threads, vectors, dtype):
 def test_accesses_are_128_bits_wide(name):
     step = built(name, 16384, 4096).steps[0]
     stores = "STG.32" if name == "layernorm_quantize" else "STG.128"
-    copied = "UBLKCP" if name.endswith("backward") else "LDG.128"
+    copied = "LDGSTS.128" if name.endswith("backward") else "LDG.128"
     assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=[copied, stores])
 
 
@@ -57,3 +57,10 @@ def test_a_barrier_for_each_group(name, tile):
     (step,) = built(name, 16384, 256, {"THREADS": 512} | tile).steps
     (function,) = sass(step.image).values()
     assert function.resources.barriers == 8
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "scale_mask_softmax"])
+def test_the_tma_unit_copies_rows_ahead(name):
+    workload = registry.get(name)(rows=16384, cols=4096)
+    step = build(workload, workload.variant("pipelined"), Target.parse("sm_90a")).steps[0]
+    assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=["UBLKCP"], spills=0)
