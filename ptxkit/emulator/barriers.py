@@ -321,9 +321,12 @@ def _bar_red(b: Binding) -> Gated:
         raise b.fail("popc gives .u32, and and or give .pred")
 
     def result(x: Group, numbers: Any) -> Any:
-        name = int(np.broadcast_to(numbers, x.shape)[x.active()][0])
-        found = x.wave.barriers.get(name).result
-        lanes = found[1 if op == "and" else 0][x.cta]
+        # threads that different barriers let go may have met again before they get here
+        names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
+        row = 1 if op == "and" else 0
+        lanes = x.wave.barriers.get(int(names[0])).result[row][x.cta]
+        for name in names[1:]:
+            lanes = np.where(numbers == name, x.wave.barriers.get(int(name)).result[row][x.cta], lanes)
         return lanes.astype(np.uint32) if op == "popc" else lanes != 0
 
     return Gated(BarrierGate(b.where, number, count, rest[-1]), Step(result, ((number, U32),), ((destination, t),)))
