@@ -60,7 +60,7 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     if few:
         quads = 1 if w.cols <= 2048 else 2 if w.cols <= 8192 else 4
     else:
-        quads = 1 if w.cols <= 256 else 4 if w.cols <= 4096 else 2
+        quads = 1 if w.cols <= 256 else 4 if w.cols <= 2048 else 2
     threads = 128
     while threads < 1024 and 4 * quads * threads < w.cols:
         threads *= 2
@@ -74,6 +74,8 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     # on an H200 KEEP_X is worth 2% of what is many times larger than L2, KEEP_Y costs as much; of less neither matters
     hint = 0 if w.work().bytes <= 1 << 28 else 1
     tile = {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster, "HINT": hint}
+    if not few and not hint and 2048 < w.cols <= 4096:
+        tile["ROWS"] = 2  # fastest on an H200
     if row.few(w) and threads < 1024:
         yield tile | {"SPREAD": True}
     yield tile
