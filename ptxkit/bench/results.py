@@ -228,6 +228,18 @@ class Results:
         """As JSON values."""
         return dataclasses.asdict(self)
 
+    def of_kernels(self, names: Sequence[str]) -> Results:
+        """These kernels' targets alone; all where none are named.
+
+        Raises:
+            UsageError: there is no target of such a kernel.
+        """
+        known = dict.fromkeys(t.kernel for t in self.targets)
+        if missing := [name for name in names if name not in known]:
+            raise UsageError(f"these results have no kernel {missing[0]!r}; they have {', '.join(known) or 'none'}")
+        kept = tuple(t for t in self.targets if t.kernel in names) if names else self.targets
+        return dataclasses.replace(self, targets=kept)
+
     def target(self, key: str) -> Target | None:
         """The target with that key."""
         return next((t for t in self.targets if t.key == key), None)

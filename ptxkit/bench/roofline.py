@@ -16,6 +16,9 @@ from ptxkit.bench.tables import BASELINE
 from ptxkit.errors import UsageError
 from ptxkit.figures import drawn_to
 
+MARKERS = "os^Dv"  # one more after every ten colours
+NAMED = 8  # up to so many targets have the name of their best variant beside it
+
 
 @dataclass(frozen=True)
 class Point:
@@ -120,7 +123,7 @@ def draw(results: Results, path: str | Path, mode: Mode = "cold") -> None:
     shown = list(points(results, mode))
     if not shown:
         raise UsageError(f"no variant of these results has a {mode} time and flops")
-    with drawn_to(path, "a roofline", (10, 6)) as figure:
+    with drawn_to(path, "a roofline", (12, 6)) as figure:
         _plot(figure.subplots(), results, shown, mode)
 
 
@@ -144,22 +147,38 @@ def _plot(axes: Any, results: Results, shown: list[Point], mode: Mode) -> None:
         axes.annotate(f"{unit} {peak:.4g} TFLOP/s", (high, peak), ha="right", va="bottom", color="0.35", fontsize=8)
     for number, key in enumerate(dict.fromkeys(p.target for p in shown)):
         mine = [p for p in shown if p.target == key]
-        color = f"C{number % 10}"
-        axes.plot([p.intensity for p in mine], [p.rate for p in mine], "o", color=color, ms=5, label=key)
+        color, marker = f"C{number % 10}", MARKERS[number // 10 % len(MARKERS)]
+        axes.plot(
+            [p.intensity for p in mine], [p.rate for p in mine], marker, color=color, ms=5, label=_short(results, key)
+        )
         base = next((p for p in mine if p.row == BASELINE), None)
         best = max(mine, key=lambda p: p.rate)
         if base is not None and best is not base:
             arrow = {"arrowstyle": "->", "color": color, "lw": 1.2}
             axes.annotate("", (best.intensity, best.rate), (base.intensity, base.rate), arrowprops=arrow)
+        if len({p.target for p in shown}) > NAMED:
+            continue
         axes.annotate(
             best.row, (best.intensity, best.rate), (4, 4), textcoords="offset points", fontsize=7, color=color
         )
+    moved = any(row.counted or row.measured for target in results.targets for row in target.rows)
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="arithmetic intensity, flop per byte moved",
+        xlabel="arithmetic intensity, flop per byte " + ("moved" if moved else "of the work (nothing was counted)"),
         ylabel="TFLOP/s",
         title=f"{results.device}, {mode}; roofs measured in the run of {results.created}",
     )
     axes.grid(which="both", lw=0.3)
-    axes.legend(fontsize=7, loc="lower right")
+    axes.legend(
+        fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0
+    )  # beside the roofs, not on them
+
+
+def _short(results: Results, key: str) -> str:
+    """A target's name without the options that are the same in every target of its kernel."""
+    target = results.target(key)
+    assert target is not None
+    alike = [t.options for t in results.targets if t.kernel == target.kernel]
+    told = {k: v for k, v in target.options.items() if any(other.get(k) != v for other in alike)}
+    return " ".join([target.kernel, *(f"{k}={v}" for k, v in {**target.sizes, **told}.items())])

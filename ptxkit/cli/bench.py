@@ -221,13 +221,14 @@ def verify(receipt: str, time_budget: float, kind: Any) -> int:
 
 @command.command("roofline")
 @click.argument("result", metavar="RESULTS", type=click.Path())
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("-o", "--output", metavar="FILE", help="Draw it there: .svg, .png or .pdf. Needs matplotlib.")
 @click.option("--mode", type=click.Choice(["cold", "hot"]), default="cold", show_default=True)
-def roofline(result: str, output: str | None, mode: Any) -> int:
-    """Where the variants of RESULTS stand under the roofs of their run: in the terminal, or drawn to a file."""
+def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: Any) -> int:
+    """Where the variants of RESULTS, of these KERNELs or all, stand under the roofs of their run: as text, or drawn."""
     from ptxkit.bench import results, roofline
 
-    loaded = results.load(result)
+    loaded = results.load(result).of_kernels(kernels)
     if output is None:
         click.echo(roofline.text(loaded, mode))
     else:

@@ -77,3 +77,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 def test_an_unwritable_place_is_one_line(tmp_path):
     with pytest.raises(UsageError, match="cannot write"):
         write_json(tmp_path / "no" / "a.json", 1)
+
+
+def test_some_kernels_of_a_result(results):
+    assert results.of_kernels(()) == results
+    assert [t.kernel for t in results.of_kernels(["saxpy"]).targets] == ["saxpy"]
+    with pytest.raises(UsageError, match="no kernel 'softmax'; they have saxpy"):
+        results.of_kernels(["softmax"])

@@ -50,3 +50,11 @@ def test_no_times_no_roofline(results, tmp_path):
         roofline.text(counted)
     with pytest.raises(UsageError, match=r"\.svg"):
         roofline.draw(results, tmp_path / "r.gif")
+
+
+def test_names_leave_out_the_options_that_do_not_tell_targets_apart(results):
+    (target,) = results.targets
+    two = [replace(target, options={"dtype": d, "eps": 1e-5}) for d in ("f32", "bf16")]
+    named = replace(results, targets=two)
+    assert [roofline._short(named, t.key) for t in two] == ["saxpy n=1000 dtype=f32", "saxpy n=1000 dtype=bf16"]
+    assert roofline._short(replace(results, targets=two[:1]), two[0].key) == "saxpy n=1000"
