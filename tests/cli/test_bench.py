@@ -7,10 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+import types
+from pathlib import Path
 
 import pytest
 
 from ptxkit import cli
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from ptxkit_bench_samples import make_results
 
 SLOW = """
 import numpy as np
@@ -194,3 +199,82 @@ def test_what_was_measured_survives_being_stopped(tmp_path, sent, code, word):
 
 def test_a_run_that_ended_is_not_partial(receipt):
     assert json.loads(receipt.read_text())["partial"] is False
+
+
+class Gpu:
+    """A GPU whose results are known: ``ptxkit bench run`` without one."""
+
+    def __init__(self, monkeypatch, where):
+        from ptxkit.bench import expectations, run
+
+        found = types.SimpleNamespace(kind="gpu", name="NVIDIA H200", target=None)
+        monkeypatch.setattr("ptxkit.runtime.device.device", lambda kind: found)
+        monkeypatch.setattr(expectations, "directory", lambda: where)
+        monkeypatch.setattr(run.BenchRun, "run", self.run)
+        self.results = make_results()
+        self.stop = None
+
+    def run(self, plans, say, done):
+        done(self.results)
+        if self.stop:
+            raise self.stop
+        return self.results
+
+    def bench(self, *words):
+        return exit_of("bench", "run", "saxpy", "--peers", "none", *words)
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    return Gpu(monkeypatch, tmp_path / "expectations")
+
+
+def test_check_needs_expectations_and_holds_to_them(gpu, capsys):
+    assert gpu.bench("--check") == 3
+    assert "nvidia-h200.json" in capsys.readouterr().err
+    assert gpu.bench("--update-expectations") == 0
+    assert gpu.bench("--check") == 0
+    assert "4 times held against expectations: 0 slower" in capsys.readouterr().err
+    gpu.results = make_results(fused=30.0)
+    assert gpu.bench("--check") == 1
+    assert "fused cold: 30 us, expected 25 us: slower" in capsys.readouterr().err
+
+
+def test_a_stopped_run_is_shown_recorded_and_still_stopped(gpu, capsys, tmp_path):
+    gpu.stop = KeyboardInterrupt()
+    assert gpu.bench("--update-expectations") == 130
+    out, err = capsys.readouterr()
+    assert "fused" in out and "stopped" in err
+    assert "saxpy n=1000" in (tmp_path / "expectations" / "nvidia-h200.json").read_text()
+
+
+def test_a_fault_keeps_its_exit_code_and_what_was_measured_before(gpu, capsys, tmp_path):
+    from ptxkit.errors import FaultError
+
+    gpu.stop = FaultError("a kernel failed")
+    assert gpu.bench("--json", tmp_path / "r.json") == 5
+    out, err = capsys.readouterr()
+    assert "a kernel failed" in err and "4x" in out
+
+
+def test_a_profiler_that_is_not_here_is_said_before_anything_is_measured(gpu, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    gpu.stop = AssertionError("measured")
+    assert gpu.bench("--profile", "ncu") == 3
+    assert "Nsight Compute" in capsys.readouterr().err
+
+
+def test_expectations_are_replaced_whole_or_not_at_all(gpu, capsys, monkeypatch, tmp_path):
+    assert gpu.bench("--update-expectations") == 0
+    file = tmp_path / "expectations" / "nvidia-h200.json"
+    before = file.read_text()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    gpu.results = make_results(fused=20.0)
+    monkeypatch.setattr("os.replace", full)
+    assert gpu.bench("--update-expectations") == 2
+    assert "No space left" in capsys.readouterr().err
+    assert file.read_text() == before
+    assert [p.name for p in file.parent.iterdir()] == [file.name]
