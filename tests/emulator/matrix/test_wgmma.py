@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matrix_programs import BITS, DTYPES, as_float, integers, names, pack, program, to_bits, unpack
 
 from ptxkit.compiler import assemble
@@ -222,9 +224,9 @@ def execute(device: Any, source: str, case: Case, registers: np.ndarray, ctas: i
     """D of each warpgroup."""
     count = case.n * 64 * BITS[case.td] // (128 * 32)
     loaded = device.load(assemble(source, target="sm_90a", name="wgmma.ptx", cubin=device.kind == "gpu"))
-    given = device.upload(np.ascontiguousarray(registers.astype(np.uint32)))
+    words = device.upload(np.ascontiguousarray(registers.astype(np.uint32)))
     out = device.upload(np.full((count, 256 * ctas), 0xCBCBCBCB, np.uint32))
-    loaded["k"](given, out, grid=ctas, block=256)
+    loaded["k"](words, out, grid=ctas, block=256)
     device.synchronize()
     return unpacked(case, out.numpy().astype(np.uint64))
 
@@ -286,6 +288,57 @@ def test_integers_are_exact(device, case):
     a, b, c = matrices(case, 2)
     got = execute(device, text(case), case, inputs(case, a, b, c), 2)
     np.testing.assert_array_equal(got, expected(case, a, b, c))
+
+
+KINDS = [("f16", "f16", "f16"), ("f32", "f16", "f16"), ("f32", "bf16", "bf16"), ("f32", "tf32", "tf32")]
+KINDS += [(d, a, b) for d in ("f16", "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")]
+KINDS += [("s32", a, b) for a in ("s8", "u8") for b in ("s8", "u8")] + [("s32", "b1", "b1")]
+
+
+@st.composite
+def any_case(draw: Any) -> Case:
+    """Any type, size, majorness, swizzle and K slice that fits the tiles."""
+    td, ta, tb = draw(st.sampled_from(KINDS))
+    n = draw(st.sampled_from((8, 16, 24, *range(32, 257, 16)) if td == "s32" else range(8, 257, 8)))
+    both, number = ta in ("f16", "bf16"), td != "s32"
+    case = Case(
+        n,
+        td,
+        ta,
+        tb,
+        swizzle_a=draw(st.sampled_from((0, 32, 64, 128))),
+        swizzle_b=draw(st.sampled_from((0, 32, 64, 128))),
+        trans_b=draw(st.integers(0, both)),
+        in_registers=draw(st.booleans()),
+        scale_a=draw(st.sampled_from((1, -1))) if number else 1,
+        scale_b=draw(st.sampled_from((1, -1))) if number else 1,
+        scale_d=draw(st.sampled_from(("1", "0", "%p1", "%p2"))),
+        satfinite=ta in ("s8", "u8") and draw(st.booleans()),
+    )
+    case = replace(case, trans_a=0 if case.in_registers else draw(st.integers(0, both)))
+
+    def slices(layout: Layout, size: int) -> int:
+        """How many K slices the tile has: those of a swizzled row, where K runs along it, else what fits."""
+        bits = BITS[ta]
+        if layout.swizzle and not layout.trans:
+            return layout.swizzle // 32
+        return sum(layout.byte(layout.extent - 1, s * case.k - 1, bits) + 1 + bits // 8 <= size for s in range(1, 8))
+
+    a, b = layouts(case)
+    return replace(
+        case, slice_a=draw(st.integers(0, slices(a, TILE_A) - 1)), slice_b=draw(st.integers(0, slices(b, TILE_B) - 1))
+    )
+
+
+def test_any_case_is_exact(device):
+    @settings(max_examples=30, deadline=None, derandomize=device.kind == "gpu")
+    @given(any_case())
+    def check(case):
+        a, b, c = matrices(case, 1)
+        got = execute(device, text(case), case, inputs(case, a, b, c), 1)
+        np.testing.assert_array_equal(got, expected(case, a, b, c))
+
+    check()
 
 
 def test_a_missing_proxy_fence_is_named():
