@@ -228,7 +228,7 @@ def render(table: Table, kind: Format) -> str:
     if kind == "csv":
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["target", *(h or f"column {i}" for i, h in enumerate(table.headers))])
+        writer.writerow(["target", *_csv_names(table.headers)])
         writer.writerows([table.title.split(":")[0], *row] for row in table.rows)
         return out.getvalue().rstrip("\n")
     from tabulate import tabulate
@@ -244,6 +244,16 @@ def render(table: Table, kind: Format) -> str:
     title = [f"**{table.title}**" if kind == "markdown" else table.title, ""] if table.title else []
     notes = [f"- {n}" if kind == "markdown" else n for n in table.notes]
     return "\n".join([*title, body, *(["", *notes] if notes else [])])
+
+
+def _csv_names(headers: Sequence[str]) -> list[str]:
+    """Names for the columns whose meaning a reader sees from what stands in them."""
+    if headers[:3] == ["", "", ""]:
+        unnamed = ["key", "contender", "what", "judgement"]
+    else:
+        unnamed = ["contender", "cold spread", "hot spread"] if "cold" in headers else ["contender", "verdict"]
+    names = iter(unnamed)
+    return [header or next(names, "") for header in headers]
 
 
 def joined(tables: Sequence[Table]) -> Table:

@@ -21,8 +21,8 @@ MEASURED = {
 }
 
 
-def column(table, header, nth=0):
-    at = [i for i, h in enumerate(table.headers) if h == header][nth]
+def column(table, header):
+    at = table.headers.index(header)
     return {row[0]: row[at] for row in table.rows}
 
 
@@ -38,13 +38,13 @@ def target(results):
 def test_traffic_is_counted_and_measured_and_fusion_saves_it(target):
     table = details.traffic_table(target)
     assert column(table, "loaded") == {"unfused": "1.6 kB", "fused": "800 B"}
-    assert column(table, "x unfused")["fused"] == "2.00x"
-    assert column(table, "x unfused", 1)["fused"] == "3.00x"
+    assert column(table, "counted, x unfused")["fused"] == "2.00x"
+    assert column(table, "DRAM, x unfused")["fused"] == "3.00x"
     assert column(table, "DRAM read")["fused"] == "8 MB"
     assert column(table, "DRAM written")["fused"] == "4 MB"
     assert column(table, "L2 hits")["fused"] == "51.2%"
     assert column(table, "occupancy")["fused"] == "87.5%"
-    assert column(table, "regs")["fused"] == "30"
+    assert column(table, "registers")["fused"] == "30"
 
 
 def test_what_no_profiler_measured_has_no_column(results):
@@ -73,4 +73,6 @@ def test_csv_has_everything_of_a_contender_on_one_line(target):
     header, *lines = csv.reader(io.StringIO(tables.render(tables.joined(found), "csv")))
     assert {len(line) for line in lines} == {len(header)}
     assert [line[1] for line in lines] == ["unfused", "fused", "torch"]
+    assert header[:6] == ["target", "contender", "cold", "cold spread", "hot", "hot spread"]
+    assert len(set(header)) == len(header) and "" not in header
     assert lines[2][header.index("DRAM read")] == "-"
