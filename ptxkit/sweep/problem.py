@@ -137,7 +137,8 @@ def explore(problem: Problem) -> Space:
         else:
             refused[reason] += 1
     if not kept:
-        variant.select_tile(workload, problem.parsed_target, problem.held)  # says why, unless values were restricted besides
+        # says why, unless values were restricted besides
+        variant.select_tile(workload, problem.parsed_target, problem.held)
         raise UsageError(f"{problem.title} has no tile for {problem.target}: {next(iter(refused), 'no values')}")
     return Space(tuple(kept), refused, len(wanted))
 
