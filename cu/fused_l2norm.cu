@@ -11,7 +11,6 @@
 // rows in the safe range pay one comparison.
 #include "ptxkit/floating_point.cuh"
 #include "ptxkit/row.cuh"
-#include "ptxkit/row_pipeline.cuh"
 
 using namespace ptxkit;
 
@@ -261,37 +260,6 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
             row += stride;
         }
     }
-}
-
-// Rows that registers hold, by CTAs, or clusters of them, that stay: STAGES rows are on their way while one is computed. An SM holds
-// RESIDENT CTAs.
-template <int THREADS, int LANES, int QUADS, int CTAS, int CACHE, int STAGES, int RESIDENT>
-__global__ void __launch_bounds__(THREADS, RESIDENT) l2norm_pipelined(const float* x, float* y, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, LANES, QUADS, CTAS, 4>;
-    __shared__ RowRecords<float, S, 2> slots;
-    __shared__ RowRecords<double, S> exact_slots;
-    const Ahead<float, S, 1, STAGES, CACHE> ahead;
-    const Place<S> place(rows, cols, aligned16(x, y));
-    row_arrive<S>();
-    auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<float, S, STAGES, CACHE>& more) {
-        const float square = row_sum(row.sum([](float v, int) { return v * v; }), slots, turn) + eps;
-        more();
-        const bool unsafe = !is_safe(square);
-        float factor = inverse_sqrt(square);
-        if (any_row<S>(unsafe)) {
-            auto exactly = [](float v, int) { return static_cast<double>(v) * v; };
-            const double exact = row_sum(row.template sum<double>(exactly), exact_slots) + eps;
-            if (unsafe) {
-                const Norm norm = norm_from_square(exact);
-                row.each([&](float& v, int) { v *= norm.scale; });
-                factor = 1.0f / norm.value;
-            }
-        }
-        row.each([&](float& v, int) { v *= factor; });
-        place.template store<CACHE>(y, row);
-    };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its norm, or is read once more, backwards, so that the second

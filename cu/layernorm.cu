@@ -9,7 +9,6 @@
 // The first two sum in f64, which no row of f32 leaves; cu/ptxkit/normalize.cuh tells how the others do without.
 #include "ptxkit/activations.cuh"
 #include "ptxkit/normalize.cuh"
-#include "ptxkit/row_pipeline.cuh"
 
 using namespace ptxkit;
 
@@ -113,34 +112,6 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
         means[place.row] = statistics.mean;
         rstds[place.row] = statistics.rstd;
     }
-}
-
-// The same by CTAs that stay: STAGES rows are on their way while one is computed; KEPT vectors of gamma and beta a thread wait in
-// shared memory. An SM holds RESIDENT CTAs.
-template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-layernorm_pipelined(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
-    __shared__ StandardizeSlots<S, true> slots;
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
-    const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
-    const Weights<T, S, 2, KEPT> weights(ahead.behind());
-    row_arrive<S>();
-    auto started = [&] {
-        weights.begin(place.any(cols), gamma, beta);
-        row_wait<S>();
-    };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<T, S, STAGES, CACHE>& more) {
-        const Statistics statistics = standardize(row, place, eps, slots, turn);
-        more();
-        auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-        weights.apply(place, row, finished, gamma, beta);
-        place.template store<CACHE>(y, row);
-        if (means && place.cols && place.thread == 0) {
-            means[place.row] = statistics.mean;
-            rstds[place.row] = statistics.rstd;
-        }
-    });
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its statistics, or is read once more.

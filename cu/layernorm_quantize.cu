@@ -140,7 +140,7 @@ __device__ __forceinline__ void finish_quantized(const Place<S>& place, signed c
 // With EARLY gamma and beta are on their way together with x: best while SMs wait for the first row. Without, they come from L1
 // when the row is ready, and their registers hold more rows instead.
 template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2, sizeof(T) == 4 && !EARLY ? 8 : 32>)
 layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
                               float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;

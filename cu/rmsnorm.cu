@@ -6,7 +6,6 @@
 // row in registers and moves 128 bits an access; `rmsnorm_streamed` is for rows that fit in no cluster's registers: they wait in
 // shared memory.
 #include "ptxkit/normalize.cuh"
-#include "ptxkit/row_pipeline.cuh"
 
 using namespace ptxkit;
 
@@ -113,30 +112,6 @@ rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int
     else place.apply(row, finished, gamma);
     place.template store<CACHE>(y, row);
     if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
-}
-
-// The same by CTAs that stay: STAGES rows are on their way while one is computed; KEPT vectors of gamma a thread wait in shared
-// memory. An SM holds RESIDENT CTAs.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-rmsnorm_pipelined(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
-    __shared__ RootMeanSquareSlots<S, true> slots;
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
-    const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    const Weights<T, S, 1, KEPT> weights(ahead.behind());
-    row_arrive<S>();
-    auto started = [&] {
-        weights.begin(place.any(cols), gamma);
-        row_wait<S>();
-    };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<T, S, STAGES, CACHE>& more) {
-        const RootMeanSquare rms = root_mean_square(row, place, eps, slots, turn);
-        more();
-        weights.apply(place, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
-        place.template store<CACHE>(y, row);
-        if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
-    });
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its factor, or is read once more. Squares that leave the range

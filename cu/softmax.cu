@@ -5,7 +5,6 @@
 // device memory, eight with dropout; `softmax_fused` does the same arithmetic in one read and one write, bit for bit;
 // `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for rows
 // that fit in no cluster's registers: they wait in shared memory.
-#include "ptxkit/row_pipeline.cuh"
 #include "ptxkit/softmax.cuh"
 
 using namespace ptxkit;
@@ -82,7 +81,7 @@ softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale,
 // vectorized
 
 template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2>)
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2, DROPOUT ? 32 : 16>)
 softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<MaxSum, S> slots;
@@ -100,30 +99,6 @@ softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, flo
         row.each([&](float& v, int) { v *= factor; });
     }
     place.template store<CACHE>(y, row);
-}
-
-// The same by CTAs that stay: STAGES rows are on their way while one is computed. An SM holds RESIDENT CTAs.
-template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, int STAGES, int RESIDENT>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-softmax_pipelined(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
-    __shared__ RowRecords<MaxSum, S, 2> slots;
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
-    const Place<S> place(rows, cols, aligned16(x, y));
-    row_arrive<S>();
-    auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned turn, const More<T, S, STAGES, CACHE>& more) {
-        float factor = exponentials(row, slots, turn).factor;
-        more();
-        if constexpr (DROPOUT) factor *= scale;
-        row.each([&](float& v, int) { v *= factor; });
-        if constexpr (DROPOUT) {
-            const Dropped<S> dropped(place, {threshold, scale, seed});
-            row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v; });
-        }
-        place.template store<CACHE>(y, row);
-    };
-    rows_ahead(ahead, place, rows, cols, x, -infinity(), started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.

@@ -158,7 +158,7 @@ private:
 
 template <class T, class S, int STAGES>
 struct RowsAheadOf {
-    using type = Ahead<T, S, 2, STAGES, CACHE_STREAM>;
+    using type = Ahead<T, S, 2, STAGES, CACHE_INPUT>;
 };
 template <class T, class S>
 struct RowsAheadOf<T, S, 0> {
@@ -235,7 +235,7 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
         at.advance();
         const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
         w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, rstd); });
-        place.template store<CACHE_STREAM>(dx, w);
+        place.template store<bulk ? CACHE_INPUT : CACHE_STREAM>(dx, w);
         place = next;
     }
     all.first = static_cast<size_t>(group) * cols;

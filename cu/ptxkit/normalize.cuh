@@ -59,10 +59,9 @@ struct Deviations {
     }
 };
 
-// TWICE, for rows one after another, which take turns.
-template <class S, bool TWICE = false>
+template <class S>
 struct StandardizeSlots {
-    RowRecords<Deviations, S, TWICE ? 4 : 2> deviations;
+    RowRecords<Deviations, S, 2> deviations;
     RowRecords<float, S> largest;
 };
 
@@ -72,9 +71,8 @@ struct StandardizeSlots {
 // 0 or from its neighbours a column lies. As the sum of deviations says what the pivot's rounding left, a mean far greater than
 // the deviations costs no accuracy either: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983, section 1
 // ("corrected two-pass") and its updating formulas.
-template <class S, bool TWICE>
-__device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, StandardizeSlots<S, TWICE>& slots,
-                                                  unsigned which = 0) {
+template <class S>
+__device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, StandardizeSlots<S>& slots) {
     const float inverse_cols = rcp_approx(place.cols), held = place.held, inverse_held = rcp_approx(fmaxf(held, 1.0f));
     const float columns = place.warp_columns(S::warps == 1 ? 0 : place.thread / S::lanes);
     const float inverse_columns = rcp_approx(fmaxf(columns, 1.0f));
@@ -95,7 +93,7 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
         if constexpr (S::warps > 1) {
             const float mean = all.pivot + __fmul_rn(all.sum, inverse_columns);
             sums = all.from(mean, columns);
-            const Deviations* warps = slots.deviations.gather({mean, sums.x, sums.y}, 2 * which + turn);
+            const Deviations* warps = slots.deviations.gather({mean, sums.x, sums.y}, turn);
             all.pivot = warps[0].pivot;
             sums = sum_over_warps<S>([&](unsigned i) { return warps[i].from(all.pivot, place.warp_columns(i)); });
             all.sum = sums.x, all.squares = sums.y;
@@ -122,9 +120,9 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
     return statistics;
 }
 
-template <class S, bool TWICE = false>
+template <class S>
 struct RootMeanSquareSlots {
-    RowRecords<float, S, TWICE ? 4 : 2> squares;
+    RowRecords<float, S, 2> squares;
     RowRecords<float, S> largest;
 };
 
@@ -133,12 +131,12 @@ struct RootMeanSquare {
     float factor, scale;
 };
 
-template <class S, bool TWICE>
+template <class S>
 __device__ __forceinline__ RootMeanSquare root_mean_square(Row<S>& row, const Place<S>& place, float eps,
-                                                           RootMeanSquareSlots<S, TWICE>& slots, unsigned which = 0) {
+                                                           RootMeanSquareSlots<S>& slots) {
     const float inverse_cols = rcp_approx(place.cols);
     auto square = [](float v, int) { return v * v; };
-    const float squares = row_sum(row.sum(square), slots.squares, 2 * which);
+    const float squares = row_sum(row.sum(square), slots.squares, 0);
     const float mean_and_eps = fmaf(squares, inverse_cols, eps);
     const bool unsafe = !squares_are_safe(squares, mean_and_eps);
     float factor = inverse_sqrt(mean_and_eps), scale = 1.0f;
@@ -146,7 +144,7 @@ __device__ __forceinline__ RootMeanSquare root_mean_square(Row<S>& row, const Pl
         scale = safe_scale(row, slots.largest);
         if (!unsafe) scale = 1.0f;
         row.each([&](float& v, int) { v *= scale; });
-        factor = scaled_inverse_sqrt(row_sum(row.sum(square), slots.squares, 2 * which + 1) * inverse_cols, eps, scale);
+        factor = scaled_inverse_sqrt(row_sum(row.sum(square), slots.squares, 1) * inverse_cols, eps, scale);
     }
     return {factor, scale};
 }

@@ -28,10 +28,10 @@ struct RowShape {
     static_assert(CTAS == 1 || groups == 1, "a cluster takes one row at a time");
 };
 
-// CTAs that an SM's registers should hold, for __launch_bounds__: ROWS registers for each column that a thread holds and 32 beside
-// them. The compiler, left alone, would take more and let fewer loads be in flight.
-template <class T, int THREADS, int VECTORS, int ROWS>
-constexpr int row_ctas = 65536 / (THREADS * (ROWS * VECTORS * vector_width<T> + 32));
+// CTAs that an SM's registers should hold, for __launch_bounds__: ROWS registers for each column that a thread holds and BESIDE
+// more. The compiler, left alone, would take more and let fewer loads be in flight.
+template <class T, int THREADS, int VECTORS, int ROWS, int BESIDE = 32>
+constexpr int row_ctas = 65536 / (THREADS * (ROWS * VECTORS * vector_width<T> + BESIDE));
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // What warps of a row tell each other

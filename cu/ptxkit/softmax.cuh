@@ -20,10 +20,10 @@ struct MaxSum {
 };
 
 // Of a row, when all lanes of a warp hold that of their warp.
-template <class S, int TURNS>
-__device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, RowRecords<MaxSum, S, TURNS>& slots, unsigned turn = 0) {
+template <class S>
+__device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, RowRecords<MaxSum, S>& slots) {
     if constexpr (S::warps == 1) return mine;
-    const MaxSum* all = slots.gather(mine, turn);
+    const MaxSum* all = slots.gather(mine);
     const float largest = max_over_warps<S>([&](unsigned i) { return all[i].largest; });
     const float base = base_of(largest);
     return {largest, sum_over_warps<S>([&](unsigned i) { return all[i].sum * exponential(all[i].largest - base); })};
@@ -38,12 +38,12 @@ struct Softmax {
 };
 
 // Makes each column exp(column - base of the warp). Padding must be -inf.
-template <class S, int TURNS>
-__device__ __forceinline__ Softmax exponentials(Row<S>& row, RowRecords<MaxSum, S, TURNS>& slots, unsigned turn = 0) {
+template <class S>
+__device__ __forceinline__ Softmax exponentials(Row<S>& row, RowRecords<MaxSum, S>& slots) {
     const float largest = warp_max<S::lanes>(row.max([](float v, int) { return v; }));
     const float base = base_of(largest);
     row.each([&](float& v, int) { v = exponential(v - base); });
-    const MaxSum all = row_max_sum({largest, warp_sum<S::lanes>(row.sum([](float v, int) { return v; }))}, slots, turn);
+    const MaxSum all = row_max_sum({largest, warp_sum<S::lanes>(row.sum([](float v, int) { return v; }))}, slots);
     return {exponential(largest - base_of(all.largest)) * inverse_of(all.sum), all.sum};
 }
 

@@ -72,6 +72,14 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
     yield {"THREADS": 512, "VECTORS": vectors}  # for targets without clusters
 
 
+def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
+    """The same where the TMA unit copies: more rows ahead, fewer threads."""
+    vectors = 16 // width(w.dtype)
+    if 2048 < w.cols <= 4096:
+        yield {"THREADS": 256, "VECTORS": vectors, "STAGES": 4 if w.dtype == "f32" else 3}
+    yield from preferred(w)
+
+
 class Gradients(Workload):
     """Gradients of a norm: one read of x and dy and one write of dx, with sums over rows beside."""
 

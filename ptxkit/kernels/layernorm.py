@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, Tile, Work, Workload, uniform, variant
-from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 
 
@@ -106,18 +105,6 @@ class Layernorm(Workload):
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
         template = (row.cu_type(self.dtype), self.activation.upper())
         return [row.vectorized("layernorm", self, t, args, template)]
-
-    @variant(
-        tile=pipeline.TILE,
-        constraint=pipeline.usable(beside=36, weights=2),
-        prefer=pipeline.preferred(weights=2),
-        requires=("tma",),
-    )
-    def pipelined(self, t: Tile) -> list[Launch]:
-        """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
-        args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
-        template = (row.cu_type(self.dtype), self.activation.upper())
-        return [pipeline.launch("layernorm", self, t, args, template, weights=2)]
 
 
 def standardized(

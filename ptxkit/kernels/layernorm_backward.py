@@ -31,7 +31,9 @@ class LayernormBackward(backward.Gradients):
         """One reading for all: CTAs that stay, rows copied ahead, partial sums in registers; then those are added up."""
         return backward.vectorized(self, t)
 
-    @variant(tile=backward.TILE_PIPELINED, constraint=backward.usable, prefer=backward.preferred, requires=("tma",))
+    @variant(
+        tile=backward.TILE_PIPELINED, constraint=backward.usable, prefer=backward.preferred_pipelined, requires=("tma",)
+    )
     def pipelined(self, t: Tile) -> list[Launch]:
         """The same, with rows copied ahead by the TMA unit."""
         return backward.vectorized(self, t)

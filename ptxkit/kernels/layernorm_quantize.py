@@ -78,7 +78,7 @@ class LayernormQuantize(Workload):
         args = ("x", "gamma", "beta", "q", "scales", self.cols, "eps")
         return [row.kept("layernorm_quantize_fused", self, args, (row.cu_type(self.dtype),), size=4)]
 
-    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=2), prefer=row.preferred(heavy=True, cache=1))
+    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=2), prefer=row.preferred(heavy=True))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; two barriers."""
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")
@@ -87,7 +87,7 @@ class LayernormQuantize(Workload):
     @variant(
         tile=pipeline.TILE,
         constraint=pipeline.usable(beside=36, weights=2),
-        prefer=pipeline.preferred(weights=2),
+        prefer=pipeline.preferred,
         requires=("tma",),
     )
     def pipelined(self, t: Tile) -> list[Launch]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 
 
@@ -83,14 +82,3 @@ class Rmsnorm(Workload):
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
         return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),))]
-
-    @variant(
-        tile=pipeline.TILE,
-        constraint=pipeline.usable(beside=36, weights=1),
-        prefer=pipeline.preferred(weights=1),
-        requires=("tma",),
-    )
-    def pipelined(self, t: Tile) -> list[Launch]:
-        """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
-        args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
-        return [pipeline.launch("rmsnorm", self, t, args, (row.cu_type(self.dtype),), weights=1)]

@@ -1,7 +1,7 @@
 """What descriptions of pipelined row kernels share: tiles and launches of CTAs that stay and copy rows ahead.
 
 Their kernels use ``cu/ptxkit/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS, CACHE,
-STAGES``, ``KEPT`` where there are vectors that all rows share, and ``RESIDENT`` last.
+STAGES, KEPT, RESIDENT`` last.
 """
 
 from __future__ import annotations
@@ -27,14 +27,11 @@ TILE: Mapping[str, list[Any]] = {
     "RESIDENT": [1, 2, 3, 4, 6],  # CTAs of an SM
 }
 
-TILE_ALONE: Mapping[str, list[Any]] = {name: values for name, values in TILE.items() if name != "KEPT"}
-"""Of kernels without vectors that all rows share."""
-
 
 def shared_bytes(w: Any, t: Tile, weights: int) -> int:
     """Dynamic shared memory of a CTA: rows that are copied ahead, and what is kept of ``weights`` vectors."""
     ahead = t.STAGES * t.THREADS * t.VECTORS
-    kept = weights * t.get("KEPT", 0) * row.lanes(w, t)
+    kept = weights * t.KEPT * row.lanes(w, t)
     return int(16 * (ahead + kept))
 
 
@@ -43,7 +40,7 @@ def fits(w: Any, t: Tile, weights: int) -> bool:
     return bool(t.RESIDENT * (shared_bytes(w, t, weights) + SLOT_BYTES + CTA_BYTES) <= SHARED_BYTES)
 
 
-def usable(beside: int, weights: int = 0) -> Callable[[Any, Tile], bool | str]:
+def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE`.
 
     Args:
@@ -65,9 +62,9 @@ def usable(beside: int, weights: int = 0) -> Callable[[Any, Tile], bool | str]:
         available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
         if wide * t.VECTORS + beside > available:
             return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
-        if t.get("KEPT", 0) > t.VECTORS:
+        if t.KEPT > t.VECTORS:
             return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
-        if 0 < t.get("KEPT", 0) < t.VECTORS and fits(w, Tile({**t, "KEPT": t.VECTORS}), weights):
+        if 0 < t.KEPT < t.VECTORS and fits(w, Tile({**t, "KEPT": t.VECTORS}), weights):
             return f"all {t.VECTORS} vectors can be kept"
         if not fits(w, t, weights):
             return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
@@ -85,42 +82,37 @@ def grid(w: Any, t: Tile) -> int:
     return cdiv(w.rows, turns * groups) * int(t.CLUSTER)
 
 
-def preferred(weights: int = 0) -> Callable[[Any], Iterator[dict[str, Any]]]:
-    """Tiles by size, for :data:`TILE`.
-
-    Args:
-        weights: how many vectors all rows share.
-    """
-
-    def choose(w: Any) -> Iterator[dict[str, Any]]:
-        wide = width(w.dtype)
-        sixteen = 16 // wide
-        vectors, threads, cluster = 1 if w.cols <= 64 * wide else sixteen, 512, 1
-        while vectors < 4 * sixteen and wide * vectors * threads < w.cols:
-            vectors *= 2
-        while cluster < 8 and wide * vectors * threads * cluster < w.cols:
-            cluster *= 2
-        yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
-        yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "STAGES": 1}
-
-    return choose
+def preferred(w: Any) -> Iterator[dict[str, Any]]:
+    """Tiles by size. Few threads with many columns each, and the shared vectors in shared memory: fastest on an H200, rows of
+    4096."""
+    wide = width(w.dtype)
+    vectors, threads, cluster = 1 if w.cols <= 64 * wide else 32 // wide, 128, 1
+    while threads < 512 and wide * vectors * threads < w.cols:
+        threads *= 2
+    while vectors < 64 // wide and wide * vectors * threads < w.cols:
+        vectors *= 2
+    while cluster < 8 and wide * vectors * threads * cluster < w.cols:
+        cluster *= 2
+    tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 4, "STAGES": 1}
+    for resident in (4, 3, 2, 1):
+        for kept in (vectors, 0):
+            yield tile | {"RESIDENT": resident, "KEPT": kept}
 
 
 def launch(
-    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int = 0
+    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int
 ) -> Launch:
     """The launch of ``kernel_pipelined``.
 
     Args:
         kernel: what its name begins with.
         w: a workload with ``rows`` and ``cols``.
-        t: a tile of :data:`TILE`; without KEPT the kernel has no such template argument.
+        t: a tile of :data:`TILE`.
         args: of the kernel.
         template: arguments before the tile's.
         weights: see :func:`usable`.
     """
-    kept = (t.KEPT,) if "KEPT" in t else ()
-    full = (*template, t.THREADS, row.lanes(w, t), t.VECTORS, t.CLUSTER, t.CACHE, t.STAGES, *kept, t.RESIDENT)
+    full = (*template, t.THREADS, row.lanes(w, t), t.VECTORS, t.CLUSTER, t.CACHE, t.STAGES, t.KEPT, t.RESIDENT)
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     shared = shared_bytes(w, t, weights)
     return Launch(f"{kernel}_pipelined", grid(w, t), t.THREADS, args, shared, cluster, template=full)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
-from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.philox import random_words
 
@@ -93,19 +92,11 @@ class Softmax(Workload):
         args = ("x", "y", self.cols, "threshold", "scale", "seed")
         return [row.kept("softmax_fused", self, args, (row.cu_type(self.dtype), self._drops), size=4)]
 
-    @variant(tile=row.TILE_ALONE, constraint=row.usable(beside=32), prefer=row.preferred(shared=False))
+    @variant(tile=row.TILE_ALONE, constraint=row.usable(beside=32), prefer=row.preferred(shared=False, lean=True))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
         return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops))]
-
-    @variant(
-        tile=pipeline.TILE_ALONE, constraint=pipeline.usable(beside=36), prefer=pipeline.preferred(), requires=("tma",)
-    )
-    def pipelined(self, t: Tile) -> list[Launch]:
-        """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
-        args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
-        return [pipeline.launch("softmax", self, t, args, (row.cu_type(self.dtype), self._drops))]
 
 
 def probabilities(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -201,6 +201,5 @@ def test_the_preferred_tile_satisfies_the_constraint(rows, cols, target):
     variant = workload.variant("vectorized")
     tile = variant.select_tile(workload, Target.parse(target))
     assert any(tile.items() >= preferred.items() for preferred in variant.prefer(workload))
-    assert tile.ROWS == 1 or (2048 < cols <= 4096 and tile.HINT == 0)
-    assert (0 if 8 * rows * cols <= 1 << 28 else 1) == tile.HINT
+    assert tile.ROWS == 1 and (0 if 8 * rows * cols < 1 << 28 else 1) == tile.HINT
     assert tile.CLUSTER == 1 or target == "sm_90a"

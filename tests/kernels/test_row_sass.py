@@ -59,7 +59,7 @@ def test_a_barrier_for_each_group(name, tile):
     assert function.resources.barriers == 8
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "scale_mask_softmax"])
+@pytest.mark.parametrize("name", ["layernorm_quantize", "layernorm_backward", "rmsnorm_backward"])
 def test_the_tma_unit_copies_rows_ahead(name):
     workload = registry.get(name)(rows=16384, cols=4096)
     step = build(workload, workload.variant("pipelined"), Target.parse("sm_90a")).steps[0]
