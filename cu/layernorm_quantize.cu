@@ -5,7 +5,8 @@
 // The story: a framework launches mean, deviation, normalized, scaled and shifted (all in layernorm.cu), then `row_scales` and
 // `quantize_rows`: nine passes over device memory; `layernorm_quantize_fused` does the same arithmetic in one read and one write of
 // a quarter as much, bit for bit; `layernorm_quantize_vectorized` holds the row in registers, moves 128 bits an access and meets at
-// two barriers; `layernorm_quantize_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
+// two barriers; `layernorm_quantize_pipelined` has CTAs that stay while the TMA unit copies the next rows;
+// `layernorm_quantize_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
 #include "ptxkit/normalize.cuh"
 #include "ptxkit/row_pipeline.cuh"
 
@@ -175,12 +176,13 @@ layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed c
         weights.begin(place.any(cols), gamma, beta);
         row_wait<S>();
     };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, [&](const Place<S>& place, Row<S>& row, unsigned, const More<T, S, STAGES, CACHE>& more) {
+    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned, const More<T, S, STAGES, CACHE>& more) {
         const Statistics statistics = standardize(row, place, eps, slots);
         more();
         weights.apply(place, row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma, beta);
         finish_quantized<CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
-    });
+    };
+    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its statistics and its largest magnitude, or is read thrice.
