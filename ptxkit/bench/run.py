@@ -21,7 +21,7 @@ from ptxkit.bench.runner import silent
 from ptxkit.bench.session import Session
 from ptxkit.bench.targets import Plan, description_of
 from ptxkit.compiler.nvrtc import nvrtc_version
-from ptxkit.errors import FaultError, PtxkitError, UsageError
+from ptxkit.errors import FaultError, PtxkitError, UnavailableError, UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.ahead import compile_ahead
 from ptxkit.kernels.build import unavailable
@@ -157,6 +157,9 @@ class BenchRun:
             made = make()
         except FaultError:
             raise
+        except UnavailableError as error:  # a package that is not here
+            rows.append(replace(row, skipped=str(error)))
+            return
         except PtxkitError as error:
             rows.append(replace(row, error=str(error)))
             return
