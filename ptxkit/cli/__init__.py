@@ -105,7 +105,9 @@ def _guarded(args: Sequence[str] | None) -> int:
     except OSError as error:
         if error.strerror is None:
             raise
-        return _complain(f"{error.filename or 'cannot write'}: {error.strerror}", 1)
+        if error.filename is None:
+            return _output_failed(error)
+        return _complain(f"{error.filename}: {error.strerror}", 1)
 
 
 def _complain(message: str, code: int) -> int:

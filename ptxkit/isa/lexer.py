@@ -16,6 +16,7 @@ import string
 from ptxkit.errors import PtxSyntaxError
 
 # PTX ISA, "Identifiers", "Integer Constants", "Floating-Point Constants". Ordered by how often each occurs.
+# No possessive groups: early releases of Python 3.11 repeat them wrongly (CPython issue 106052).
 _TOKEN = re.compile(
     r"""[ \t\r\f\v]*+(
       \n
@@ -25,9 +26,9 @@ _TOKEN = re.compile(
     | \d+\.?\d*(?:[eE][+-]?\d+)?\w* | \.\d+(?:[eE][+-]?\d+)?(?!\w)
     | \.\w+(?:::\w+)*                                # directive, or an opcode part standing apart
     | //[^\n]*
-    | /\*(?:[^*]|\*(?!/))*+\*/
+    | /\*[^*]*\*+(?:[^/*][^*]*\*+)*/
     | \#[^\n]*                                       # line marker left by a preprocessor
-    | "(?:[^"\\\n]|\\.)*+"
+    | "[^"\\\n]*(?:\\.[^"\\\n]*)*"
     | <<|>>|<=|>=|==|!=|&&|\|\|
     | \S
     )""",
