@@ -37,7 +37,7 @@ def usable(w: MatmulMma, t: Tile) -> bool | str:
 
 
 def preferred(w: MatmulMma) -> Iterator[dict[str, Any]]:
-    """Large tiles where they give nearly every SM one; fastest of those tried on an H200."""
+    """Large tiles where they give nearly every SM one. On an H200 four to six stages were alike, three slower."""
     if cdiv(w.m, 256) * cdiv(w.n, 128) >= SMS * 3 // 4:
         yield {"STAGES": 6}
         yield {}  # where shared memory is less

@@ -45,6 +45,18 @@ def shaky(pipe, problem, seed):
         pipe.send(measuring.Measured("ok", "", 10.0 + argument["THREADS"] / 1e4, 0.0, 10))
 
 
+def warming(pipe, problem, seed):
+    """All are alike, but when the best are measured once more the GPU has become a fifth slower."""
+    pipe.send("ready")
+    while True:
+        what, argument, _ = pipe.recv()
+        if what == "leaders":
+            rows = [{"median_us": 12.0 + t["THREADS"] / 1e4, "spread_us": 0.0, "samples": 50} for t in argument]
+            pipe.send([{"cold": row, "verified": True, "error": "", "worst": ""} for row in rows])
+        else:
+            pipe.send(measuring.Measured("ok", "", 10.0 + argument["THREADS"] / 1e4, 0.0, 10))
+
+
 def unready(pipe, problem, seed):
     os._exit(1)
 
@@ -134,6 +146,14 @@ def test_a_death_among_the_leaders_costs_nothing(tmp_path, monkeypatch):
     swept = sweep(tmp_path / "j.jsonl")
     assert [e.tile["THREADS"] for e in swept.run()] == [128, 256, 512]
     assert "the measuring process died" in swept.trouble
+
+
+def test_who_was_not_measured_again_is_not_the_best_for_that(tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "serve", warming)
+    monkeypatch.setattr("ptxkit.sweep.run.LEADERS", 2)
+    entries = sweep(tmp_path / "j.jsonl").run()
+    assert [(e.tile["THREADS"], e.samples) for e in entries] == [(128, 50), (256, 50), (512, 10)]
+    assert entries[0].time_us > entries[2].time_us
 
 
 def test_no_gpu_ends_it(tmp_path, monkeypatch):
