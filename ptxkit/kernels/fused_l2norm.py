@@ -70,7 +70,7 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
         cluster *= 2
     if 4 * quads * threads * cluster < w.cols:
         threads, quads = 512, 4  # in parts, with more registers for addresses
-    # on an H200 KEEP_X is worth 2% of what is many times larger than L2, KEEP_Y costs as much; of less neither matters
+    # on an H200 KEEP_X is faster where x is many times larger than L2, KEEP_Y slower; below that neither matters
     hint = 0 if w.work().bytes < 1 << 28 else 1
     tile = {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster, "HINT": hint}
     if not few and 2048 < w.cols <= 4096 and threads == 512:
