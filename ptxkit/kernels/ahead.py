@@ -111,7 +111,8 @@ def _slow(
             if not isinstance(source, Generated) or not source.slow:
                 continue
             written = asdict(source.source())
-            request = {**written, "target": chosen.name, "defines": dict(launch.defines)}
+            options = (*written["options"], *launch.options)
+            request = {**written, "target": chosen.name, "defines": dict(launch.defines), "options": options}
             if not is_cached(request.pop("text"), **request):
                 yield {**request, "text": written["text"]}
     except PtxkitError:

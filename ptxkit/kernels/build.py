@@ -80,7 +80,7 @@ def build(
     *,
     cache: bool = True,
 ) -> Build:
-    """Compile a variant; launches that share source and defines share one program.
+    """Compile a variant; launches that share source, defines and options share one program.
 
     Args:
         workload: with its sizes, which choose among tiles and may choose among kernels.
@@ -141,14 +141,15 @@ def _step(launch: Launch, image: Image) -> Step:
 
 def _program(workload: Workload, variant: Variant, launch: Launch) -> tuple[Path | Generated, str]:
     source = variant.source_of(workload, launch)
+    how = repr((sorted(launch.defines.items()), launch.options))
     if isinstance(source, Generated):
-        return source, repr(sorted(launch.defines.items()))
+        return source, how
     path = find_source(type(workload), source)
-    if path.suffix == ".ptx" and (launch.template or launch.defines):
+    if path.suffix == ".ptx" and (launch.template or launch.defines or launch.options):
         raise DescriptionError(
-            f"{path.name}: {launch.kernel} is PTX, which takes neither template arguments nor defines"
+            f"{path.name}: {launch.kernel} is PTX, which takes neither template arguments nor defines nor options"
         )
-    return path, repr(sorted(launch.defines.items()))
+    return path, how
 
 
 def _compile(source: Path | Generated, launches: list[Launch], target: Target, cache: bool) -> Image:
@@ -156,9 +157,10 @@ def _compile(source: Path | Generated, launches: list[Launch], target: Target, c
 
     names = tuple(dict.fromkeys(launch.entry for launch in launches if launch.template))
     common: dict[str, Any] = {"target": target, "defines": launches[0].defines, "instantiate": names, "cache": cache}
+    options = launches[0].options
     if not isinstance(source, Generated):
-        return compile_source(source, **common)
+        return compile_source(source, options=options, **common)
     s = source.source()
     return compile_source(
-        s.text, name=s.name, options=s.options, include_dirs=s.include_dirs, headers=s.headers, **common
+        s.text, name=s.name, options=(*s.options, *options), include_dirs=s.include_dirs, headers=s.headers, **common
     )

@@ -61,6 +61,7 @@ class Launch:
         source: the file with the kernel when it is not the variant's, or what writes it.
         template: template arguments; ``("l2norm", template=(256, 4))`` launches ``l2norm<256, 4>``.
         defines: preprocessor macros, for what a template argument cannot say.
+        options: further options of NVRTC, as ``("--ptxas-options=-O1",)``.
     """
 
     kernel: str
@@ -73,6 +74,7 @@ class Launch:
     source: str | Generated | None = None
     template: tuple[object, ...] = ()
     defines: Mapping[str, object] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "grid", dim3(self.grid, f"the grid of {self.kernel}"))
@@ -81,6 +83,8 @@ class Launch:
             object.__setattr__(self, "cluster", dim3(self.cluster, f"the cluster of {self.kernel}"))
         if isinstance(self.args, str):
             raise DescriptionError(f"the args of {self.kernel} must be a tuple: ({self.args!r},)")
+        if isinstance(self.options, str):
+            raise DescriptionError(f"the options of {self.kernel} must be a tuple: ({self.options!r},)")
 
     @property
     def entry(self) -> str:

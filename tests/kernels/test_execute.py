@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from ptxkit.compiler.targets import Target
 from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError, UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.build import build
+from ptxkit.kernels.launch import Launch
 from ptxkit.kernels.saxpy import Saxpy
 
 DESCRIPTION = '''
@@ -150,10 +152,20 @@ def test_a_build_needs_no_device(sample):
     assert len(built.images) == 1
 
 
+def test_launches_with_other_options_are_other_programs(sample):
+    def launches(workload):
+        plain = Launch("once", 4, 32, ("x", "t", workload.n))
+        return [plain, replace(plain, args=("t", "y", workload.n), options=("--ptxas-options=-O0",))]
+
+    variant = replace(sample.variant("two_steps"), function=launches)
+    quick, slow = (step.image.cubin for step in build(sample(), variant).steps)
+    assert len(quick) < len(slow)  # -O0 keeps everything in local memory or moves it about
+
+
 def test_templates_of_ptx_are_refused(sample):
     variant = sample.variant("right")
     by_hand = type(variant)("right", variant.function, variant.tile, source="sample.ptx")
-    with pytest.raises(DescriptionError, match="takes neither template arguments nor defines"):
+    with pytest.raises(DescriptionError, match="takes neither template arguments nor defines nor options"):
         build(sample(), by_hand)
 
 
