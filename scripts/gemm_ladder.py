@@ -55,7 +55,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _heading(results: Results) -> str:
-    versions = ", ".join(f"{name} {results.environment[name]}" for name in ("driver", "nvrtc") if name in results.environment)
+    versions = ", ".join(f"{name} {results.environment[name]}" for name in ("kernel_driver", "cuda_driver", "nvrtc") if name in results.environment)
     return f"{results.device}, {versions}, ptxkit bench run of {results.created[:10]}; cold L2, medians."
 
 

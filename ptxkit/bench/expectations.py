@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ptxkit.bench.judge import Judgement, judge
-from ptxkit.bench.results import Mode, Results, Row, Target, Timed
+from ptxkit.bench.results import Mode, Results, Row, Target, Timed, cuda_driver_named
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import stem_of, write_json
 
@@ -90,6 +90,8 @@ def load(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be read as expectations: {error}") from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA or not isinstance(value.get("targets"), dict):
         raise UsageError(f"{path} does not hold {SCHEMA}; ptxkit bench run --update-expectations writes it")
+    for target in value["targets"].values():
+        target["environment"] = cuda_driver_named(target.get("environment", {}))
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -41,9 +42,25 @@ def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
     Args:
         extra: relative difference between two machines or days that is to be expected besides.
     """
-    relative = [t.spread_us / t.median_us for t in (before, after)]
-    noise = max(SMALLEST, (relative[0] ** 2 + relative[1] ** 2) ** 0.5, extra)
-    change = after.median_us / before.median_us - 1
+    noise = max(SMALLEST, _together(before, after), extra)
+    return _judged(after.median_us / before.median_us - 1, noise)
+
+
+def judge_ratio(before: tuple[Timed, Timed], after: tuple[Timed, Timed]) -> Judgement:
+    """Whether the first of a pair has gained on the second: the change of its share of the other's time.
+
+    The noise is that of :func:`judge`, of all four times.
+    """
+    shares = [mine.median_us / theirs.median_us for mine, theirs in (before, after)]
+    return _judged(shares[1] / shares[0] - 1, max(SMALLEST, _together(*before, *after)))
+
+
+def _together(*times: Timed) -> float:
+    """The relative spread of what is made of independent times by multiplying and dividing."""
+    return math.sqrt(sum((t.spread_us / t.median_us) ** 2 for t in times))
+
+
+def _judged(change: float, noise: float) -> Judgement:
     if abs(change) <= noise:
         return Judgement("same", change, noise)
     if abs(change) <= CERTAIN * noise:
@@ -76,5 +93,8 @@ def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roof
 
 def machine_difference(before: Mapping[str, object], after: Mapping[str, object]) -> str:
     """In words, what makes times of two environments incomparable; "" when nothing does."""
-    different = [k for k in ("gpu", "driver") if before.get(k) != after.get(k)]
-    return ", ".join(f"{k} {before.get(k)} against {after.get(k)}" for k in different)
+    known = [
+        "gpu",
+        *(k for k in ("cuda_driver", "kernel_driver") if k in before and k in after),
+    ]  # earlier files lack the last
+    return ", ".join(f"{k} {before.get(k)} against {after.get(k)}" for k in known if before.get(k) != after.get(k))

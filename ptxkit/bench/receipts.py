@@ -1,46 +1,90 @@
-"""Running a result again: the same kernels, sizes, tiles and seed, and what is not the same any more."""
+"""Running a result again: the same kernels, sizes, tiles, peers and seed, and what is not the same any more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.method import Method
-from ptxkit.bench.results import Results, Target
+from ptxkit.bench.peers import names as peer_names
+from ptxkit.bench.peers import peers as usable_peers
+from ptxkit.bench.results import Results, Target, read_as
 from ptxkit.bench.run import BenchRun
 from ptxkit.bench.targets import Plan, kernel_of
 from ptxkit.errors import UnavailableError, UsageError
 
+if TYPE_CHECKING:
+    from ptxkit.bench.peers.base import Peer
+
 
 def again(
-    receipt: Results, device: Any, budget_s: float, say: Callable[[str], None] = lambda what: None
+    receipt: Results,
+    device: Any,
+    budget_s: float | None = None,
+    peers: Sequence[str] | None = None,
+    say: Callable[[str], None] = lambda what: None,
 ) -> tuple[Results, list[str]]:
-    """Run what a receipt says and compare.
+    """Run what a receipt says, by its method and with its peers, in the same turns, and compare.
 
     Args:
-        receipt: earlier results. Of its peers nothing is run again: they are not ours to vouch for.
+        receipt: earlier results.
         device: where to run.
-        budget_s: seconds of measuring for each target.
+        budget_s: seconds of measuring for each target, in place of the receipt's.
+        peers: of those in the receipt, only these.
 
     Returns:
         The new results, and in words what has changed since.
 
     Raises:
         UnavailableError: the receipt is of a GPU and there is none.
-        UsageError: a kernel of the receipt is not here.
+        UsageError: a kernel of the receipt is not here, or it has no peer of that name.
     """
     if receipt.device_kind != device.kind:
         where = "a GPU" if receipt.device_kind == "gpu" else "the emulator (CUDA_VISIBLE_DEVICES= hides a GPU)"
         raise UnavailableError(f"this receipt is of {receipt.device}; it can be run again on {where} only")
+    wanted = peers_of(receipt)
+    if peers is not None:
+        if strange := [name for name in peers if name not in wanted]:
+            raise UsageError(f"this receipt has no peer {strange[0]!r}; it has {', '.join(wanted) or 'none'}")
+        wanted = [name for name in wanted if name in peers]
+    found, absent = _here(wanted)
     run = BenchRun(
         device,
-        method=Method(budget_s=budget_s),
+        found,
+        absent,
+        method_of(receipt, budget_s),
         seed=receipt.targets[0].seed if receipt.targets else 0,
         counts=False,
         command=("ptxkit", "bench", "verify"),
     )
     after = run.run([plan_of(target) for target in receipt.targets], say)
-    return after, list(changes(receipt, after))
+    return after, list(changes(receipt, after, wanted))
+
+
+def peers_of(receipt: Results) -> list[str]:
+    """The peers that a receipt has times of, in its order."""
+    rows = (row for target in receipt.targets for row in target.rows)
+    return list(dict.fromkeys(row.name for row in rows if row.kind == "peer" and row.cold))
+
+
+def _here(wanted: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:
+    """These peers, and why the others cannot be run: no package, or a plugin that is not here."""
+    known = peer_names()
+    found, absent = usable_peers([name for name in wanted if name in known])
+    gone = [name for name in wanted if name not in known]
+    reason = "there is no such peer; it came from a plugin, or from another version"
+    return found, dict.fromkeys(gone, reason) | dict(absent)
+
+
+def method_of(receipt: Results, budget_s: float | None) -> Method:
+    """How the receipt was measured, as far as this version knows its parameters.
+
+    Raises:
+        UsageError: one is of the wrong type.
+    """
+    method: Method = read_as(Method, receipt.method, "method")
+    return method if budget_s is None else dataclasses.replace(method, budget_s=budget_s, iterations=None)
 
 
 def plan_of(target: Target) -> Plan:
@@ -56,11 +100,14 @@ def plan_of(target: Target) -> Plan:
         raise UsageError(f"{kernel.name} has no size or option {gone[0]} any more; the receipt is of another version")
     ran = [row for row in target.rows if row.kind == "variant" and (row.cold or row.counted)]
     names = tuple(kernel.variant(row.name).name for row in ran)
-    return Plan(kernel(**given), names, {row.name: dict(row.tile) for row in ran})
+    peers = tuple(row.name for row in target.rows if row.kind == "peer" and row.cold)
+    return Plan(kernel(**given), names, {row.name: dict(row.tile) for row in ran}, peers)
 
 
-def changes(before: Results, after: Results) -> Iterator[str]:
-    """What is different, as sentences, other than times."""
+def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Iterator[str]:
+    """What is different, as sentences, other than times; ``peers`` were to be run again."""
+    for name, reason in after.absent.items():
+        yield f"{name}: not run again, {reason}"
     for name in dict.fromkeys((*before.environment, *after.environment)):
         a, b = before.environment.get(name), after.environment.get(name)
         if a != b and b is not None:
@@ -74,7 +121,12 @@ def changes(before: Results, after: Results) -> Iterator[str]:
         for row in old.rows:
             now = new.row(row.name)
             if now is None:
+                if row.name in peers and row.cold and row.name not in after.absent:
+                    yield f"{old.key} {row.name}: not run again, it does not offer this any more"
                 continue
+            if row.cold and not now.cold:
+                why = now.skipped or now.error or now.worst or "no sample was taken without throttling"
+                yield f"{old.key} {row.name}: no time, {why}"
             if row.source_sha256 != now.source_sha256:
                 yield f"{old.key} {row.name}: its PTX has changed"
             elif row.cubin_sha256 != now.cubin_sha256:

@@ -1,4 +1,5 @@
-"""What ``ptxkit bench run`` found, as values, and their JSON: schema ``ptxkit.bench/1``.
+"""What ``ptxkit bench run`` found, as values, and their JSON: schema ``ptxkit.bench/2``; files of
+``ptxkit.bench/1`` are read, too.
 
 A result is a receipt: with the hashes of source, cubin and inputs, the driver, the clocks and the method it can be run again
 and held against what it says (:mod:`ptxkit.bench.judge`). Field names carry their units.
@@ -15,9 +16,11 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal
 
+from ptxkit.bench.conditions import Conditions
 from ptxkit.errors import UsageError
 
-SCHEMA = "ptxkit.bench/1"
+SCHEMA = "ptxkit.bench/2"
+EARLIER = "ptxkit.bench/1"
 Mode = Literal["cold", "hot"]
 
 
@@ -143,6 +146,7 @@ class Target:
         footprint_bytes: of all arrays. lives_in: ``"L2"`` where they all fit into it, else ``"DRAM"``.
         inputs_sha256: over the input arrays, by name. seed: that they came from.
         description: path of the description's file where the kernel is a user's own, else "".
+        conditions: clock, power and temperature while it was measured; None where nothing was timed, and in earlier files.
     """
 
     kernel: str
@@ -157,6 +161,7 @@ class Target:
     inputs_sha256: str
     rows: Sequence[Row]
     description: str = ""
+    conditions: Conditions | None = None
 
     @property
     def key(self) -> str:
@@ -201,7 +206,8 @@ class Results:
         created: UTC, ISO 8601.
         ptxkit: its version. command: the words after ``ptxkit``.
         device_kind, device: ``"gpu"`` or ``"emulator"``, and its name.
-        environment: driver, compiler and library versions.
+        environment: compiler and library versions, and of a GPU ``cuda_driver``, the CUDA version that the driver implements
+            ("13.0"), and ``kernel_driver``, the kernel driver's own ("580.95.05").
         facts: what the GPU is. sensors: clocks, power and temperature, at the start and the end.
         method: the parameters of the measurement.
         roofs: None where nothing was timed.
@@ -258,13 +264,38 @@ def load(path: str | Path) -> Results:
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"{path} is not JSON: {error}; pass a file written by ptxkit bench run --json") from None
     schema = value.get("schema") if isinstance(value, dict) else None
-    if schema != SCHEMA:
-        raise UsageError(f"{path} has the schema {schema!r}; this version of ptxkit reads {SCHEMA}")
+    if schema == EARLIER:
+        value = _renamed(value)
+    elif schema != SCHEMA:
+        raise UsageError(f"{path} has the schema {schema!r}; this version of ptxkit reads {SCHEMA} and {EARLIER}")
     try:
         results: Results = _read(Results, value, "")
     except _Wrong as error:
         raise UsageError(f"{path}: {error}") from None
     return results
+
+
+def read_as(kind: type[Any], value: Mapping[str, Any], where: str) -> Any:
+    """A JSON object as a dataclass of that kind; what it has no field for is left out.
+
+    Raises:
+        UsageError: a field is missing or of the wrong type; the message begins with ``where``.
+    """
+    try:
+        return _read(kind, value, where)
+    except _Wrong as error:
+        raise UsageError(str(error)) from None
+
+
+def cuda_driver_named(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions as :data:`EARLIER` names them, which calls the driver's CUDA version ``driver``, in today's names."""
+    return {"cuda_driver" if name == "driver" else name: value for name, value in environment.items()}
+
+
+def _renamed(value: dict[str, Any]) -> dict[str, Any]:
+    """An earlier file's value in today's names; what is not an object is left for :func:`_read` to complain of."""
+    places = {name: cuda_driver_named(v) for name in ("environment", "facts") if isinstance(v := value.get(name), dict)}
+    return {**value, **places, "schema": SCHEMA}
 
 
 class _Wrong(Exception):

@@ -133,7 +133,7 @@ class BenchRun:
                 partial(self._variant, sets, variant, self._tile(plan, variant)),
             )
         for peer in self.peers:
-            if peer.offers(workload):
+            if (plan.peers is None or peer.name in plan.peers) and peer.offers(workload):
                 say(f"preparing {peer.name}")
                 row = Row(name=peer.name, kind="peer", version=peer.version())
                 self._enter(rows, contenders, row, partial(PeerContender, sets, peer))
@@ -147,7 +147,8 @@ class BenchRun:
                 replace(row, counted=found) if isinstance(found := counts.get(row.name), Counted) else row
                 for row in measured
             ]
-        return self._target(workload, footprint, [*measured, *rows], inputs_hash)
+        target = self._target(workload, footprint, [*measured, *rows], inputs_hash)
+        return replace(target, conditions=session.conditions())
 
     def _enter(
         self, rows: list[Row], contenders: list[Contender], row: Row, make: Callable[[], Contender | Row]
@@ -243,7 +244,8 @@ def environment(device: Any) -> dict[str, str]:
     for package in ("numpy", "cuda-bindings", "cuda-core"):
         found[package] = _version(package)
     if device.kind == "gpu":
-        found |= {"gpu": device.name, "driver": device.facts().driver}
+        facts = device.facts()
+        found |= {"gpu": device.name, "cuda_driver": facts.cuda_driver, "kernel_driver": facts.kernel_driver}
     for module in ("torch", "triton", "cupy"):
         if module in sys.modules:
             found[module] = str(getattr(sys.modules[module], "__version__", "unknown"))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.bench.conditions import Conditions, Log
 from ptxkit.bench.judge import alarms
 from ptxkit.bench.method import Method, throttled
 from ptxkit.bench.results import Mode, Roofs, Row, Timed
@@ -74,6 +75,7 @@ class Session:
         self.method = method
         self.roofs = roofs
         self.highest_mhz = device.facts().clock_mhz
+        self.log = Log()
 
     def measure(self, contenders: Sequence[Contender], say: Callable[[str], None]) -> list[Row]:
         """Verify, time, and verify again on fresh inputs; a row a contender.
@@ -112,6 +114,10 @@ class Session:
             changed: dict[str, Any] = {track.mode: track.timed()}
             rows[i] = replace(rows[i], **changed)
         return [self._finished(row) for row in rows]
+
+    def conditions(self) -> Conditions:
+        """How the GPU was while samples were taken."""
+        return self.log.conditions()
 
     def _tracks(self, i: int, contender: Contender, rotation: Callable[[], None]) -> list[Track]:
         timing, sets = self.device.timing, len(self.sets)
@@ -156,7 +162,9 @@ class Session:
         now = self.device.sensors()
         if throttled(now.throttled, now.sm_clock_mhz, self.highest_mhz):
             track.dropped += count
+            self.log.drop(now, count)
         else:
+            self.log.keep(now)
             track.samples += [t / track.calls for t in times]
 
     def _check_again(

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ptxkit.bench.comparison import compared, distances
 from ptxkit.bench.judge import judge, machine_difference
 from ptxkit.bench.results import Counted, Mode, Results, Row, Target, Timed
 from ptxkit.quantities import optional, quantity, time_text
 
 Format = Literal["table", "markdown", "csv"]
 BASELINE = "unfused"
-MODES: tuple[Mode, ...] = ("cold", "hot")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def target_table(target: Target, roof_gbs: float | None) -> Table:
         f"{target.key}: {quantity(target.flops, 'flop')}, {quantity(target.bytes, 'B')}, {target.intensity:.3g} flop/B; "
         f"{quantity(target.footprint_bytes, 'B')} of arrays"
     )
+    if target.conditions:
+        notes.append(str(target.conditions))
     if roof_gbs is None:
         return Table(title, COUNTED, [_counted_row(target, row) for row in shown], notes)
     small = {tuple(row.counted.sizes.items()) for row in shown if row.counted and row.counted.sizes}
@@ -137,28 +139,20 @@ def compare_table(before: Results, after: Results) -> Table:
     """Every time that both have; every count where both are the emulator's."""
     if before.roofs is None and after.roofs is None:
         return _compare_counts(before, after)
-    rows = []
-    for target in before.targets:
-        other = after.target(target.key)
-        for row in target.rows:
-            now = other.row(row.name) if other else None
-            for mode in MODES:
-                a, b = row.timed(mode), now.timed(mode) if now else None
-                if a and b and now:
-                    j = judge(a, b)
-                    rows.append(
-                        [
-                            target.key,
-                            row.name,
-                            mode,
-                            " ".join(_time(a)),
-                            " ".join(_time(b)),
-                            f"{j.change:+.1%}",
-                            f"{j.noise:.1%}",
-                            j.word,
-                            _code(row, now),
-                        ]
-                    )
+    rows = [
+        [
+            c.target,
+            c.row,
+            c.mode,
+            " ".join(_time(c.before)),
+            " ".join(_time(c.after)),
+            f"{c.judgement.change:+.1%}",
+            f"{c.judgement.noise:.1%}",
+            c.judgement.word,
+            c.code,
+        ]
+        for c in compared(before, after)
+    ]
     notes = []
     if different := machine_difference(before.environment, after.environment):
         notes.append(f"not the same machine: {different}")
@@ -166,6 +160,29 @@ def compare_table(before: Results, after: Results) -> Table:
     only += [t.key for t in after.targets if before.target(t.key) is None]
     notes += [f"only in one of them: {key}" for key in only]
     return Table("", ["", "", "", "before", "after", "change", "noise", "", "code"], rows, notes)
+
+
+def distance_table(before: Results, after: Results) -> Table | None:
+    """Each peer's time over that of our fastest variant, then and now; None where no peer was timed in both."""
+    rows = [
+        [
+            d.target,
+            f"{d.variant} against {d.peer}",
+            d.mode,
+            f"{d.before:.3g}x",
+            f"{d.after:.3g}x",
+            f"{d.judgement.change:+.1%}",
+            f"{d.judgement.noise:.1%}",
+            d.judgement.word,
+        ]
+        for d in distances(before, after)
+    ]
+    if not rows:
+        return None
+    notes = [
+        "before, after: the peer's time over ours, each of one run, in which they took turns. change: of our share of it."
+    ]
+    return Table("", ["", "", "", "before", "after", "change", "noise", ""], rows, notes)
 
 
 def _compare_counts(before: Results, after: Results) -> Table:
@@ -213,14 +230,6 @@ def _agreement(base: Row, row: Row) -> str:
     if base.accuracy and base.accuracy.outputs_sha256 == row.accuracy.outputs_sha256 != "":
         return "identical, bit for bit"
     return f"verified, at most {row.accuracy.max_ulp:.3g} ulp from the reference"
-
-
-def _code(before: Row, after: Row) -> str:
-    if not before.cubin_sha256:
-        return "same version" if before.version == after.version else f"{before.version} -> {after.version}"
-    if before.cubin_sha256 == after.cubin_sha256:
-        return "same cubin"
-    return "same PTX, other cubin" if before.source_sha256 == after.source_sha256 else "changed"
 
 
 def render(table: Table, kind: Format) -> str:

@@ -16,11 +16,18 @@ from ptxkit.kernels.workload import Workload
 
 @dataclass(frozen=True)
 class Plan:
-    """One target: a workload, the variants of it that are measured (all where none are named), and tiles they are held to."""
+    """One target.
+
+    Attributes:
+        workload: what is computed.
+        variants: those that are measured; all where none are named. tiles: variant -> tile parameters it is held to.
+        peers: only these of the run's; None for all.
+    """
 
     workload: Workload
     variants: tuple[str, ...] = ()
     tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: tuple[str, ...] | None = None
 
 
 def plans(

@@ -66,7 +66,7 @@ def list_(kind: Any, as_json: bool) -> int:
 )
 @click.option("--no-counts", is_flag=True, help="Do not count traffic in the emulator besides.")
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
-@click.option("--json", "json_file", metavar="FILE", help="Write the results (ptxkit.bench/1) there; - for stdout.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the results (ptxkit.bench/2) there; - for stdout.")
 @click.option("--check", is_flag=True, help="Exit with 1 when a variant is slower than this GPU's expectations.")
 @click.option("--update-expectations", is_flag=True, help="Record the results as this GPU's expectations.")
 def run(
@@ -196,27 +196,39 @@ def compare(before: str, after: str | None, kind: Any) -> int:
 
 @command.command("verify")
 @click.argument("receipt", type=click.Path())
-@click.option("--time-budget", type=click.FloatRange(min=0.01), default=2.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--peers", "peer_names", metavar="NAMES", help="Of the receipt's, only these: torch,triton; none for none."
+)
+@click.option("--time-budget", type=click.FloatRange(min=0.01), metavar="SECONDS", help="Instead of the receipt's.")
+@click.option("--json", "json_file", metavar="FILE", help="Write the new results (ptxkit.bench/2) there.")
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
-def verify(receipt: str, time_budget: float, kind: Any) -> int:
-    """Run a RECEIPT (a file of bench run --json) again; say same, faster, slower or ambiguous, and what changed.
+def verify(receipt: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:
+    """Run a RECEIPT (a file of bench run --json) again, with its peers, by its method; say same, faster, slower or ambiguous
+    of each contender, how far ours are from the peers then and now, and what changed.
 
-    Exit codes: 0 same, faster or ambiguous, 1 slower or wrong, 2 usage, 3 no GPU.
+    Exit codes: 0 same, faster or ambiguous, 1 a variant is slower or a result wrong, 2 usage, 3 no GPU. A peer that became
+    slower or is not here any more is said and no more.
     """
     from ptxkit.bench import receipts, results, tables
+    from ptxkit.bench.comparison import compared
     from ptxkit.cli import _run_text
+    from ptxkit.files import write_json
     from ptxkit.runtime.device import device as open_device
 
     before = results.load(receipt)
+    wanted = None if peer_names is None else peer_list(peer_names)
     with _run_text.progress() as say:
-        after, changes = receipts.again(before, open_device("auto"), time_budget, say)
-    table = tables.compare_table(before, after) if after.device_kind == "gpu" else None
-    if table is not None:
-        click.echo(tables.render(table, kind))
+        after, changes = receipts.again(before, open_device("auto"), time_budget, wanted, say)
+    if json_file:
+        write_json(json_file, after.to_json())
+    if after.device_kind == "gpu":
+        found = (tables.compare_table(before, after), tables.distance_table(before, after))
+        click.echo("\n\n".join(tables.render(table, kind) for table in found if table is not None))
     for change in changes:
         click.echo(change)
     code = _complain(after)
-    return 1 if table is not None and any(row[7] == "slower" for row in table.rows) else code
+    slower = any(c.kind == "variant" and c.judgement.word == "slower" for c in compared(before, after))
+    return 1 if slower else code
 
 
 @command.command("roofline")

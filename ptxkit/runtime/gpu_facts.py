@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from ctypes import byref, c_int, c_uint, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 # nvml.h: nvmlClockType_t, nvmlTemperatureSensors_t, nvmlClocksEventReason*
 _CLOCK_SM, _CLOCK_MEMORY, _TEMPERATURE_GPU = 1, 2, 0
+MODULE_VERSION = Path("/proc/driver/nvidia/version")
 _THROTTLE = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -29,7 +32,8 @@ class Facts:
     Attributes:
         name: ``"NVIDIA H200"``.
         compute_capability: ``"9.0"``.
-        driver: CUDA version that the driver implements, ``"13.0"``.
+        cuda_driver: CUDA version that the driver implements, ``"13.0"``.
+        kernel_driver: version of the driver itself, ``"580.95.05"``; ``"unknown"`` where nothing tells.
         multiprocessors: how many.
         clock_mhz, memory_clock_mhz: the highest, 0 where the driver does not tell.
         l2_bytes, memory_bytes: L2 cache; free device memory.
@@ -38,7 +42,8 @@ class Facts:
 
     name: str
     compute_capability: str
-    driver: str
+    cuda_driver: str
+    kernel_driver: str
     multiprocessors: int
     clock_mhz: int
     memory_clock_mhz: int
@@ -74,7 +79,8 @@ def facts(device: GpuDevice) -> Facts:
     return Facts(
         name=device.name,
         compute_capability=f"{major}.{minor}",
-        driver=f"{version.value // 1000}.{version.value % 1000 // 10}",
+        cuda_driver=f"{version.value // 1000}.{version.value % 1000 // 10}",
+        kernel_driver=kernel_driver(),
         multiprocessors=int(properties.multiprocessor_count),
         clock_mhz=int(properties.clock_rate) // 1000,
         memory_clock_mhz=int(properties.memory_clock_rate) // 1000,
@@ -82,6 +88,21 @@ def facts(device: GpuDevice) -> Facts:
         memory_bytes=device.memory_bytes,
         shared_bytes=int(properties.max_shared_memory_per_block_optin),
     )
+
+
+def kernel_driver() -> str:
+    """Version of the kernel driver, ``"580.95.05"``: the management library's answer, else what the module says of itself."""
+    library = _nvml()
+    version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+    if library is not None and library.nvmlSystemGetDriverVersion(version, c_uint(len(version))) == 0:
+        return version.value.decode()
+    try:
+        said = MODULE_VERSION.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "unknown"
+    # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build ...
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", said.partition("\n")[0])
+    return found[0] if found else "unknown"
 
 
 def sensors(device: GpuDevice) -> Sensors:

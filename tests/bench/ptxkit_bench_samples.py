@@ -49,7 +49,7 @@ def make_results(*, fused=25.0, unfused=100.0, peer=40.0, gpu="NVIDIA H200", ala
         "command": ("ptxkit", "bench", "run"),
         "device_kind": "gpu",
         "device": gpu,
-        "environment": {"gpu": gpu, "driver": "13.0"},
+        "environment": {"gpu": gpu, "cuda_driver": "13.0"},
         "method": {"budget_s": 2.0},
         "targets": (target,),
         "roofs": Roofs(4250.0, 6200.0, {"f32": 60.0}),

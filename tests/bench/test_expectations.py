@@ -64,3 +64,11 @@ def test_two_partial_runs_merge_contender_by_contender(results):
     peers = replace(results, targets=(replace(target, rows=[r for r in target.rows if r.kind == "peer"]),))
     both = expectations.updated(expectations.updated(None, variants), peers)
     assert set(both["targets"]["saxpy n=1000"]["rows"]) == {"unfused", "fused", "torch"}
+
+
+def test_earlier_files_are_read_in_todays_names(tmp_path, results):
+    path = tmp_path / "x.json"
+    known = expectations.updated(None, results)
+    known["targets"]["saxpy n=1000"]["environment"] = {"gpu": "G", "driver": "13.0"}
+    expectations.save(path, known)
+    assert expectations.load(path)["targets"]["saxpy n=1000"]["environment"] == {"gpu": "G", "cuda_driver": "13.0"}

@@ -30,7 +30,7 @@ def timed(us: float) -> Timed:
 def results(**rows: Row) -> Results:
     sizes = {"m": 64, "n": 64, "k": 64}
     target = Target("matmul_mma", sizes, {}, 524288, 24576, "bf16", 24576, "L2", 0, "", tuple(rows.values()))
-    return Results("2026-01-02T03:04:05", "0", (), "gpu", "A GPU", {"driver": "13.0"}, {}, (target,))
+    return Results("2026-01-02T03:04:05", "0", (), "gpu", "A GPU", {"cuda_driver": "13.0"}, {}, (target,))
 
 
 WAITS = {"stall_wait": 0.25, "stall_gmma": 3.0, "stall_misc": 0.001}
@@ -61,6 +61,6 @@ def test_only_what_is_between_the_markers_is_replaced(ladder: ModuleType, tmp_pa
 def test_a_page_without_markers_stays(ladder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, given = tmp_path / "page.md", tmp_path / "results.json"
     page.write_text("text\n")
-    given.write_text(json.dumps({"schema": "ptxkit.bench/1"}))
+    given.write_text(json.dumps({"schema": "ptxkit.bench/2"}))
     assert ladder.main([str(given), "--write", str(page)]) == 2
     assert page.read_text() == "text\n" and "error:" in capsys.readouterr().err

@@ -56,5 +56,11 @@ def test_more_than_the_peak_is_an_alarm_only_for_a_unit_with_a_peak():
 
 
 def test_other_machines_are_named():
-    assert machine_difference({"gpu": "A", "driver": "1"}, {"gpu": "B", "driver": "1"}) == "gpu A against B"
+    earlier = {"gpu": "A", "cuda_driver": "13.0"}  # did not say which kernel driver
+    assert machine_difference(earlier, {**earlier, "kernel_driver": "580.95.05"}) == ""
+    assert (
+        machine_difference({**earlier, "kernel_driver": "1"}, {**earlier, "kernel_driver": "2"})
+        == "kernel_driver 1 against 2"
+    )
+    assert machine_difference({"gpu": "A", "cuda_driver": "1"}, {"gpu": "B", "cuda_driver": "1"}) == "gpu A against B"
     assert machine_difference({"gpu": "A"}, {"gpu": "A"}) == ""

@@ -84,3 +84,32 @@ def test_some_kernels_of_a_result(results):
     assert [t.kernel for t in results.of_kernels(["saxpy"]).targets] == ["saxpy"]
     with pytest.raises(UsageError, match="no kernel 'softmax'; they have saxpy"):
         results.of_kernels(["softmax"])
+
+
+def test_an_earlier_file_is_read_in_todays_names(results, tmp_path):
+    value = json.loads(json.dumps(results.to_json()))
+    del value["targets"][0]["conditions"]
+    value.update(
+        schema="ptxkit.bench/1", environment={"driver": "13.0", "gpu": "G"}, facts={"driver": "13.0", "name": "G"}
+    )
+    again = module.load(saved(tmp_path, value))
+    assert again.environment == {"cuda_driver": "13.0", "gpu": "G"}
+    assert again.facts["cuda_driver"] == "13.0"
+    assert again.targets[0].conditions is None
+    assert again.schema == "ptxkit.bench/2"
+    value["environment"] = []
+    with pytest.raises(UsageError, match="environment must be an object"):
+        module.load(saved(tmp_path, value))
+
+
+def test_conditions_are_read_back_and_shown_in_a_line(results, tmp_path):
+    from dataclasses import replace
+
+    from ptxkit.bench.conditions import Conditions, Span
+    from ptxkit.bench.tables import target_table
+
+    conditions = Conditions(5, Span(1935, 1965, 1980), None, Span(40, 41, 42), {"power cap": 2}, 4)
+    there = replace(results, targets=(replace(results.targets[0], conditions=conditions),))
+    again = module.load(saved(tmp_path, there.to_json()))
+    assert again.targets[0].conditions == conditions
+    assert str(conditions) in target_table(again.targets[0], 4000.0).notes

@@ -152,6 +152,8 @@ def test_throttled_samples_are_dropped(monkeypatch):
     s._take(tracks[0])
     assert len(tracks[0].samples) == 4
     assert tracks[0].timed().dropped == 4
+    assert (s.conditions().dropped, s.conditions().held_down) == (4, {"thermal": 1})
+    assert s.conditions().sm_clock_mhz.most == 1900
 
 
 def test_one_that_cannot_run_does_not_stop_the_others():

@@ -67,7 +67,7 @@ def test_counts_are_shown_and_said_to_be_counts(receipt, capsys):
 
 def test_the_file_holds_counts_and_hashes(receipt):
     value = json.loads(receipt.read_text())
-    assert value["schema"] == "ptxkit.bench/1"
+    assert value["schema"] == "ptxkit.bench/2"
     (target,) = value["targets"]
     assert len(target["inputs_sha256"]) == 64
     counted = {row["name"]: row["counted"] for row in target["rows"]}
@@ -278,3 +278,37 @@ def test_expectations_are_replaced_whole_or_not_at_all(gpu, capsys, monkeypatch,
     assert "No space left" in capsys.readouterr().err
     assert file.read_text() == before
     assert [p.name for p in file.parent.iterdir()] == [file.name]
+
+
+@pytest.fixture
+def verified(monkeypatch, tmp_path):
+    """``bench verify`` of a receipt, on a GPU that finds what the test says."""
+    from ptxkit.bench import receipts
+    from ptxkit.files import write_json
+
+    write_json(tmp_path / "r.json", make_results().to_json())
+    monkeypatch.setattr(
+        "ptxkit.runtime.device.device", lambda kind: types.SimpleNamespace(kind="gpu", name="NVIDIA H200")
+    )
+
+    def verify(now, *words):
+        monkeypatch.setattr(receipts, "again", lambda *_: (now, ["torch: 2.11 then, 2.12 now"]))
+        return exit_of("bench", "verify", tmp_path / "r.json", *words)
+
+    return verify
+
+
+def test_verify_judges_each_contender_and_the_distance_from_peers(verified, capsys, tmp_path):
+    assert verified(make_results(peer=35.0), "--json", tmp_path / "now.json") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["saxpy", "n=1000", "torch", "cold", "40", "us", "±", "0.1%", "35", "us", "±", "0.1%", "-12.5%", "0.5%", "faster",
+            "same", "version"] in lines  # fmt: skip
+    assert "saxpy n=1000 fused against torch cold 1.6x 1.4x +14.3% 0.5% slower".split() in lines
+    assert "torch: 2.11 then, 2.12 now".split() in lines
+    assert json.loads((tmp_path / "now.json").read_text())["schema"] == "ptxkit.bench/2"
+
+
+def test_verify_fails_for_our_own_alone(verified, capsys):
+    assert verified(make_results(peer=400.0)) == 0
+    assert verified(make_results(fused=30.0)) == 1
+    capsys.readouterr()

@@ -64,7 +64,8 @@ def test_facts_and_sensors(gpu):
     facts = gpu.facts()
     assert facts.name == gpu.name and facts.multiprocessors > 1 and facts.l2_bytes > 1 << 20
     assert facts.compute_capability == f"{gpu.target.cc // 10}.{gpu.target.cc % 10}"
-    assert int(facts.driver.split(".")[0]) >= 13
+    assert int(facts.cuda_driver.split(".")[0]) >= 13
+    assert int(facts.kernel_driver.split(".")[0]) >= 580
     sensors = gpu.sensors()
     assert 10 < sensors.temperature_c < 110
     assert 5 < sensors.power_w < 2000

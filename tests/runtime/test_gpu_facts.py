@@ -39,6 +39,23 @@ def test_sensors(monkeypatch):
     assert read(monkeypatch, library) == gpu_facts.Sensors(1980, 3201, 121.6, 39, ("power cap", "thermal"))
 
 
+def test_the_kernel_driver_tells_its_version(monkeypatch, tmp_path):
+    def answer(buffer, length):
+        buffer.value = b"580.95.05"
+        return 0
+
+    monkeypatch.setattr(gpu_facts, "_nvml", lambda: SimpleNamespace(nvmlSystemGetDriverVersion=answer))
+    assert gpu_facts.kernel_driver() == "580.95.05"
+    monkeypatch.setattr(gpu_facts, "_nvml", lambda: None)
+    monkeypatch.setattr(gpu_facts, "MODULE_VERSION", tmp_path / "version")
+    assert gpu_facts.kernel_driver() == "unknown"
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (builder@host)  Sun Jul 27\n"
+        "GCC version:  gcc version 13.3.0\n"
+    )
+    assert gpu_facts.kernel_driver() == "580.65.06"
+
+
 def test_what_cannot_be_read_is_none(monkeypatch):
     assert read(monkeypatch, Nvml(Temperature0=39)) == gpu_facts.Sensors(temperature_c=39)
     assert read(monkeypatch, None) == gpu_facts.Sensors()

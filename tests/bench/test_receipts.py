@@ -1,0 +1,105 @@
+"""Running a receipt again: which peers, by which method, and what is said of what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from ptxkit_bench_samples import make_results, timed
+
+from ptxkit.bench import receipts
+from ptxkit.bench.method import Method
+from ptxkit.bench.results import Row
+from ptxkit.errors import UnavailableError, UsageError
+
+GPU = SimpleNamespace(kind="gpu", name="NVIDIA H200")
+
+
+def receipt(*peers, **changes):
+    """Of saxpy, with a time of each of these peers."""
+    results = make_results(**changes)
+    (target,) = results.targets
+    ours = [replace(row, name={"unfused": "scalar", "fused": "vectorized"}[row.name]) for row in target.rows[:2]]
+    rows = (*ours, *(Row(name, kind="peer", cold=timed(40.0)) for name in peers))
+    return replace(results, targets=(replace(target, options={}, rows=rows),))
+
+
+class Run:
+    """In place of BenchRun: keeps what it was given, answers with what the test says."""
+
+    def __init__(self, monkeypatch, answer, usable=("torch", "triton")):
+        self.answer = answer
+        monkeypatch.setattr(receipts, "BenchRun", self.made)
+        monkeypatch.setattr(receipts, "peer_names", lambda: ("cupy", "torch", "triton"))
+        monkeypatch.setattr(
+            receipts,
+            "usable_peers",
+            lambda names: ([n for n in names if n in usable], [(n, "not installed") for n in names if n not in usable]),
+        )
+
+    def made(self, device, peers, absent, method, **more):
+        self.peers, self.absent, self.method, self.more = peers, absent, method, more
+        return self
+
+    def run(self, plans, say):
+        self.plans = plans
+        return replace(self.answer, absent=self.absent)
+
+
+def test_the_peers_of_the_receipt_run_again_where_the_receipt_has_them(monkeypatch):
+    before = receipt("torch", "triton")
+    run = Run(monkeypatch, before)
+    _, changes = receipts.again(before, GPU)
+    assert run.peers == ["torch", "triton"]
+    assert run.plans[0].peers == ("torch", "triton")
+    assert run.plans[0].variants == ("scalar", "vectorized")
+    assert changes == []
+
+
+def test_an_absent_package_and_an_unknown_peer_are_said(monkeypatch):
+    before = receipt("torch", "cupy", "theirs")
+    run = Run(monkeypatch, receipt("torch"))
+    _, changes = receipts.again(before, GPU)
+    assert run.peers == ["torch"]
+    assert sorted(changes) == [
+        "cupy: not run again, not installed",
+        "theirs: not run again, there is no such peer; it came from a plugin, or from another version",
+    ]
+
+
+def test_a_peer_that_ran_into_an_error_or_offers_it_no_more_is_said(monkeypatch):
+    before = receipt("torch", "triton")
+    (target,) = receipt("torch").targets
+    failed = replace(target, rows=(*target.rows[:2], Row("torch", kind="peer", error="out of memory")))
+    Run(monkeypatch, replace(before, targets=(failed,)))
+    _, changes = receipts.again(before, GPU)
+    assert "saxpy n=1000 torch: no time, out of memory" in changes
+    assert "saxpy n=1000 triton: not run again, it does not offer this any more" in changes
+
+
+def test_some_of_its_peers_or_none(monkeypatch):
+    before = receipt("torch", "triton")
+    run = Run(monkeypatch, before)
+    receipts.again(before, GPU, peers=["triton"])
+    assert run.peers == ["triton"]
+    receipts.again(before, GPU, peers=[])
+    assert run.peers == []
+    with pytest.raises(UsageError, match="has no peer 'cupy'; it has torch, triton"):
+        receipts.again(before, GPU, peers=["cupy"])
+
+
+def test_the_method_is_the_receipts(monkeypatch):
+    before = receipt(method={"budget_s": 7.0, "order_seed": 3, "iterations": 50, "of_another_version": True})
+    run = Run(monkeypatch, before)
+    receipts.again(before, GPU)
+    assert run.method == Method(budget_s=7.0, order_seed=3, iterations=50)
+    receipts.again(before, GPU, budget_s=1.0)
+    assert run.method == Method(budget_s=1.0, order_seed=3)
+    with pytest.raises(UsageError, match="method.budget_s must be a number"):
+        receipts.again(receipt(method={"budget_s": "long"}), GPU)
+
+
+def test_a_receipt_of_a_gpu_needs_one():
+    with pytest.raises(UnavailableError, match="on a GPU only"):
+        receipts.again(receipt(), SimpleNamespace(kind="emulator", name="ptxkit emulator"))
