@@ -55,7 +55,8 @@ def write(path: Path, text: str) -> None:
 
 
 def _heading(results: Results) -> str:
-    versions = ", ".join(f"{name} {results.environment[name]}" for name in ("kernel_driver", "cuda_driver", "nvrtc") if name in results.environment)
+    known = (name for name in ("kernel_driver", "cuda_driver", "nvrtc") if name in results.environment)
+    versions = ", ".join(f"{name} {results.environment[name]}" for name in known)
     return f"{results.device}, {versions}, ptxkit bench run of {results.created[:10]}; cold L2, medians."
 
 
