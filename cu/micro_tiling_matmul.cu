@@ -1,6 +1,7 @@
 // f32 matrix product on the CUDA cores: c = a b, where a is m x k, b is k x n and c is m x n, all row-major, of any size.
 //
-// Eight steps, each one idea further; the arithmetic is the same everywhere, one fma after the other in the order of k:
+// Eight steps, each one idea further; the arithmetic is the same everywhere, one fma after the other in the order of k. The ninth,
+// whose CTAs share tiles, is in micro_tiling_stream_k.cu.
 //   naive       a thread an element of c: every fma loads two numbers from memory
 //   shared      square tiles wait in shared memory: a number is loaded once a tile, but every fma still loads two from there
 //   registers   a thread computes TM x TN elements: TM + TN loads from shared memory feed TM * TN fmas
@@ -11,25 +12,11 @@
 //   ring        no barrier of the CTA: mbarriers say which stages are filled and which are free, warps drift apart
 #include "ptxkit/async_copy.cuh"
 #include "ptxkit/mbarrier.cuh"
+#include "ptxkit/micro_tiling.cuh"
 #include "ptxkit/synchronization.cuh"
 #include "ptxkit/tensor_map.cuh"
 
 using namespace ptxkit;
-
-// Which tile of c a CTA computes: GROUP rows of tiles are walked column by column, so that CTAs that run at the same time share the
-// rows of a and columns of b that are in L2.
-struct Place {
-    int row, col;
-};
-
-template <int BM, int BN, int GROUP>
-__device__ __forceinline__ Place place_of(unsigned tile, int m, int n) {
-    const unsigned rows = (m + BM - 1) / BM, cols = (n + BN - 1) / BN;
-    const unsigned first = tile / (GROUP * cols) * GROUP;
-    const unsigned height = min(rows - first, static_cast<unsigned>(GROUP));
-    const unsigned inside = tile % (GROUP * cols);
-    return {static_cast<int>(first + inside % height) * BM, static_cast<int>(inside / height) * BN};
-}
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // naive
@@ -110,34 +97,6 @@ __global__ __launch_bounds__((BM / TM) * (BN / TN)) void matmul_registers(
 }
 
 // ---------------------------------------------------------------------------------------------------------------------------
-// What vectorized and later steps share. A warp computes a WM x WN tile, a lane micro-tiles of 4 x 4 that lie WM / (TM / 4) rows and
-// WN / (TN / 4) columns apart: so 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
-
-template <int BM, int BN, int TM, int TN, int WM, int WN>
-struct Lanes {
-    static constexpr int DOWN = WM / TM, ACROSS = WN / TN;  // lanes of a warp
-    static constexpr int WARPS = (BM / WM) * (BN / WN), THREADS = WARPS * 32;
-    static_assert(TM % 4 == 0 && TN % 4 == 0, "128-bit reads of both operands");
-    static_assert(WM % TM == 0 && WN % TN == 0 && DOWN * ACROSS == 32, "32 lanes of TM x TN cover WM x WN");
-    static_assert(BM % WM == 0 && BN % WN == 0, "warps cover the tile");
-    static_assert(THREADS <= 1024, "a CTA has up to 1024 threads");
-
-    int row, col;  // of the lane's first element, in the tile
-
-    __device__ __forceinline__ Lanes() {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        row = warp / (BN / WN) * WM + lane / ACROSS * 4;
-        col = warp % (BN / WN) * WN + lane % ACROSS * 4;
-    }
-    static __device__ __forceinline__ int down(int r) { return r / 4 * DOWN * 4 + r % 4; }
-    static __device__ __forceinline__ int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
-};
-
-__device__ __forceinline__ void load4(float* to, const float* from) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-}
-
 // The operands of one step of k, and their products.
 template <class L, int TM, int TN>
 __device__ __forceinline__ void multiply(float (&sum)[TM][TN], const float (&left)[TM], const float (&right)[TN]) {
@@ -167,28 +126,6 @@ __device__ __forceinline__ void multiply_tile(
     for (int j = 0; j < BK; ++j) {
         if (j + 1 < BK) operands(left[(j + 1) % 2], right[(j + 1) % 2], lanes, at, bt, pitch_a, pitch_b, j + 1);
         multiply<L>(sum, left[j % 2], right[j % 2]);
-    }
-}
-
-template <class L, int TM, int TN>
-__device__ __forceinline__ void store(
-    float* c, const float (&sum)[TM][TN], const L& lanes, Place place, int m, int n, bool whole) {
-#pragma unroll
-    for (int r = 0; r < TM; ++r) {
-        const int i = place.row + lanes.row + L::down(r);
-        if (i >= m) continue;
-        float* out = c + static_cast<size_t>(i) * n;
-#pragma unroll
-        for (int q = 0; q < TN; q += 4) {
-            const int j = place.col + lanes.col + L::across(q);
-            if (whole) {
-                if (j < n) *reinterpret_cast<float4*>(out + j) = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
-            } else {
-#pragma unroll
-                for (int s = 0; s < 4; ++s)
-                    if (j + s < n) out[j + s] = sum[r][q + s];
-            }
-        }
     }
 }
 
@@ -428,35 +365,12 @@ __global__ __launch_bounds__(Lanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void 
 // ring: boxes as in bulk, but a warp that has read a stage arrives at the stage's mbarrier and goes on; what the next step of k
 // needs is read while this one is multiplied, across the end of a stage, too.
 
-// A warp's lanes in an order in which lane i reads what i ^ 1 reads of a, and what i ^ 2 reads of b: 128-bit reads of 16 lanes that
-// share like this are one pass through shared memory, others one of 8 lanes. Rows of a lane lie DOWN apart, so that those that are
-// read at once are neighbours, which the swizzle keeps in different banks.
-template <int BM, int BN, int TM, int TN, int WM, int WN>
-struct InterleavedLanes {
-    using Tiles = Lanes<BM, BN, TM, TN, WM, WN>;
-    static constexpr int DOWN = Tiles::DOWN, ACROSS = Tiles::ACROSS, WARPS = Tiles::WARPS, THREADS = Tiles::THREADS;
-    static_assert(DOWN >= 2 && ACROSS >= 2, "neighbours both ways");
-    static_assert((TM & (TM - 1)) == 0, "a row's number is put together from bits");
-
-    int row, col;
-
-    __device__ __forceinline__ InterleavedLanes() {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        row = warp / (BN / WN) * WM + (lane >> 1 & 1) + lane / 4 / (ACROSS / 2) * 2;
-        col = warp % (BN / WN) * WN + ((lane & 1) + lane / 4 % (ACROSS / 2) * 2) * 4;
-    }
-    static __device__ __forceinline__ constexpr int down(int r) { return r * DOWN; }
-    static __device__ __forceinline__ constexpr int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
-};
-
 template <int BM, int BN, int BK, int TM, int TN, int WM, int WN, int STAGES, int GROUP, int CTAS>
 __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void matmul_ring(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
     using L = InterleavedLanes<BM, BN, TM, TN, WM, WN>;
-    constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
-    static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
-    static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
-    static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
+    using Operands = RingOperands<L, BM, BN, BK, TM, TN>;
+    constexpr unsigned STAGE_A = Operands::STAGE_A, STAGE = Operands::STAGE;
     static_assert(STAGES >= 2, "one is filled while another is read");
     extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ unsigned long long barriers[2 * STAGES];
@@ -482,50 +396,27 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, 
     }
     barrier_sync();
 
-    // a waits for four steps of k, as its rows are read; b for one. The next four of a row are read as soon as the row has been
-    // used for the last time, into the same registers: those that this leaves free let ptxas avoid register bank conflicts.
-    float sum[TM][TN] = {}, left[TM][4], right[2][TN];
-    const unsigned row = swizzled<SPAN>(lanes.row * SPAN), col = STAGE_A + lanes.col * 4;
-    auto read_left = [&](int r, unsigned stage, int j) {
-        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
-        const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
-        load4(left[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
-    };
-    auto read_right = [&](float (&to)[TN], unsigned stage, int j) {
-#pragma unroll
-        for (int q = 0; q < TN; q += 4)
-            load4(to + q, reinterpret_cast<const float*>(bytes + (stage + col) + (j * BN + L::across(q)) * 4));
-    };
+    float sum[TM][TN] = {};
+    Operands operands(bytes, lanes);
     int ring = 0, parity = 0;
     mbarrier_wait(filled, 0);
-#pragma unroll
-    for (int r = 0; r < TM; ++r) read_left(r, 0, 0);
-    read_right(right[0], 0, 0);
+    operands.read(0);
     for (int t = 0; t < tiles; ++t) {
         const int next = ring + 1 == STAGES ? 0 : ring + 1, next_parity = next == 0 ? parity ^ 1 : parity;
-#pragma unroll
-        for (int j = 0; j < BK; ++j) {
-            unsigned stage = ring * STAGE;
-            if (j + 1 == BK) {
-                stage = next * STAGE;
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) mbarrier_arrive(free + ring * 8);
-                if (t + 1 < tiles) mbarrier_wait(filled + next * 8, next_parity);
-            }
-            read_right(right[(j + 1) % 2], stage, (j + 1) % BK);
-#pragma unroll
-            for (int r = 0; r < TM; ++r) {
-#pragma unroll
-                for (int q = 0; q < TN; ++q) sum[r][q] = fmaf(left[r][j % 4], right[j % 2][q], sum[r][q]);
-                if (j % 4 == 3) read_left(r, stage, (j + 1) % BK);
-            }
-            if (j == BK / 2 && threadIdx.x == 0 && t > 0 && t - 1 + STAGES < tiles) {
+        auto leave = [&] {
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) mbarrier_arrive(free + ring * 8);
+            if (t + 1 < tiles) mbarrier_wait(filled + next * 8, next_parity);
+            return next * STAGE;
+        };
+        operands.multiply(sum, ring * STAGE, leave, [&] {
+            if (threadIdx.x == 0 && t > 0 && t - 1 + STAGES < tiles) {
                 // the stage before this one; the other warps have had half a tile's time to leave it
                 const int last = ring == 0 ? STAGES - 1 : ring - 1;
                 mbarrier_wait(free + last * 8, ring == 0 ? parity ^ 1 : parity);
                 copy(t - 1 + STAGES, last);
             }
-        }
+        });
         ring = next, parity = next_parity;
     }
     store(c, sum, lanes, place, m, n, true);

@@ -254,6 +254,19 @@ __device__ __forceinline__ void st_global_cs(unsigned* pointer, unsigned v) {
                  :: "l"(cvta_to_global(pointer)), "r"(v) : "memory");
 }
 
+// ld.acquire, st.release at GPU scope, for flags: what this thread wrote, or saw written before a barrier, before it sets one is visible
+// to whoever has seen it set. PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
+
+__device__ __forceinline__ unsigned ld_acquire_gpu_global(const unsigned* flag) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(cvta_to_global(flag)) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void st_release_gpu_global(unsigned* flag, unsigned value) {
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" :: "l"(cvta_to_global(flag)), "r"(value) : "memory");
+}
+
 __device__ __forceinline__ void prefetch_global_L2(const void* pointer) {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(cvta_to_global(pointer)));
 }

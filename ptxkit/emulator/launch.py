@@ -82,6 +82,7 @@ class Launch:
         self.param_allocation = machine.memory.allocate(max(len(params), 1), "kernel parameters")
         self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
         self._parameters: dict[tuple[int, str], Any] = {}
+        self.running: set[int] = set()  # numbers of the waves that are being executed
 
     def _check(self, params: bytes) -> None:
         name, layout = self.name, self.code.layout
@@ -186,15 +187,19 @@ class Launch:
                 while True:
                     with lock:
                         n = next(todo, None)
-                    if n is None or failures:
-                        return
-                    wave = Wave(self, waves[n], tally)
+                        if n is None or failures:
+                            return
+                        self.running.add(n)
+                    output: list[str] = []
                     try:
+                        wave = Wave(self, waves[n], tally, n)
+                        output = wave.output
                         wave.run()
                     except BaseException as e:  # noqa: BLE001  kept, and raised by the caller's thread
                         failures[n] = e
-                    outputs[n] = wave.output
                     with lock:
+                        self.running.discard(n)
+                        outputs[n] = output
                         # in grid order, so that what kernels print does not depend on the workers
                         while finished in outputs:
                             text = "".join(outputs.pop(finished))
@@ -215,6 +220,10 @@ class Launch:
         if failures:
             raise failures[min(failures)]
         return tallies
+
+    def waits_for_earlier(self, number: int) -> bool:
+        """Whether a wave before this one is still being executed, so that its stores may yet come."""
+        return any(n < number for n in tuple(self.running))
 
 
 def worker_count() -> int:

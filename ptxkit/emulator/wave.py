@@ -8,6 +8,7 @@ spins and nothing in memory changes any more, that is a deadlock, and the error 
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,12 +46,13 @@ class Wave:
     Attributes:
         shape: (CTAs, warps a CTA, 32).
         ctas: linear index in the grid of each CTA.
+        number: of the wave, in the order of the grid.
         cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
         ranked: addresses in shared memory hold the CTA's rank.
         live: lanes that have not exited, or None while all run.
     """
 
-    def __init__(self, launch: Launch, ctas: NDArray[np.int64], tally: Tally) -> None:
+    def __init__(self, launch: Launch, ctas: NDArray[np.int64], tally: Tally, number: int) -> None:
         from ptxkit.emulator.barriers import ClusterBarrier, CtaBarriers
         from ptxkit.emulator.mbarriers import Mbarriers
 
@@ -58,6 +60,7 @@ class Wave:
         self.blocks = launch.code.blocks
         self.ctas = ctas
         self.tally = tally
+        self.number = number
         threads = launch.threads
         warps = -(-threads // 32)
         self.shape = (len(ctas), warps, 32)
@@ -131,6 +134,9 @@ class Wave:
                 if idle > 2 * len(ready) and all(g.yielded for g in ready.values()) and self.waiters.force():
                     idle = 0
                 if idle > IDLE_ROUNDS and all(g.yielded for g in ready.values()):
+                    if self.launch.waits_for_earlier(self.number):
+                        time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
+                        continue
                     self.stuck("every thread is waiting in a loop and nothing changes any more")
 
     def _step(self, group: Group, block: Block) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.gemm import Gemm
+from ptxkit.kernels.matmul import SMS
 
 SHARED_LIMIT = 227 << 10  # bytes of a CTA on sm_90; sm_80 gives 163 KiB, sm_86 and sm_89 99 KiB
 REGISTERS = 65536  # of an SM
@@ -32,6 +33,15 @@ SPACE = {
 }
 BULK_SPACE = {name: values for name, values in SPACE.items() if name != "BK"}
 RING_SPACE = SPACE | {"BK": [16, 32], "CTAS": [2, 1, 4]}
+STREAM_SPACE = RING_SPACE | {
+    "TM": [8],
+    "TN": [16, 8],
+    "WM": [64, 32],
+    "GROUP": [8],
+    "CTAS": [1, 2],
+    "TURNS": [2, 1, 4],  # of the CTAs through the tiles, of which the last is shared out
+    "LEAST": [8, 2, 32],  # steps of k of a share
+}
 
 
 def threads(t: Tile) -> int:
@@ -130,8 +140,27 @@ def preferred_ring(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
     yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
 
 
+def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+    """Launches of ``matmul_stream_k``: whole tiles in turn, and shares of those of the last ``TURNS``."""
+    tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), SMS * t.CTAS
+    whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.TURNS)
+    shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.LEAST))
+    grid = ctas if whole else shares
+    template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
+    arguments = (*ring_maps(t), "c", "partials", "flags", w.m, w.n, w.k, whole, shares)
+    multiply = Launch("matmul_stream_k", grid, threads(t), arguments, shared=ring_bytes(t), template=template)
+    if tiles == whole * ctas:
+        return [multiply]
+    return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", grid * threads(t) // 32)), multiply]
+
+
+def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
+    """The boxes of a and b that are a stage of the ring."""
+    return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))
+
+
 class MicroTilingMatmul(Workload):
-    """c = a b in f32 on the CUDA cores, in eight steps."""
+    """c = a b in f32 on the CUDA cores, in nine steps."""
 
     source = "micro_tiling_matmul.cu"
     m: int = 4096
@@ -148,6 +177,10 @@ class MicroTilingMatmul(Workload):
 
     def outputs(self) -> Mapping[str, Any]:
         return {"c": ((self.m, self.n), "f32")}
+
+    def temporaries(self) -> Mapping[str, Any]:
+        # of a CTA fewer sums than an SM has registers for each, and a flag for each warp
+        return {"partials": (SMS * REGISTERS, "f32"), "flags": (SMS * 64, "u32")}
 
     def work(self) -> Work:
         elements = self.m * self.k + self.k * self.n + self.m * self.n
@@ -226,12 +259,21 @@ class MicroTilingMatmul(Workload):
     @variant(tile=RING_SPACE, constraint=ring_usable, prefer=preferred_ring, requires=["tma"])
     def step8_ring(self, t: Tile) -> list[Launch]:
         """No barrier of the CTA: warps release stages at mbarriers and read ahead; lanes are interleaved to share reads."""
-        swizzle = {16: "64B", 32: "128B"}[t.BK]
-        maps = (TensorMap("a", box=(t.BM, t.BK), swizzle=swizzle), TensorMap("b", box=(t.BK, t.BN)))
         template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
-        arguments = (*maps, "c", self.m, self.n, self.k)
+        arguments = (*ring_maps(t), "c", self.m, self.n, self.k)
         grid = self.grid(t.BM, t.BN)
         return [Launch("matmul_ring", grid, threads(t), arguments, shared=ring_bytes(t), template=template)]
+
+    @variant(
+        source="micro_tiling_stream_k.cu",
+        tile=STREAM_SPACE,
+        constraint=ring_usable,
+        prefer=preferred_ring,
+        requires=["tma", "griddepcontrol"],
+    )
+    def step9_stream_k(self, t: Tile) -> list[Launch]:
+        """As many CTAs as SMs, and as many steps of k for each: tiles of the last turns are shared."""
+        return stream_k(self, t)
 
     def pipelined(self, t: Tile) -> list[Launch]:
         """A launch of ``matmul_pipelined``."""

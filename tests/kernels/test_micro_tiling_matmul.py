@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 
+from ptxkit.compiler.paths import cu_dir
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.micro_tiling_matmul import bulk_usable, ring_usable, usable
@@ -12,7 +16,7 @@ from ptxkit.testing import assert_sass
 
 MATMUL = registry.get("micro_tiling_matmul")
 STEPS = list(MATMUL.variants())
-TENSOR_MAPS = ("step7_bulk", "step8_ring")
+TENSOR_MAPS = ("step7_bulk", "step8_ring", "step9_stream_k")
 
 
 def check(device, name, m, n, k, **tile):
@@ -71,6 +75,58 @@ def test_tiles_of_the_ring(tile, completion):
     check(device, "step8_ring", 140, 132, 148, **tile)
 
 
+STREAM_TILE = {"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 64, "STAGES": 3, "CTAS": 1, "LEAST": 2}
+
+
+@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+@pytest.mark.parametrize("turns", [1, 2, 4])
+@pytest.mark.parametrize(
+    "sms,m,n,k",
+    [
+        (1, 140, 132, 52),  # nobody to share with
+        (3, 140, 132, 148),  # as many whole tiles for each
+        (5, 260, 260, 52),  # whole tiles, and shares of a few steps
+        (7, 64, 64, 996),  # more than two share a tile
+        (6, 64, 320, 340),  # fewer tiles than CTAs
+    ],
+)
+def test_shares(monkeypatch, completion, turns, sms, m, n, k):
+    """Shares that begin and end anywhere, with copies as early and as late as they may be."""
+    monkeypatch.setattr("ptxkit.kernels.micro_tiling_matmul.SMS", sms)
+    device = EmulatedDevice()
+    device.completion = completion
+    check(device, "step9_stream_k", m, n, k, **STREAM_TILE, TURNS=turns)
+
+
+def test_shared_sums_are_added_in_one_order(device, monkeypatch):
+    """The same bits from every launch, also when the flags of the one before are still set."""
+    monkeypatch.setattr("ptxkit.kernels.micro_tiling_matmul.SMS", 7)
+    w = MATMUL.make([64, 64, 996], {})
+    case = execute.Case(w, device)
+    result = execute.run(case, w.variant("step9_stream_k"), tile=STREAM_TILE)
+    if result.skipped is not None:
+        pytest.skip(result.skipped)
+    first = case.outputs()["c"]
+    assert result.prepared is not None
+    for _ in range(3):
+        result.prepared.launch()
+        assert np.array_equal(case.outputs()["c"], first)
+
+
+@pytest.mark.parametrize("size", [64, 1000, 2048, 4096, 8192])
+def test_shares_are_of_all_that_is_left(size):
+    """Whole tiles and shares together are all steps of all tiles, and nobody has two steps more than another."""
+    w = MATMUL.make([size] * 3, {})
+    variant = w.variant("step9_stream_k")
+    for tile in itertools.islice(variant.tiles(w), 50):
+        *_, launch = variant.launches(w, tile)
+        *_, whole, shares = launch.args
+        tiles, steps, ctas = w.grid(tile.BM, tile.BN), -(-size // tile.BK), launch.grid[0]
+        assert 0 <= tiles - whole * ctas <= tile.TURNS * ctas
+        assert 1 <= shares <= ctas <= 132 * tile.CTAS
+        assert shares == ctas or shares == 1 or (tiles - whole * ctas) * steps // shares >= tile.LEAST
+
+
 def test_constraints_say_what_static_asserts_say():
     w = MATMUL.make([256, 256, 256], {})
     tile = dict(next(w.variant("step6_warps").tiles(w)))
@@ -94,13 +150,21 @@ def test_constraints_say_what_static_asserts_say():
 
 @pytest.mark.parametrize("name", ["step5_async", "step6_warps", *TENSOR_MAPS])
 def test_what_ptxas_makes_of_it(name):
-    assert_sass(f"micro_tiling_matmul:{name}@sm_90a", has="LDS.128", spills=0, max_registers=255)
+    assert_sass(multiplying(name), has="LDS.128", spills=0, max_registers=255)
 
 
 def test_copies_go_past_the_registers():
     assert_sass("micro_tiling_matmul:step6_warps@sm_90a", has="LDGSTS", spills=0)
     for name in TENSOR_MAPS:
-        assert_sass(f"micro_tiling_matmul:{name}@sm_90a", has="UTMALDG", spills=0)
+        assert_sass(multiplying(name), has="UTMALDG", spills=0)
+
+
+def multiplying(name):
+    """The last kernel of a variant, as ``ptxkit inspect`` takes it."""
+    w = MATMUL.make()
+    variant = w.variant(name)
+    launch = variant.launches(w, variant.select_tile(w, _sm_90a()))[-1]
+    return f"{cu_dir() / str(variant.source_of(w, launch))}:{launch.entry}@sm_90a"
 
 
 def _sm_90a():

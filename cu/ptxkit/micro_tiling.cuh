@@ -1,0 +1,149 @@
+// What the f32 matrix products on the CUDA cores share: which tile a CTA computes, which elements of it a lane, and how a lane
+// multiplies the stages of a ring that bulk copies fill.
+#pragma once
+#include "data_movement.cuh"
+#include "tensor_map.cuh"
+
+namespace ptxkit {
+
+// Which tile of c a CTA computes: GROUP rows of tiles are walked column by column, so that CTAs that run at the same time share the
+// rows of a and columns of b that are in L2.
+struct Place {
+    int row, col;
+};
+
+template <int BM, int BN, int GROUP>
+__device__ __forceinline__ Place place_of(unsigned tile, int m, int n) {
+    const unsigned rows = (m + BM - 1) / BM, cols = (n + BN - 1) / BN;
+    const unsigned first = tile / (GROUP * cols) * GROUP;
+    const unsigned height = min(rows - first, static_cast<unsigned>(GROUP));
+    const unsigned inside = tile % (GROUP * cols);
+    return {static_cast<int>(first + inside % height) * BM, static_cast<int>(inside / height) * BN};
+}
+
+// A warp computes a WM x WN tile, a lane micro-tiles of 4 x 4 that lie WM / (TM / 4) rows and
+// WN / (TN / 4) columns apart: so 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
+
+template <int BM, int BN, int TM, int TN, int WM, int WN>
+struct Lanes {
+    static constexpr int DOWN = WM / TM, ACROSS = WN / TN;  // lanes of a warp
+    static constexpr int WARPS = (BM / WM) * (BN / WN), THREADS = WARPS * 32;
+    static_assert(TM % 4 == 0 && TN % 4 == 0, "128-bit reads of both operands");
+    static_assert(WM % TM == 0 && WN % TN == 0 && DOWN * ACROSS == 32, "32 lanes of TM x TN cover WM x WN");
+    static_assert(BM % WM == 0 && BN % WN == 0, "warps cover the tile");
+    static_assert(THREADS <= 1024, "a CTA has up to 1024 threads");
+
+    int row, col;  // of the lane's first element, in the tile
+
+    __device__ __forceinline__ Lanes() {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        row = warp / (BN / WN) * WM + lane / ACROSS * 4;
+        col = warp % (BN / WN) * WN + lane % ACROSS * 4;
+    }
+    static __device__ __forceinline__ int down(int r) { return r / 4 * DOWN * 4 + r % 4; }
+    static __device__ __forceinline__ int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
+};
+
+__device__ __forceinline__ void load4(float* to, const float* from) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+
+// A warp's lanes in an order in which lane i reads what i ^ 1 reads of a, and what i ^ 2 reads of b: 128-bit reads of 16 lanes that
+// share like this are one pass through shared memory, others one of 8 lanes. Rows of a lane lie DOWN apart, so that those that are
+// read at once are neighbours, which the swizzle keeps in different banks.
+template <int BM, int BN, int TM, int TN, int WM, int WN>
+struct InterleavedLanes {
+    using Tiles = Lanes<BM, BN, TM, TN, WM, WN>;
+    static constexpr int DOWN = Tiles::DOWN, ACROSS = Tiles::ACROSS, WARPS = Tiles::WARPS, THREADS = Tiles::THREADS;
+    static_assert(DOWN >= 2 && ACROSS >= 2, "neighbours both ways");
+    static_assert((TM & (TM - 1)) == 0, "a row's number is put together from bits");
+
+    int row, col;
+
+    __device__ __forceinline__ InterleavedLanes() {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        row = warp / (BN / WN) * WM + (lane >> 1 & 1) + lane / 4 / (ACROSS / 2) * 2;
+        col = warp % (BN / WN) * WN + ((lane & 1) + lane / 4 % (ACROSS / 2) * 2) * 4;
+    }
+    static __device__ __forceinline__ constexpr int down(int r) { return r * DOWN; }
+    static __device__ __forceinline__ constexpr int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
+};
+
+template <class L, int TM, int TN>
+__device__ __forceinline__ void store(
+    float* c, const float (&sum)[TM][TN], const L& lanes, Place place, int m, int n, bool whole) {
+#pragma unroll
+    for (int r = 0; r < TM; ++r) {
+        const int i = place.row + lanes.row + L::down(r);
+        if (i >= m) continue;
+        float* out = c + static_cast<size_t>(i) * n;
+#pragma unroll
+        for (int q = 0; q < TN; q += 4) {
+            const int j = place.col + lanes.col + L::across(q);
+            if (whole) {
+                if (j < n) *reinterpret_cast<float4*>(out + j) = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
+            } else {
+#pragma unroll
+                for (int s = 0; s < 4; ++s)
+                    if (j + s < n) out[j + s] = sum[r][q + s];
+            }
+        }
+    }
+}
+
+// What a lane holds of a ring's stages, each a box of BM x BK of a, swizzled, and one of BK x BN of b. a is read four steps of k ahead,
+// as its rows lie; b one. The next four of a row are read as soon as the row has been used for the last time, into the same
+// registers: those that this leaves free let ptxas avoid register bank conflicts.
+template <class L, int BM, int BN, int BK, int TM, int TN>
+struct RingOperands {
+    static constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
+    static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
+    static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
+    static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
+
+    const unsigned char* bytes;  // of the ring
+    unsigned row, col;           // offsets of the lane's first elements in a stage
+    float left[TM][4], right[2][TN];
+
+    __device__ __forceinline__ RingOperands(const unsigned char* bytes, const L& lanes)
+        : bytes(bytes), row(swizzled<SPAN>(lanes.row * SPAN)), col(STAGE_A + lanes.col * 4) {}
+
+    __device__ __forceinline__ void read_left(int r, unsigned stage, int j) {
+        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
+        const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
+        load4(left[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
+    }
+    __device__ __forceinline__ void read_right(float (&to)[TN], unsigned stage, int j) {
+#pragma unroll
+        for (int q = 0; q < TN; q += 4)
+            load4(to + q, reinterpret_cast<const float*>(bytes + (stage + col) + (j * BN + L::across(q)) * 4));
+    }
+
+    // The first operands of a stage, by its offset in the ring.
+    __device__ __forceinline__ void read(unsigned stage) {
+#pragma unroll
+        for (int r = 0; r < TM; ++r) read_left(r, stage, 0);
+        read_right(right[0], stage, 0);
+    }
+
+    // Adds the products of a stage whose first operands have been read, and reads the first of the next one. leave() says that all of
+    // the stage has been read, and returns the next one's offset when that may be; middle() is called half-way.
+    template <class Leave, class Middle>
+    __device__ __forceinline__ void multiply(float (&sum)[TM][TN], unsigned stage, Leave leave, Middle middle) {
+#pragma unroll
+        for (int j = 0; j < BK; ++j) {
+            if (j + 1 == BK) stage = leave();
+            read_right(right[(j + 1) % 2], stage, (j + 1) % BK);
+#pragma unroll
+            for (int r = 0; r < TM; ++r) {
+#pragma unroll
+                for (int q = 0; q < TN; ++q) sum[r][q] = fmaf(left[r][j % 4], right[j % 2][q], sum[r][q]);
+                if (j % 4 == 3) read_left(r, stage, (j + 1) % BK);
+            }
+            if (j == BK / 2) middle();
+        }
+    }
+};
+
+}  // namespace ptxkit
