@@ -10,12 +10,14 @@
 // 4. The fragments of the next 16 elements of k are loaded while this one's are multiplied, across tiles too, and copies are spread
 //    between them; larger tiles, of which a warp takes 64 x 64; tiles in an order that shares L2.
 // 5. The sums leave through shared memory, 16 bytes a thread and whole rows of 128 bytes.
+// 6. `matmul_mma_tma`, for sm_90: a warp more has TMA fill the ring, mbarriers hand stages over, so that warps may be stages apart
+//    and spend no instruction on copies, and a CTA takes one tile of c after another: copies run through the stores.
 //
-// Tried, and slower on an H200 by a tenth: mbarriers instead of barriers, by which warps may be stages apart, and CTAs that take
-// one tile of c after another.
+// Tried, and slower on an H200 by a tenth: the mbarriers and CTAs of step 6 with cp.async.
 #include "ptxkit/async_copy.cuh"
 #include "ptxkit/gemm.cuh"
 #include "ptxkit/matrix.cuh"
+#include "ptxkit/mbarrier.cuh"
 #include "ptxkit/special_registers.cuh"
 #include "ptxkit/synchronization.cuh"
 #include "ptxkit/tensor_map.cuh"
@@ -69,27 +71,41 @@ struct Copier {
     }
 };
 
+// Where a lane finds what it reads of a warp's operands: offsets in the tiles of a and b, BK elements wide, at k = 0. A step of k is a
+// bit flipped in them, and 16 rows are a constant added: neither reaches the bits by which a row's atoms are permuted.
+template <int BK, bool SWIZZLE>
+struct Places {
+    static constexpr unsigned row_bytes = 2 * BK;
+    unsigned a, b;
+
+    // (a_row, b_row) is the warp's first.
+    __device__ __forceinline__ Places(unsigned a_row, unsigned b_row) {
+        const unsigned lane = laneid();
+        auto at = [](unsigned row, unsigned col) {
+            const unsigned offset = row * row_bytes + col * 2;
+            return SWIZZLE ? swizzled<row_bytes>(offset) : offset;
+        };
+        // Of a, lanes 0-15 name rows at k, 16-31 the same rows at k + 8.
+        a = at(a_row + lane % 16, lane / 16 * 8);
+        // Of b, lanes 0-7 name eight rows at k, 8-15 the same at k + 8, 16-31 the next eight rows: two right-hand operands.
+        b = at(b_row + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8);
+    }
+};
+
 // A warp's operands for 16 elements of k: WM rows of a and WN rows of b.
 template <int WM, int WN>
 struct Fragments {
     unsigned a[WM / 16][4], b[WN / 8][2];
 
-    // `a_tile` and `b_tile` are BK elements wide; (a_row, b_row) is the warp's first.
     template <int BK, bool SWIZZLE>
-    __device__ __forceinline__ void load(unsigned a_tile, unsigned b_tile, unsigned a_row, unsigned b_row, unsigned k) {
-        const unsigned lane = laneid();
-        auto at = [](unsigned tile, unsigned row, unsigned col) {
-            const unsigned offset = (row * BK + col) * 2;
-            return tile + (SWIZZLE ? swizzled<2 * BK>(offset) : offset);
-        };
-        // Of a, lanes 0-15 name rows at k, 16-31 the same rows at k + 8.
+    __device__ __forceinline__ void load(unsigned a_tile, unsigned b_tile, const Places<BK, SWIZZLE>& places, unsigned k) {
+        const unsigned a_first = a_tile + (places.a ^ k * 2), b_first = b_tile + (places.b ^ k * 2);
 #pragma unroll
-        for (int i = 0; i < WM / 16; i++) ldmatrix_x4(a[i], at(a_tile, a_row + 16 * i + lane % 16, k + lane / 16 * 8));
-        // Of b, lanes 0-7 name eight rows at k, 8-15 the same at k + 8, 16-31 the next eight rows: two right-hand operands.
+        for (int i = 0; i < WM / 16; i++) ldmatrix_x4(a[i], a_first + 16 * i * places.row_bytes);
 #pragma unroll
         for (int j = 0; j < WN / 8; j += 2) {
             unsigned both[4];
-            ldmatrix_x4(both, at(b_tile, b_row + 8 * j + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8));
+            ldmatrix_x4(both, b_first + 8 * j * places.row_bytes);
             b[j][0] = both[0], b[j][1] = both[1], b[j + 1][0] = both[2], b[j + 1][1] = both[3];
         }
     }
@@ -120,7 +136,7 @@ __device__ __forceinline__ void store_from_registers(
     }
 }
 
-// Through `box`, WM x WN elements of shared memory that are the warp's own, swizzled: 16 bytes a thread, whole rows of the box.
+// Through `box`, 16 x WN elements of shared memory that are the warp's own, swizzled: 16 bytes a thread, whole rows of the box.
 template <int WM, int WN, int EPILOGUE, class T>
 __device__ __forceinline__ void store_through_shared(
     const float (&sums)[WM / 16][WN / 8][4], const Output<EPILOGUE, T>& output, unsigned char* box, unsigned row, unsigned col) {
@@ -130,20 +146,21 @@ __device__ __forceinline__ void store_through_shared(
         return reinterpret_cast<unsigned*>(box + swizzled<row_bytes>(r * row_bytes + c * 2));
     };
 #pragma unroll
-    for (int i = 0; i < WM / 16; i++) {
+    for (int i = 0; i < WM / 16; i++, row += 16) {
+        if (i > 0) __syncwarp();  // all have read what the box held
 #pragma unroll
         for (int j = 0; j < WN / 8; j++) {
-            const unsigned r = 16 * i + lane / 4, c = 8 * j + lane % 4 * 2;
+            const unsigned r = lane / 4, c = 8 * j + lane % 4 * 2;
             *pair(r, c) = output.finish(sums[i][j][0], sums[i][j][1], row + r, col + c);
             *pair(r + 8, c) = output.finish(sums[i][j][2], sums[i][j][3], row + r + 8, col + c);
         }
-    }
-    __syncwarp();
+        __syncwarp();
 #pragma unroll
-    for (unsigned r = lane / lanes; r < WM; r += 32 / lanes) {
-        const unsigned c = lane % lanes * 8;
-        if (row + r < output.m && col + c < output.n) {
-            *reinterpret_cast<uint4*>(output.at(row + r, col + c)) = *reinterpret_cast<const uint4*>(pair(r, c));
+        for (unsigned r = lane / lanes; r < 16; r += 32 / lanes) {
+            const unsigned c = lane % lanes * 8;
+            if (row + r < output.m && col + c < output.n) {
+                *reinterpret_cast<uint4*>(output.at(row + r, col + c)) = *reinterpret_cast<const uint4*>(pair(r, c));
+            }
         }
     }
 }
@@ -151,8 +168,9 @@ __device__ __forceinline__ void store_through_shared(
 // BM x BN sums of a CTA, WM x WN of a warp.
 template <int BM, int BN, int BK, int WM, int WN>
 struct Shape {
-    static constexpr int warps_across = BN / WN, threads = BM / WM * warps_across * 32;
-    static constexpr int a_bytes = BM * BK * 2, b_bytes = BN * BK * 2;
+    static constexpr int warps_across = BN / WN, warps = BM / WM * warps_across, threads = 32 * warps;
+    static constexpr int a_bytes = BM * BK * 2, b_bytes = BN * BK * 2, stage_bytes = a_bytes + b_bytes;
+    static constexpr int box_bytes = 16 * WN * 2;  // what a warp stores at a time
     static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "warps cover the tile in matrices of 16");
     static_assert(BK == 32 || BK == 64, "rows of 64 or 128 bytes, for which there are swizzles");
 };
@@ -173,6 +191,7 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma
     Copier<BN, BK, S::threads, SWIZZLE, T> b_copier;
     a_copier.begin(a, row, m, k);
     b_copier.begin(b, col, n, k);
+    const Places<BK, SWIZZLE> places(warp_row, warp_col);
     float sums[WM / 16][WN / 8][4] = {};
     for (int first = 0; first < k; first += BK) {
         a_copier.copy(a_tile);
@@ -184,7 +203,7 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma
 #pragma unroll
         for (int kk = 0; kk < BK; kk += 16) {
             Fragments<WM, WN> fragments;
-            fragments.template load<BK, SWIZZLE>(a_tile, b_tile, warp_row, warp_col, kk);
+            fragments.load(a_tile, b_tile, places, kk);
             fragments.template multiply<T>(sums);
         }
         barrier_sync();
@@ -202,7 +221,7 @@ template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, bool AHEA
 __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma_pipelined(
     const T* a, const T* b, T* c, const T* bias, int m, int n, int k, float alpha, float beta) {
     using S = Shape<BM, BN, BK, WM, WN>;
-    constexpr int stage_bytes = S::a_bytes + S::b_bytes, parts = BK / 16;
+    constexpr int stage_bytes = S::stage_bytes, parts = BK / 16;
     static_assert(STAGES >= 2, "one stage is multiplied while another is filled");
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = cvta_to_shared(shared), end = base + STAGES * stage_bytes;
@@ -233,8 +252,9 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma
         cp_async_wait_group<STAGES - 2>();
         barrier_sync();
     };
+    const Places<BK, true> places(warp_row, warp_col);
     auto load = [&](Fragments<WM, WN>& fragments, unsigned stage, int part) {
-        fragments.template load<BK, true>(stage, stage + S::a_bytes, warp_row, warp_col, part * 16);
+        fragments.load(stage, stage + S::a_bytes, places, part * 16);
     };
 
     follow_previous_grid();
@@ -270,9 +290,101 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma
     const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
     const unsigned row = t.row * BM + warp_row, col = t.col * BN + warp_col;
     if constexpr (COALESCED) {
-        store_through_shared<WM, WN>(sums, output, shared + STAGES * stage_bytes + warp * WM * WN * 2, row, col);
+        store_through_shared<WM, WN>(sums, output, shared + STAGES * stage_bytes + warp * S::box_bytes, row, col);
     } else {
         store_from_registers<WM, WN>(sums, output, row, col);
     }
     cp_async_wait_all();  // shared memory ends with the CTA
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// 6
+
+// A CTA's shared memory: a ring of tiles, a box of c for each warp, barriers. The first warp also fills the ring: a warp that does
+// nothing else would take a third of the registers of two that multiply.
+template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, int GROUP, int EPILOGUE>
+__global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads, 1) matmul_mma_tma(
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n, int k,
+    float alpha, float beta) {
+    using S = Shape<BM, BN, BK, WM, WN>;
+    constexpr int parts = BK / 16, boxes = STAGES * S::stage_bytes, full_at = boxes + S::warps * S::box_bytes;
+    static_assert(STAGES >= 2, "one stage is multiplied while another is filled");
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned base = cvta_to_shared(shared), warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+    auto full = [&](unsigned stage) { return base + full_at + 8 * stage; };
+    auto empty = [&](unsigned stage) { return base + full_at + 8 * (STAGES + stage); };
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            mbarrier_init(full(s), 1);
+            mbarrier_init(empty(s), S::warps);
+        }
+        fence_mbarrier_init_release_cluster();
+    }
+    barrier_sync();
+    follow_previous_grid();
+
+    const unsigned tile_rows = (m - 1) / BM + 1, tile_cols = (n - 1) / BN + 1, tiles = tile_rows * tile_cols;
+    const unsigned steps = (k - 1) / BK + 1;
+    auto index = [&](unsigned tile) { return grouped_tile<GROUP>(tile, tile_rows, tile_cols); };
+
+    // The first warp is ahead of all by up to the ring, in tiles to come, too.
+    Ring<STAGES> filled;
+    unsigned coming = blockIdx.x, coming_step = 0;
+    TileIndex from = index(coming);
+    auto fill = [&] {
+        if (warp > 0 || coming >= tiles) return;
+        if (elect_sync(all_lanes)) {
+            const unsigned stage = base + filled.stage * S::stage_bytes, arrived = full(filled.stage);
+            mbarrier_wait(empty(filled.stage), filled.parity ^ 1);
+            mbarrier_arrive_expect_tx(arrived, S::stage_bytes);
+            cp_async_bulk_tensor_2d_shared_global(stage, a_map, coming_step * BK, from.row * BM, arrived);
+            cp_async_bulk_tensor_2d_shared_global(stage + S::a_bytes, b_map, coming_step * BK, from.col * BN, arrived);
+        }
+        filled.advance();
+        if (++coming_step == steps) {
+            __syncwarp();  // a branch, rather than the index's two divisions at every step under a predicate
+            coming_step = 0;
+            coming += gridDim.x;
+            from = index(coming);
+        }
+    };
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES - 1; stage++) fill();
+
+    const unsigned warp_row = warp / S::warps_across * WM, warp_col = warp % S::warps_across * WN;
+    const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
+    const Places<BK, true> places(warp_row, warp_col);
+    Ring<STAGES> at;
+    Fragments<WM, WN> fragments[2];
+    auto load = [&](Fragments<WM, WN>& fragments, int part) {
+        const unsigned stage = base + at.stage * S::stage_bytes;
+        fragments.load(stage, stage + S::a_bytes, places, part * 16);
+    };
+    for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const TileIndex t = index(tile);
+        float sums[WM / 16][WN / 8][4] = {};
+        mbarrier_wait(full(at.stage), at.parity);
+        load(fragments[0], 0);
+        for (unsigned step = 1; step <= steps; step++) {
+#pragma unroll
+            for (int part = 0; part < parts; part++) {
+                if (part == parts / 2) fill();  // the stage of the step before: by now all warps are done with it, or nearly
+                if (part < parts - 1) {
+                    load(fragments[(part + 1) % 2], part + 1);
+                } else {
+                    const unsigned read = empty(at.stage);
+                    at.advance();
+                    if (step < steps) {
+                        mbarrier_wait(full(at.stage), at.parity);
+                        load(fragments[0], 0);
+                    }
+                    __syncwarp();
+                    if (laneid() == 0) mbarrier_arrive(read);
+                }
+                fragments[part % 2].template multiply<T>(sums);
+            }
+        }
+        store_through_shared<WM, WN>(sums, output, shared + boxes + warp * S::box_bytes, t.row * BM + warp_row, t.col * BN + warp_col);
+        __syncwarp();
+    }
 }

@@ -83,7 +83,7 @@ def test_who_competes_with_whom():
     assert "cutlass_gemm:simt" in names(CutlassPeer(), "micro_tiling_matmul")
     assert "matmul_wgmma:step8_tma_store" in names(LadderPeer(), "cutlass_gemm")
     assert set(names(LadderPeer(), "cutlass_gemm", dtype="f16")) == {
-        f"matmul_mma:{step}" for step in ("step3_multistage", "step4_registers_ahead", "step5_coalesced")
+        f"matmul_mma:{step}" for step in ("step4_registers_ahead", "step5_coalesced", "step6_tma")
     }
     assert "micro_tiling_matmul:step8_ring" in names(LadderPeer(), "cutlass_gemm", dtype="f32", layout="tt")
     assert names(CutlassPeer(), "cutlass_gemm") == []

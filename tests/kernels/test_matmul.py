@@ -63,6 +63,7 @@ EPILOGUES = [
         ("matmul_wgmma", "step8_tma_store"),
         ("matmul_mma", "step1_ldmatrix"),
         ("matmul_mma", "step5_coalesced"),
+        ("matmul_mma", "step6_tma"),
     ],
 )
 def test_epilogues(device, kernel, variant, options):
@@ -100,31 +101,45 @@ MMA_TILES = [
 ]
 
 
+@pytest.mark.parametrize("step", ["step5_coalesced", "step6_tma"])
 @pytest.mark.parametrize("tile", MMA_TILES, ids=str)
-def test_every_shape_of_mma_tile(device, tile):
-    check(device, "matmul_mma", "step5_coalesced", 150, 280, 200, tile)
+def test_every_shape_of_mma_tile(device, tile, step):
+    check(device, "matmul_mma", step, 150, 280, 200, tile)
 
 
-@pytest.mark.parametrize("variant", ["step5_persistent", "step7_setmaxnreg", "step8_tma_store"])
-def test_a_cta_takes_many_tiles(device, monkeypatch, variant):
-    monkeypatch.setattr("ptxkit.kernels.matmul_wgmma.SMS", 2)
-    check(device, "matmul_wgmma", variant, 700, 600, 104)
+PERSISTENT = [
+    ("matmul_wgmma", "step5_persistent"),
+    ("matmul_wgmma", "step7_setmaxnreg"),
+    ("matmul_wgmma", "step8_tma_store"),
+    ("matmul_mma", "step6_tma"),
+]
+
+
+@pytest.fixture
+def few_ctas(monkeypatch):
+    """Persistent kernels launch two CTAs."""
+    for kernel in ("matmul_wgmma", "matmul_mma"):
+        monkeypatch.setattr(f"ptxkit.kernels.{kernel}.SMS", 2)
+
+
+@pytest.mark.parametrize("k", [24, 104])  # in the shorter one a ring holds stages of several tiles
+@pytest.mark.parametrize(("kernel", "variant"), PERSISTENT)
+def test_a_cta_takes_many_tiles(device, few_ctas, kernel, variant, k):
+    check(device, kernel, variant, 700, 600, k)
 
 
 @pytest.mark.parametrize(("kernel", "variant"), STEPS)
-def test_no_step_relies_on_copies_that_happen_to_be_early(monkeypatch, kernel, variant):
+def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, kernel, variant):
     """Everything asynchronous ends as late as the program's own waits allow, over several tiles a CTA."""
     device = EmulatedDevice()
     device.completion = "latest-legal"
-    monkeypatch.setattr("ptxkit.kernels.matmul_wgmma.SMS", 2)
     check(device, kernel, variant, 300, 264, 200)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_no_tile_relies_on_copies_that_happen_to_be_early(monkeypatch, tile):
+def test_no_tile_relies_on_copies_that_happen_to_be_early(few_ctas, tile):
     device = EmulatedDevice()
     device.completion = "latest-legal"
-    monkeypatch.setattr("ptxkit.kernels.matmul_wgmma.SMS", 2)
     check(device, "matmul_wgmma", "step8_tma_store", 520, 392, 264, tile)
 
 
@@ -157,7 +172,12 @@ def test_the_epilogue_with_everything_does_not_spill():
     assert_sass(step.image, has=["HGMMA", "STSM", "UTMASTG"], spills=0)
 
 
-@pytest.mark.parametrize("step", MMA)
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+MMA_SASS = [
+    (step, target) for step in MMA for target in ("sm_80", "sm_90a") if (step, target) != ("step6_tma", "sm_80")
+]
+
+
+@pytest.mark.parametrize(("step", "target"), MMA_SASS)
 def test_mma_reads_matrices_and_nothing_spills(step, target):
-    assert_sass(f"matmul_mma:{step}@{target}", has=["HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS"], spills=0)
+    copy = "UTMALDG" if step == "step6_tma" else "LDGSTS"
+    assert_sass(f"matmul_mma:{step}@{target}", has=["HMMA.16816.F32.BF16", "LDSM.16.M88.4", copy], spills=0)
