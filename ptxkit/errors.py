@@ -13,6 +13,7 @@
     |-- FaultError                   5   a kernel failed while it ran
     |   |-- MemoryFault              5   out of bounds, misaligned, null or use-after-free access
     |   |-- DeadlockError            5   nobody can make progress; says who waits on what
+    |   |-- RaceError                5   accesses to shared memory that nothing puts in order (``--racecheck``)
     |   `-- TrapError                5   trap, a failed device assert, or an undefined operation
     `-- VerificationError            1   a result differs from the reference
 
@@ -82,6 +83,14 @@ class MemoryFault(FaultError):
 
 class DeadlockError(FaultError):
     """No thread can make progress; the message says who waits where."""
+
+
+class RaceError(FaultError):
+    """Accesses to shared memory that nothing puts in order; ``hazards`` has one entry for each pair of instructions."""
+
+    def __init__(self, message: str, hazards: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.hazards = hazards
 
 
 class TrapError(FaultError):

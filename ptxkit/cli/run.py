@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.targets import Target
     from ptxkit.kernels.workload import Workload
     from ptxkit.runtime.device import Device
+    from ptxkit.runtime.emulated import EmulatedDevice
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # so that -5 reaches the sizes, to be refused there
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
     help="When the emulator performs asynchronous copies and wgmma: when issued (default), or as late as the kernel's waits "
     "allow, so that a missing wait shows.",
 )
+@click.option(
+    "--racecheck",
+    is_flag=True,
+    help="Let the emulator follow who accesses shared memory: a missing __syncthreads or mbarrier wait between warps is an "
+    "error that names both accesses. Takes several times as long.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/1) alone on stdout.")
 @click.option("--dry-run", is_flag=True, help="Show what would be launched; compile and run nothing.")
 def command(
@@ -55,6 +62,7 @@ def command(
     tiles: tuple[str, ...],
     options: tuple[str, ...],
     completion: str | None,
+    racecheck: bool,
     as_json: bool,
     dry_run: bool,
 ) -> int:
@@ -82,7 +90,9 @@ def command(
 
     device = open_device(device_kind)
     if completion is not None:
-        set_completion(device, completion)
+        emulated(device, "--completion", "completes as it does").completion = completion
+    if racecheck:
+        emulated(device, "--racecheck", "cannot be watched").racecheck = True
     workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
     runner = Runner(
         workload, device, variants=variants, target=target, tile=held_tile, seed=seed, iterations=iterations
@@ -101,8 +111,8 @@ def command(
     return report.exit_code
 
 
-def set_completion(device: Device, completion: str) -> None:
-    """When asynchronous operations are performed.
+def emulated(device: Device, option: str, why: str) -> EmulatedDevice:
+    """The device, for an option that only the emulator has.
 
     Raises:
         UsageError: the device is a GPU.
@@ -110,8 +120,8 @@ def set_completion(device: Device, completion: str) -> None:
     from ptxkit.runtime.emulated import EmulatedDevice
 
     if not isinstance(device, EmulatedDevice):
-        raise UsageError(f"--completion is the emulator's: add --device emulator; {device.name} completes as it does")
-    device.completion = completion
+        raise UsageError(f"{option} is the emulator's: add --device emulator; {device.name} {why}")
+    return device
 
 
 def refuse_options(numbers: Sequence[str]) -> None:

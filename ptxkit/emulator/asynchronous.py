@@ -141,6 +141,8 @@ class Queue:
 
     def commit(self, x: Group, mechanism: str) -> None:
         """The threads of ``x`` close their group."""
+        if self.wave.races is not None:
+            self.wave.races.operations.commit(x, mechanism)
         if not self.eager:
             self._of(mechanism).committed[x.thread[x.active()]] += 1
 
@@ -150,6 +152,8 @@ class Queue:
         Args:
             reading: only the sources have to be read.
         """
+        if self.wave.races is not None:
+            self.wave.races.operations.wait(x, mechanism, newest)
         g = self.groups.get(mechanism)
         if g is None or not g.pending:
             return

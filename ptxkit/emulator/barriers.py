@@ -73,6 +73,8 @@ class CtaBarriers:
         if everybody and block is not None and (count == 0 or (count == wave.shape[1] * 32 and not b.extra.any())):
             if votes is not None:
                 self._reduce(b, np.broadcast_to(votes, group.shape) & group.active(), slice(None))
+            if wave.races is not None:
+                wave.races.met(group)
             return True
         mask = group.full_mask()
         ctas = mask.any((1, 2))
@@ -84,6 +86,8 @@ class CtaBarriers:
                 f"while others wait for {int(b.count[c])}"
             )
         b.count[ctas] = count
+        if wave.races is not None:
+            wave.races.arrived(number, group)
         if block is None:
             b.extra += np.where(mask.any(-1), 32, 0).sum(-1)
         else:
@@ -96,11 +100,11 @@ class CtaBarriers:
                 else:
                     full[:] = votes
                 b.votes = full & mask if b.votes is None else np.where(mask, full, b.votes)
-        self._complete(b)
+        self._complete(number, b)
         wave.launch.machine.version += 1
         return False
 
-    def _complete(self, b: _Barrier) -> None:
+    def _complete(self, number: int, b: _Barrier) -> None:
         wave = self.wave
         live = np.ones(wave.shape, np.bool_) if wave.live is None else wave.live
         someone = b.mask.any((1, 2)) | (b.extra != 0)
@@ -111,6 +115,8 @@ class CtaBarriers:
             return
         if b.votes is not None:
             self._reduce(b, b.votes & b.mask, done)
+        if wave.races is not None:
+            wave.races.complete(number, done, b.mask)
         b.mask[done] = False
         b.extra[done] = 0
         b.count[done] = 0
@@ -135,9 +141,9 @@ class CtaBarriers:
 
     def threads_left(self) -> None:
         """Some threads have exited: barriers may be complete without them."""
-        for b in self.barriers.values():
+        for number, b in self.barriers.items():
             if b.groups:
-                self._complete(b)
+                self._complete(number, b)
 
     def waiting(self) -> list[tuple[Group, int]]:
         """Every group that waits at a barrier, with its block."""
@@ -168,8 +174,8 @@ class ClusterBarrier:
         self.arrived_phase: Any = None
         self.sleepers: list[tuple[Group, int]] = []
 
-    def arrive(self, group: Group, where: Any) -> None:
-        """The lanes of ``group`` arrive."""
+    def arrive(self, group: Group, where: Any, relaxed: bool = False) -> None:
+        """The lanes of ``group`` arrive; if ``relaxed`` they pass on what they knew at their last fence."""
         wave = self.wave
         if self.arrived is None:
             self.arrived = np.zeros(wave.shape, np.bool_)
@@ -184,6 +190,8 @@ class ClusterBarrier:
         self.arrived |= mask
         self.open |= mask
         np.copyto(self.arrived_phase, phases, where=mask)
+        if wave.races is not None:
+            wave.races.cluster_arrived(group, relaxed)
         self._complete()
         wave.launch.machine.version += 1
 
@@ -194,6 +202,8 @@ class ClusterBarrier:
         if not done.any():
             return
         self.phase[done] += 1
+        if wave.races is not None:
+            wave.races.cluster_complete(done)
         self.arrived[np.repeat(done, self.size)] = False
         sleepers, self.sleepers = self.sleepers, []
         for group, block in sleepers:
@@ -213,6 +223,8 @@ class ClusterBarrier:
             self.sleepers.append((left, block.index))
         if done is not None:
             self.open &= ~done.full_mask()
+            if done.wave.races is not None:
+                done.wave.races.cluster_waited(done)
         return done
 
     def threads_left(self) -> None:
@@ -342,8 +354,8 @@ class _ClusterGate(Gate):
 
 @effect("barrier.cluster.arrive{.<sem>}{.aligned}", sem="release relaxed")
 def _cluster_arrive(b: Binding) -> Step:
-    where = b.where
-    return Step(lambda x: x.wave.cluster_barrier.arrive(x, where))
+    where, relaxed = b.where, b.form["sem"] == "relaxed"
+    return Step(lambda x: x.wave.cluster_barrier.arrive(x, where, relaxed))
 
 
 @blocking("barrier.cluster.wait{.acquire}{.aligned}")

@@ -15,9 +15,10 @@ import numpy as np
 
 from ptxkit.emulator.blas import one_thread
 from ptxkit.emulator.layout import SHARED_BASE
+from ptxkit.emulator.races.hazards import Hazards
 from ptxkit.emulator.tally import Tally
 from ptxkit.emulator.wave import Wave
-from ptxkit.errors import LaunchError
+from ptxkit.errors import FaultError, LaunchError
 
 if TYPE_CHECKING:
     from ptxkit.emulator.machine import Machine
@@ -55,6 +56,7 @@ class Launch:
         cooperative: bool,
         counting: bool,
         completion: str,
+        racecheck: bool,
         write_output: Callable[[str], None],
     ) -> None:
         self.machine = machine
@@ -73,6 +75,7 @@ class Launch:
         self.cooperative = cooperative
         self.counting = counting
         self.completion = completion
+        self.hazards = Hazards(self.name, (i for _, i in code.instructions)) if racecheck else None
         self.write_output = write_output
         self.sms = machine.sms
         self.serial = machine.next_serial()
@@ -158,7 +161,8 @@ class Launch:
         else:
             lanes = min(LANES_PER_WAVE, max(MIN_LANES_PER_WAVE, -(-total // workers)))
             per_wave = max(1, lanes // padded)
-            per_wave = min(per_wave, max(1, SHARED_PER_WAVE // (self.shared_bytes + 2048)))
+            shared = (self.shared_bytes + 2048) * (1 if self.hazards is None else 4 + 2 * padded // 32)
+            per_wave = min(per_wave, max(1, SHARED_PER_WAVE // shared))
             per_wave = -(-per_wave // self.cluster_size) * self.cluster_size
         order = self.order()
         return [order[i : i + per_wave] for i in range(0, self.ctas, per_wave)]
@@ -217,8 +221,11 @@ class Launch:
                             future.result()
         finally:
             self.machine.memory.free(self.param_allocation.base)
-        if failures:
-            raise failures[min(failures)]
+        failure = failures[min(failures)] if failures else None
+        if self.hazards is not None and (failure is None or isinstance(failure, FaultError)):
+            self.hazards.finish(failure)
+        if failure is not None:
+            raise failure
         return tallies
 
     def waits_for_earlier(self, number: int) -> bool:

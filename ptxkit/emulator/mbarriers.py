@@ -218,6 +218,8 @@ class Mbarriers:
             phase = phase ^ done
             self.words[at] = pack(pending, expected, outstanding, phase)
             self._phases()[at[done]] += 1
+            if self.wave.races is not None:
+                self.wave.races.operations.phase_over(at[done])
             self.waiters.wake()
         else:
             self.words[at] = pack(pending, expected, outstanding, phase)

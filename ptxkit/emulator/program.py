@@ -170,6 +170,7 @@ class Program:
         cooperative: bool = False,
         counters: bool = True,
         completion: str = "eager",
+        racecheck: bool = False,
         stdout: Callable[[str], None] | None = None,
     ) -> LaunchResult:
         """Run a kernel to its end.
@@ -182,10 +183,12 @@ class Program:
             cooperative: all CTAs are resident at once.
             counters: also count sectors and bank conflicts; without, they stay 0 and the rest is counted all the same.
             completion: ``"eager"``: asynchronous operations complete at once; ``"latest-legal"``: only when a wait forces them.
+            racecheck: also follow who accesses which bytes of shared memory, and what puts that in order.
             stdout: receives what the kernel prints; default is standard output.
 
         Raises:
             LaunchError: the launch does not fit the kernel.
+            RaceError: with ``racecheck``, when the launch is over: warps accessed the same shared memory out of order.
             FaultError: and its children, from the instruction that failed.
         """
         if completion not in ("eager", "latest-legal"):
@@ -203,7 +206,16 @@ class Program:
         shape = Shape(grid, block, cluster or fixed or (1, 1, 1), cluster is not None or fixed is not None)
         began = time.perf_counter()
         launch = Launch(
-            self.machine, code, params, shape, shared_bytes, cooperative, counters, completion, stdout or _print
+            self.machine,
+            code,
+            params,
+            shape,
+            shared_bytes,
+            cooperative,
+            counters,
+            completion,
+            racecheck,
+            stdout or _print,
         )
         tallies = launch.run()
         elapsed = time.perf_counter() - began

@@ -95,6 +95,9 @@ class Site:
         write: a store, reduction or atomic.
     """
 
+    ordering = ""
+    """How a strong access orders others: relaxed, acquire, release or acq_rel; "" for a weak one."""
+
     def __init__(self, where: Where, number: int, offset: int, dtype: Any, count: int, write: bool) -> None:
         self.where = where
         self.number = number
@@ -386,6 +389,8 @@ class SharedSite(Site):
     def load(self, x: Group, base: Any) -> Any:
         """Lane arrays of the loaded elements."""
         index, p, start = self._flat(x, base)
+        if x.wave.races is not None:
+            x.wave.races.read(x, self, index, start)
         rows = self.rows(x.wave.shared.view(self.dtype))
         if p.contiguous and p.shape[0] == 1 and not x.rows:
             got = self._block(x, rows, start, p.indices.size).copy()
@@ -406,6 +411,8 @@ class SharedSite(Site):
         index, p, start = self._flat(x, base)
         x.wave.launch.machine.version += 1
         data, unit = self.packed(x, values)
+        if x.wave.races is not None:
+            x.wave.races.write(x, self, index, start, data)
         shared = x.wave.shared
         rows = self.rows(shared.view(self.dtype)) if unit is None else shared.view(unit)
         if p.contiguous and p.shape[0] == 1 and not x.rows:

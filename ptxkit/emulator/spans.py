@@ -180,6 +180,8 @@ class Runs:
             writes.replaced(start, self.sizes)
         elif writes is not None and writes.unseen(start, self.sizes).any():
             self._fault(writes.unseen(start, self.sizes), addresses, verb, NOT_FENCED)
+        if generic_proxy and wave.races is not None:
+            wave.races.runs(self.x, self.where, start, self.sizes, verb == "writes")
         return Side([wave.shared], np.zeros(len(start), np.int64), start)
 
     def fail(self, bad: NDArray[np.bool_], why: str) -> NoReturn:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ptxkit.emulator.code import Block, FunctionCode
     from ptxkit.emulator.control import Call
     from ptxkit.emulator.launch import Launch
+    from ptxkit.emulator.races.check import Races
     from ptxkit.emulator.tally import Tally
 
 IDLE_ROUNDS = 20_000
@@ -80,6 +81,11 @@ class Wave:
         self.waiting: dict[tuple[int, int], Group] = {}
         self.queue = Queue(self)
         self.generic_writes = None if self.queue.eager else GenericWrites(self)
+        self.races: Races | None = None
+        if launch.hazards is not None:
+            from ptxkit.emulator.races.check import Races
+
+            self.races = Races(self, launch.hazards)
         self.spinning = False
         self.ticks = 0
         self.serial = 0

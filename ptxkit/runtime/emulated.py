@@ -40,6 +40,7 @@ class EmulatedDevice:
     Attributes:
         counting: whether launches count sectors and bank conflicts too.
         completion: ``"eager"`` or ``"latest-legal"``, see :meth:`ptxkit.emulator.program.Program.launch`.
+        racecheck: whether launches raise a RaceError when warps access shared memory with nothing that puts that in order.
         counters: summed over the launches since :meth:`reset_counters`.
         lines: the same per source line.
         write_output: receives what kernels print.
@@ -54,6 +55,7 @@ class EmulatedDevice:
         self.machine = machine or Machine()
         self.counting = True
         self.completion = "eager"
+        self.racecheck = False
         self.counters = Counters()
         self._lines: dict[tuple[str, int], Counters] = {}
         self.write_output: Callable[[str], None] = _print
@@ -182,6 +184,7 @@ class EmulatedDevice:
                 cooperative=geometry.cooperative,
                 counters=self.counting,
                 completion=self.completion,
+                racecheck=self.racecheck,
                 stdout=self.write_output,
             )
             if result.counters is not None:

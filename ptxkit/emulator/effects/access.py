@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 _TYPES = "b8 b16 b32 b64 b128 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64"
 _SPACES = "global const param param::entry param::func local shared shared::cta shared::cluster"
 _SEMANTICS = "weak relaxed acquire volatile mmio.relaxed"
+_ORDERING = {
+    "": "",
+    "weak": "",
+    "volatile": "relaxed",
+    "relaxed": "relaxed",
+    "mmio.relaxed": "relaxed",
+    "acquire": "acquire",
+    "release": "release",
+}
 _SCOPES = "cta cluster gpu sys"
 _L1 = "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate"
 _L2 = "L2::evict_normal L2::evict_first L2::evict_last L2::cache_hint"
@@ -39,6 +48,16 @@ class GenericSite:
             "local": LocalSite(*arguments),
         }
         self.offset: int = arguments[2]
+
+    @property
+    def ordering(self) -> str:
+        """As :attr:`Site.ordering`."""
+        return self.sites["shared"].ordering
+
+    @ordering.setter
+    def ordering(self, value: str) -> None:
+        for site in self.sites.values():
+            site.ordering = value
 
     def load(self, x: Group, base: Any) -> Any:
         """As the sites of one space."""
@@ -188,6 +207,7 @@ def _load(b: Binding, space: str) -> Step:
             return Step(lambda x: x.wave.launch.parameter(at, dtype), (), outs)
         return Step(lambda x: tuple(x.wave.launch.parameter(at + k * size, dtype) for k in range(len(outs))), (), outs)
     site = site_for(b, space, operand, offset, t.dtype, len(outs), write=False)
+    site.ordering = _ORDERING[form.get("sem", "")]
     return Step(site.load, ((operand, _width(b, operand)),), outs)
 
 
@@ -284,5 +304,6 @@ def _st(b: Binding) -> Step:
     values = _elements(b, b.operands[1], form["vec"])
     _check_width(b, t.bytes * len(values))
     site = site_for(b, form["space"], operand, offset, t.dtype, len(values), write=True)
+    site.ordering = _ORDERING[form["sem"]]
     sources: tuple[Typed, ...] = ((operand, _width(b, operand)), *((v, t) for v in values))
     return _wrap(Step(lambda x, a, *v: site.store(x, a, v), sources))

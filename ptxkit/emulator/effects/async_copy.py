@@ -47,6 +47,8 @@ class _Copy:
             return
         self.glob.count_traffic(x, p, int(source.reshape(-1)[p.first]) + self.glob.offset)
         x.wave.launch.machine.version += 1
+        if x.wave.races is not None:
+            self._note(x, np.broadcast_to(index, x.shape)[x.active()] + start)
         cells, rows = x.wave.shared.view(UNITS[self.size]), a.typed(UNITS[self.size])
         if queue.eager:
             if p.contiguous:
@@ -96,6 +98,8 @@ class _Copy:
         index, _, start = self.shared._flat(x, to)
         active = x.active()
         rows = np.broadcast_to(index, x.shape)[active] + start
+        if wave.races is not None:
+            self._note(x, rows)
         addresses = (source + np.uint64(self.glob.offset & 0xFFFF_FFFF_FFFF_FFFF)).astype(np.uint64)
         bad = (addresses & np.uint64(self.size - 1)) != 0
         reads = sizes > 0
@@ -126,6 +130,12 @@ class _Copy:
             cells[at] = data
 
         self._submit(x, rows, perform)
+
+    def _note(self, x: Group, rows: Any) -> None:
+        """Tell the race check which rows are written."""
+        assert x.wave.races is not None
+        threads, sizes = x.thread[x.active()], np.full(1, self.size)
+        x.wave.races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)
 
     def _submit(self, x: Group, rows: Any, copy: Any) -> None:
         writes = x.wave.generic_writes

@@ -170,6 +170,7 @@ class AtomicSite:
         )
         self.offset = offset
         self.count = count
+        self.ordering = b.form.get("sem") or "relaxed"
 
     def run(self, x: Group, base: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
         """Apply; returns the old values, one lane array per element."""
@@ -205,6 +206,9 @@ class AtomicSite:
             index = np.broadcast_to(found, x.shape)[active] + start
             if x.wave.generic_writes is not None:
                 x.wave.generic_writes.wrote(index, self.shared.size)
+            if x.wave.races is not None:
+                s = self.shared
+                x.wave.races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)
             x.tally.access(self.shared.number, x.lanes * self.shared.size, 0, 0, 0, x.lanes)
         return self._apply(x, cells, index, active, operation, values)
 

@@ -21,6 +21,7 @@ from ptxkit.isa.types import TYPES, PtxType
 
 if TYPE_CHECKING:
     from ptxkit.emulator.threads import Group
+    from ptxkit.emulator.wave import Wave
 
 MECHANISM = "bulk"
 
@@ -125,7 +126,21 @@ class _Bulk:
                     wave.generic_writes.replaced(target.start, sizes)
         kept = runs.lanes(lanes.pop(0)) if self.byte_mask else None
         wave.launch.machine.version += 1
+        if wave.races is not None:
+            self._note(wave, threads, target, origin, sizes, barrier)
         self._submit(x, target, origin, sizes, threads, barrier, kept, leaders)
+
+    def _note(self, wave: Wave, threads: Any, target: Side, origin: Side, sizes: Any, barrier: Any) -> None:
+        """Tell the race check what is accessed."""
+        assert wave.races is not None
+        operations = wave.races.operations
+        if barrier is None:
+            operations.grouped(MECHANISM, self.where, threads, origin.start, sizes, False)
+            return
+        accessed = [(True, target.start, sizes)]
+        if self.source_space != "global":
+            accessed.insert(0, (False, origin.start, sizes))
+        operations.completing(self.where, threads, barrier, accessed, self.reduction is not None)
 
     def _same_cta(self, runs: Runs, target: Side, barrier: Any) -> None:
         stride = runs.x.wave.shared_stride
@@ -305,6 +320,8 @@ def _fill(b: Binding) -> Step:
         runs = Runs(where, x, sizes, multiple=8)
         wave = x.wave
         target = runs.in_shared(address.lanes(runs, base), "writes", remote=False, alignment=8)
+        if wave.races is not None:
+            wave.races.runs(x, where, target.start, sizes, True)
         fill(target, sizes, 0)
         if wave.generic_writes is not None:
             for start, n in zip(target.start.tolist(), sizes.tolist(), strict=True):

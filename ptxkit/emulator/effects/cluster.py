@@ -63,6 +63,14 @@ class _Remote:
         wave.launch.machine.version += 1
         return cells, words
 
+    def note(self, x: Group, cells: Any, words: Any, strong: bool) -> None:
+        """Tell the race check what is written."""
+        if x.wave.races is not None:
+            sizes = np.full(1, self.site.size)
+            threads = x.thread[x.active()]
+            accessed = [(True, cells * self.site.size, sizes)]
+            x.wave.races.operations.completing(self.where, threads, words, accessed, strong)
+
     def _fail(self, x: Group, bad: Any, why: str) -> None:
         cta, thread = x.first(bad)
         raise TrapError(f"{self.where}: thread {thread} of CTA {cta}: {why}")
@@ -86,6 +94,7 @@ def _store(b: Binding) -> Step:
     def store(x: Group, to: Any, barrier: Any, *lanes: Any) -> None:
         at, words = remote.resolve(x, to, barrier, other=False)
         active = x.active()
+        remote.note(x, at, words, False)
         data = np.stack([np.broadcast_to(v, x.shape)[active] for v in lanes], axis=-1)
         if len(lanes) == 1:
             data = data[:, 0]
@@ -133,6 +142,7 @@ def _reduce(b: Binding) -> Step:
 
     def reduce(x: Group, to: Any, barrier: Any, value: Any) -> None:
         at, words = remote.resolve(x, to, barrier, other=True)
+        remote.note(x, at, words, True)
         values = np.broadcast_to(value, x.shape)[x.active()].copy()
         wave = x.wave
         cells = wave.shared.view(t.dtype)

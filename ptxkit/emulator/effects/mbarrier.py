@@ -76,7 +76,10 @@ def _init(b: Binding) -> Step:
     at = BarrierSite(b, b.operands[0], b.form["space"])
 
     def init(x: Group, base: Any, counts: Any) -> None:
-        x.wave.mbarriers.init(x, at.index(x, base), counts, b.where)
+        index = at.index(x, base)
+        if x.wave.races is not None:
+            x.wave.races.operations.initialised(x, b.where, index)
+        x.wave.mbarriers.init(x, index, counts, b.where)
 
     return Step(init, (at.source, (b.operands[1], U32)))
 
@@ -84,7 +87,14 @@ def _init(b: Binding) -> Step:
 @effect("mbarrier.inval{.<space>}.b64", space=_CTA)
 def _inval(b: Binding) -> Step:
     at = BarrierSite(b, b.operands[0], b.form["space"])
-    return Step(lambda x, base: x.wave.mbarriers.invalidate(x, at.index(x, base), b.where), (at.source,))
+
+    def invalidate(x: Group, base: Any) -> None:
+        index = at.index(x, base)
+        if x.wave.races is not None:
+            x.wave.races.operations.initialised(x, b.where, index)
+        x.wave.mbarriers.invalidate(x, index, b.where)
+
+    return Step(invalidate, (at.source,))
 
 
 @effect("mbarrier.<op>{.relaxed}{.<scope>}{.<space>}.b64", op="expect_tx complete_tx", scope=_SCOPES, space=_ANY)
@@ -94,7 +104,10 @@ def _transactions(b: Binding) -> Step:
     sign = 1 if b.form["op"] == "expect_tx" else -1
 
     def transact(x: Group, base: Any, nbytes: Any) -> None:
-        x.wave.mbarriers.update(x, at.index(x, base), b.where, tx=sign * nbytes.astype(np.int64))
+        index = at.index(x, base)
+        if x.wave.races is not None:
+            x.wave.races.operations.used(x, b.where, index)
+        x.wave.mbarriers.update(x, index, b.where, tx=sign * nbytes.astype(np.int64))
 
     return Step(transact, (at.source, (b.operands[1], U32)))
 
@@ -124,12 +137,16 @@ def _arrive(b: Binding) -> Step:
         raise b.fail(f".{form['how']} needs a count")
     at = BarrierSite(b, address, form["space"])
     expects, drop, may_complete = form["how"] == "expect_tx", form["op"] == "arrive_drop", form["how"] != "noComplete"
+    relaxed = form["sem"] == "relaxed"
 
     def arrive(x: Group, base: Any, *count: Any) -> Any:
         amount = count[0].astype(np.int64) if count else 1
+        index = at.index(x, base)
+        if x.wave.races is not None:
+            x.wave.races.operations.arrived(x, b.where, index, relaxed)
         return x.wave.mbarriers.update(
             x,
-            at.index(x, base),
+            index,
             b.where,
             arrivals=1 if expects else amount,
             tx=amount if expects else 0,
@@ -158,6 +175,7 @@ class _Wait:
         self.type = U32 if self.by_parity else U64
         self.where = b.where
         self.number = b.index
+        self.relaxed = b.form["sem"] == "relaxed"
 
     def expected(self, lanes: Any) -> Any:
         """Parity of the phase that is asked for."""
@@ -169,6 +187,8 @@ class _Wait:
             barriers = x.wave.mbarriers
             barriers.check(x, index, self.where)
             done = barriers.completed(index, self.expected(phase))
+            if x.wave.races is not None:
+                x.wave.races.operations.waited(x, self.where, index, done, self.relaxed)
             if done.all():
                 barriers.waiters.polled.pop(self.number, None)
             else:
@@ -230,6 +250,8 @@ def _copies_arrive(b: Binding) -> Step:
             wave.mbarriers.update(x, index, where, arrivals=-1)
         words = np.broadcast_to(index, x.shape)[x.active()]
         threads = x.thread[x.active()]
+        if wave.races is not None:
+            wave.races.operations.copies_arrive(x, where, index)
 
         def complete(which: Any) -> None:
             wave.queue.drain("cp.async", threads[which], operation.serial)

@@ -21,12 +21,22 @@ _SPACES = "global shared::cta shared::cluster"
 @effect("fence.mbarrier_init.release.cluster")
 @effect("fence.acquire.sync_restrict::shared::cluster.cluster")
 @effect("fence.release.sync_restrict::shared::cta.cluster")
+def _fence(b: Binding) -> Step:
+    """Memory is sequentially consistent here: every store is visible at once. The race check takes note."""
+
+    def fence(x: Group) -> None:
+        if x.wave.races is not None:
+            x.wave.races.fence(x)
+
+    return Step(fence)
+
+
 @effect("fence.proxy.alias")
 @effect("membar.proxy.alias")
 @effect("fence.proxy.tensormap::generic.release.<scope>", scope="cta cluster gpu sys")
 @effect("fence.proxy.tensormap::generic.acquire.<scope>", scope="cta cluster gpu sys")
-def _fence(b: Binding) -> Step:
-    """Memory is sequentially consistent here, whatever the proxy: every store is visible at once."""
+def _other_fence(b: Binding) -> Step:
+    """Memory is one here, whatever the proxy."""
     return Step(lambda x: None)
 
 

@@ -79,6 +79,9 @@ class _Load:
                 runs.fail(bad, "the destination and the mbarrier are in different CTAs")
         region.count(x, self.number, "global_to_shared")
         wave.launch.machine.version += 1
+        if wave.races is not None:
+            accessed = [(True, target, np.full(len(target), boxes.shared_bytes))]
+            wave.races.operations.completing(self.where, threads, barrier, accessed)
         shared, where = wave.shared, self.where
 
         def perform(which: Any) -> None:
@@ -152,6 +155,8 @@ class _Store:
         distinct = EVERY if leaders is None else np.unique(leaders)
         region.count(x, self.number, "shared_to_global", distinct)
         machine.version += 1
+        if wave.races is not None:
+            wave.races.operations.grouped(MECHANISM, self.where, x.thread[active], start, runs.sizes, False)
         shared = wave.shared
         held = np.empty((0, boxes.nbytes), np.uint8)
         unread = np.ones(count, np.bool_)

@@ -55,6 +55,8 @@ class RowSite(SharedSite):
         """(C, W, matrices, 32) words: the registers."""
         base = self.addresses(base)
         index, p, start = self._flat(x, base)
+        if x.wave.races is not None:
+            x.wave.races.read(x, self, index, start)
         rows = self.rows(x.wave.shared.view(self.dtype))
         got = rows[start:].take(index.reshape(-1), axis=0).reshape(*index.shape, 4)
         self._count(x, p)

@@ -164,6 +164,11 @@ class Multiplication:
         else:
             a = groups.uniform(x, a_lanes[0], "A's descriptor", self.where)
             self.a.check(x, groups, a, self.where)
+        if x.wave.races is not None:
+            for operand, bits in ((self.a, a), (self.b, descriptors)):
+                if operand is not None:
+                    chunks = operand.chunks(x.wave, groups.cta, bits)
+                    x.wave.races.operations.multiplied(self.where, groups.owner, chunks)
         given = Inputs(groups.cta, a, places, descriptors)
         x.tally.add(self.number, self.flops, 2 * self.m * self.n * self.kept * groups.count)
         words = fragments.gather(x.shape, c_lanes, np.uint32)[groups.rows] if scale.any() else None

@@ -94,5 +94,10 @@ class SharedOperand:
             values = values.reshape(-1, self.extent, self.k)
         return (-values if self.negated else values), which
 
+    def chunks(self, wave: Wave, cta: Any, descriptors: Any) -> Any:
+        """(E, n): the units of 16 bytes of the wave's shared memory that each element's tile consists of."""
+        tables = np.stack([self._chunks(d) for d in descriptors])
+        return tables + (cta * (wave.shared_stride >> 4))[:, None]
+
     def _chunks(self, bits: Any) -> Any:
         return tile(int(bits), self.extent, self.k_bytes, self.mn_major).chunks.reshape(-1)
