@@ -4,7 +4,8 @@
     python scripts/gemm_ladder.py ladder.json                        # print them
     python scripts/gemm_ladder.py ladder.json --write docs/gemm.md   # between <!-- ladder --> and <!-- end of ladder -->
 
-Every figure comes from the results: nothing in the tables is typed.
+Every figure comes from the results: nothing in the tables is typed. With several results each has its own heading, since the times
+of two runs do not compare.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _table(target: Target) -> str:
     peers = [row for row in target.rows if row.kind == "peer" and row.cold]
     lines = list(_lines(target.rows, peers))
     headers = ["", "us", "±", "TFLOP/s", "gain", *(f"x {peer.name}" for peer in peers)]
-    headers += ["tensor pipe", "FMA pipe", "issue slots", "DRAM", "waits for"]
+    headers += ["tensor pipe", "FMA pipe", "issue slots", "L2 hits", "DRAM", "waits for"]
     kept = [i for i in range(len(headers)) if i == 0 or any(line[i] for line in lines)]
     rows = [[line[i] for i in kept] for line in lines]
     align = ["left" if headers[i] in ("", "waits for") else "right" for i in kept]
@@ -79,11 +80,11 @@ def _lines(rows: Sequence[Row], peers: Sequence[Row]) -> Iterator[list[str]]:
         us, measured = row.cold.median_us, row.measured or {}
         gain = f"{100 * (before / us - 1):+.1f}%" if before and row.kind == "variant" else ""
         ratios = [f"{peer.cold.median_us / us:.3f}" if peer.cold else "" for peer in peers]
-        pipes = [measured.get(name) for name in ("tensor_pipe_percent", "fma_pipe_percent", "issue_percent")]
+        percents = [measured.get(f"{name}_percent") for name in ("tensor_pipe", "fma_pipe", "issue", "l2_hit")]
         dram = f"{measured['dram_bytes'] / 1e6:.0f} MB" if "dram_bytes" in measured else ""
         spread = f"{100 * row.cold.spread_us / us:.1f}%"
         tflops = f"{row.tflops:.1f}" if row.tflops else ""
-        busy = [f"{pipe:.0f}%" if pipe else "" for pipe in pipes]
+        busy = [f"{percent:.0f}%" if percent else "" for percent in percents]
         yield [row.name, f"{us:.1f}", spread, tflops, gain, *ratios, *busy, dram, stalls(measured)]
         before = us if row.kind == "variant" else None
 
@@ -91,11 +92,11 @@ def _lines(rows: Sequence[Row], peers: Sequence[Row]) -> Iterator[list[str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables, or write them into a document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, help="JSON of ptxkit bench run")
+    parser.add_argument("results", type=Path, nargs="+", help="JSON of ptxkit bench run")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")
     options = parser.parse_args(arguments)
     try:
-        text = tables(load(options.results))
+        text = "\n\n".join(tables(load(path)) for path in options.results)
         write(options.write, text) if options.write else print(text)
     except PtxkitError as error:
         print(f"error: {error}", file=sys.stderr)

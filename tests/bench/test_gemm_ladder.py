@@ -33,7 +33,7 @@ def results(**rows: Row) -> Results:
     return Results("2026-01-02T03:04:05", "0", (), "gpu", "A GPU", {"cuda_driver": "13.0"}, {}, (target,))
 
 
-WAITS = {"stall_wait": 0.25, "stall_gmma": 3.0, "stall_misc": 0.001}
+WAITS = {"stall_wait": 0.25, "stall_gmma": 3.0, "stall_misc": 0.001, "l2_hit_percent": 78.6}
 STEPS = {
     "step1": Row("step1_plain", cold=timed(300.0), tflops=1.5, measured=WAITS),
     "step2": Row("step2_more", cold=timed(200.0), tflops=2.25),
@@ -45,6 +45,7 @@ def test_gains_over_the_step_before_and_ratios_to_peers(ladder: ModuleType) -> N
     lines = [[cell.strip() for cell in line.split("|")] for line in ladder.tables(results(**STEPS)).splitlines()]
     rows = {line[1]: line for line in lines if len(line) > 2}
     assert rows["step2_more"][2:7] == ["200.0", "1.0%", "2.2", "+50.0%", "0.750"]
+    assert rows["step1_plain"][rows[""].index("L2 hits")] == "79%"
 
 
 def test_longest_stalls_first(ladder: ModuleType) -> None:
@@ -56,6 +57,14 @@ def test_only_what_is_between_the_markers_is_replaced(ladder: ModuleType, tmp_pa
     page.write_text(f"before\n{ladder.BEGIN}\nold\n{ladder.END}\nafter\n")
     ladder.write(page, "new")
     assert page.read_text() == f"before\n{ladder.BEGIN}\n\nnew\n\n{ladder.END}\nafter\n"
+
+
+def test_each_run_has_its_heading(ladder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / name for name in ("a.json", "b.json")]
+    for file in files:
+        file.write_text(json.dumps(results(**STEPS).to_json()))
+    assert ladder.main([str(file) for file in files]) == 0
+    assert capsys.readouterr().out.count("ptxkit bench run of 2026-01-02") == 2
 
 
 def test_a_page_without_markers_stays(ladder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

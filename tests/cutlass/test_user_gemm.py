@@ -86,6 +86,10 @@ def test_who_competes_with_whom():
         f"matmul_mma:{step}" for step in ("step4_registers_ahead", "step5_coalesced", "step6_tma")
     }
     assert "micro_tiling_matmul:step8_ring" in names(LadderPeer(), "cutlass_gemm", dtype="f32", layout="tt")
+    assert names(LadderPeer(), "matmul_mma")[-1] == "matmul_wgmma:step8_tma_store"
+    assert names(LadderPeer(), "matmul_mma", dtype="f16") == []
+    assert names(LadderPeer(), "matmul_wgmma") == []
+    assert names(LadderPeer(), "micro_tiling_matmul") == []
     assert names(CutlassPeer(), "cutlass_gemm") == []
     assert names(CutlassPeer(), "saxpy") == []
     assert names(CutlassPeer(), "matmul_wgmma", beta=1.0) == []

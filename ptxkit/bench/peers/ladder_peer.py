@@ -1,4 +1,4 @@
-"""ptxkit's own matrix products, against those that other libraries write: the last steps of each ladder."""
+"""ptxkit's own matrix products, the last steps of each ladder: against those of other libraries, and against each other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import ptxkit
 from ptxkit.bench.peers.alternatives import Alternatives, Candidate, same_product, variants_of
 from ptxkit.kernels.workload import Workload
 
-LADDERS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")
+LADDERS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")  # fastest first
 LAST = 3  # steps of each that may be its fastest
 
 
 class LadderPeer(Alternatives):
-    """The fastest of the hand-written steps, for the kernel that CUTLASS writes."""
+    """The fastest of the hand-written steps, for the kernel that CUTLASS writes; for a ladder, the ladders that are faster."""
 
     name = "ladder"
     summary = "ptxkit's own matrix products, the fastest of their last steps"
@@ -25,6 +25,8 @@ class LadderPeer(Alternatives):
 
     def candidates(self, workload: Workload) -> Iterable[Candidate]:
         """See :meth:`Alternatives.candidates`."""
-        if workload.name != "cutlass_gemm":
-            return ()
-        return chain.from_iterable(variants_of(same_product(workload, name), LAST) for name in LADDERS)
+        if workload.name in LADDERS:
+            others = LADDERS[: LADDERS.index(workload.name)]
+        else:
+            others = LADDERS if workload.name == "cutlass_gemm" else ()
+        return chain.from_iterable(variants_of(same_product(workload, name), LAST) for name in others)
