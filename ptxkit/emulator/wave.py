@@ -142,6 +142,7 @@ class Wave:
                 if idle > IDLE_ROUNDS and all(g.yielded for g in ready.values()):
                     if self.launch.waits_for_earlier(self.number):
                         time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
+                        idle = 0
                         continue
                     self.stuck("every thread is waiting in a loop and nothing changes any more")
 

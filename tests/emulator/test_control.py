@@ -223,3 +223,35 @@ def test_a_consumer_polling_below_its_producer_gets_its_value():
     )
     _, out = run(np.zeros(1, np.uint32), np.zeros(32, np.uint32), block=64)
     assert (out == 50).all()
+
+
+CTAS_AND_A_FLAG = (
+    THREAD
+    + """
+    setp.lt.u32 %p0, %r2, 32; @{}%p0 bra PRODUCE;
+WAIT: ld.acquire.gpu.global.u32 %r4, [%rd0]; setp.eq.u32 %p1, %r4, 0; @%p1 bra WAIT;
+    st.global.u32 [%rd22], %r4; bra END;
+PRODUCE: mov.u32 %r5, 0;
+WORK: add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 5000; @%p2 bra WORK;
+    st.release.gpu.global.u32 [%rd0], %r5;
+END:
+"""
+)
+
+
+def test_ctas_may_wait_for_those_of_an_earlier_wave(monkeypatch):
+    """64 CTAs of 1024 threads are two waves, and the second polls until the first has worked."""
+    monkeypatch.setattr("ptxkit.emulator.wave.IDLE_ROUNDS", 20)
+    run = Run(kernel(CTAS_AND_A_FLAG.format("")))
+    _, out = run(np.zeros(1, np.uint32), np.zeros(64 * 1024, np.uint32), grid=64, block=1024)
+    assert (out[32 * 1024 :] == 5000).all()
+
+
+def test_ctas_that_wait_for_those_of_a_later_wave_need_a_cooperative_launch(monkeypatch):
+    monkeypatch.setattr("ptxkit.emulator.wave.IDLE_ROUNDS", 20)
+    run = Run(kernel(CTAS_AND_A_FLAG.format("!")), workers=1)
+    arguments = np.zeros(1, np.uint32), np.zeros(64 * 1024, np.uint32)
+    _, out = run(*arguments, grid=64, block=1024, cooperative=True)
+    assert (out[: 32 * 1024] == 5000).all()
+    with pytest.raises(DeadlockError):
+        run(*arguments, grid=64, block=1024)
