@@ -4,7 +4,7 @@
     python scripts/gemm_ladder.py ladder.json                        # print them
     python scripts/gemm_ladder.py ladder.json --write docs/gemm.md   # between <!-- ladder --> and <!-- end of ladder -->
 
-Every figure comes from the results: nothing in the tables is typed. With several results each has its own heading, since the times
+Every figure comes from the results: nothing in the tables is typed. With several results each has its own heading, since times
 of two runs do not compare.
 """
 
