@@ -232,7 +232,7 @@ CTAS_AND_A_FLAG = (
 WAIT: ld.acquire.gpu.global.u32 %r4, [%rd0]; setp.eq.u32 %p1, %r4, 0; @%p1 bra WAIT;
     st.global.u32 [%rd22], %r4; bra END;
 PRODUCE: mov.u32 %r5, 0;
-WORK: add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 5000; @%p2 bra WORK;
+WORK: add.u32 %r5, %r5, 1; setp.lt.u32 %p2, %r5, 20000; @%p2 bra WORK;
     st.release.gpu.global.u32 [%rd0], %r5;
 END:
 """
@@ -244,7 +244,7 @@ def test_ctas_may_wait_for_those_of_an_earlier_wave(monkeypatch):
     monkeypatch.setattr("ptxkit.emulator.wave.IDLE_ROUNDS", 20)
     run = Run(kernel(CTAS_AND_A_FLAG.format("")))
     _, out = run(np.zeros(1, np.uint32), np.zeros(64 * 1024, np.uint32), grid=64, block=1024)
-    assert (out[32 * 1024 :] == 5000).all()
+    assert (out[32 * 1024 :] == 20000).all()
 
 
 def test_ctas_that_wait_for_those_of_a_later_wave_need_a_cooperative_launch(monkeypatch):
@@ -252,6 +252,6 @@ def test_ctas_that_wait_for_those_of_a_later_wave_need_a_cooperative_launch(monk
     run = Run(kernel(CTAS_AND_A_FLAG.format("!")), workers=1)
     arguments = np.zeros(1, np.uint32), np.zeros(64 * 1024, np.uint32)
     _, out = run(*arguments, grid=64, block=1024, cooperative=True)
-    assert (out[: 32 * 1024] == 5000).all()
+    assert (out[: 32 * 1024] == 20000).all()
     with pytest.raises(DeadlockError):
         run(*arguments, grid=64, block=1024)
