@@ -1,0 +1,172 @@
+"""Random programs for three warps: the race check finds something where, and only where, two accesses are in no order.
+
+The oracle is a graph of what happens before what, without clocks: program order, and an edge for each way to synchronise.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import Run, kernel
+
+from ptxkit.errors import RaceError
+
+WARPS, CELLS, EVENTS = 3, 3, 16
+
+HEAD = f"""
+    .shared .align 16 .b32 cells[{CELLS * 32}]; .shared .align 8 .b64 bars[{EVENTS}]; .shared .b32 flags[{EVENTS}];
+    mov.u32 %r0, %tid.x; and.b32 %r1, %r0, 31; shr.u32 %r2, %r0, 5; setp.eq.u32 %p0, %r1, 0;
+    mov.u32 %r3, cells; mov.u32 %r4, bars; mov.u32 %r5, flags; shl.b32 %r6, %r1, 2; add.u32 %r3, %r3, %r6;
+    cvt.u64.u32 %rd2, %r6; add.u64 %rd2, %rd0, %rd2; setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
+"""
+"""%r3 and %rd2 point to the lane's element of the first cell and of the array; %p0 is true in the first lane of a warp."""
+
+warp = st.integers(0, WARPS - 1)
+cell = st.integers(0, CELLS - 1)
+some = st.sets(warp, min_size=1).map(sorted)
+access = st.tuples(st.sampled_from(["read", "write", "read", "write", "copy"]), warp, cell)
+passing = st.tuples(st.sampled_from(["bar", "mbarrier", "release", "relaxed", "fenced"]), some, some)
+event = st.one_of(
+    access,
+    access,
+    passing,
+    st.tuples(st.just("meet"), some),
+    st.tuples(st.just("drain"), warp, st.integers(0, 1)),
+    st.tuples(st.just("fence"), warp),
+)
+
+
+class Program:
+    """The text of each warp's program, and the graph of what happens before what."""
+
+    def __init__(self) -> None:
+        self.text: list[list[str]] = [[] for _ in range(WARPS)]
+        self.init: list[str] = []
+        self.last = list(range(WARPS))
+        self.after: list[set[int]] = [set() for _ in range(WARPS)]
+        self.accesses: list[tuple[int, int, int, bool]] = []  # node, agent, cell, writes
+        self.groups: list[list[int]] = [[] for _ in range(WARPS)]
+        self.fenced: list[int | None] = [None] * WARPS
+        self.seen: list[list[int]] = [[] for _ in range(WARPS)]
+
+    def node(self, *before: int) -> int:
+        """A new node behind these."""
+        self.after.append(set())
+        for b in before:
+            self.after[b].add(len(self.after) - 1)
+        return len(self.after) - 1
+
+    def step(self, w: int, text: str, *before: int) -> int:
+        """Warp ``w`` goes on, behind its last node and these."""
+        self.text[w].append(text)
+        self.last[w] = self.node(self.last[w], *before)
+        return self.last[w]
+
+    def fence(self, w: int) -> None:
+        at = self.step(w, "fence.acq_rel.cta;", *self.seen[w])
+        self.seen[w], self.fenced[w] = [], at
+
+    def add(self, n: int, what: str, *who) -> None:
+        """Append an event."""
+        if what in ("read", "write"):
+            w, c = who
+            text = (
+                f"ld.shared.b32 %r9, [%r3+{128 * c}];" if what == "read" else f"st.shared.b32 [%r3+{128 * c}], {n + 1};"
+            )
+            self.accesses.append((self.step(w, text), w, c, what == "write"))
+        elif what == "copy":
+            w, c = who
+            text = f"cp.async.ca.shared.global [%r3+{128 * c}], [%rd2+{128 * c}], 4; cp.async.commit_group;"
+            self.groups[w].append(self.node(self.step(w, text)))
+            self.accesses.append((self.groups[w][-1], WARPS + len(self.accesses), c, True))
+        elif what == "drain":
+            w, newest = who
+            done = self.groups[w][: len(self.groups[w]) - newest]
+            self.step(w, f"cp.async.wait_group {newest};", *done)
+        elif what == "meet":
+            self._barrier(n, [], who[0])
+        elif what == "fence":
+            self.fence(who[0])
+        else:
+            getattr(self, f"_{what}")(n, *who)
+
+    def _barrier(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        count = 32 * (len(arriving) + len(waiting))
+        here = [self.step(w, f"bar.arrive {n % 15 + 1}, {count};") for w in arriving] + [self.last[w] for w in waiting]
+        for w in waiting:
+            self.step(w, f"bar.sync {n % 15 + 1}, {count};", *here)
+
+    def _bar(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        self._barrier(n, [w for w in arriving if w not in waiting], waiting)
+
+    def _mbarrier(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        self.init.append(f"mbarrier.init.shared.b64 [%r4+{8 * n}], {len(arriving)};")
+        here = [self.step(w, f"@%p0 mbarrier.arrive.shared.b64 %rd5, [%r4+{8 * n}];") for w in arriving]
+        for w in waiting:
+            loop = f"T{n}_{w}"
+            wait = f"{loop}: mbarrier.try_wait.parity.shared.b64 %p2, [%r4+{8 * n}], 0; @!%p2 bra {loop};"
+            self.step(w, wait, *here)
+
+    def _release(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        here = self.step(arriving[0], f"@%p0 st.release.cta.shared.b32 [%r5+{4 * n}], 1;")
+        for w in waiting:
+            self.step(w, self._spin(n, w, "acquire.cta"), here)
+
+    def _relaxed(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        """Orders what is before the one's last fence and what is behind the others' next."""
+        before = self.fenced[arriving[0]]
+        self.step(arriving[0], f"@%p0 st.relaxed.cta.shared.b32 [%r5+{4 * n}], 1;")
+        for w in waiting:
+            self.step(w, self._spin(n, w, "volatile"))
+            if before is not None:
+                self.seen[w].append(before)
+
+    def _fenced(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        self.fence(arriving[0])
+        self._relaxed(n, arriving, waiting)
+        for w in waiting:
+            self.fence(w)
+
+    def _spin(self, n: int, w: int, how: str) -> str:
+        return f"S{n}_{w}: ld.{how}.shared.b32 %r9, [%r5+{4 * n}]; setp.eq.u32 %p2, %r9, 0; @%p2 bra S{n}_{w};"
+
+    def source(self) -> str:
+        """The kernel."""
+        zero = " ".join(f"st.shared.b32 [%r5+{4 * n}], 0;" for n in range(EVENTS))
+        body = HEAD + zero + "\n    ".join(self.init) + "fence.mbarrier_init.release.cluster; READY: bar.sync 0;\n"
+        for w, lines in enumerate(self.text):
+            body += f"setp.ne.u32 %p3, %r2, {w}; @%p3 bra NOT{w};\n    " + "\n    ".join(lines) + f"\nret;\nNOT{w}:\n"
+        return kernel(body)
+
+    def races(self) -> list[tuple[int, int]]:
+        """Pairs of accesses to one cell, one of them writing, of which neither happens before the other."""
+        reach = [0] * len(self.after)
+        for a in reversed(range(len(self.after))):
+            for b in self.after[a]:
+                reach[a] |= 1 << b | reach[b]
+        return [
+            (a, b)
+            for (a, who, c, writes), (b, other, d, too) in combinations(self.accesses, 2)
+            if who != other and c == d and (writes or too) and not (reach[a] >> b & 1 or reach[b] >> a & 1)
+        ]
+
+
+@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+@given(st.lists(event, min_size=2, max_size=EVENTS - 1))
+@settings(max_examples=120, deadline=None)
+def test_races_are_what_happens_in_no_order(completion, events):
+    program = Program()
+    for n, (what, *who) in enumerate(events):
+        program.add(n, what, *who)
+    expected = program.races()
+    run = Run(program.source())
+    try:
+        run(np.zeros(CELLS * 32, np.uint32), np.zeros(1), block=32 * WARPS, racecheck=True, completion=completion)
+    except RaceError as error:
+        assert expected, str(error)
+    else:
+        assert not expected

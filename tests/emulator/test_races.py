@@ -1,0 +1,281 @@
+"""The race check of shared memory: what it says of single kernels; random ones are in test_race_model.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from programs import THREAD, Run, kernel
+
+from ptxkit.emulator.races.hazards import Hazard
+from ptxkit.errors import FaultError, RaceError
+
+HEAD = (
+    THREAD
+    + """
+    .shared .align 128 .b8 buf[2048]; .shared .align 8 .b64 bar[2];
+    mov.u32 %r10, buf; shl.b32 %r11, %r0, 2; add.u32 %r12, %r10, %r11; sub.u32 %r13, 252, %r11; add.u32 %r13, %r13, %r10;
+    mov.u32 %r14, bar; setp.eq.u32 %p0, %r0, 0; shr.u32 %r15, %r0, 5; mov.u32 %r16, %cluster_ctarank;
+    """
+)
+"""%r12 is the thread's word of buf, %r13 that of the thread as far from the end of 64; %r15 the warp."""
+
+INIT = "@%p0 mbarrier.init.shared::cta.b64 [%r14], 1; @%p0 fence.mbarrier_init.release.cluster; bar.sync 0;\n"
+MEET = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n"
+WAIT = "W: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r14], 0; @!%p1 bra W;\n"
+BULK = (
+    "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r14], 256;"
+    "@%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10], [%rd0], 256, [%r14];\n"
+)
+SAVE = (
+    "fence.proxy.async; bar.sync 0; @%p0 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r10], 256;"
+    "@%p0 cp.async.bulk.commit_group;\n"
+)
+
+
+def hazards(body: str, block: int = 64, head: str = HEAD, **options) -> tuple[Hazard, ...]:
+    """What is found in a kernel with this body; it has to be the same in both completion modes."""
+    found = []
+    for completion in ("eager", "latest-legal"):
+        source = np.arange(512, dtype=np.uint32)
+        try:
+            Run(kernel(head + body))(
+                source, np.zeros_like(source), block=block, racecheck=True, completion=completion, **options
+            )
+            found.append(())
+        except RaceError as error:
+            found.append(error.hazards)
+    assert found[0] == found[1]
+    return found[0]
+
+
+def kinds(body: str, **options) -> list[str]:
+    return sorted(h.what for h in hazards(body, **options))
+
+
+STORE, LOAD = "st.shared.b32 [%r12], %r3;\n", "ld.shared.b32 %r20, [%r13];\n"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_race_names_both_accesses():
+    with pytest.raises(RaceError) as caught:
+        Run(kernel(HEAD + STORE + LOAD))(
+            np.zeros(128, np.uint32), np.zeros(128, np.uint32), grid=2, block=64, racecheck=True
+        )
+    (h,) = caught.value.hazards
+    assert h.what == "read-after-write" and h.count == 2 * 64
+    assert (h.later_who, h.earlier_who) == ("thread (0, 0, 0) (warp 0) of CTA (0, 0, 0)", "warp 1 of CTA (0, 0, 0)")
+    assert h.address == 0x400 + 252 and "ld.shared.b32" in h.later and "st.shared.b32" in h.earlier
+    text = str(caught.value)
+    assert "shared memory at 0x4fc (buf+252)" in text and "put __syncthreads() (bar.sync)" in text
+    assert caught.value.exit_code == 5 and isinstance(caught.value, FaultError)
+
+
+def test_nothing_is_said_unless_asked_for():
+    Run(kernel(HEAD + STORE + LOAD))(np.zeros(64, np.uint32), np.zeros(64, np.uint32), block=64)
+
+
+def test_what_was_found_comes_with_the_fault_that_followed():
+    with pytest.raises(RaceError, match=r"(?s)read-after-write.*the launch failed: test\.ptx:\d+ trap"):
+        Run(kernel(HEAD + STORE + LOAD + "trap;"))(
+            np.zeros(64, np.uint32), np.zeros(64, np.uint32), block=64, racecheck=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "mend"),
+    [
+        ("cp.async.ca.shared.global [%r12], [%rd21], 4; bar.sync 0;", LOAD, "cp.async.wait_group"),
+        (INIT + BULK + "bar.sync 0;", LOAD, "wait for that phase of it (mbarrier.try_wait)"),
+        (
+            SAVE + "bar.sync 0;",
+            STORE,
+            "cp.async.bulk.wait_group.read",
+        ),
+        (MEET + "mapa.shared::cluster.u32 %r21, %r13, 0; st.shared::cluster.b32 [%r21], %r3;", LOAD, "barrier.cluster"),
+    ],
+)
+def test_the_mend_fits_what_is_missing(earlier, later, mend):
+    cluster = {"grid": 2, "cluster": 2} if "mapa" in earlier else {}
+    found = hazards(earlier + later, **cluster)
+    assert any(mend in h.mend for h in found)
+
+
+# -- accesses ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (STORE, LOAD, ["read-after-write"]),
+        (LOAD, STORE, ["write-after-read"]),
+        (STORE, "st.shared.b32 [%r13], %r3;", ["write-after-write"]),
+        (LOAD, LOAD, []),
+        (STORE, "ld.shared.b32 %r20, [%r12];", []),
+        ("st.shared.b32 [%r12], 7;", "st.shared.b32 [%r13], 7;", []),  # the same value: whoever comes last
+        ("st.shared.b32 [%r10], %r15;", "", ["write-after-write"]),  # both warps in one instruction
+        ("st.shared.b32 [%r10], 7;", "", []),
+        (
+            "st.shared.v2.b32 [%r10], {%r0, %r0};",
+            "ld.shared.b8 %r20, [%r10+7];",
+            ["read-after-write", "write-after-write"],
+        ),
+        ("red.shared.add.u32 [%r10], 1;", "atom.shared.add.u32 %r20, [%r10], 1;", []),
+        ("red.shared.add.u32 [%r10], 1;", "ld.shared.b32 %r20, [%r10];", ["read-after-write"]),
+        ("red.shared.add.u32 [%r10], 1;", "ld.volatile.shared.b32 %r20, [%r10];", []),
+        (STORE, "atom.shared.add.u32 %r20, [%r10], 1;", ["write-after-write"]),
+        (STORE, "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r20}, [%r10];", ["read-after-write"]),
+        ("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r10], {%r0};", "ld.shared.b32 %r20, [%r10];", None),
+        ("cp.async.ca.shared.global [%r13], [%rd21], 4; cp.async.wait_all;", "ld.shared.b32 %r20, [%r12];", None),
+        ("cvta.shared.u64 %rd30, buf; st.b32 [%rd30], %r15;", "", ["write-after-write"]),
+    ],
+)
+def test_pairs_of_accesses(first, second, expected):
+    """Warps race unless a barrier stands between; None stands for something."""
+    found = kinds(first + second)
+    assert found == expected if expected is not None else found
+    if "%r15" not in first and "%r0, %r0" not in first and "stmatrix" not in first:  # which race by themselves
+        assert kinds(first + "bar.sync 0;" + second) == []
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_neighbours_in_a_word_do_not_race(size):
+    """Warps that write alternate bytes, or halves of words."""
+    index = "and.b32 %r21, %r0, 31; shl.b32 %r21, %r21, 1; add.u32 %r21, %r21, %r15;"
+    store = f"{index} mad.lo.u32 %r21, %r21, {size}, %r10; mov.b16 %h1, 3; st.shared.b{8 * size} [%r21], %h1;"
+    assert kinds(store) == []
+    assert kinds(store + "ld.shared.b32 %r20, [%r12];") == ["read-after-write"]
+    assert kinds("ld.shared.b32 %r20, [%r12];" + store) == ["write-after-read"]  # cells are split when that comes
+
+
+def test_lanes_of_a_warp_are_not_told_apart():
+    assert kinds(STORE + "ld.shared.b32 %r20, [%r10];", block=32) == []
+
+
+# -- what puts accesses in order ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "bar.sync 0;",
+        "barrier.sync 3, 64;",
+        "bar.red.popc.u32 %r22, 0, %p0;",
+        "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;",
+        "fence.acq_rel.cta; barrier.cluster.arrive.relaxed; barrier.cluster.wait.acquire;",
+    ],
+)
+def test_barriers(between):
+    assert kinds(STORE + between + LOAD) == []
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["bar.warp.sync -1;", "membar.cta;", "fence.proxy.async;", "barrier.cluster.arrive.relaxed; barrier.cluster.wait;"],
+)
+def test_what_does_not_put_accesses_in_order(between):
+    assert kinds(STORE + between + LOAD) == ["read-after-write"]
+
+
+def test_arriving_is_not_waiting():
+    """Warp 1 arrives and goes on, warp 0 waits: one of them may read what the other has written."""
+    half = "setp.ne.u32 %p2, %r15, {}; @%p2 bra SKIP{}; {} SKIP{}:\n"
+    meet = "setp.eq.u32 %p3, %r15, 1; @%p3 bar.arrive 1, 64; @!%p3 bar.sync 1, 64;\n"
+    for reader, expected in ((0, []), (1, ["read-after-write"])):
+        body = STORE + meet + half.format(reader, 0, LOAD, 0)
+        assert kinds(body) == expected
+
+
+def test_a_fast_warp_may_be_a_barrier_ahead():
+    """One barrier between a load and the store that follows in the next round of a loop is one too few."""
+    loop = "mov.u32 %r22, 0; AGAIN: " + STORE + "bar.sync 0;" + LOAD + "{} add.u32 %r22, %r22, 1;"
+    loop += "add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r22, 3; @%p2 bra AGAIN;"
+    assert kinds(loop.format("")) == ["write-after-read"]
+    assert kinds(loop.format("bar.sync 0;")) == []
+
+
+@pytest.mark.parametrize(("init", "expected"), [(INIT, []), (INIT.replace("bar.sync 0;", ""), ["read-after-write"])])
+def test_mbarriers_are_initialised_ahead_of_their_use(init, expected):
+    found = hazards(init + "@%p0 mbarrier.arrive.shared.b64 %rd30, [%r14];" + WAIT)
+    assert [h.what for h in found] == expected
+    assert all("mbarrier.init" in h.earlier and "mbarrier.try_wait" in h.later for h in found)
+
+
+def test_waiting_for_a_bulk_copy():
+    assert kinds(INIT + BULK + WAIT + LOAD) == []
+    assert kinds(INIT + BULK + LOAD + WAIT) == ["read-after-write"]
+    assert kinds(INIT + LOAD + BULK + WAIT) == ["write-after-read"]
+    # the phase before is complete from the start
+    early = "mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r14], 1;"
+    assert kinds(INIT + BULK + early + LOAD) == ["read-after-write"]
+
+
+def test_a_relaxed_arrival_passes_nothing_on():
+    body = (
+        INIT + "setp.eq.u32 %p2, %r0, 32; @%p2 st.shared.b32 [%r10], 5; {} @%p2 mbarrier.arrive.{}.b64 %rd30, [%r14];"
+    )
+    body += WAIT + "@%p0 ld.shared.b32 %r20, [%r10];"
+    assert kinds(body.format("", "shared::cta")) == []
+    assert kinds(body.format("", "relaxed.cta.shared::cta")) == ["read-after-write"]
+    assert kinds(body.format("fence.acq_rel.cta;", "relaxed.cta.shared::cta")) == []
+
+
+def test_other_ctas_of_a_cluster():
+    there = "mapa.shared::cluster.u32 %r21, %r12, {}; st.shared::cluster.b32 [%r21], %r16;\n"
+    own = "xor.b32 %r22, %r16, 1;" + there.format("%r22")
+    cluster = {"grid": 4, "cluster": 2}
+    assert kinds(own + LOAD, **cluster) == ["read-after-write"]
+    assert kinds(own + "bar.sync 0;" + LOAD, **cluster) == ["read-after-write"]
+    assert kinds(own + MEET + LOAD, **cluster) == []
+    assert kinds(LOAD + MEET + own, **cluster) == []
+    assert kinds(LOAD + "bar.sync 0;" + own, **cluster) == ["write-after-read"]
+    assert kinds(there.format("0"), **cluster) == ["write-after-write"]
+
+
+@pytest.mark.parametrize("wait", ["", WAIT])
+def test_asynchronous_stores_to_the_cluster(wait):
+    """The receiver waits for the bytes; or it does not."""
+    body = INIT.replace("bar.sync 0;", MEET) + "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r14], 256;"
+    body += (
+        "xor.b32 %r22, %r16, 1; mapa.shared::cluster.u32 %r21, %r12, %r22; mapa.shared::cluster.u32 %r23, %r14, %r22;"
+    )
+    body += "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r21], %r3, [%r23];" + wait + LOAD
+    body += "bar.sync 0;" + MEET
+    assert kinds(body, grid=2, cluster=2) == ([] if wait else ["read-after-write"])
+
+
+def test_a_lock():
+    """Warps take turns to add to a word, behind a lock that one lane of each takes."""
+    lock = """
+    .shared .b32 lock; @%p0 st.shared.b32 [lock], 0; bar.sync 0; and.b32 %r21, %r0, 31; setp.ne.u32 %p2, %r21, 0; @%p2 bra END;
+    TAKE: atom.{}.cta.shared.cas.b32 %r22, [lock], 0, 1; setp.ne.u32 %p3, %r22, 0; @%p3 bra TAKE; {}
+    ld.shared.b32 %r23, [%r10]; add.u32 %r23, %r23, 1; st.shared.b32 [%r10], %r23; {}
+    {} END:
+    """
+    assert kinds(lock.format("acquire", "", "", "st.release.cta.shared.b32 [lock], 0;"), block=128) == []
+    fence = "membar.cta;"
+    assert (
+        kinds(lock.format("relaxed", fence, fence, "atom.relaxed.cta.shared.exch.b32 %r22, [lock], 0;"), block=128)
+        == []
+    )
+    found = kinds(lock.format("relaxed", "", "", "atom.relaxed.cta.shared.exch.b32 %r22, [lock], 0;"), block=128)
+    assert "read-after-write" in found
+
+
+def test_many_mbarriers():
+    """Each thread has a barrier and a copy of its own, and waits for those of the other warp."""
+    body = """
+    .shared .align 8 .b64 bars[64]; mov.u32 %r20, bars; shl.b32 %r21, %r0, 3; add.u32 %r22, %r20, %r21;
+    mbarrier.init.shared::cta.b64 [%r22], 1; fence.mbarrier_init.release.cluster; bar.sync 0;
+    shl.b32 %r23, %r0, 4; add.u32 %r24, %r10, %r23; cvt.u64.u32 %rd30, %r23; add.u64 %rd31, %rd0, %rd30;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r22], 16;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r24], [%rd31], 16, [%r22];
+    sub.u32 %r25, 504, %r21; add.u32 %r25, %r25, %r20; sub.u32 %r26, {}, %r23; and.b32 %r26, %r26, 1023;
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r25], 0; @!%p1 bra W; add.u32 %r26, %r26, %r10; 
+    ld.shared.b32 %r27, [%r26];
+    """
+    assert kinds(body.format(1008)) == []
+    assert kinds(body.format(1024 + 992)) == [
+        "read-after-write"
+    ]  # the last lane's is another warp's, and not waited for
