@@ -272,7 +272,7 @@ def test_many_mbarriers():
     mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r22], 16;
     cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r24], [%rd31], 16, [%r22];
     sub.u32 %r25, 504, %r21; add.u32 %r25, %r25, %r20; sub.u32 %r26, {}, %r23; and.b32 %r26, %r26, 1023;
-    W: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r25], 0; @!%p1 bra W; add.u32 %r26, %r26, %r10; 
+    W: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r25], 0; @!%p1 bra W; add.u32 %r26, %r26, %r10;
     ld.shared.b32 %r27, [%r26];
     """
     assert kinds(body.format(1008)) == []
