@@ -270,7 +270,10 @@ def allocated(device, address):
         device.empty(1, np.uint8)  # what was collected is freed at the next allocation
         found = device.machine.memory.find(address)
         return found is not None and found.base == address
-    return device.driver.call("cuMemGetAddressRange_v2", None, None, ctypes.c_uint64(address)) == 0
+    kind = ctypes.c_int()
+    memory_type = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, which the driver refuses to tell of an address that is nothing
+    where = ctypes.c_uint64(address)
+    return device.driver.call("cuPointerGetAttribute", ctypes.byref(kind), ctypes.c_int(memory_type), where) == 0
 
 
 def test_memory_comes_back_when_nobody_refers_to_it(device):
