@@ -300,10 +300,14 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma
 // ---------------------------------------------------------------------------------------------------------------------------
 // 6
 
-// A CTA's shared memory: a ring of tiles, a box of c for each warp, barriers. The first warp also fills the ring: a warp that does
-// nothing else would take a third of the registers of two that multiply.
+// Whether a warp of its own fills the ring. Beside warps of 64 x 64 sums it would take a third of the registers that two of them need;
+// there the first fills the ring between products.
+template <int WM, int WN>
+constexpr bool fills_alone = WM * WN < 64 * 64;
+
+// A CTA's shared memory: a ring of tiles, a box of c for each warp that multiplies, barriers.
 template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, int GROUP, int EPILOGUE>
-__global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads, 1) matmul_mma_tma(
+__global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads + 32 * fills_alone<WM, WN>, 1) matmul_mma_tma(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n, int k,
     float alpha, float beta) {
     using S = Shape<BM, BN, BK, WM, WN>;
@@ -327,12 +331,13 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads, 1) matmul_
     const unsigned steps = (k - 1) / BK + 1;
     auto index = [&](unsigned tile) { return grouped_tile<GROUP>(tile, tile_rows, tile_cols); };
 
-    // The first warp is ahead of all by up to the ring, in tiles to come, too.
+    // Ahead of the products by up to the ring, in tiles to come, too.
+    const unsigned filler = fills_alone<WM, WN> ? S::warps : 0;
     Ring<STAGES> filled;
     unsigned coming = blockIdx.x, coming_step = 0;
     TileIndex from = index(coming);
     auto fill = [&] {
-        if (warp > 0 || coming >= tiles) return;
+        if (warp != filler || coming >= tiles) return;
         if (elect_sync(all_lanes)) {
             const unsigned stage = base + filled.stage * S::stage_bytes, arrived = full(filled.stage);
             mbarrier_wait(empty(filled.stage), filled.parity ^ 1);
@@ -348,6 +353,10 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads, 1) matmul_
             from = index(coming);
         }
     };
+    if (fills_alone<WM, WN> && warp == filler) {
+        while (coming < tiles) fill();
+        return;
+    }
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; stage++) fill();
 
@@ -368,7 +377,8 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads, 1) matmul_
         for (unsigned step = 1; step <= steps; step++) {
 #pragma unroll
             for (int part = 0; part < parts; part++) {
-                if (part == parts / 2) fill();  // the stage of the step before: by now all warps are done with it, or nearly
+                // The stage of the step before: by now all warps are done with it, or nearly.
+                if (!fills_alone<WM, WN> && part == parts / 2) fill();
                 if (part < parts - 1) {
                     load(fragments[(part + 1) % 2], part + 1);
                 } else {

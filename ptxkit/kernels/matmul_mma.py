@@ -46,14 +46,28 @@ def usable(w: MatmulMma, t: Tile) -> bool | str:
     return True
 
 
+SMALL = {"BM": 64, "BN": 128, "WM": 64, "WN": 32, "STAGES": 5}
+
+
+def large(w: MatmulMma) -> bool:
+    """Whether tiles of 256 x 128 give nearly every SM one."""
+    return cdiv(w.m, 256) * cdiv(w.n, 128) >= SMS * 3 // 4
+
+
 def preferred(w: MatmulMma) -> Iterator[dict[str, Any]]:
     """Large tiles where they give nearly every SM one. On an H200 four to six stages were alike, three slower."""
-    if cdiv(w.m, 256) * cdiv(w.n, 128) >= SMS * 3 // 4:
+    if large(w):
         yield {"STAGES": 6}
         yield {}  # where shared memory is less
     else:
-        yield {"BM": 128, "BN": 64, "BK": 64, "WM": 32, "WN": 32, "STAGES": 5}
-        yield {"BM": 128, "BN": 64, "BK": 32, "WM": 32, "WN": 32, "STAGES": 5}  # where shared memory is less
+        yield {**SMALL, "BK": 64}
+        yield {**SMALL, "BK": 32}  # where shared memory is less
+
+
+def preferred_tma(w: MatmulMma) -> Iterator[dict[str, Any]]:
+    """Boxes with rows of 128 bytes: a quarter faster on an H200 than those of 64, which cost as much each."""
+    yield {"BK": 64} if large(w) else {**SMALL, "BK": 64}
+    yield {"STAGES": 3} if large(w) else {**SMALL, "BK": 32}  # where shared memory is less
 
 
 class MatmulMma(Matmul):
@@ -118,7 +132,7 @@ class MatmulMma(Matmul):
             Launch(
                 "matmul_mma_tma",
                 min(tiles, SMS),
-                32 * warps(t),
+                32 * (warps(t) + (t.WM * t.WN < 64 * 64)),  # one that only copies, where there are registers for it
                 (*maps, *self.scalars),
                 shared=shared_bytes(t, coalesced=True, barriers=True),
                 template=(f"ptxkit::{self.dtype}", *shape, self.epilogue_bits),
@@ -130,7 +144,7 @@ class MatmulMma(Matmul):
         """The sums leave through shared memory, 16 bytes a thread."""
         return self.pipelined(t, coalesced=True)
 
-    @variant(requires=("sm_90",), tile=TILE, constraint=usable, prefer=preferred)
+    @variant(requires=("sm_90",), tile=TILE, constraint=usable, prefer=preferred_tma)
     def step6_tma(self, t: Tile) -> list[Launch]:
         """TMA fills the ring for warps that may be stages apart; a CTA takes tile after tile."""
         return self.persistent(t)
