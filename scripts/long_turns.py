@@ -1,0 +1,163 @@
+"""Kernels and peers against each other on one GPU, each in turns so long that it runs at a clock of its own.
+
+    python scripts/long_turns.py 4096x4096x4096 matmul_wgmma:step8_tma_store matmul_mma:step6_tma@BK=64,STAGES=3 cublas
+    python scripts/long_turns.py 8192x8192x8192 matmul_wgmma:step8_tma_store cutlass --turn 0.016      # of one clock for all
+
+`ptxkit bench run` changes contenders every few milliseconds. The driver averages power over longer than that, so that at the
+power cap they all run at one clock, and who draws less is slowed by the others. Here a turn lasts most of a second, of which
+the later half counts. Contenders are KERNEL:VARIANT[@TILE] or peers of the first kernel, all at the same sizes, in an order
+drawn anew each round; the quotients are with the first, round by round. Every output is compared with the reference first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tabulate import tabulate
+
+import ptxkit
+from ptxkit.bench.contenders import BufferSets, PeerContender, VariantContender
+from ptxkit.bench.peers import peers
+from ptxkit.bench.run import require_gpu
+from ptxkit.bench.statistics import median_standard_error, summarize
+from ptxkit.bench.targets import parse_sizes
+from ptxkit.errors import PtxkitError, UsageError
+from ptxkit.kernels import registry
+from ptxkit.kernels.workload import Workload
+
+SETS = 2  # of buffers that calls rotate over
+GRAPH_US = 25_000.0  # of one graph at most; a turn is at least two
+
+
+@dataclass
+class Track:
+    """A contender: its graph of ``calls`` calls, how many of them make a turn, and what was measured in each turn.
+
+    Attributes:
+        times_us: of a call, the median of a turn's later half. clocks_mhz, power_w: right after it.
+    """
+
+    name: str
+    tflops_us: float  # TFLOP/s times us
+    replay: Callable[[], None]
+    calls: int
+    replays: int
+    times_us: list[float] = field(default_factory=list)
+    clocks_mhz: list[float] = field(default_factory=list)
+    power_w: list[float] = field(default_factory=list)
+
+    def take(self, device: Any) -> None:
+        """One turn."""
+        times = device.timing.replays(self.replay, self.replays, warm=False)
+        now = device.sensors()
+        self.times_us.append(statistics.median(times[len(times) // 2 :]) / self.calls)
+        self.clocks_mhz.append(now.sm_clock_mhz or 0)
+        self.power_w.append(now.power_w or 0)
+
+
+def parse(word: str, sizes: Sequence[str]) -> tuple[Workload, str, dict[str, str]] | None:
+    """``KERNEL:VARIANT[@NAME=VALUE,...]`` as workload, variant and tile; None for a peer."""
+    kernel, colon, rest = word.partition(":")
+    if not colon:
+        return None
+    variant, _, tile = rest.partition("@")
+    pairs = [pair.partition("=") for pair in tile.split(",") if pair]
+    if any(not equals for _, equals, _ in pairs):
+        raise UsageError(f"{word}: a tile is NAME=VALUE,NAME=VALUE")
+    return registry.find(kernel).make(list(sizes)), variant, {name: value for name, _, value in pairs}
+
+
+def quotient(times: Sequence[float], of: Sequence[float]) -> tuple[float, float]:
+    """Speed over another's, the median over rounds, and its standard error."""
+    each = [b / a for a, b in zip(times, of, strict=True)]
+    return statistics.median(each), median_standard_error(each)
+
+
+def tracks(device: Any, words: Sequence[str], sizes: Sequence[str], turn_us: float) -> list[Track]:
+    """What the words name, verified.
+
+    Raises:
+        UsageError: the first is a peer, or an output is wrong.
+    """
+    sets: dict[str, BufferSets] = {}
+    found: list[Track] = []
+    for word in words:
+        parsed = parse(word, sizes)
+        if parsed:
+            workload, variant, tile = parsed
+            if workload.name not in sets:
+                sets[workload.name] = BufferSets(workload, device, SETS, seed=0)
+            contender: Any = VariantContender(sets[workload.name], workload.variant(variant), tile)
+        elif sets:
+            contender = PeerContender(next(iter(sets.values())), _peer(word))
+        else:
+            raise UsageError(f"{word}: the first contender is a KERNEL:VARIANT")
+        rotation = contender.replay(range(SETS))
+        verdict, _ = contender.check(rotation, 0)
+        if verdict is not None and not verdict.verified:
+            raise UsageError(f"{word} is wrong: {verdict.worst}")
+        call_us = min(device.timing.replays(rotation, 3, warm=False)) / SETS
+        rotations = max(1, round(min(GRAPH_US, turn_us / 2) / call_us / SETS))
+        calls = rotations * SETS
+        replays = max(2, round(turn_us / call_us / calls))
+        work = contender.sets.workload.work()
+        found.append(Track(word, work.flops / 1e6, contender.replay(list(range(SETS)) * rotations), calls, replays))
+    return found
+
+
+def table(found: Sequence[Track]) -> str:
+    """Fastest first."""
+    lines = []
+    for track in sorted(found, key=lambda t: statistics.median(t.times_us)):
+        s = summarize(track.times_us)
+        ratio, error = quotient(track.times_us, found[0].times_us)
+        time_of = [f"{s.median:.2f}", f"{100 * s.relative_spread:.1f}%", f"{track.tflops_us / s.median:.1f}"]
+        state = [f"{statistics.median(readings):.0f}" for readings in (track.clocks_mhz, track.power_w)]
+        lines.append([track.name, *time_of, f"{ratio:.3f} ± {error:.3f}", *state])
+    headers = ["", "us", "±", "TFLOP/s", "x first", "MHz", "W"]
+    return tabulate(lines, headers, tablefmt="github", colalign=["left"] + ["right"] * 6, disable_numparse=True)
+
+
+def _peer(name: str) -> Any:
+    there, absent = peers([name])
+    if not there:
+        raise UsageError(absent[0][1])
+    return there[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", help="such as 4096x4096x4096")
+    parser.add_argument("contenders", nargs="+", metavar="KERNEL:VARIANT[@TILE]|PEER")
+    parser.add_argument("--turn", type=float, default=0.7, metavar="SECONDS", help="of one contender [default: 0.7]")
+    parser.add_argument("--seconds", type=float, default=30.0, help="in all; at least three rounds [default: 30]")
+    options = parser.parse_args(arguments)
+    try:
+        device: Any = ptxkit.device()
+        require_gpu(device, "measuring")
+        (sizes,) = parse_sizes(options.sizes)
+        found = tracks(device, options.contenders, sizes, options.turn * 1e6)
+        begin, order = time.perf_counter(), random.Random(0)
+        while len(found[0].times_us) < 3 or time.perf_counter() - begin < options.seconds:
+            for track in order.sample(found, len(found)):
+                track.take(device)
+    except PtxkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    rounds = len(found[0].times_us)
+    print(
+        f"{device.name}, {options.sizes}: {rounds} rounds, turns of {options.turn} s; {device.sensors()}\n\n{table(found)}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

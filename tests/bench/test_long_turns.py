@@ -1,0 +1,52 @@
+"""scripts/long_turns.py: what its words mean, and what its turns say."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from ptxkit.errors import UsageError
+from ptxkit.runtime.gpu_facts import Sensors
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "long_turns.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("long_turns", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["long_turns"] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_words_are_variants_with_tiles_or_peers(script: ModuleType) -> None:
+    workload, variant, tile = script.parse("matmul_mma:step6_tma@BK=64,STAGES=3", ["64", "72", "80"])
+    assert (workload.name, workload.n, variant, tile) == ("matmul_mma", 72, "step6_tma", {"BK": "64", "STAGES": "3"})
+    assert script.parse("cublas", ["64"]) is None
+    with pytest.raises(UsageError, match="a tile is NAME=VALUE"):
+        script.parse("matmul_mma:step6_tma@64", ["64"] * 3)
+
+
+def test_the_later_half_of_a_turn_counts(script: ModuleType) -> None:
+    times = [100.0, 90.0, 44.0, 40.0, 42.0]
+    device = SimpleNamespace(
+        timing=SimpleNamespace(replays=lambda replay, samples, warm: times),
+        sensors=lambda: Sensors(1500, power_w=690.0),
+    )
+    track = script.Track("a", 1.0, lambda: None, calls=2, replays=5)
+    track.take(device)
+    assert (track.times_us, track.clocks_mhz, track.power_w) == ([21.0], [1500], [690.0])
+
+
+def test_quotients_are_taken_round_by_round(script: ModuleType) -> None:
+    slow = script.Track("slow", 8000.0, lambda: None, 2, 2, [40.0, 80.0, 60.0], [1500.0] * 3, [690.0] * 3)
+    fast = script.Track("fast", 8000.0, lambda: None, 2, 2, [20.0, 40.0, 30.0], [1400.0] * 3, [690.0] * 3)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in script.table([slow, fast]).splitlines()[2:]]
+    assert lines[0] == ["fast", "30.00", "16.7%", "266.7", "2.000 ± 0.000", "1400", "690"]
+    assert lines[1][0] == "slow" and lines[1][4] == "1.000 ± 0.000"
