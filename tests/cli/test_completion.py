@@ -1,4 +1,4 @@
-"""``ptxkit run --completion``: a kernel that forgets to wait is verified in one mode and wrong in the other."""
+"""``ptxkit run --completion`` and ``--racecheck``: a kernel that forgets to wait is found out by either."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def mine(tmp_path):
     (tmp_path / "mine.cu").write_text(SOURCE)
     yield tmp_path / "mine.py"
     device("emulator").completion = "eager"
+    device("emulator").racecheck = False
 
 
 @pytest.mark.parametrize(("completion", "code"), [("eager", 0), ("latest-legal", 1)])
@@ -56,6 +57,14 @@ def test_a_missing_wait(mine, completion, code):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["run", str(mine), "--device", "emulator", "--completion", completion])
     assert stopped.value.code == code
+
+
+def test_a_race(mine, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["run", str(mine), "--device", "emulator", "--racecheck"])
+    assert stopped.value.code == 5
+    error = capsys.readouterr().err
+    assert "a race in shared memory" in error and "cp.async.wait_group" in error
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ Warps are taken as a whole: lanes of one warp never race with each other here, a
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.layout import SHARED_BASE
 from ptxkit.emulator.races.clocks import Clocks, Table
-from ptxkit.emulator.races.hazards import Hazard, Hazards
+from ptxkit.emulator.races.hazards import Hazard, Hazards, named
 from ptxkit.emulator.races.shadow import SITES, STRONG, Access, Conflict, Shadow
 
 if TYPE_CHECKING:
@@ -281,9 +282,17 @@ class Races:
                 if int(a.number[at]) >= self.warps:
                     who = f"what {who} has started"
                 hazard = Hazard(
-                    c.what, str(where), who, str(self._sites[kind]), earlier, address, self._place(address), mend, count
+                    c.what,
+                    named(where),
+                    who,
+                    named(self._sites[kind]),
+                    earlier,
+                    address,
+                    self._place(address),
+                    mend,
+                    count,
                 )
-                self.hazards.add(hazard)
+                self.hazards.add(hazard, where, self._sites[kind])
 
     def _agent(self, cta: int, number: int) -> tuple[str, str]:
         """An agent in words, and what it takes to know that it is done; "" for a warp."""
@@ -300,4 +309,10 @@ class Races:
         if not below:
             return f"{text} ({address - SHARED_BASE} bytes in)"
         base, name = max(below)
-        return f"{text} ({name}{f'+{address - base}' if address > base else ''})"
+        return f"{text} ({plain(name)}{f'+{address - base}' if address > base else ''})"
+
+
+def plain(name: str) -> str:
+    """A variable as its source has it: one of a function, ``_ZZ1fvE3sum_$_1``, is ``sum``."""
+    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(_\$_\d+)?", name)
+    return local[2] if local and len(local[2]) >= int(local[1]) else name

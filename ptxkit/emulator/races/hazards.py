@@ -5,17 +5,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ptxkit.errors import FaultError, RaceError
 from ptxkit.isa.model import Instruction
 
+if TYPE_CHECKING:
+    from ptxkit.emulator.binder import Where
+
 SHOWN = 20
-"""Pairs of instructions that a message lists."""
+"""Pairs of source lines that a message lists."""
 
 
 @dataclass(frozen=True)
 class Hazard:
     """Two instructions that access the same shared memory, one of them writing, with nothing that puts them in order.
+
+    They are the first that were found of their source lines.
 
     Attributes:
         what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``; earlier and later as emulated.
@@ -57,12 +63,12 @@ class Hazards:
     def __init__(self, kernel: str, instructions: Iterable[Instruction]) -> None:
         self.kernel = kernel
         self.ordered = any(_orders(i) for i in instructions)
-        self.found: dict[tuple[str, str, str], Hazard] = {}
+        self.found: dict[tuple[str, ...], Hazard] = {}
         self._lock = threading.Lock()
 
-    def add(self, h: Hazard) -> None:
-        """One more; those of the same two instructions are counted together."""
-        key = h.what, h.later, h.earlier
+    def add(self, h: Hazard, later: Where, earlier: Where) -> None:
+        """One more; those of the same two source lines, which a compiler may have unrolled, are counted together."""
+        key = h.what, *_line(later), *_line(earlier)
         with self._lock:
             known = self.found.get(key)
             self.found[key] = h if known is None else replace(known, count=known.count + h.count)
@@ -78,12 +84,32 @@ class Hazards:
         hazards = tuple(self.found.values())
         lines = [str(h) for h in hazards[:SHOWN]]
         if len(hazards) > SHOWN:
-            lines.append(f"and {len(hazards) - SHOWN} more pairs of instructions")
+            lines.append(f"and {len(hazards) - SHOWN} more pairs of lines")
         if fault is not None:
             lines.append(f"and the launch failed: {fault}")
         many = f"{len(hazards)} races" if len(hazards) > 1 else "a race"
         error = RaceError(f"{self.kernel}: {many} in shared memory:\n  " + "\n  ".join(lines), hazards)
         raise error from fault
+
+
+def named(where: Where) -> str:
+    """An instruction with its PTX line and source line, and where the function was called that it has been inlined from."""
+    callers = _lines(where.instruction)[1:]
+    return f"{where}, called at {callers[-1]}" if callers else str(where)
+
+
+def _line(where: Where) -> tuple[str, ...]:
+    i = where.instruction
+    return (i.name, *_lines(i)) if i.loc else (i.name, str(i.line))
+
+
+def _lines(i: Instruction) -> list[str]:
+    """Source lines of an instruction, innermost first."""
+    found, loc = [], i.loc
+    while loc is not None:
+        found.append(str(loc))
+        loc = loc.inlined_at
+    return found
 
 
 def _orders(i: Instruction) -> bool:

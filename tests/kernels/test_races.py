@@ -1,0 +1,103 @@
+"""No kernel's warps race for shared memory, and a barrier that is deleted from their PTX is found to be missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from ptxkit.errors import DeadlockError, RaceError
+from ptxkit.kernels import execute, registry
+from ptxkit.kernels.build import build
+from ptxkit.runtime.emulated import EmulatedDevice
+
+ELSEWHERE = {"cutlass_gemm"}  # tests/cutlass/test_emulated.py
+CASES = [
+    (name, variant)
+    for name in registry.names()
+    if name not in ELSEWHERE
+    for variant in registry.get(name).variants()
+    if "tcgen05" not in registry.get(name).variant(variant).requires
+]
+SPECULATED = {("micro_tiling_matmul", "step9_stream_k"): "ahead"}
+"""Compilers load for all threads what one needs: the others drop it, so that race is one of the PTX alone. Its variable."""
+
+
+def checked() -> EmulatedDevice:
+    device = EmulatedDevice()
+    device.racecheck, device.counting = True, False
+    return device
+
+
+@pytest.mark.parametrize(("name", "variant"), CASES)
+def test_no_races(name, variant):
+    kind = registry.get(name)
+    workload = kind.make((), {}, small=True)
+    if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):
+        pytest.skip("no shared memory in it")
+    case = execute.Case(workload, checked(), seed=5)
+    try:
+        assert execute.run(case, kind.variant(variant)).verdict.verified
+    except RaceError as error:
+        variable = SPECULATED.get((name, variant))
+        assert variable is not None, str(error)
+        assert all(f"({variable}" in h.place for h in error.hazards), str(error)
+
+
+BARRIER = re.compile(
+    r"(?:bar(?:rier)?\.(?:sync|arrive)|mbarrier\.(?:try_wait|arrive)|cp\.async\.(?:wait|bulk\.wait)|wgmma\.wait)[^;]*;"
+)
+
+SMALL = {"THREADS": 128, "QUADS": 1, "CTAS": 1}
+RING = {"CONSUMERS": 128, "QUADS": 1, "CTAS": 1, "PRODUCERS": 32, "STAGES": 2}
+MUTILATED = [
+    # kernel, variant, sizes, tile, and the barriers that are not missed, in the order of the PTX
+    ("layernorm", "fused", (), None, ()),
+    # the last one is for columns beyond registers
+    ("fused_l2norm", "ptx", (), None, (1,)),
+    ("micro_tiling_matmul", "step2_shared", (64, 64, 64), None, ()),
+    ("micro_tiling_matmul", "step5_async", (128, 128, 64), None, ()),
+    ("micro_tiling_matmul", "step8_ring", (), None, ()),
+    ("two_stage_pipeline", "two_stage", (270336,), SMALL, ()),
+    # the first: another one stands ahead of the first wait; the last: memory that is not used again
+    ("two_stage_pipeline", "bulk", (270336,), SMALL, (0, 7)),
+    ("warp_specialized", "named_barriers", (270336,), RING, ()),
+    ("warp_specialized", "mbarriers", (270336,), RING, ()),
+    # the last: no copies are left
+    ("matmul_mma", "step3_multistage", (128, 128, 256), None, (2,)),
+    # the last: one warpgroup, whose wgmma.wait_group is for all its warps
+    ("matmul_wgmma", "step2_larger_tile", (128, 128, 384), None, (4,)),
+    # the last two: for registers, and for a stage that nobody fills
+    ("matmul_wgmma", "step3_specialized", (128, 128, 640), None, (6, 7)),
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "sizes", "tile", "unneeded"), MUTILATED)
+def test_a_barrier_that_is_deleted_is_missed(name, variant, sizes, tile, unneeded):
+    """A wait that is gone is a race. So is an arrival, or those who wait for it do so for ever."""
+    kind = registry.get(name)
+    built = build(kind.make(sizes, {}, small=True), kind.variant(variant), tile=tile)
+    (step,) = built.steps
+    barriers = list(BARRIER.finditer(step.image.ptx))
+    raced = False
+    for n, barrier in enumerate(barriers):
+        image = replace(step.image, ptx=without(step.image.ptx, barrier), key=f"{step.image.key} without barrier {n}")
+        case = execute.Case(kind.make(sizes, {}, small=True), checked(), seed=5)
+        prepared = execute.bound(case, replace(built, steps=(replace(step, image=image),)))
+        found: RaceError | DeadlockError | None
+        try:
+            prepared.launch()
+            found = None
+        except (RaceError, DeadlockError) as error:
+            found = error
+        assert (found is None) == (n in unneeded), f"{barrier[0]}: {found}"
+        raced |= isinstance(found, RaceError)
+    assert raced
+
+
+def without(ptx: str, barrier: re.Match[str]) -> str:
+    """The PTX less one barrier; where it would have given a predicate, that is true."""
+    predicate = re.search(r"\.b64\s+(\w+),", barrier[0]) if "try_wait" in barrier[0] else None
+    instead = f"setp.eq.u32 {predicate[1]}, 0, 0;" if predicate else ""
+    return ptx[: barrier.start()] + instead + ptx[barrier.end() :]
