@@ -254,6 +254,16 @@ __device__ __forceinline__ void st_global_cs(unsigned* pointer, unsigned v) {
                  :: "l"(cvta_to_global(pointer)), "r"(v) : "memory");
 }
 
+// red.add: what is there plus v, rounded to nearest; subnormal operands and sums count as zero.
+__device__ __forceinline__ void red_global_add(float4* pointer, float4 v) {
+#if PTXKIT_SM >= 90
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+        :: "l"(cvta_to_global(pointer)), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("red.v4.f32", "sm_90");
+#endif
+}
+
 // ld.acquire, st.release at GPU scope, for flags: what this thread wrote, or saw written before a barrier, before it sets one is visible
 // to whoever has seen it set. PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
 

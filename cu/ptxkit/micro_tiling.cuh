@@ -92,6 +92,22 @@ __device__ __forceinline__ void store(
     }
 }
 
+// Adds to what is there, in L2: nothing is read, and nobody waits. Rows are multiples of 16 bytes.
+template <class L, int TM, int TN>
+__device__ __forceinline__ void add(float* c, const float (&sum)[TM][TN], const L& lanes, Place place, int m, int n) {
+#pragma unroll
+    for (int r = 0; r < TM; ++r) {
+        const int i = place.row + lanes.row + L::down(r);
+        if (i >= m) continue;
+#pragma unroll
+        for (int q = 0; q < TN; q += 4) {
+            const int j = place.col + lanes.col + L::across(q);
+            const float4 v = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
+            if (j < n) red_global_add(reinterpret_cast<float4*>(c + static_cast<size_t>(i) * n + j), v);
+        }
+    }
+}
+
 // What a lane holds of a ring's stages, each a box of BM x BK of a, swizzled, and one of BK x BN of b. a is read four steps of k ahead,
 // as its rows lie; b one. The next four of a row are read as soon as the row has been used for the last time, into the same
 // registers: those that this leaves free let ptxas avoid register bank conflicts.

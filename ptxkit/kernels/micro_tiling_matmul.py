@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -140,6 +141,23 @@ def preferred_ring(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
     yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
 
 
+def stream_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``stream_k``: that of ``ring``, and registers as ``Registers`` of the kernel deals them out."""
+    if (said := ring_usable(w, t)) is not True:
+        return said
+    if threads(t) % 128:
+        return f"{threads(t)} threads are no whole warpgroups, which setmaxnreg counts in"
+    at_launch = REGISTERS // t.CTAS // (threads(t) + 128) // 8 * 8
+    left = min(240, (at_launch * (threads(t) + 128) - 24 * 128) // threads(t) // 8 * 8)
+    if not 24 <= at_launch <= left:
+        return (
+            f"{t.CTAS} CTAs of {threads(t)} threads start with {at_launch} registers each, and should go on with {left}"
+        )
+    if left < t.TM * t.TN + 4 * t.TM + 2 * t.TN + BESIDE:
+        return f"{left} registers are too few for {t.TM} x {t.TN} sums"
+    return True
+
+
 def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
     """Launches of ``matmul_stream_k``: whole tiles in turn, and shares of those of the last ``TURNS``."""
     tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), SMS * t.CTAS
@@ -147,8 +165,8 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
     shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.LEAST))
     grid = ctas if whole else shares
     template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
-    arguments = (*ring_maps(t), "c", "partials", "flags", w.m, w.n, w.k, whole, shares)
-    multiply = Launch("matmul_stream_k", grid, threads(t), arguments, shared=ring_bytes(t), template=template)
+    arguments = (*ring_maps(t), "c", "flags", w.m, w.n, w.k, whole, shares)
+    multiply = Launch("matmul_stream_k", grid, threads(t) + 128, arguments, shared=ring_bytes(t), template=template)
     if tiles == whole * ctas:
         return [multiply]
     return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", grid * threads(t) // 32)), multiply]
@@ -157,6 +175,12 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
 def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
     """The boxes of a and b that are a stage of the ring."""
     return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))
+
+
+def preferred_stream_k(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
+    """The same for ``stream_k``."""
+    yield from itertools.islice(preferred_ring(w), cdiv(w.m, 256) * cdiv(w.n, 128) >= 120)
+    yield {"BM": 64, "BN": 128, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "CTAS": 2}
 
 
 class MicroTilingMatmul(Workload):
@@ -179,8 +203,7 @@ class MicroTilingMatmul(Workload):
         return {"c": ((self.m, self.n), "f32")}
 
     def temporaries(self) -> Mapping[str, Any]:
-        # of a CTA fewer sums than an SM has registers for each, and a flag for each warp
-        return {"partials": (SMS * REGISTERS, "f32"), "flags": (SMS * 64, "u32")}
+        return {"flags": (SMS * 64, "u32")}  # one for each warp that may be on an SM
 
     def work(self) -> Work:
         elements = self.m * self.k + self.k * self.n + self.m * self.n
@@ -267,9 +290,9 @@ class MicroTilingMatmul(Workload):
     @variant(
         source="micro_tiling_stream_k.cu",
         tile=STREAM_SPACE,
-        constraint=ring_usable,
-        prefer=preferred_ring,
-        requires=["tma", "griddepcontrol"],
+        constraint=stream_usable,
+        prefer=preferred_stream_k,
+        requires=["sm_90a"],
     )
     def step9_stream_k(self, t: Tile) -> list[Launch]:
         """As many CTAs as SMs, and as many steps of k for each: tiles of the last turns are shared."""

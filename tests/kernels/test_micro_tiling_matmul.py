@@ -75,7 +75,7 @@ def test_tiles_of_the_ring(tile, completion):
     check(device, "step8_ring", 140, 132, 148, **tile)
 
 
-STREAM_TILE = {"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 64, "STAGES": 3, "CTAS": 1, "LEAST": 2}
+STREAM_TILE = {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 64, "STAGES": 3, "CTAS": 2, "LEAST": 2}
 
 
 @pytest.mark.parametrize("completion", ["eager", "latest-legal"])
@@ -83,11 +83,11 @@ STREAM_TILE = {"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 6
 @pytest.mark.parametrize(
     "sms,m,n,k",
     [
-        (1, 140, 132, 52),  # nobody to share with
-        (3, 140, 132, 148),  # as many whole tiles for each
-        (5, 260, 260, 52),  # whole tiles, and shares of a few steps
-        (7, 64, 64, 996),  # more than two share a tile
-        (6, 64, 320, 340),  # fewer tiles than CTAs
+        (1, 140, 260, 52),  # few to share with
+        (1, 128, 256, 148),  # as many whole tiles for each
+        (2, 260, 516, 52),  # whole tiles, and shares of a few steps
+        (4, 64, 64, 996),  # more than two share a tile
+        (3, 64, 640, 340),  # fewer tiles than CTAs
     ],
 )
 def test_shares(monkeypatch, completion, turns, sms, m, n, k):
@@ -100,7 +100,7 @@ def test_shares(monkeypatch, completion, turns, sms, m, n, k):
 
 def test_shared_sums_are_added_in_one_order(device, monkeypatch):
     """The same bits from every launch, also when the flags of the one before are still set."""
-    monkeypatch.setattr("ptxkit.kernels.micro_tiling_matmul.SMS", 7)
+    monkeypatch.setattr("ptxkit.kernels.micro_tiling_matmul.SMS", 4)
     w = MATMUL.make([64, 64, 996], {})
     case = execute.Case(w, device)
     result = execute.run(case, w.variant("step9_stream_k"), tile=STREAM_TILE)
