@@ -76,12 +76,27 @@ def page(subject: Subject) -> Iterator[str]:
             left=3,
         )
         yield from _indented(text.split("\n"))
+        yield from _indented(_banks(subject))
     notes = [f.note for f in subject.sources.values() if f.note]
     advice = [_finding_text(f) for f in findings(subject.function, subject.image)]
     if advice or notes:
         yield ""
     for text in (*advice, *(styled(f"note: {n}", fg="yellow") for n in notes)):
         yield f"  {text}"
+
+
+def _banks(subject: Subject) -> Iterator[str]:
+    """What operands cost the hottest loop, in a line; nothing where they cost nothing."""
+    from ptxkit.inspect.banks import register_banks
+
+    found = register_banks(subject.function)
+    if found and found.delayed:
+        yield ""
+        yield (
+            f"register banks  {found.delayed} of {found.arithmetic} arithmetic instructions of the loop at "
+            f"{where(found.loop.source) or hex(found.loop.address)} wait for an operand: {found.share:.1%} of its issue slots "
+            "(a model)"
+        )
 
 
 def _resources(subject: Subject) -> Iterator[str]:

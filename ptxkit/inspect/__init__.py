@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ptxkit.inspect.advice import Finding as Finding
     from ptxkit.inspect.advice import findings as findings
+    from ptxkit.inspect.banks import BankConflicts as BankConflicts
+    from ptxkit.inspect.banks import register_banks as register_banks
     from ptxkit.inspect.blocks import Block as Block
     from ptxkit.inspect.classes import Mix as Mix
     from ptxkit.inspect.classes import mix as mix
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 # Functions and modules share one namespace, so no module of this package is called like a function here.
 _HOMES = {
+    "BankConflicts": "banks",
     "Block": "blocks",
     "Control": "control",
     "Difference": "compare",
@@ -53,6 +56,7 @@ _HOMES = {
     "mix": "classes",
     "occupancy": "residency",
     "ptx_mix": "classes",
+    "register_banks": "banks",
     "sass": "disassembly",
 }
 

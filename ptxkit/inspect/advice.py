@@ -9,24 +9,24 @@ from dataclasses import dataclass
 
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.targets import Target
-from ptxkit.inspect.classes import width_bits
+from ptxkit.inspect.banks import register_banks
+from ptxkit.inspect.classes import group_of, width_bits
 from ptxkit.inspect.cycles import depth_of
 from ptxkit.inspect.divergence import divergent_regions, varying_guards
 from ptxkit.inspect.model import SassFunction, SassInstruction
 from ptxkit.inspect.residency import occupancy
 from ptxkit.isa.model import Loc
 
+LOST_TO_BANKS = 0.1  # share of issue slots; the page shows less, too
+MOSTLY = 0.7  # share of arithmetic in a loop that is bound by issue
+FEW = 32  # arithmetic instructions to an access of global memory: below that a loop waits for memory
 _LOCAL = frozenset({"LDL", "STL"})
 _WARP_MMA = frozenset({"HMMA", "IMMA", "QMMA", "BMMA", "OMMA"})
 _LARGE_MMA = ("HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTC")
 _DOUBLE = frozenset({"DFMA", "DADD", "DMUL"})
-_SLOW_DOUBLE = frozenset(
-    {75, 86, 87, 88, 89, 120, 121}
-)  # CUDA Programming Guide, "Arithmetic Instructions": 2 a clock
+_SLOW_DOUBLE = frozenset({75, 86, 87, 88, 89, 120, 121})  # CUDA Programming Guide, "Arithmetic Instructions": 2 a clock
 _ADDRESS = re.compile(r"\[([^\]]*?)(?:\+(-?0x[0-9a-f]+))?\]")
-_COMPILER_WARNING = re.compile(
-    r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+)(?::\d+)?: warning: (?P<text>.*)$", re.MULTILINE
-)
+_COMPILER_WARNING = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+)(?::\d+)?: warning: (?P<text>.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
         *_barrier_numbers(function),
         *_generic_accesses(function),
         *_double_precision(function),
+        *_register_banks(function),
         *(_from_compiler(image, function) if image else ()),
     ]
     unique = {(f.rule, f.message, f.source): f for f in found}
@@ -82,9 +83,7 @@ def _local_memory(function: SassFunction) -> Iterator[Finding]:
         chosen = [i for i in function.instructions if i.opcode in _LOCAL and i.is_spill == spilled]
         in_loops = [i for i in chosen if i.address in depth]
         for group in _by_line(in_loops):
-            yield _finding(
-                "local-memory-in-loop", f"local memory traffic in a loop: {_counts(group)}; {why}", group
-            )
+            yield _finding("local-memory-in-loop", f"local memory traffic in a loop: {_counts(group)}; {why}", group)
         if chosen and not in_loops:
             yield _finding("local-memory", f"local memory traffic: {_counts(chosen)}; {why}", chosen)
 
@@ -110,9 +109,7 @@ def _narrow_accesses(function: SassFunction) -> Iterator[Finding]:
         for by_offset in groups.values():
             for found in _runs(by_offset):
                 key_of_line = (found.source, found.message.split("(")[1][:3])
-                if (
-                    key_of_line not in best or best[key_of_line].count < found.count
-                ):  # a loop and its unrolled copies
+                if key_of_line not in best or best[key_of_line].count < found.count:  # a loop and its unrolled copies
                     best[key_of_line] = found
     yield from best.values()
 
@@ -197,7 +194,9 @@ def _barrier_numbers(function: SassFunction) -> Iterator[Finding]:
 def _generic_accesses(function: SassFunction) -> Iterator[Finding]:
     generic = [i for i in function.instructions if i.opcode in ("LD", "ST", "ATOM") and i.opcode != "LDG"]
     for group in _by_line(generic):
-        message = f"{len(group)} accesses by generic address ({group[0].opcode}): the compiler could not tell the state space"
+        message = (
+            f"{len(group)} accesses by generic address ({group[0].opcode}): the compiler could not tell the state space"
+        )
         yield _finding("generic-access", message, group)
 
 
@@ -213,6 +212,23 @@ def _double_precision(function: SassFunction) -> Iterator[Finding]:
             yield _finding("double-precision", message, group)
 
 
+def _register_banks(function: SassFunction) -> Iterator[Finding]:
+    """Only of loops that are bound by issue: mostly arithmetic, with few accesses to global memory."""
+    found = register_banks(function)
+    if found is None or found.first is None or found.share < LOST_TO_BANKS or found.arithmetic < MOSTLY * found.slots:
+        return
+    if FEW * sum(group_of(i) == "global" for i in found.loop.instructions) > found.arithmetic:
+        return
+    message = (
+        f"register banks: {found.delayed} of {found.arithmetic} arithmetic instructions of the hottest loop wait for an "
+        f"operand, {found.share:.0%} of its issue slots (a model); ptxas chooses the registers: let successive multiply-adds "
+        "share an operand, give a thread more independent ones, or try another tile"
+    )
+    yield Finding(
+        "register-banks", message, found.first.source, found.first.address, found.delayed, found.first.ptx_line
+    )
+
+
 def _from_compiler(image: Image, function: SassFunction) -> Iterator[Finding]:
     """The compiler's warnings that name this kernel, or no kernel at all; its word on spills is the rule above."""
     names = {function.name, image.readable(function.name), image.readable(function.name).split("<")[0]}
@@ -223,11 +239,7 @@ def _from_compiler(image: Image, function: SassFunction) -> Iterator[Finding]:
         if " spills registers " in text or (words & others and not words & names):
             continue
         rule = (
-            "wgmma-serialised"
-            if "serialized" in text
-            else "wgmma"
-            if re.search(r"\(C75\d\d\)", text)
-            else "compiler"
+            "wgmma-serialised" if "serialized" in text else "wgmma" if re.search(r"\(C75\d\d\)", text) else "compiler"
         )
         yield Finding(rule, text.strip(), Loc(match["file"], int(match["line"])))
 

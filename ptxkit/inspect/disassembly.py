@@ -83,8 +83,7 @@ def sass(what: Image | Cubin | bytes | str | os.PathLike[str]) -> dict[str, Sass
             labels=labels,
             callees=dict(sorted(callees.items())),
             resources=_with_spills(cubin.resources(name), instructions),
-            spills_known=cubin.release >= _MARKS_SPILLS
-            or not any(i.opcode in ("LDL", "STL") for i in instructions),
+            spills_known=cubin.release >= _MARKS_SPILLS or not any(i.opcode in ("LDL", "STL") for i in instructions),
             bounds=cubin.bounds(name),
             ptx=image.ptx if image else cubin.ptx,
         )

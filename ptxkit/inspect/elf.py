@@ -249,9 +249,7 @@ def is_elf(data: bytes) -> bool:
 
 def is_cubin(data: bytes) -> bool:
     """Whether these are a cubin's bytes."""
-    return (
-        len(data) >= 64 and is_elf(data) and data[4] == 2 and struct.unpack_from("<H", data, 18)[0] == _MACHINE_CUDA
-    )
+    return len(data) >= 64 and is_elf(data) and data[4] == 2 and struct.unpack_from("<H", data, 18)[0] == _MACHINE_CUDA
 
 
 def _what_it_is(data: bytes) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ptxkit.compiler.image import without_comments
 from ptxkit.inspect.advice import Finding, findings
+from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.blocks import Block
 from ptxkit.inspect.classes import Mix, group_of, mix, ptx_mix
 from ptxkit.inspect.compare import Difference
@@ -64,6 +65,7 @@ def kernel(subject: Subject, texts: Sequence[str] = ()) -> dict[str, Any]:
         and {"registers": peak.live["R"], "address": peak.address, "source": _loc(peak.source)},
         "mix": {"sass": _mix(mix(function)), "ptx": _mix(ptx) if (ptx := mix_of_ptx(function)) else None},
         "loops": [_loop(loop) for loop in loops(function)],
+        "register_banks": _banks(function),
         "findings": [_finding(f) for f in findings(function, subject.image)],
         "callees": {str(address): name for address, name in function.callees.items()},
         "blocks": [_block(b) for b in function.blocks],
@@ -151,6 +153,21 @@ def _loop(loop: Loop) -> dict[str, Any]:
         "source": _loc(loop.source),
         "lines": loop.own_lines and list(loop.own_lines),
         "mix": _mix(mix(loop.instructions)),
+    }
+
+
+def _banks(function: SassFunction) -> dict[str, Any] | None:
+    """What operands cost the hottest loop, by :mod:`ptxkit.inspect.banks`; ``loop`` is the address of its first instruction."""
+    found = register_banks(function)
+    if found is None:
+        return None
+    return {
+        "loop": found.loop.address,
+        "arithmetic": found.arithmetic,
+        "delayed": found.delayed,
+        "slots": found.slots,
+        "lost_slots": found.lost_slots,
+        "share": found.share,
     }
 
 
