@@ -119,7 +119,9 @@ def test_commands_and_kernels_complete():
 
 def test_ctrl_c_in_the_middle_is_130_even_while_threads_work():
     code = (
-        "import threading, time\nfrom ptxkit import cli\n"
+        "import signal, threading, time\nfrom ptxkit import cli\n"
+        # whoever starts the tests in the background may have it ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def command(*a, **k):\n"
         "    threading.Thread(target=time.sleep, args=(30,)).start()\n"
         "    print('ready', flush=True)\n"

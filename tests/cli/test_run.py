@@ -218,4 +218,11 @@ def test_ctrl_c_is_130_and_leaves_nothing_half_written(delay, tmp_path):
     assert not list(tmp_path.glob("cache/*.tmp"))
 
 
-READY = "import sys\nfrom ptxkit.cli import main\nprint('ready', file=sys.stderr, flush=True)\nmain(sys.argv[1:])"
+# The handler of interrupts is restored: whoever starts the tests in the background may have them ignored.
+READY = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from ptxkit.cli import main
+print('ready', file=sys.stderr, flush=True)
+main(sys.argv[1:])
+"""
