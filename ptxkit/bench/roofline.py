@@ -13,6 +13,7 @@ from typing import Any
 
 from ptxkit.bench.results import Mode, Results, Roofs, Row, Target
 from ptxkit.bench.tables import BASELINE
+from ptxkit.columns import plain
 from ptxkit.errors import UsageError
 from ptxkit.figures import drawn_to
 
@@ -92,15 +93,18 @@ def ridge(roofs: Roofs, unit: str) -> float | None:
     return None if peak is None else peak * 1e3 / roofs.copy_gbs
 
 
-def text(results: Results, mode: Mode = "cold", width: int = 40) -> str:
-    """A line a variant: intensity, rate, and a bar for its part of the roof."""
-    from tabulate import tabulate
+def text(results: Results, mode: Mode = "cold", bars: int = 40, width: int | None = None) -> str:
+    """A line a variant: intensity, rate, and a bar for its part of the roof.
 
+    Args:
+        bars: columns of the longest bar. width: of the terminal that it must fit, or None.
+    """
     roofs = _roofs(results)
+    bars = bars if width is None else max(10, min(bars, width // 5))
     rows = []
     for p in sorted(points(results, mode), key=lambda p: (p.target, p.intensity)):
-        filled = min(width, round(width * p.fraction))
-        bar = "█" * filled + "·" * (width - filled)
+        filled = min(bars, round(bars * p.fraction))
+        bar = "█" * filled + "·" * (bars - filled)
         rows.append([p.target, p.row, f"{p.intensity:.3g}", f"{p.rate:.3g}", p.bound, f"{p.fraction:.1%}", bar])
     ridges = [
         f"{unit} {peak:.4g} TFLOP/s (ridge at {ridge(roofs, unit):.3g} flop/B)"
@@ -108,9 +112,8 @@ def text(results: Results, mode: Mode = "cold", width: int = 40) -> str:
     ]
     head = f"{results.device}, {mode}: copy {roofs.copy_gbs:.0f} GB/s, L2 {roofs.l2_gbs:.0f} GB/s, {', '.join(ridges)}"
     headers = ["", "", "flop/B", "TFLOP/s", "bound by", "of roof", ""]
-    align = ("left", "left", "right", "right", "left", "right", "left")
-    body = tabulate(rows, headers, disable_numparse=True, colalign=align if rows else None)
-    return f"{head}\n\n{body}"
+    align = ("left", "left", "right", "right", "right", "right", "right")
+    return f"{head}\n\n{plain(rows, headers, align, width)}"
 
 
 def draw(results: Results, path: str | Path, mode: Mode = "cold") -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ptxkit.bench.comparison import compared, distances
 from ptxkit.bench.judge import judge, machine_difference
 from ptxkit.bench.results import Counted, Mode, Results, Row, Target, Timed
+from ptxkit.columns import plain
 from ptxkit.quantities import optional, quantity, time_text
 
 Format = Literal["table", "markdown", "csv"]
@@ -26,6 +27,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     texts: bool = False  # whether all columns are words, which begin on the left
+    keys: int = 1  # columns that say what a row is
 
 
 TIMED = [
@@ -159,7 +161,7 @@ def compare_table(before: Results, after: Results) -> Table:
     only = [t.key for t in before.targets if after.target(t.key) is None]
     only += [t.key for t in after.targets if before.target(t.key) is None]
     notes += [f"only in one of them: {key}" for key in only]
-    return Table("", ["", "", "", "before", "after", "change", "noise", "", "code"], rows, notes)
+    return Table("", ["", "", "", "before", "after", "change", "noise", "", "code"], rows, notes, keys=3)
 
 
 def distance_table(before: Results, after: Results) -> Table | None:
@@ -182,7 +184,7 @@ def distance_table(before: Results, after: Results) -> Table | None:
     notes = [
         "before, after: the peer's time over ours, each of one run, in which they took turns. change: of our share of it."
     ]
-    return Table("", ["", "", "", "before", "after", "change", "noise", ""], rows, notes)
+    return Table("", ["", "", "", "before", "after", "change", "noise", ""], rows, notes, keys=3)
 
 
 def _compare_counts(before: Results, after: Results) -> Table:
@@ -199,7 +201,7 @@ def _compare_counts(before: Results, after: Results) -> Table:
                     change = "same" if a == b else f"{b / a - 1:+.1%}" if a else "new"
                     rows.append([target.key, row.name, name.replace("_", " "), f"{a:,}", f"{b:,}", change])
     notes = ["Counts of the emulator, exact; neither has times."]
-    return Table("", ["", "", "", "before", "after", "change"], rows, notes)
+    return Table("", ["", "", "", "before", "after", "change"], rows, notes, keys=3)
 
 
 def variants_table(target: Target) -> Table:
@@ -232,27 +234,26 @@ def _agreement(base: Row, row: Row) -> str:
     return f"verified, at most {row.accuracy.max_ulp:.3g} ulp from the reference"
 
 
-def render(table: Table, kind: Format) -> str:
-    """The table as text."""
+def render(table: Table, kind: Format, width: int | None = None) -> str:
+    """The table as text; a plain one fits into ``width`` columns, where it is given."""
     if kind == "csv":
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["target", *_csv_names(table.headers)])
         writer.writerows([table.title.split(":")[0], *row] for row in table.rows)
         return out.getvalue().rstrip("\n")
-    from tabulate import tabulate
-
     align = ["left"] + ["left" if table.texts else "right"] * (len(table.headers) - 1)
-    body = tabulate(
-        table.rows,
-        headers=table.headers,
-        colalign=align if table.rows else None,
-        disable_numparse=True,
-        tablefmt="github" if kind == "markdown" else "simple",
-    )
+    body = _markdown(table, align) if kind == "markdown" else plain(table.rows, table.headers, align, width, table.keys)
     title = [f"**{table.title}**" if kind == "markdown" else table.title, ""] if table.title else []
     notes = [f"- {n}" if kind == "markdown" else n for n in table.notes]
     return "\n".join([*title, body, *(["", *notes] if notes else [])])
+
+
+def _markdown(table: Table, align: Sequence[str]) -> str:
+    from tabulate import tabulate
+
+    given = align if table.rows else None
+    return tabulate(table.rows, headers=table.headers, colalign=given, disable_numparse=True, tablefmt="github")
 
 
 def _csv_names(headers: Sequence[str]) -> list[str]:
@@ -263,6 +264,18 @@ def _csv_names(headers: Sequence[str]) -> list[str]:
         unnamed = ["contender", "cold spread", "hot spread"] if "cold" in headers else ["contender", "verdict"]
     names = iter(unnamed)
     return [header or next(names, "") for header in headers]
+
+
+def by_target(table: Table, kind: Format) -> list[Table]:
+    """A table whose first column is the target as one a target, where people read it."""
+    if kind == "csv" or not table.rows:
+        return [table]
+    groups: dict[str, list[Sequence[str]]] = {}
+    for target, *rest in table.rows:
+        groups.setdefault(target, []).append(rest)
+    keys = max(1, table.keys - 1)
+    made = [replace(table, title=t, headers=table.headers[1:], rows=r, notes=(), keys=keys) for t, r in groups.items()]
+    return [*made[:-1], replace(made[-1], notes=table.notes)]
 
 
 def joined(tables: Sequence[Table]) -> Table:

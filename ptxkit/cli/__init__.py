@@ -60,7 +60,9 @@ EPILOG = """Shell completion, in ~/.bashrc: eval "$(_PTXKIT_COMPLETE=bash_source
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """The workbench for CUDA kernels at the PTX level: compile, run, verify and measure, with or without a GPU."""
-    if os.environ.get("NO_COLOR"):
+    from ptxkit.cli._text import colourless
+
+    if colourless():
         ctx.color = False
 
 
@@ -86,6 +88,9 @@ def _guarded(args: Sequence[str] | None) -> int:
         from ptxkit.cli._text import explain
 
         return _complain(explain(error), error.exit_code)
+    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # of click 8.2
+        click.echo(error.format_message(), err=True)
+        return int(error.exit_code)
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return _complain(_sentence(error.format_message()) + hint, error.exit_code)

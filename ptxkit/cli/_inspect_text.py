@@ -74,6 +74,7 @@ def page(subject: Subject) -> Iterator[str]:
             [[*r[:2], r[4], *r[2:4]] for r in rows],
             ["loop", "lines", "mix", "instructions", "stall cycles"],
             left=3,
+            indent=2,
         )
         yield from _indented(text.split("\n"))
         yield from _indented(_banks(subject))
@@ -129,7 +130,7 @@ def _mix_table(title: str, mix: Mix) -> Iterator[str]:
         rows.append(
             [coloured(group, group), ", ".join(kinds[:8]) + more, str(count), f"{count / max(1, mix.total):.0%}"]
         )
-    yield from _indented(table(rows, [title, "", "n", "share"], left=2).split("\n"))
+    yield from _indented(table(rows, [title, "", "n", "share"], left=2, indent=2).split("\n"))
 
 
 def _mix_words(mix: Mix) -> str:
@@ -176,7 +177,7 @@ def curves(subject: Subject) -> Iterator[str]:
             share = f"{step.warps_per_sm / found.max_warps:.0%}"
             rows.append([span, mark, str(step.ctas_per_sm), str(step.warps_per_sm), share])
         yield ""
-        yield from _indented(table(rows, [unit, "", "CTAs", "warps", "share"], left=2).split("\n"))
+        yield from _indented(table(rows, [unit, "", "CTAs", "warps", "share"], left=2, indent=2).split("\n"))
         if axis != "threads" and here + 1 < len(steps):
             room = steps[here + 1].quantity - now[axis]
             one = "B" if axis == "shared memory" else "register"
@@ -202,7 +203,7 @@ def difference(
     rows += [[f"{name} ({group})", str(a), str(b), f"{b - a:+d}"] for name, (group, a, b) in found.classes.items()]
     if rows:
         yield ""
-        yield from _indented(table(rows, ["", "-", "+", "change"]).split("\n"))
+        yield from _indented(table(rows, ["", "-", "+", "change"], indent=2).split("\n"))
     changed = [n for n, line in enumerate(found.lines) if line.mark != " "]
     yield ""
     if not changed:

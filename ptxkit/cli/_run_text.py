@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from ptxkit.cli._text import count, styled, table
 from ptxkit.quantities import optional, quantity, time_text
@@ -23,16 +22,27 @@ Row = list[str]
 def progress() -> Iterator[Callable[[str], None]]:
     """A function that shows what is being done on one line of a terminal's stderr; the line is wiped at the end."""
     shown = sys.stderr.isatty()
+    last = 0  # columns of what is shown; overwritten by blanks, which every terminal knows
+
+    def write(text: str) -> None:
+        nonlocal last
+        try:
+            sys.stderr.write(f"\r{text:<{last}}{chr(8) * max(0, last - len(text))}")
+            sys.stderr.flush()
+        except OSError:
+            return
+        last = len(text)
 
     def say(what: str) -> None:
         if shown:
-            click.echo(f"\r\x1b[K{what} ...", nl=False, err=True)
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0 where nobody has said
+            write(f"{what} ..."[: columns - 1])  # a line that wraps could not be wiped
 
     try:
         yield say
     finally:
         if shown:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            write("")
 
 
 def report_text(report: RunReport) -> str:

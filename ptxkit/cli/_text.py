@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,12 +32,24 @@ def number_of(n: int, noun: str) -> str:
     return f"{count(n)} {noun}{'' if n == 1 else 's'}"
 
 
-def table(rows: Sequence[Sequence[str]], headers: Sequence[str], *, left: int = 1) -> str:
-    """A plain table; the first ``left`` columns are text, the others end on the right."""
-    from tabulate import tabulate
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None where it is none, and tables may be as wide as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
+
+def table(rows: Sequence[Sequence[str]], headers: Sequence[str], *, left: int = 1, indent: int = 0) -> str:
+    """A plain table; the first ``left`` columns are text, the others end on the right. It fits the terminal, where ``indent``
+    columns before it are taken."""
+    from ptxkit.columns import plain
+
+    width = terminal_width()
     align = ["left"] * left + ["right"] * (len(headers) - left)
-    return tabulate(rows, headers=headers, colalign=align if rows else None, disable_numparse=True, tablefmt="simple")
+    return plain(rows, headers, align, None if width is None else width - indent)
+
+
+def colourless() -> bool:
+    """Whether the user (https://no-color.org) or the terminal wants no colours."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
 def styled(text: str, **style: Any) -> str:
@@ -52,7 +65,7 @@ def explain(error: PtxkitError) -> str:
 
 def to_stderr(message: str, **style: Any) -> None:
     """One message on stderr; a stderr that cannot be written is no reason to fail."""
-    color = False if os.environ.get("NO_COLOR") else None
+    color = False if colourless() else None
     try:
         click.secho(message, err=True, color=color, **style)
     except OSError:

@@ -12,6 +12,7 @@ from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
     from ptxkit.bench.results import Results, Target
+    from ptxkit.bench.tables import Table
     from ptxkit.bench.targets import Plan
 
 FORMATS = click.Choice(["table", "markdown", "csv"])
@@ -43,7 +44,7 @@ def list_(kind: Any, as_json: bool) -> int:
         names = ("kernel", "sizes", "variants", "peers")
         print_json([dict(zip(names, line, strict=True)) for line in lines])
         return 0
-    click.echo(tables.render(tables.list_table(lines), kind))
+    click.echo(_rendered(tables.list_table(lines), kind))
     for name, reason in absent:
         click.echo(f"{name}: not here, {reason}", err=kind == "csv")
     return 0
@@ -188,9 +189,9 @@ def compare(before: str, after: str | None, kind: Any) -> int:
     first = results.load(before)
     if after is None:
         shown = [tables.variants_table(target) for target in first.targets]
-        click.echo("\n\n".join(tables.render(t, kind) for t in shown))
+        click.echo("\n\n".join(_rendered(t, kind) for t in shown))
         return 0
-    click.echo(tables.render(tables.compare_table(first, results.load(after)), kind))
+    click.echo(_by_target([tables.compare_table(first, results.load(after))], kind))
     return 0
 
 
@@ -223,7 +224,7 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
         write_json(json_file, after.to_json())
     if after.device_kind == "gpu":
         found = (tables.compare_table(before, after), tables.distance_table(before, after))
-        click.echo("\n\n".join(tables.render(table, kind) for table in found if table is not None))
+        click.echo(_by_target([table for table in found if table is not None], kind))
     for change in changes:
         click.echo(change)
     code = _complain(after)
@@ -239,14 +240,28 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
 def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: Any) -> int:
     """Where the variants of RESULTS, of these KERNELs or all, stand under the roofs of their run: as text, or drawn."""
     from ptxkit.bench import results, roofline
+    from ptxkit.cli._text import terminal_width
 
     loaded = results.load(result).of_kernels(kernels)
     if output is None:
-        click.echo(roofline.text(loaded, mode))
+        click.echo(roofline.text(loaded, mode, width=terminal_width()))
     else:
         roofline.draw(loaded, output, mode)
         click.echo(f"drawn to {output}", err=True)
     return 0
+
+
+def _rendered(table: Table, kind: Any) -> str:
+    from ptxkit.bench.tables import render
+    from ptxkit.cli._text import terminal_width
+
+    return render(table, kind, terminal_width())
+
+
+def _by_target(found: list[Table], kind: Any) -> str:
+    from ptxkit.bench.tables import by_target
+
+    return "\n\n".join(_rendered(part, kind) for table in found for part in by_target(table, kind))
 
 
 def _changed(plan: Plan) -> dict[str, Any]:
@@ -276,7 +291,7 @@ def _show(results: Results, kind: Any) -> None:
     for target in results.targets:
         found = (tables.target_table(target, roof), details.traffic_table(target), details.accuracy_table(target))
         shown = [table for table in found if table is not None]
-        parts += [tables.render(t, kind) for t in ([tables.joined(shown)] if kind == "csv" else shown)]
+        parts += [_rendered(t, kind) for t in ([tables.joined(shown)] if kind == "csv" else shown)]
     notes = []
     if results.roofs:
         peaks = ", ".join(f"{unit} {value:.4g} TFLOP/s" for unit, value in results.roofs.peak_tflops.items())

@@ -57,6 +57,9 @@ class Check:
     mend: str = ""
 
 
+DETAIL = 26  # the column that details begin in
+
+
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(as_json: bool) -> int:
@@ -83,10 +86,14 @@ def command(as_json: bool) -> int:
 
 def show(check: Check) -> None:
     """Print one check, its mend on a line of its own."""
+    from ptxkit.cli._text import terminal_width
+    from ptxkit.columns import hanging
+
     mark, color = {"ok": ("ok", "green"), "missing": ("MISSING", "red"), "absent": ("-", "yellow")}[check.state]
-    click.echo(f"{click.style(f'{mark:<8}', fg=color)} {check.name:<16} {check.detail}")
+    width = terminal_width()
+    click.echo(hanging(f"{click.style(f'{mark:<8}', fg=color)} {check.name:<16} {check.detail}", DETAIL, width))
     if check.mend:
-        click.echo(f"{'':<26}-> {check.mend}")
+        click.echo(hanging(f"{'':<{DETAIL}}-> {check.mend}", DETAIL + 3, width))
 
 
 def all_checks() -> Iterator[Check]:

@@ -70,7 +70,8 @@ def summary(workload: type[Workload]) -> str:
 
 def text(kernel: dict[str, Any]) -> str:
     """A kernel as lines of text."""
-    from ptxkit.cli._text import styled
+    from ptxkit.cli._text import styled, terminal_width
+    from ptxkit.columns import hanging
 
     sizes = sizes_text(kernel["sizes"])
     if kernel["emulator_sizes"] != kernel["sizes"]:
@@ -85,7 +86,8 @@ def text(kernel: dict[str, Any]) -> str:
         for what, value in (("requires", ", ".join(variant["requires"])), ("tile", tile)):
             if value:
                 lines.append(f"    {'':<{width}}  {what} {value}")
-    return "\n".join(line.rstrip() for line in lines)
+    shown = terminal_width()
+    return "\n".join(hanging(line.rstrip(), 4 + width + 2 if line.startswith("    ") else 2, shown) for line in lines)
 
 
 def sizes_text(sizes: dict[str, int]) -> str:

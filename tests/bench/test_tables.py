@@ -64,3 +64,22 @@ def test_bit_for_bit_is_said_where_it_holds(results):
     ]
     table = tables.variants_table(replace(results.targets[0], rows=same))
     assert table.rows[1][3] == "identical, bit for bit"
+
+
+def test_a_comparison_is_a_table_a_target_where_people_read_it():
+    before = make_results()
+    other = replace(before.targets[0], sizes={"n": 2000})
+    both = replace(before, targets=(*before.targets, other))
+    table = replace(tables.compare_table(both, both), notes=["said once"])
+    first, second = tables.by_target(table, "table")
+    assert (first.title, second.title) == ("saxpy n=1000", "saxpy n=2000")
+    assert list(first.notes) == [] and list(second.notes) == ["said once"]
+    assert first.rows[0][:2] == ["unfused", "cold"] and first.keys == 2
+    assert tables.by_target(table, "csv") == [table]
+
+
+def test_a_table_fits_the_terminal_and_markdown_stays_whole(results):
+    table = tables.target_table(results.targets[0], 4250.0)
+    body = tables.render(replace(table, notes=()), "table", 80).split("\n")[2:]
+    assert max(map(len, body)) <= 80
+    assert tables.render(table, "markdown", 80) == tables.render(table, "markdown")
