@@ -279,3 +279,88 @@ def test_many_mbarriers():
     assert kinds(body.format(1024 + 992)) == [
         "read-after-write"
     ]  # the last lane's is another warp's, and not waited for
+
+
+# -- shapes of launches ------------------------------------------------------------------------------------------------
+
+
+def test_every_wave_is_looked_at():
+    """More CTAs than are resident at one time, of which only the last races."""
+    body = "mov.u32 %r21, %nctaid.x; sub.u32 %r21, %r21, 1; setp.eq.u32 %p2, %r2, %r21;"
+    body += STORE + "@!%p2 bar.sync 0;" + LOAD
+    run = Run(kernel(HEAD + body), workers=2)
+    for grid in (700, 1):
+        with pytest.raises(RaceError) as caught:
+            run(np.zeros(700 * 64, np.uint32), np.zeros(700 * 64, np.uint32), grid=grid, block=64, racecheck=True)
+        (h,) = caught.value.hazards
+        assert h.count == 64 and f"of CTA ({grid - 1}, 0, 0)" in h.later_who
+
+
+def test_a_last_warp_that_is_not_full():
+    assert kinds(STORE + "bar.sync 0;" + LOAD.replace("%r13", "%r10"), block=40) == []
+    assert kinds(STORE + LOAD.replace("[%r13]", "[%r10+156]"), block=40) == ["read-after-write"]  # of thread 39
+
+
+def test_a_warp_that_has_ended_was_not_waited_for():
+    """bar.sync is for those who are left: what a warp did before it ended happened at any time."""
+    leave = "setp.eq.u32 %p2, %r15, 1; @%p2 exit;"
+    assert kinds(STORE + leave + "bar.sync 0;" + LOAD) == ["read-after-write"]
+    assert kinds(STORE + "bar.sync 0;" + leave + LOAD) == []
+
+
+def test_accesses_of_a_function():
+    function = """
+    .func add_one(.param .b32 at) { .reg .b32 %a, %v; ld.param.b32 %a, [at];
+        ld.shared.b32 %v, [%a]; add.u32 %v, %v, 1; st.shared.b32 [%a], %v; ret; }
+    """
+    call = "{{ .param .b32 at; st.param.b32 [at], {}; call add_one, (at); }}"
+    for between, expected in (("bar.sync 0;", []), ("", ["read-after-write", "write-after-read", "write-after-write"])):
+        text = kernel(HEAD + call.format("%r12") + between + call.format("%r13"), before=function)
+        arrays = np.zeros(64, np.uint32), np.zeros(64, np.uint32)
+        try:
+            Run(text)(*arrays, block=64, racecheck=True)
+            found = []
+        except RaceError as error:
+            found = sorted({h.what for h in error.hazards})
+        assert found == expected
+
+
+def test_copies_that_arrive_at_an_mbarrier():
+    """cp.async.mbarrier.arrive is an arrival for the copies ahead of it, and not for those behind."""
+    copy = "cp.async.ca.shared.global [%r12], [%rd21], 4;"
+    arrive = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r14];"
+    init = INIT.replace("[%r14], 1", "[%r14], 64")
+    assert kinds(init + copy + arrive + WAIT + LOAD) == []
+    assert kinds(init + arrive + copy + WAIT + LOAD) == ["read-after-write"]
+    assert kinds(init + copy + "mbarrier.arrive.shared::cta.b64 _, [%r14];" + WAIT + LOAD) == ["read-after-write"]
+
+
+def test_fragments_of_wmma():
+    load = "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {{{}}}, [%r10];".format(
+        ", ".join(f"%r{k}" for k in range(20, 28))
+    )
+    store = "mov.f32 %f0, 0f00000000; wmma.store.d.sync.aligned.row.m16n16k16.shared.f32 [%r10], {{{}}};".format(
+        ", ".join(["%f0"] * 8)
+    )
+    assert kinds(STORE + load) == ["read-after-write"]
+    assert kinds(STORE + "bar.sync 0;" + load) == []
+    first = "setp.ne.u32 %p2, %r15, 0; @%p2 bra SKIP;" + store + "SKIP:"
+    assert kinds(first + LOAD) == ["read-after-write"]
+    assert kinds(first + "bar.sync 0;" + LOAD) == []
+
+
+def test_bulk_reductions_into_one_place_do_not_race_with_each_other():
+    """Each CTA of the cluster adds to the first one's memory; who reads the sum has to wait."""
+    copy = """
+    setp.eq.u32 %p2, %r16, 0; @%p0 mov.u32 %r22, 512; @%p2 mov.u32 %r22, 512;
+    @%p0 st.shared.b32 [%r10], 1; fence.proxy.async; setp.eq.and.u32 %p3, %r0, 0, %p2;
+    @%p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r14], 512;
+    """
+    send = """
+    mapa.shared::cluster.u32 %r23, %r10, 0; add.u32 %r23, %r23, 1024; mapa.shared::cluster.u32 %r24, %r14, 0;
+    @%p0 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r23], [%r10], 256, [%r24];
+    """
+    init = INIT.replace("bar.sync 0;", "")
+    body = init + copy + MEET + send + "@!%p2 bra END;\n{} ld.shared.b32 %r20, [%r12+1024];\nEND:\n" + MEET
+    assert kinds(body.format(WAIT), grid=2, cluster=2) == []
+    assert kinds(body.format(""), grid=2, cluster=2) == ["read-after-write"]
