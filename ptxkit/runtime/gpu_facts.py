@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.gpu import GpuDevice
+    from ptxkit.runtime.gpu_context import GpuContext
 
 # nvml.h: nvmlClockType_t, nvmlTemperatureSensors_t, nvmlClocksEventReason*
 _CLOCK_SM, _CLOCK_MEMORY, _TEMPERATURE_GPU = 1, 2, 0
@@ -70,7 +70,7 @@ class Sensors:
     throttled: tuple[str, ...] = ()
 
 
-def facts(device: GpuDevice) -> Facts:
+def facts(device: GpuContext) -> Facts:
     """The facts of a GPU."""
     properties = device.properties
     version = c_int()
@@ -105,7 +105,7 @@ def kernel_driver() -> str:
     return found[0] if found else "unknown"
 
 
-def sensors(device: GpuDevice) -> Sensors:
+def sensors(device: GpuContext) -> Sensors:
     """The sensors, through the driver's management library; all None where that is not there. Takes about 0.1 ms."""
     library = _nvml()
     handle = c_void_p()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.errors import FaultError
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.gpu import GpuDevice
+    from ptxkit.runtime.gpu_context import GpuContext
 
 
-def capture(device: GpuDevice, stream: int, queue: Callable[[], None], launch_on: int) -> Callable[[], int]:
+def capture(device: GpuContext, stream: int, queue: Callable[[], None], launch_on: int) -> Callable[[], int]:
     """What ``queue`` queues on the stream with the handle ``stream``, as a graph.
 
     Returns:
@@ -37,7 +37,7 @@ def capture(device: GpuDevice, stream: int, queue: Callable[[], None], launch_on
     return call
 
 
-def instantiated(device: GpuDevice, graph: int, launch_on: int) -> Callable[[], int]:
+def instantiated(device: GpuContext, graph: int, launch_on: int) -> Callable[[], int]:
     """A graph by its handle, which still belongs to whoever made it, made executable.
 
     Returns:
@@ -55,7 +55,7 @@ def instantiated(device: GpuDevice, graph: int, launch_on: int) -> Callable[[], 
     return call
 
 
-def capture_check(device: GpuDevice, stream: int) -> Callable[[], bool]:
+def capture_check(device: GpuContext, stream: int) -> Callable[[], bool]:
     """A call that tells whether somebody is making a graph of what is queued on a stream; it costs as much as a launch."""
     status = ctypes.c_int()
     ask = partial(device.driver.library.cuStreamIsCapturing, ctypes.c_void_p(stream), ctypes.byref(status))
@@ -66,7 +66,7 @@ def capture_check(device: GpuDevice, stream: int) -> Callable[[], bool]:
     return capturing
 
 
-def node_count(device: GpuDevice, graph: int) -> int:
+def node_count(device: GpuContext, graph: int) -> int:
     """Nodes of a graph that somebody else made, by its handle: kernels, and copies and fills beside them.
 
     Raises:
@@ -78,7 +78,7 @@ def node_count(device: GpuDevice, graph: int) -> int:
     return int(count)
 
 
-def _ok(device: GpuDevice, result: tuple[Any, ...]) -> Any:
+def _ok(device: GpuContext, result: tuple[Any, ...]) -> Any:
     if int(result[0]):
         raise FaultError(f"{device.name}: {device.driver.message(int(result[0]))}, while making a graph")
     return result[1] if len(result) == 2 else result[1:]

@@ -10,13 +10,13 @@ from ptxkit.runtime.driver import INVALID_VALUE
 from ptxkit.runtime.tensor_map_rules import ALIGNMENT, BYTES, ELEMENT_TYPES, SWIZZLES, Encoding
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.gpu import GpuDevice
+    from ptxkit.runtime.gpu_context import GpuContext
 
 _SM_100_TYPES = frozenset(t.number for t in ELEMENT_TYPES.values() if t.packed)
 _SM_100_SWIZZLES = frozenset(n for n, name in enumerate(SWIZZLES) if "atom" in name)
 
 
-def encode(device: GpuDevice, m: Encoding) -> bytes:
+def encode(device: GpuContext, m: Encoding) -> bytes:
     """The 128 bytes of a checked description.
 
     Raises:

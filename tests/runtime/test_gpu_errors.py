@@ -15,7 +15,8 @@ from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, Unava
 from ptxkit.isa.parser import parse
 from ptxkit.runtime import driver
 from ptxkit.runtime.arguments import bind
-from ptxkit.runtime.gpu import GpuDevice, _waits_for_previous_grid, own_target, stream_pointer
+from ptxkit.runtime.gpu import GpuDevice, _waits_for_previous_grid, stream_pointer
+from ptxkit.runtime.gpu_context import own_target
 from ptxkit.runtime.kernel import Geometry
 
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n"
