@@ -18,24 +18,26 @@ from ptxkit.errors import RaceError
 WARPS, CELLS, EVENTS = 3, 3, 16
 
 HEAD = f"""
-    .shared .align 16 .b32 cells[{CELLS * 32}]; .shared .align 8 .b64 bars[{EVENTS}]; .shared .b32 flags[{EVENTS}];
+    .shared .align 128 .b32 cells[{CELLS * 32}]; .shared .align 8 .b64 bars[{EVENTS}]; .shared .b32 flags[{EVENTS}];
     mov.u32 %r0, %tid.x; and.b32 %r1, %r0, 31; shr.u32 %r2, %r0, 5; setp.eq.u32 %p0, %r1, 0;
     mov.u32 %r3, cells; mov.u32 %r4, bars; mov.u32 %r5, flags; shl.b32 %r6, %r1, 2; add.u32 %r3, %r3, %r6;
-    cvt.u64.u32 %rd2, %r6; add.u64 %rd2, %rd0, %rd2; setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
+    cvt.u64.u32 %rd2, %r6; add.u64 %rd2, %rd0, %rd2; mov.u32 %r7, cells; mov.u64 %rd3, %rd1;
+    setp.ne.u32 %p1, %r0, 0; @%p1 bra READY;
 """
-"""%r3 and %rd2 point to the lane's element of the first cell and of the array; %p0 is true in the first lane of a warp."""
+"""%r3 and %rd2 point to the lane's element of the first cell and of the array, %r7 to the cells; %p0 is a warp's first lane."""
 
 warp = st.integers(0, WARPS - 1)
 cell = st.integers(0, CELLS - 1)
 some = st.sets(warp, min_size=1).map(sorted)
-access = st.tuples(st.sampled_from(["read", "write", "read", "write", "copy"]), warp, cell)
+access = st.tuples(st.sampled_from(["read", "write", "read", "write", "copy", "save"]), warp, cell)
 passing = st.tuples(st.sampled_from(["bar", "mbarrier", "release", "relaxed", "fenced"]), some, some)
 event = st.one_of(
     access,
     access,
     passing,
     st.tuples(st.just("meet"), some),
-    st.tuples(st.just("drain"), warp, st.integers(0, 1)),
+    st.tuples(st.just("bring"), warp, cell, some),
+    st.tuples(st.sampled_from(["drain", "saved"]), warp, st.integers(0, 1)),
     st.tuples(st.just("fence"), warp),
 )
 
@@ -49,7 +51,8 @@ class Program:
         self.last = list(range(WARPS))
         self.after: list[set[int]] = [set() for _ in range(WARPS)]
         self.accesses: list[tuple[int, int, int, bool]] = []  # node, agent, cell, writes
-        self.groups: list[list[int]] = [[] for _ in range(WARPS)]
+        self.copies: list[list[int]] = [[] for _ in range(WARPS)]
+        self.saves: list[list[int]] = [[] for _ in range(WARPS)]
         self.fenced: list[int | None] = [None] * WARPS
         self.seen: list[list[int]] = [[] for _ in range(WARPS)]
 
@@ -66,6 +69,12 @@ class Program:
         self.last[w] = self.node(self.last[w], *before)
         return self.last[w]
 
+    def beside(self, start: int, c: int, writes: bool) -> int:
+        """Something asynchronous that begins behind ``start`` and accesses a cell as an agent of its own."""
+        node = self.node(start)
+        self.accesses.append((node, WARPS + len(self.accesses), c, writes))
+        return node
+
     def fence(self, w: int) -> None:
         at = self.step(w, "fence.acq_rel.cta;", *self.seen[w])
         self.seen[w], self.fenced[w] = [], at
@@ -81,12 +90,20 @@ class Program:
         elif what == "copy":
             w, c = who
             text = f"cp.async.ca.shared.global [%r3+{128 * c}], [%rd2+{128 * c}], 4; cp.async.commit_group;"
-            self.groups[w].append(self.node(self.step(w, text)))
-            self.accesses.append((self.groups[w][-1], WARPS + len(self.accesses), c, True))
-        elif what == "drain":
+            self.copies[w].append(self.beside(self.step(w, text), c, True))
+        elif what == "save":
+            w, c = who
+            text = f"cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7+{128 * c}], 128;"
+            text = f"fence.proxy.async; @%p0 {text} cp.async.bulk.commit_group;"
+            self.saves[w].append(self.beside(self.step(w, text), c, False))
+        elif what in ("drain", "saved"):
             w, newest = who
-            done = self.groups[w][: len(self.groups[w]) - newest]
-            self.step(w, f"cp.async.wait_group {newest};", *done)
+            groups, opcode = (
+                (self.copies, "cp.async.wait_group")
+                if what == "drain"
+                else (self.saves, "cp.async.bulk.wait_group.read")
+            )
+            self.step(w, f"{opcode} {newest};", *groups[w][: len(groups[w]) - newest])
         elif what == "meet":
             self._barrier(n, [], who[0])
         elif what == "fence":
@@ -107,9 +124,23 @@ class Program:
         self.init.append(f"mbarrier.init.shared.b64 [%r4+{8 * n}], {len(arriving)};")
         here = [self.step(w, f"@%p0 mbarrier.arrive.shared.b64 %rd5, [%r4+{8 * n}];") for w in arriving]
         for w in waiting:
-            loop = f"T{n}_{w}"
-            wait = f"{loop}: mbarrier.try_wait.parity.shared.b64 %p2, [%r4+{8 * n}], 0; @!%p2 bra {loop};"
-            self.step(w, wait, *here)
+            self.step(w, self._wait(n, w), *here)
+
+    def _bring(self, n: int, w: int, c: int, waiting: list[int]) -> None:
+        """A bulk copy, and who waits for it."""
+        self.init.append(f"mbarrier.init.shared.b64 [%r4+{8 * n}], 1;")
+        copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+        start = self.step(
+            w,
+            f"fence.proxy.async; @%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r4+{8 * n}], 128;"
+            f"@%p0 {copy} [%r7+{128 * c}], [%rd0], 128, [%r4+{8 * n}];",
+        )
+        done = self.beside(start, c, True)
+        for b in waiting:
+            self.step(b, self._wait(n, b), start, done)
+
+    def _wait(self, n: int, w: int) -> str:
+        return f"T{n}_{w}: mbarrier.try_wait.parity.shared.b64 %p2, [%r4+{8 * n}], 0; @!%p2 bra T{n}_{w};"
 
     def _release(self, n: int, arriving: list[int], waiting: list[int]) -> None:
         here = self.step(arriving[0], f"@%p0 st.release.cta.shared.b32 [%r5+{4 * n}], 1;")
@@ -165,7 +196,13 @@ def test_races_are_what_happens_in_no_order(completion, events):
     expected = program.races()
     run = Run(program.source())
     try:
-        run(np.zeros(CELLS * 32, np.uint32), np.zeros(1), block=32 * WARPS, racecheck=True, completion=completion)
+        run(
+            np.zeros(CELLS * 32, np.uint32),
+            np.zeros(32, np.uint32),
+            block=32 * WARPS,
+            racecheck=True,
+            completion=completion,
+        )
     except RaceError as error:
         assert expected, str(error)
     else:
