@@ -101,15 +101,24 @@ def _one(tool: str, target: Target, row: Row) -> Row:
     child = [sys.executable, "-m", "ptxkit.bench.profiled_call", json.dumps(call)]
     name = f"{target.kernel}-{'x'.join(map(str, target.sizes.values()))}-{row.name}"
     if tool == "nsys":
-        _run([find(tool), "profile", "--capture-range", "cudaProfilerApi", "-f", "true", "-o", name, *child])
-        return replace(row, note=f"profile in {name}.nsys-rep")
+        # without capture-range-end=stop nsys ends the child with the range, and fails with it
+        only_the_call = ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
+        _run([find(tool), "profile", *only_the_call, "--trace", "cuda", "-f", "true", "-o", name, *child])
+        return _with_report(row, "profile", Path(f"{name}.nsys-rep"))
     if tool == "torch":
-        trace = f"{name}.trace.json"
-        _run([*child, "--torch-trace", trace])
-        return replace(row, note=f"trace in {trace}")
+        trace = Path(f"{name}.trace.json")
+        _run([*child, "--torch-trace", str(trace)])
+        return _with_report(row, "trace", trace)
     metrics = ",".join(NCU)
     command = [find(tool), "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw"]
     return replace(row, measured=read_ncu(_run([*command, "--metrics", metrics, *child])))
+
+
+def _with_report(row: Row, what: str, file: Path) -> Row:
+    """The row with a note of where its report lies, beside what was noted before."""
+    if not file.is_file():
+        raise UnavailableError(f"the profiler ended, but wrote no {file}")
+    return replace(row, note=", ".join(filter(None, [row.note, f"{what} in {file}"])))
 
 
 def _run(command: Sequence[str]) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import replace
+
 import pytest
+from ptxkit_bench_samples import make_results
 
 from ptxkit.bench import profilers
 from ptxkit.errors import UnavailableError
@@ -38,3 +43,69 @@ def test_a_profiler_that_is_not_there(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UnavailableError, match="Nsight Compute"):
         profilers.find("ncu")
+
+
+NSYS = """#!{python}
+import json, pathlib, sys
+arguments = sys.argv[1:]
+with open("calls.jsonl", "a") as file:
+    file.write(json.dumps(arguments) + "\\n")
+if {writes}:
+    pathlib.Path(arguments[arguments.index("-o") + 1] + ".nsys-rep").write_text("a report")
+print("no GPU", file=sys.stderr)
+sys.exit({code})
+"""
+
+
+@pytest.fixture
+def nsys(tmp_path, monkeypatch):
+    """A nsys that keeps what it was called with, and runs nothing."""
+
+    def install(writes=True, code=0):
+        program = tmp_path / "bin" / "nsys"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(NSYS.format(python=sys.executable, writes=writes, code=code))
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.chdir(tmp_path)
+    install()
+    return install
+
+
+def test_nsys_leaves_a_report_of_one_call_of_each_variant(nsys, tmp_path):
+    results = make_results()
+    rows = [replace(row, note="WARPS=4") if row.name == "fused" else row for row in results.targets[0].rows]
+    seen = []
+    found = profilers.profiled(
+        replace(results, targets=(replace(results.targets[0], rows=rows),)), "nsys", lambda what: None, seen.append
+    )
+    notes = {row.name: row.note for row in found.targets[0].rows}
+    assert notes["unfused"] == "profile in saxpy-1000-unfused.nsys-rep"
+    assert notes["fused"] == "WARPS=4, profile in saxpy-1000-fused.nsys-rep"
+    assert notes["torch"] == "3 launches"  # a peer is left alone
+    assert (tmp_path / "saxpy-1000-fused.nsys-rep").is_file()
+    assert [r.partial for r in seen] == [False]
+    calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
+    assert len(calls) == 2
+    options, child = calls[1][: calls[1].index(sys.executable)], calls[1][calls[1].index(sys.executable) :]
+    assert options[0] == "profile"
+    assert options[options.index("--capture-range") + 1] == "cudaProfilerApi"
+    assert options[options.index("--capture-range-end") + 1] == "stop"
+    assert child[1:3] == ["-m", "ptxkit.bench.profiled_call"]
+    call = profilers.call_of(child[3])
+    assert (call["kernel"], call["sizes"], call["variant"], call["tile"]) == (
+        "saxpy",
+        {"n": 1000},
+        "fused",
+        {"THREADS": 128},
+    )
+
+
+def test_a_nsys_that_fails_or_writes_nothing_is_said(nsys):
+    nsys(writes=False)
+    with pytest.raises(UnavailableError, match="wrote no saxpy-1000-unfused.nsys-rep"):
+        profilers.profiled(make_results(), "nsys", lambda what: None)
+    nsys(code=1)
+    with pytest.raises(UnavailableError, match="nsys failed: no GPU"):
+        profilers.profiled(make_results(), "nsys", lambda what: None)
