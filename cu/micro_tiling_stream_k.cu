@@ -61,15 +61,17 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS +
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n, int k,
     int whole, int shares) {
     using L = InterleavedLanes<BM, BN, TM, TN, WM, WN>;
-    using Operands = RingOperands<L, BM, BN, BK, TM, TN>;
+    using Operands = BankedOperands<L, BM, BN, BK, TM, TN>;
     using R = Registers<L::THREADS, CTAS>;
     constexpr int STAGE = Operands::STAGE;
     static_assert(STAGES >= 2, "one is filled while another is read");
     extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ unsigned long long barriers[2 * STAGES];
+    __shared__ __align__(16) float zeros[4];
     const unsigned filled = cvta_to_shared(barriers), free = filled + STAGES * 8;
     const int steps = (k + BK - 1) / BK, warp = threadIdx.x / 32;
     const Schedule schedule((m + BM - 1) / BM * ((n + BN - 1) / BN), steps, whole, shares);
+    if (threadIdx.x < 4) zeros[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) {
             mbarrier_init(filled + s * 8, 1);
@@ -100,24 +102,26 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS +
     } else {
         setmaxnreg_inc<R::CONSUMER>();
         const L lanes;
-        Operands operands(bytes, lanes);
-        int ring = 0, parity = 0;
+        Operands operands(cvta_to_shared(bytes), lanes);
+        Ring<STAGES> ring;
         if (schedule.total > 0) mbarrier_wait(filled, 0);
         operands.read(0);
+#pragma unroll 1
         for (int step = 0; step < schedule.total;) {
             const Part part = schedule.at(step);
             step += part.count;
-            float sum[TM][TN] = {};
-            for (int left = part.count; left > 0; --left) {
-                const int next = ring + 1 == STAGES ? 0 : ring + 1, next_parity = next == 0 ? parity ^ 1 : parity;
-                auto leave = [&] {
+            float sum[TM][TN];
+            Operands::clear(sum, cvta_to_shared(zeros));
+#pragma unroll 1
+            for (int left = part.count; left > 0; --left, ring.advance()) {
+                operands.multiply(sum, ring.stage * STAGE, [&] {
+                    Ring<STAGES> next = ring;
+                    next.advance();
                     __syncwarp();
-                    if (threadIdx.x % 32 == 0) mbarrier_arrive(free + ring * 8);
-                    if (left > 1 || step < schedule.total) mbarrier_wait(filled + next * 8, next_parity);
-                    return next * STAGE;
-                };
-                operands.multiply(sum, ring * STAGE, leave, [] {});
-                ring = next, parity = next_parity;
+                    if (threadIdx.x % 32 == 0) mbarrier_arrive(free + ring.stage * 8);
+                    if (left > 1 || step < schedule.total) mbarrier_wait(filled + next.stage * 8, next.parity);
+                    return next.stage * STAGE;
+                });
             }
             const Place place = place_of<BM, BN, GROUP>(part.tile, m, n);
             if (part.begin + part.count == steps) {

@@ -254,6 +254,17 @@ __device__ __forceinline__ void st_global_cs(unsigned* pointer, unsigned v) {
                  :: "l"(cvta_to_global(pointer)), "r"(v) : "memory");
 }
 
+// ld.shared, 16 bytes at an address in the shared window. The asm is volatile, so loads stay where they are in the source; ld.volatile
+// is read as often as it is written, even where nothing has changed.
+
+__device__ __forceinline__ void ld_shared(float& x, float& y, float& z, float& w, unsigned address) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
+}
+
+__device__ __forceinline__ void ld_volatile_shared(float& x, float& y, float& z, float& w, unsigned address) {
+    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
+}
+
 // red.add: what is there plus v, rounded to nearest; subnormal operands and sums count as zero.
 __device__ __forceinline__ void red_global_add(float4* pointer, float4 v) {
 #if PTXKIT_SM >= 90

@@ -64,6 +64,11 @@ __device__ __forceinline__ float max_NaN_f32(float a, float b) {
 #endif
 }
 
+// sum += a * b. The asm is volatile: products stay in the order of the source.
+__device__ __forceinline__ void fma_rn_f32_in_order(float& sum, float a, float b) {
+    asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
+}
+
 // Two f32 in a 64-bit register, the one with the lower address in its lower half.
 
 __device__ __forceinline__ unsigned long long f32x2_of(float2 v) {

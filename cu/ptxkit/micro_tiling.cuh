@@ -2,6 +2,7 @@
 // multiplies the stages of a ring that bulk copies fill.
 #pragma once
 #include "data_movement.cuh"
+#include "floating_point.cuh"
 #include "tensor_map.cuh"
 
 namespace ptxkit {
@@ -158,6 +159,87 @@ struct RingOperands {
                 if (j % 4 == 3) read_left(r, stage, (j + 1) % BK);
             }
             if (j == BK / 2) middle();
+        }
+    }
+};
+
+// The same, for ptxas -O1, which leaves instructions in the order of the source and registers where they were put.
+//
+// Registers lie in two banks, the even and the odd ones. An FFMA a cycle needs one operand of each, and the third from the cache that
+// keeps an operand of the instruction before (.reuse). Along a row that is the element of a; rows alternate in direction, so that the
+// one of b stays at their ends. What is read at once, right[q] and its neighbours, begins at an even register. So that sum[r][q] is
+// in the other bank than right[q], sums are read at once, too, with neighbours exchanged: they begin as zeros in shared memory.
+//
+// The loop is CHUNK steps of k long. A stage's 32 would be 70 KB of instructions: the warps of an SM then wait for instructions
+// as soon as they are not all at the same one.
+template <class L, int BM, int BN, int BK, int TM, int TN>
+struct BankedOperands {
+    static constexpr int CHUNK = 8;
+    static constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
+    static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
+    static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
+    static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
+
+    unsigned base, row, col;  // of the ring in shared memory; offsets of the lane's first elements in a stage
+    float left[TM][4], right[2][TN];
+
+    __device__ __forceinline__ BankedOperands(unsigned base, const L& lanes)
+        : base(base), row(swizzled<SPAN>(lanes.row * SPAN)), col(STAGE_A + lanes.col * 4) {}
+
+    // zeros: four of them in shared memory.
+    static __device__ __forceinline__ void clear(float (&sum)[TM][TN], unsigned zeros) {
+#pragma unroll
+        for (int r = 0; r < TM; ++r)
+#pragma unroll
+            for (int q = 0; q < TN; q += 4)
+                ld_volatile_shared(sum[r][q + 1], sum[r][q], sum[r][q + 3], sum[r][q + 2], zeros);
+    }
+
+    // here: offset of the lane's first element of a chunk of a or b in the ring.
+    __device__ __forceinline__ void read_left(int r, unsigned here, int j) {
+        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
+        const unsigned offset = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = offset & (SPAN - 16);
+        ld_shared(left[r][0], left[r][1], left[r][2], left[r][3], base + (here ^ atom) + (offset - atom));
+    }
+    __device__ __forceinline__ void read_right(float (&to)[TN], unsigned here, int j) {
+#pragma unroll
+        for (int q = 0; q < TN; q += 4)
+            ld_shared(to[q], to[q + 1], to[q + 2], to[q + 3], base + here + (j * BN + L::across(q)) * 4);
+    }
+
+    // The first operands of a stage, by its offset in the ring.
+    __device__ __forceinline__ void read(unsigned stage) {
+#pragma unroll
+        for (int r = 0; r < TM; ++r) read_left(r, stage + row, 0);
+        read_right(right[0], stage + col, 0);
+    }
+
+    // Adds the products of a stage whose first operands have been read, and reads the first of the next one. leave() says that all of
+    // the stage has been read, and returns the next one's offset when that may be.
+    template <class Leave>
+    __device__ __forceinline__ void multiply(float (&sum)[TM][TN], unsigned stage, Leave leave) {
+        unsigned a_here = stage + row, b_here = stage + col;
+#pragma unroll 1
+        for (int end = CHUNK; end <= BK; end += CHUNK) {
+            unsigned a_next = (stage + row) ^ end * 4, b_next = b_here + CHUNK * BN * 4;
+#pragma unroll
+            for (int j = 0; j < CHUNK; ++j) {
+                if (j + 1 == CHUNK && end == BK) {
+                    const unsigned next = leave();
+                    a_next = next + row, b_next = next + col;
+                }
+                read_right(right[(j + 1) % 2], j + 1 == CHUNK ? b_next : b_here, (j + 1) % CHUNK);
+#pragma unroll
+                for (int r = 0; r < TM; ++r) {
+#pragma unroll
+                    for (int i = 0; i < TN; ++i) {
+                        const int q = r % 2 ? TN - 1 - i : i;
+                        fma_rn_f32_in_order(sum[r][q], left[r][j % 4], right[j % 2][q]);
+                    }
+                    if (j % 4 == 3) read_left(r, j + 1 == CHUNK ? a_next : a_here, (j + 1) % CHUNK);
+                }
+            }
+            a_here = a_next, b_here = b_next;
         }
     }
 };

@@ -166,7 +166,15 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
     grid = ctas if whole else shares
     template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
     arguments = (*ring_maps(t), "c", "flags", w.m, w.n, w.k, whole, shares)
-    multiply = Launch("matmul_stream_k", grid, threads(t) + 128, arguments, shared=ring_bytes(t), template=template)
+    multiply = Launch(
+        "matmul_stream_k",
+        grid,
+        threads(t) + 128,
+        arguments,
+        shared=ring_bytes(t),
+        template=template,
+        options=("--ptxas-options=-O1",),  # BankedOperands says why
+    )
     if tiles == whole * ctas:
         return [multiply]
     return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", grid * threads(t) // 32)), multiply]
