@@ -6,6 +6,7 @@ The oracle is a graph of what happens before what, without clocks: program order
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,19 +43,15 @@ event = st.one_of(
 )
 
 
-class Program:
-    """The text of each warp's program, and the graph of what happens before what."""
+class Graph:
+    """The text of each of some warps' programs, and the graph of what happens before what."""
 
-    def __init__(self) -> None:
-        self.text: list[list[str]] = [[] for _ in range(WARPS)]
-        self.init: list[str] = []
-        self.last = list(range(WARPS))
-        self.after: list[set[int]] = [set() for _ in range(WARPS)]
-        self.accesses: list[tuple[int, int, int, bool]] = []  # node, agent, cell, writes
-        self.copies: list[list[int]] = [[] for _ in range(WARPS)]
-        self.saves: list[list[int]] = [[] for _ in range(WARPS)]
-        self.fenced: list[int | None] = [None] * WARPS
-        self.seen: list[list[int]] = [[] for _ in range(WARPS)]
+    def __init__(self, warps: int) -> None:
+        self.warps = warps
+        self.text: list[list[str]] = [[] for _ in range(warps)]
+        self.last = list(range(warps))
+        self.after: list[set[int]] = [set() for _ in range(warps)]
+        self.accesses: list[tuple[int, int, Any, bool]] = []  # node, agent, cell, writes
 
     def node(self, *before: int) -> int:
         """A new node behind these."""
@@ -69,13 +66,38 @@ class Program:
         self.last[w] = self.node(self.last[w], *before)
         return self.last[w]
 
-    def beside(self, start: int, c: int, writes: bool) -> int:
+    def beside(self, start: int, c: Any, writes: bool) -> int:
         """Something asynchronous that begins behind ``start`` and accesses a cell as an agent of its own."""
         node = self.node(start)
-        self.accesses.append((node, WARPS + len(self.accesses), c, writes))
+        self.accesses.append((node, self.warps + len(self.accesses), c, writes))
         return node
 
+    def races(self) -> list[tuple[int, int]]:
+        """Pairs of accesses to one cell, one of them writing, of which neither happens before the other."""
+        reach = [0] * len(self.after)
+        for a in reversed(range(len(self.after))):
+            for b in self.after[a]:
+                reach[a] |= 1 << b | reach[b]
+        return [
+            (a, b)
+            for (a, who, c, writes), (b, other, d, too) in combinations(self.accesses, 2)
+            if who != other and c == d and (writes or too) and not (reach[a] >> b & 1 or reach[b] >> a & 1)
+        ]
+
+
+class Program(Graph):
+    """Three warps of one CTA."""
+
+    def __init__(self) -> None:
+        super().__init__(WARPS)
+        self.init: list[str] = []
+        self.copies: list[list[int]] = [[] for _ in range(WARPS)]
+        self.saves: list[list[int]] = [[] for _ in range(WARPS)]
+        self.fenced: list[int | None] = [None] * WARPS
+        self.seen: list[list[int]] = [[] for _ in range(WARPS)]
+
     def fence(self, w: int) -> None:
+        """A fence by warp ``w``."""
         at = self.step(w, "fence.acq_rel.cta;", *self.seen[w])
         self.seen[w], self.fenced[w] = [], at
 
@@ -172,18 +194,6 @@ class Program:
         for w, lines in enumerate(self.text):
             body += f"setp.ne.u32 %p3, %r2, {w}; @%p3 bra NOT{w};\n    " + "\n    ".join(lines) + f"\nret;\nNOT{w}:\n"
         return kernel(body)
-
-    def races(self) -> list[tuple[int, int]]:
-        """Pairs of accesses to one cell, one of them writing, of which neither happens before the other."""
-        reach = [0] * len(self.after)
-        for a in reversed(range(len(self.after))):
-            for b in self.after[a]:
-                reach[a] |= 1 << b | reach[b]
-        return [
-            (a, b)
-            for (a, who, c, writes), (b, other, d, too) in combinations(self.accesses, 2)
-            if who != other and c == d and (writes or too) and not (reach[a] >> b & 1 or reach[b] >> a & 1)
-        ]
 
 
 @pytest.mark.parametrize("completion", ["eager", "latest-legal"])
