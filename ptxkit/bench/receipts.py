@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.bench.json_values import read_as
 from ptxkit.bench.method import Method
 from ptxkit.bench.peers import names as peer_names
 from ptxkit.bench.peers import peers as usable_peers
-from ptxkit.bench.results import Results, Target, read_as
+from ptxkit.bench.results import Results, Target
 from ptxkit.bench.run import BenchRun
 from ptxkit.bench.targets import Plan, kernel_of
 from ptxkit.errors import UnavailableError, UsageError

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
 from typing import Any, Literal
 
 from ptxkit.bench.conditions import Conditions
+from ptxkit.bench.json_values import read_as
 from ptxkit.errors import UsageError
 
 SCHEMA = "ptxkit.bench/2"
@@ -269,22 +268,10 @@ def load(path: str | Path) -> Results:
     elif schema != SCHEMA:
         raise UsageError(f"{path} has the schema {schema!r}; this version of ptxkit reads {SCHEMA} and {EARLIER}")
     try:
-        results: Results = _read(Results, value, "")
-    except _Wrong as error:
+        results: Results = read_as(Results, value)
+    except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     return results
-
-
-def read_as(kind: type[Any], value: Mapping[str, Any], where: str) -> Any:
-    """A JSON object as a dataclass of that kind; what it has no field for is left out.
-
-    Raises:
-        UsageError: a field is missing or of the wrong type; the message begins with ``where``.
-    """
-    try:
-        return _read(kind, value, where)
-    except _Wrong as error:
-        raise UsageError(str(error)) from None
 
 
 def cuda_driver_named(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,57 +280,6 @@ def cuda_driver_named(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(value: dict[str, Any]) -> dict[str, Any]:
-    """An earlier file's value in today's names; what is not an object is left for :func:`_read` to complain of."""
+    """An earlier file's value in today's names; what is not an object is left for :func:`read_as` to complain of."""
     places = {name: cuda_driver_named(v) for name in ("environment", "facts") if isinstance(v := value.get(name), dict)}
     return {**value, **places, "schema": SCHEMA}
-
-
-class _Wrong(Exception):
-    """A JSON value that is not what the schema says; names its place."""
-
-
-def _read(kind: Any, value: Any, where: str) -> Any:
-    """``value`` as ``kind``, a dataclass or the type of one's field."""
-    if dataclasses.is_dataclass(kind):
-        return _read_object(kind, value, where)
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (UnionType, typing.Union):
-        if value is None and type(None) in args:
-            return None
-        return _read(next(a for a in args if a is not type(None)), value, where)
-    if origin is Literal:
-        return _expect(value in args, value, where, f"one of {', '.join(map(str, args))}")
-    if origin is tuple:
-        _expect(isinstance(value, list) and len(value) == len(args), value, where, f"{len(args)} values")
-        return tuple(_read(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, value, strict=True)))
-    if origin is Sequence:
-        _expect(isinstance(value, list), value, where, "a list")
-        return [_read(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
-    if origin is Mapping:
-        return _expect(isinstance(value, dict), value, where, "an object")
-    if kind is Any:
-        return value
-    if kind is float:
-        if value is None:  # NaN and infinity, which JSON lacks
-            return float("inf")
-        return float(_expect(isinstance(value, (int, float)) and not isinstance(value, bool), value, where, "a number"))
-    return _expect(isinstance(value, kind), value, where, kind.__name__)
-
-
-def _read_object(kind: Any, value: Any, where: str) -> Any:
-    _expect(isinstance(value, dict), value, where or "the file", "an object")
-    hints = typing.get_type_hints(kind)
-    given = {}
-    for f in dataclasses.fields(kind):
-        place = f"{where}.{f.name}".lstrip(".")
-        if f.name in value:
-            given[f.name] = _read(hints[f.name], value[f.name], place)
-        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise _Wrong(f"{place} is missing")
-    return kind(**given)
-
-
-def _expect(holds: bool, value: Any, where: str, what: str) -> Any:
-    if not holds:
-        raise _Wrong(f"{where} must be {what}, not {json.dumps(value)[:60]}")
-    return value

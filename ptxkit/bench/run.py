@@ -93,6 +93,9 @@ class BenchRun:
             targets.append(self._timed(plan, results.roofs, told) if results.roofs else self._counted(plan, told))
             if gpu:
                 results = replace(results, sensors={**results.sensors, "end": asdict(self.device.sensors())})
+                results = replace(
+                    results, environment=environment(self.device)
+                )  # peers have loaded their packages by now
             results = replace(results, targets=tuple(targets), partial=number + 1 < len(plans))
             done(results)
         return results
