@@ -9,7 +9,7 @@ sub-partition starts an FFMA each cycle, that is two reads a cycle for three ope
 
 Measured on an H200, with loops of FFMA whose registers were patched in the cubin: operands that all lie in one bank take
 3.00 cycles, two in one bank 2.00, one register three times 1.01. Over 138 patterns, random registers among them, the model is
-0.02 cycles off on average; with random registers and reuse it promises 0.1 too few (tests/inspect/test_banks.py has some).
+0.02 cycles off on average; with random registers and reuse it promises 0.1 too few (scripts/measure_register_banks.py).
 """
 
 from __future__ import annotations
