@@ -17,6 +17,7 @@
 #include "ptxkit/tensor_map.cuh"
 
 using namespace ptxkit;
+using namespace ptxkit::micro_tiling;
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // naive

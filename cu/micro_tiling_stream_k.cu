@@ -13,6 +13,7 @@
 #include "ptxkit/wgmma.cuh"
 
 using namespace ptxkit;
+using namespace ptxkit::micro_tiling;
 
 // What a CTA does of a tile: `count` steps of k, from `begin` on.
 struct Part {

@@ -65,7 +65,7 @@ __device__ __forceinline__ float max_NaN_f32(float a, float b) {
 }
 
 // sum += a * b. The asm is volatile: products stay in the order of the source.
-__device__ __forceinline__ void fma_rn_f32_in_order(float& sum, float a, float b) {
+__device__ __forceinline__ void fma_rn_f32(float& sum, float a, float b) {
     asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
 }
 

@@ -5,7 +5,7 @@
 #include "floating_point.cuh"
 #include "tensor_map.cuh"
 
-namespace ptxkit {
+namespace ptxkit::micro_tiling {
 
 // Which tile of c a CTA computes: GROUP rows of tiles are walked column by column, so that CTAs that run at the same time share the
 // rows of a and columns of b that are in L2.
@@ -234,7 +234,7 @@ struct BankedOperands {
 #pragma unroll
                     for (int i = 0; i < TN; ++i) {
                         const int q = r % 2 ? TN - 1 - i : i;
-                        fma_rn_f32_in_order(sum[r][q], left[r][j % 4], right[j % 2][q]);
+                        fma_rn_f32(sum[r][q], left[r][j % 4], right[j % 2][q]);
                     }
                     if (j % 4 == 3) read_left(r, j + 1 == CHUNK ? a_next : a_here, (j + 1) % CHUNK);
                 }
@@ -244,4 +244,4 @@ struct BankedOperands {
     }
 };
 
-}  // namespace ptxkit
+}  // namespace ptxkit::micro_tiling

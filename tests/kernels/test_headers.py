@@ -35,6 +35,11 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     st_shared_cluster(slot, v.x);
     st_shared_cluster(slot, double(v.x));
     w.w = ld_shared_cluster_f32(slot);
+    ld_shared(v.x, v.y, v.z, v.w, slot);
+    ld_volatile_shared(w.x, w.y, w.z, w.w, slot);
+    fma_rn_f32(v.x, w.x, w.y);
+    red_global_add(y, v);
+    st_release_gpu_global(reinterpret_cast<unsigned*>(y), ld_acquire_gpu_global(reinterpret_cast<unsigned*>(y)));
     barrier_sync();
     barrier_sync(1, 32);
     barrier_arrive(1, 32);
