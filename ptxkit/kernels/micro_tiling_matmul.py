@@ -38,7 +38,7 @@ STREAM_SPACE = RING_SPACE | {
     "TM": [8],
     "TN": [16, 8],
     "WM": [64, 32],
-    "GROUP": [8],
+    "GROUP": [8, 16, 4],
     "CTAS": [1, 2],
     "TURNS": [2, 1, 4],  # of the CTAs through the tiles, of which the last is shared out
     "LEAST": [8, 2, 32],  # steps of k of a share
