@@ -7,7 +7,8 @@
 // dgamma and dbeta in another, bit for bit the same; `layernorm_backward_vectorized` reads x and dy once for everything: CTAs
 // stay, copy the next row while they compute this one, and keep what they saw of dgamma and dbeta in registers, which
 // `layernorm_backward_finish` adds up. With STAGES the TMA unit copies that many
-// rows ahead. `layernorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
+// rows ahead; `layernorm_backward_fetched` has a warp of its own that tells it so, which is what takes the kernel to the speed of
+// device memory. `layernorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
 #include "ptxkit/backward.cuh"
 
 using namespace ptxkit;
@@ -72,6 +73,13 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 layernorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
                               float* gammas, float* betas, int rows, int cols) {
     backward_rows<true, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
+}
+
+template <class T, int THREADS, int VECTORS, int STAGES, int RESIDENT>
+__global__ void __launch_bounds__(THREADS + 32, RESIDENT)
+layernorm_backward_fetched(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
+                           float* gammas, float* betas, int rows, int cols) {
+    backward_rows_fetched<true, T, THREADS, VECTORS, STAGES>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
 }
 
 template <class T, int THREADS>

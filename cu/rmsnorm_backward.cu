@@ -7,7 +7,8 @@
 // dgamma in another, bit for bit the same; `rmsnorm_backward_vectorized` reads x and dy once for everything: CTAs stay,
 // copy the next row while they compute this one, and keep what they saw of dgamma in registers, which
 // `rmsnorm_backward_finish` adds up. With STAGES the TMA unit copies that many
-// rows ahead. `rmsnorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
+// rows ahead; `rmsnorm_backward_fetched` has a warp of its own that tells it so, which is what takes the kernel to the speed of
+// device memory. `rmsnorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
 #include "ptxkit/backward.cuh"
 
 using namespace ptxkit;
@@ -71,6 +72,13 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 rmsnorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx, float* gammas,
                             int rows, int cols) {
     backward_rows<false, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
+}
+
+template <class T, int THREADS, int VECTORS, int STAGES, int RESIDENT>
+__global__ void __launch_bounds__(THREADS + 32, RESIDENT)
+rmsnorm_backward_fetched(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx,
+                         float* gammas, int rows, int cols) {
+    backward_rows_fetched<false, T, THREADS, VECTORS, STAGES>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
 }
 
 template <class T, int THREADS>

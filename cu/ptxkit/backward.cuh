@@ -181,9 +181,44 @@ struct GradientSums<false, S> {
     __device__ __forceinline__ Pair of(Pair part, unsigned turn) { return {row_sum(part.x, slots, turn), 0.0f}; }
 };
 
+// What a thread makes of the rows that it sees: dx, row by row; and its share of dgamma and dbeta, which adds up in registers, in f32.
+template <bool CENTERED, class S>
+struct GradientsOfRows {
+    Row<S> weight, dgamma = {}, dbeta = {};
+
+    // n has x's columns, w those of dy, which become dx. behind() is called behind the barrier.
+    template <class Behind>
+    __device__ __forceinline__ void add(Row<S>& n, Row<S>& w, Statistics statistics, float inverse_cols,
+                                        GradientSums<CENTERED, S>& row_sums, unsigned turn, const Behind& behind) {
+        Pair part[2] = {};
+        n.each([&](float& v, int k) {
+            float& u = w.v[k / S::WIDTH][k % S::WIDTH];
+            v = normalized<CENTERED>(v, statistics.mean, statistics.rstd);
+            if (CENTERED) dbeta.v[k / S::WIDTH][k % S::WIDTH] += u;
+            float& sum = dgamma.v[k / S::WIDTH][k % S::WIDTH];
+            sum = fmaf(u, v, sum);
+            u *= weight[k];
+            part[k % 2] += {u * v, CENTERED ? u : 0.0f};
+        });
+        part[0] += part[1];
+        const Pair sums = row_sums.of(part[0], turn);
+        behind();
+        const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
+        w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, statistics.rstd); });
+    }
+
+    // To row `row` of `gammas` and `betas`; `place` is in any row.
+    __device__ __forceinline__ void store(Place<S> place, unsigned row, unsigned cols, float* gammas, float* betas) const {
+        place.first = static_cast<size_t>(row) * cols;
+        place.template store<CACHE_KEEP>(gammas, dgamma);
+        if constexpr (CENTERED) place.template store<CACHE_KEEP>(betas, dbeta);
+    }
+};
+
 // dx of rows that registers hold, row after row: CTAs, or clusters of them, stay and take every so many-th row, or THREADS /
-// LANES of them at a time. STAGES rows are on their way while one is computed, by the TMA unit; with 0 one, by cp.async. What they saw of dgamma and dbeta adds up in registers, in f32, and goes to a row of `gammas` and
-// `betas` at the end: as many as rows are taken at a time, so that sums do not depend on which CTA is faster.
+// LANES of them at a time. STAGES rows are on their way while one is computed, by the TMA unit; with 0 one, by cp.async. Shares of
+// dgamma and dbeta go to a row of `gammas` and `betas` at the end: as many as rows are taken at a time, so that sums do not depend
+// on which CTA is faster.
 template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES>
 __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
                                               T* dx, float* gammas, float* betas, int rows, int cols) {
@@ -202,9 +237,9 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     } else {
         ahead.begin(place, 0, x, dy);
     }
-    Place<S> all = place.any(cols);
-    const Row<S> weight = all.load_shared(gamma);
-    Row<S> dgamma = {}, dbeta = {};
+    const Place<S> all = place.any(cols);
+    GradientsOfRows<CENTERED, S> gradients;
+    gradients.weight = all.load_shared(gamma);
     auto statistics_of = [&](const Place<S>& place) {
         return place.cols ? Statistics{mean_at<CENTERED>(means, place.row), rstds[place.row]} : Statistics{};
     };
@@ -213,34 +248,133 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     Ring<bulk ? STAGES : 2> at;
 #pragma unroll 1
     for (unsigned turn = 0; turn < turns.count; turn++) {
-        const float mean = statistics.mean, rstd = statistics.rstd;
+        const Statistics of_row = statistics;
         const Place<S> next = turns.later(place, 1);
         if constexpr (!bulk) ahead.begin(next, at.stage ^ 1, x, dy);
         statistics = statistics_of(next);
         ahead.wait(place, at.stage, at.parity);
         Row<S> n = ahead.row(place, at.stage, 0, x), w = ahead.row(place, at.stage, 1, dy);
-        Pair part[2] = {};
-        n.each([&](float& v, int k) {
-            float& u = w.v[k / S::WIDTH][k % S::WIDTH];
-            v = normalized<CENTERED>(v, mean, rstd);
-            if (CENTERED) dbeta.v[k / S::WIDTH][k % S::WIDTH] += u;
-            float& sum = dgamma.v[k / S::WIDTH][k % S::WIDTH];
-            sum = fmaf(u, v, sum);
-            u *= weight[k];
-            part[k % 2] += {u * v, CENTERED ? u : 0.0f};
+        gradients.add(n, w, of_row, inverse_cols, row_sums, turn & 1, [&] {
+            if constexpr (bulk) ahead.begin(turns, place, STAGES, at.stage, x, dy);
         });
-        part[0] += part[1];
-        const Pair sums = row_sums.of(part[0], turn & 1);
-        if constexpr (bulk) ahead.begin(turns, place, STAGES, at.stage, x, dy);
         at.advance();
-        const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
-        w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, rstd); });
         place.template store<bulk ? CACHE_INPUT : CACHE_STREAM>(dx, w);
         place = next;
     }
-    all.first = static_cast<size_t>(group) * cols;
-    all.template store<CACHE_KEEP>(gammas, dgamma);
-    if constexpr (CENTERED) all.template store<CACHE_KEEP>(betas, dbeta);
+    gradients.store(all, group, cols, gammas, betas);
+}
+
+// Rows of two matrices on their way to shared memory, which the first lane of a warp of its own fetches, with their statistics, as
+// soon as there is room: the warps that compute rows wait for one another in each, and whoever had to fetch besides would be last.
+// Dynamic shared memory: STAGES * 2 * THREADS * VECTORS * 16 bytes.
+template <bool CENTERED, class T, class S, int STAGES>
+struct Fetched {
+    static constexpr int words = S::VECTORS * S::THREADS;  // 16 bytes each, of an array in a stage
+    struct Shared {
+        unsigned long long full[STAGES], empty[STAGES];
+        Statistics statistics[STAGES];
+    };
+    Shared& shared;
+    uint4* slots;
+
+    // One barrier of all threads.
+    __device__ __forceinline__ explicit Fetched(Shared& shared) : shared(shared) {
+        extern __shared__ uint4 fetched_slots[];
+        slots = fetched_slots;
+        if (threadIdx.x == 0) {
+            for (int i = 0; i < STAGES; i++) {
+                mbarrier_init(cvta_to_shared(&shared.full[i]), 1);
+                mbarrier_init(cvta_to_shared(&shared.empty[i]), 1);
+            }
+            fence_mbarrier_init_release_cluster();
+        }
+        barrier_sync();
+    }
+
+    // Fetches the CTA's rows: what one thread does.
+    __device__ __forceinline__ void fetch(const T* x, const T* dy, const float* means, const float* rstds, unsigned rows,
+                                          unsigned cols) const {
+        const unsigned long long policy = load_policy<CACHE_INPUT>();
+        const unsigned bytes = cols * static_cast<unsigned>(sizeof(T));
+        Ring<STAGES> at;
+        for (unsigned row = blockIdx.x, turn = 0; row < rows; row += gridDim.x, turn++) {
+            const Statistics statistics = {mean_at<CENTERED>(means, row), rstds[row]};
+            if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[at.stage]), at.parity ^ 1);
+            shared.statistics[at.stage] = statistics;
+            const unsigned there = cvta_to_shared(&shared.full[at.stage]), to = cvta_to_shared(slots + at.stage * 2 * words);
+            const size_t first = static_cast<size_t>(row) * cols;
+            mbarrier_arrive_expect_tx(there, 2 * bytes);
+            cp_async_bulk_shared_global_L2_cache_hint(to, x + first, bytes, there, policy);
+            cp_async_bulk_shared_global_L2_cache_hint(to + 16 * words, dy + first, bytes, there, policy);
+            at.advance();
+        }
+    }
+
+    __device__ __forceinline__ Statistics wait(const Ring<STAGES>& at) const {
+        mbarrier_wait(cvta_to_shared(&shared.full[at.stage]), at.parity);
+        return shared.statistics[at.stage];
+    }
+
+    // The row of x (0) or dy (1).
+    __device__ __forceinline__ Row<S> row(const Place<S>& place, unsigned stage, int array) const {
+        const uint4* from = slots + (stage * 2 + array) * words + threadIdx.x;
+        Row<S> row = {};
+        each_vector(place, [&](int i) {
+            Vector<T, S::WIDTH> vector;
+            vector.set(from[i * S::THREADS]);
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
+        }, [](int) {});
+        return row;
+    }
+
+    // All threads that compute rows have read the stage: there is room.
+    __device__ __forceinline__ void release(unsigned stage) const {
+        if (threadIdx.x == 0) mbarrier_arrive(cvta_to_shared(&shared.empty[stage]));
+    }
+};
+
+// What backward_rows does, with a row a CTA at a time, by THREADS threads and one warp more, which fetches rows.
+template <bool CENTERED, class T, int THREADS, int VECTORS, int STAGES>
+__device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, const T* gamma, const float* means,
+                                                      const float* rstds, T* dx, float* gammas, float* betas, int rows, int cols) {
+    using S = RowBesideOthers<THREADS, VECTORS, vector_width<T>>;
+    using Rows = Fetched<CENTERED, T, S, STAGES>;
+    __shared__ GradientSums<CENTERED, S> row_sums;
+    __shared__ typename Rows::Shared shared;
+    const Rows fetched(shared);
+    Place<S> place(rows, cols, aligned16(x, dy, gamma, dx));
+    follow_previous_grid();
+    const bool copies = place.vectors;  // else rows are loaded when their turn comes
+    if (threadIdx.x >= THREADS) {
+        if (copies && threadIdx.x == THREADS) fetched.fetch(x, dy, means, rstds, rows, cols);
+        return;
+    }
+    const float inverse_cols = 1.0f / cols;
+    const Place<S> all = place.any(cols);
+    GradientsOfRows<CENTERED, S> gradients;
+    gradients.weight = all.load_shared(gamma);
+    Ring<STAGES> at;
+    unsigned turn = 0;
+#pragma unroll 1
+    for (unsigned row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
+        place.take(row, cols, cols);
+        Statistics statistics;
+        Row<S> n, w;
+        if (copies) {
+            statistics = fetched.wait(at);
+            n = fetched.row(place, at.stage, 0), w = fetched.row(place, at.stage, 1);
+        } else {
+            statistics = {mean_at<CENTERED>(means, row), rstds[row]};
+            n = place.template load<CACHE_STREAM>(x), w = place.template load<CACHE_STREAM>(dy);
+        }
+        gradients.add(n, w, statistics, inverse_cols, row_sums, turn, [&] {
+            if (copies) fetched.release(at.stage);
+        });
+        at.advance();
+        place.template store<CACHE_INPUT>(dx, w);
+    }
+    gradients.store(all, blockIdx.x, cols, gammas, betas);
 }
 
 // dx of a row of any length, by a cluster: its columns are read for the two sums and once more, backwards.

@@ -23,9 +23,16 @@ struct RowShape {
     static constexpr int capacity = threads * elements;                   // columns
     static constexpr int lanes = LANES < 32 ? LANES : 32;                 // of a warp that hold the same row
     static constexpr int cta_warps = LANES / lanes, warps = cta_warps * CTAS;  // of a row
+    static constexpr bool alone = true;                                   // whether the CTA has no other threads
     static_assert((LANES & (LANES - 1)) == 0 && (CTAS & (CTAS - 1)) == 0, "LANES and CTAS are powers of two");
     static_assert(THREADS % LANES == 0 && (groups <= 16 || LANES <= 32), "a group of several warps needs one of 16 barriers");
     static_assert(CTAS == 1 || groups == 1, "a cluster takes one row at a time");
+};
+
+// One row a CTA, which has other threads, too.
+template <int THREADS, int VECTORS, int WIDTH>
+struct RowBesideOthers : RowShape<THREADS, THREADS, VECTORS, 1, WIDTH> {
+    static constexpr bool alone = false;
 };
 
 // CTAs that an SM's registers should hold, for __launch_bounds__: ROWS registers for each column that a thread holds and BESIDE
@@ -60,7 +67,7 @@ struct RowRecords {
             barrier_cluster_wait_acquire();
         } else {
             if (laneid() == 0) all[warp] = mine;
-            if constexpr (S::groups == 1) barrier_sync();
+            if constexpr (S::groups == 1 && S::alone) barrier_sync();
             else barrier_sync_below<S::groups>(group, S::LANES);
         }
         return all;

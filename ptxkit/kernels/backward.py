@@ -39,7 +39,8 @@ def registers(w: Any, t: Tile) -> int:
 
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
-    available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+    threads = t.THREADS + 128 * fetches(w, t)  # registers go to the quarters of an SM: a warp more takes four
+    available = min(row.REGISTERS // (threads * t.RESIDENT), 255)
     if registers(w, t) > available:
         return (
             f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
@@ -51,6 +52,12 @@ def usable(w: Any, t: Tile) -> bool | str:
     if row.in_registers(w, t) and t.RESIDENT * ahead_bytes(t) > row.STAGED_BYTES:
         return f"{t.RESIDENT} CTAs copy {ahead_bytes(t):,} bytes ahead each, more than an SM's shared memory"
     return True
+
+
+def fetches(w: Any, t: Tile) -> bool:
+    """Whether a CTA has a warp of its own that fetches rows: where the TMA unit copies them and all threads hold one."""
+    whole = t.CLUSTER == 1 and row.lanes(w, t) == t.THREADS and row.in_registers(w, t)
+    return bool(t.get("STAGES", 0)) and whole and t.THREADS > 32
 
 
 def ahead_bytes(t: Tile) -> int:
@@ -216,12 +223,16 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     turns = cdiv(w.rows, max(t.PARTIALS // groups, 1) * groups)
     ctas = cdiv(w.rows, turns * groups)  # as many rows for each
     partials = ("gammas", "betas") if w.centered else ("gammas",)
-    template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.RESIDENT)
     args = (*inputs, *partials, w.rows, w.cols)
+    if fetches(w, t):
+        template = (cu, t.THREADS, t.VECTORS, t.STAGES, t.RESIDENT)
+        main = Launch(f"{norm}_backward_fetched", ctas, t.THREADS + 32, args, ahead_bytes(t), template=template)
+    else:
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.RESIDENT)
+        name, grid = f"{norm}_backward_vectorized", ctas * t.CLUSTER
+        main = Launch(name, grid, t.THREADS, args, ahead_bytes(t), cluster, template=template)
     return [
-        Launch(
-            f"{norm}_backward_vectorized", ctas * t.CLUSTER, t.THREADS, args, ahead_bytes(t), cluster, template=template
-        ),
+        main,
         Launch(
             f"{norm}_backward_finish",
             cdiv(w.cols, 32),
