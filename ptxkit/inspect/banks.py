@@ -137,7 +137,10 @@ class _Issue:
         wait = 0 if self.ideal else self._read(_registers(instruction) - self._cached(instruction))
         self.now += wait
         self.idle[pipe] = self.now + cycles
-        self.kept = {slot: _in_slot(instruction, slot) for slot in instruction.control.reuse if slot < len(_SLOTS)}
+        control = instruction.control
+        # a stall lets another warp issue, with which the cache is lost: measured; ptxas marks no .reuse on such an instruction
+        kept = control.reuse if control.stall <= 1 else ()
+        self.kept = {slot: _in_slot(instruction, slot) for slot in kept if slot < len(_SLOTS)}
         return wait
 
     def _read(self, registers: set[int]) -> int:
