@@ -222,7 +222,8 @@ def _register_banks(function: SassFunction) -> Iterator[Finding]:
     message = (
         f"register banks: {found.delayed} of {found.arithmetic} arithmetic instructions of the hottest loop wait for an "
         f"operand, {found.share:.0%} of its issue slots (a model); let successive multiply-adds share an operand (one row "
-        "forwards, the next one backwards), keep that order by --ptxas-options=-O1, give a thread more of them, or try another tile"
+        "forwards, the next one backwards), keep that order by --ptxas-options=-O1, have more of them in a thread, or try "
+        "another tile"
     )
     yield Finding(
         "register-banks", message, found.first.source, found.first.address, found.delayed, found.first.ptx_line
