@@ -370,8 +370,10 @@ template <int BM, int BN, int BK, int TM, int TN, int WM, int WN, int STAGES, in
 __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void matmul_ring(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
     using L = InterleavedLanes<BM, BN, TM, TN, WM, WN>;
-    using Operands = RingOperands<L, BM, BN, BK, TM, TN>;
-    constexpr unsigned STAGE_A = Operands::STAGE_A, STAGE = Operands::STAGE;
+    constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
+    static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
+    static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
+    static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
     static_assert(STAGES >= 2, "one is filled while another is read");
     extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ unsigned long long barriers[2 * STAGES];
@@ -397,27 +399,50 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, 
     }
     barrier_sync();
 
-    float sum[TM][TN] = {};
-    Operands operands(bytes, lanes);
+    // a waits for four steps of k, as its rows are read; b for one. The next four of a row are read as soon as the row has been
+    // used for the last time, into the same registers: those that this leaves free let ptxas avoid register bank conflicts.
+    float sum[TM][TN] = {}, left[TM][4], right[2][TN];
+    const unsigned row = swizzled<SPAN>(lanes.row * SPAN), col = STAGE_A + lanes.col * 4;
+    auto read_left = [&](int r, unsigned stage, int j) {
+        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
+        const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
+        load4(left[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
+    };
+    auto read_right = [&](float (&to)[TN], unsigned stage, int j) {
+#pragma unroll
+        for (int q = 0; q < TN; q += 4)
+            load4(to + q, reinterpret_cast<const float*>(bytes + (stage + col) + (j * BN + L::across(q)) * 4));
+    };
     int ring = 0, parity = 0;
     mbarrier_wait(filled, 0);
-    operands.read(0);
+#pragma unroll
+    for (int r = 0; r < TM; ++r) read_left(r, 0, 0);
+    read_right(right[0], 0, 0);
     for (int t = 0; t < tiles; ++t) {
         const int next = ring + 1 == STAGES ? 0 : ring + 1, next_parity = next == 0 ? parity ^ 1 : parity;
-        auto leave = [&] {
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) mbarrier_arrive(free + ring * 8);
-            if (t + 1 < tiles) mbarrier_wait(filled + next * 8, next_parity);
-            return next * STAGE;
-        };
-        operands.multiply(sum, ring * STAGE, leave, [&] {
-            if (threadIdx.x == 0 && t > 0 && t - 1 + STAGES < tiles) {
+#pragma unroll
+        for (int j = 0; j < BK; ++j) {
+            unsigned stage = ring * STAGE;
+            if (j + 1 == BK) {
+                stage = next * STAGE;
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) mbarrier_arrive(free + ring * 8);
+                if (t + 1 < tiles) mbarrier_wait(filled + next * 8, next_parity);
+            }
+            read_right(right[(j + 1) % 2], stage, (j + 1) % BK);
+#pragma unroll
+            for (int r = 0; r < TM; ++r) {
+#pragma unroll
+                for (int q = 0; q < TN; ++q) sum[r][q] = fmaf(left[r][j % 4], right[j % 2][q], sum[r][q]);
+                if (j % 4 == 3) read_left(r, stage, (j + 1) % BK);
+            }
+            if (j == BK / 2 && threadIdx.x == 0 && t > 0 && t - 1 + STAGES < tiles) {
                 // the stage before this one; the other warps have had half a tile's time to leave it
                 const int last = ring == 0 ? STAGES - 1 : ring - 1;
                 mbarrier_wait(free + last * 8, ring == 0 ? parity ^ 1 : parity);
                 copy(t - 1 + STAGES, last);
             }
-        });
+        }
         ring = next, parity = next_parity;
     }
     store(c, sum, lanes, place, m, n, true);

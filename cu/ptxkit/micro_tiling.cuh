@@ -109,61 +109,8 @@ __device__ __forceinline__ void add(float* c, const float (&sum)[TM][TN], const 
     }
 }
 
-// What a lane holds of a ring's stages, each a box of BM x BK of a, swizzled, and one of BK x BN of b. a is read four steps of k ahead,
-// as its rows lie; b one. The next four of a row are read as soon as the row has been used for the last time, into the same
-// registers: those that this leaves free let ptxas avoid register bank conflicts.
-template <class L, int BM, int BN, int BK, int TM, int TN>
-struct RingOperands {
-    static constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
-    static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
-    static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
-    static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
-
-    const unsigned char* bytes;  // of the ring
-    unsigned row, col;           // offsets of the lane's first elements in a stage
-    float left[TM][4], right[2][TN];
-
-    __device__ __forceinline__ RingOperands(const unsigned char* bytes, const L& lanes)
-        : bytes(bytes), row(swizzled<SPAN>(lanes.row * SPAN)), col(STAGE_A + lanes.col * 4) {}
-
-    __device__ __forceinline__ void read_left(int r, unsigned stage, int j) {
-        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
-        const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
-        load4(left[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
-    }
-    __device__ __forceinline__ void read_right(float (&to)[TN], unsigned stage, int j) {
-#pragma unroll
-        for (int q = 0; q < TN; q += 4)
-            load4(to + q, reinterpret_cast<const float*>(bytes + (stage + col) + (j * BN + L::across(q)) * 4));
-    }
-
-    // The first operands of a stage, by its offset in the ring.
-    __device__ __forceinline__ void read(unsigned stage) {
-#pragma unroll
-        for (int r = 0; r < TM; ++r) read_left(r, stage, 0);
-        read_right(right[0], stage, 0);
-    }
-
-    // Adds the products of a stage whose first operands have been read, and reads the first of the next one. leave() says that all of
-    // the stage has been read, and returns the next one's offset when that may be; middle() is called half-way.
-    template <class Leave, class Middle>
-    __device__ __forceinline__ void multiply(float (&sum)[TM][TN], unsigned stage, Leave leave, Middle middle) {
-#pragma unroll
-        for (int j = 0; j < BK; ++j) {
-            if (j + 1 == BK) stage = leave();
-            read_right(right[(j + 1) % 2], stage, (j + 1) % BK);
-#pragma unroll
-            for (int r = 0; r < TM; ++r) {
-#pragma unroll
-                for (int q = 0; q < TN; ++q) sum[r][q] = fmaf(left[r][j % 4], right[j % 2][q], sum[r][q]);
-                if (j % 4 == 3) read_left(r, stage, (j + 1) % BK);
-            }
-            if (j == BK / 2) middle();
-        }
-    }
-};
-
-// The same, for ptxas -O1, which leaves instructions in the order of the source and registers where they were put.
+// What a lane holds of a ring's stages, each a box of BM x BK of a, swizzled, and one of BK x BN of b: a four steps of k ahead, as its
+// rows lie, b one. For ptxas -O1, which leaves instructions in the order of the source.
 //
 // Registers lie in two banks, the even and the odd ones. An FFMA a cycle needs one operand of each, and the third from the cache that
 // keeps an operand of the instruction before (.reuse). Along a row that is the element of a; rows alternate in direction, so that the
