@@ -56,7 +56,7 @@ class Launch:
         cooperative: bool,
         counting: bool,
         completion: str,
-        racecheck: bool,
+        racecheck: bool | str,
         write_output: Callable[[str], None],
     ) -> None:
         self.machine = machine
@@ -75,7 +75,9 @@ class Launch:
         self.cooperative = cooperative
         self.counting = counting
         self.completion = completion
-        self.hazards = Hazards(self.name, (i for _, i in code.instructions)) if racecheck else None
+        self.hazards = (
+            Hazards(self.name, (i for _, i in code.instructions), racecheck == "lanes") if racecheck else None
+        )
         self.write_output = write_output
         self.sms = machine.sms
         self.serial = machine.next_serial()
@@ -161,7 +163,9 @@ class Launch:
         else:
             lanes = min(LANES_PER_WAVE, max(MIN_LANES_PER_WAVE, -(-total // workers)))
             per_wave = max(1, lanes // padded)
-            shared = (self.shared_bytes + 2048) * (1 if self.hazards is None else 4 + 2 * padded // 32)
+            shared = self.shared_bytes + 2048
+            if self.hazards is not None:
+                shared *= 5 + 2 * (padded if self.hazards.lanes else padded // 32)
             per_wave = min(per_wave, max(1, SHARED_PER_WAVE // shared))
             per_wave = -(-per_wave // self.cluster_size) * self.cluster_size
         order = self.order()

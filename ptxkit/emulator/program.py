@@ -170,7 +170,7 @@ class Program:
         cooperative: bool = False,
         counters: bool = True,
         completion: str = "eager",
-        racecheck: bool = False,
+        racecheck: bool | str = False,
         stdout: Callable[[str], None] | None = None,
     ) -> LaunchResult:
         """Run a kernel to its end.
@@ -183,7 +183,8 @@ class Program:
             cooperative: all CTAs are resident at once.
             counters: also count sectors and bank conflicts; without, they stay 0 and the rest is counted all the same.
             completion: ``"eager"``: asynchronous operations complete at once; ``"latest-legal"``: only when a wait forces them.
-            racecheck: also follow who accesses which bytes of shared memory, and what puts that in order.
+            racecheck: also follow which warps (``"lanes"``: which threads) access which bytes of shared memory, and what puts
+                that in order.
             stdout: receives what the kernel prints; default is standard output.
 
         Raises:
@@ -193,6 +194,8 @@ class Program:
         """
         if completion not in ("eager", "latest-legal"):
             raise UsageError(f"completion is 'eager' or 'latest-legal', not {completion!r}")
+        if racecheck not in (False, True, "warps", "lanes"):
+            raise UsageError(f"racecheck is False, True, 'warps' or 'lanes', not {racecheck!r}")
         if shared_bytes < 0:
             raise LaunchError(f"{entry}: {shared_bytes} bytes of dynamic shared memory")
         code = self.bind(entry)

@@ -40,7 +40,8 @@ class EmulatedDevice:
     Attributes:
         counting: whether launches count sectors and bank conflicts too.
         completion: ``"eager"`` or ``"latest-legal"``, see :meth:`ptxkit.emulator.program.Program.launch`.
-        racecheck: whether launches raise a RaceError when warps access shared memory with nothing that puts that in order.
+        racecheck: whether launches raise a RaceError when warps access shared memory with nothing that puts that in order;
+            ``"lanes"`` tells lanes of a warp apart, too.
         counters: summed over the launches since :meth:`reset_counters`.
         lines: the same per source line.
         write_output: receives what kernels print.
@@ -55,7 +56,7 @@ class EmulatedDevice:
         self.machine = machine or Machine()
         self.counting = True
         self.completion = "eager"
-        self.racecheck = False
+        self.racecheck: bool | str = False
         self.counters = Counters()
         self._lines: dict[tuple[str, int], Counters] = {}
         self.write_output: Callable[[str], None] = _print

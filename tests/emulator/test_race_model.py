@@ -196,23 +196,46 @@ class Program(Graph):
         return kernel(body)
 
 
+class Synchronised(Program):
+    """The same where lanes are told apart: each warp's meet ahead of and behind whatever it does."""
+
+    def step(self, w: int, text: str, *before: int) -> int:
+        return super().step(w, f"bar.warp.sync -1; {text} bar.warp.sync -1;", *before)
+
+
+class Lanes(Program):
+    """Three lanes of one warp, which go different ways."""
+
+    def _barrier(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        here = [self.last[w] for w in waiting]
+        for w in waiting:
+            self.step(w, f"bar.warp.sync {sum(1 << b for b in waiting)};", *here)
+
+    def _bar(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        self._mbarrier(n, arriving, waiting)
+
+    def source(self) -> str:
+        return (
+            super().source().replace("and.b32 %r1, %r0, 31; shr.u32 %r2, %r0, 5;", "mov.u32 %r1, 0; mov.u32 %r2, %r0;")
+        )
+
+
 @pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+@pytest.mark.parametrize(
+    ("kind", "block", "racecheck"),
+    [(Program, 32 * WARPS, "warps"), (Synchronised, 32 * WARPS, "lanes"), (Lanes, 32, "lanes")],
+    ids=["warps", "synchronised", "lanes"],
+)
 @given(st.lists(event, min_size=2, max_size=EVENTS - 1))
-@settings(max_examples=120, deadline=None)
-def test_races_are_what_happens_in_no_order(completion, events):
-    program = Program()
+@settings(max_examples=80, deadline=None)
+def test_races_are_what_happens_in_no_order(kind, block, racecheck, completion, events):
+    program = kind()
     for n, (what, *who) in enumerate(events):
         program.add(n, what, *who)
     expected = program.races()
-    run = Run(program.source())
+    arrays = np.zeros(CELLS * 32, np.uint32), np.zeros(32, np.uint32)
     try:
-        run(
-            np.zeros(CELLS * 32, np.uint32),
-            np.zeros(32, np.uint32),
-            block=32 * WARPS,
-            racecheck=True,
-            completion=completion,
-        )
+        Run(program.source())(*arrays, block=block, racecheck=racecheck, completion=completion)
     except RaceError as error:
         assert expected, str(error)
     else:

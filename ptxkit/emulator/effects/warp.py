@@ -11,11 +11,13 @@ import numpy as np
 
 from ptxkit.emulator.barriers import WarpGate
 from ptxkit.emulator.binder import B32, PRED, U32, Binding, Gated, Step, Typed
+from ptxkit.emulator.control import operand_lanes
 from ptxkit.emulator.table import blocking, effect
 from ptxkit.errors import TrapError
 from ptxkit.isa.types import TYPES
 
 if TYPE_CHECKING:
+    from ptxkit.emulator.code import Block
     from ptxkit.emulator.threads import Group
 
 _LANE = np.arange(32, dtype=np.int64)[None, None]
@@ -222,4 +224,71 @@ def _elect(b: Binding) -> Gated:
 
 @blocking("bar.warp.sync")
 def _warp_sync(b: Binding) -> Gated:
-    return Gated(WarpGate(b.where, b.operands[0]))
+    return Gated(_SyncGate(b.where, b.operands[0]))
+
+
+class _SyncGate(WarpGate):
+    """Lets a lane pass when all that its mask names stand at some bar.warp.sync; it need not be the same one."""
+
+    def enter(self, group: Group, block: Block) -> Group | None:
+        wave = group.wave
+        passed: Group | None = group
+        if group.mask is None or _whole(group):
+            out = [group]
+        else:
+            other = wave.parked(group, block.index)
+            passed, out = self._meet(group if other is None else wave.join(other, group), block.index)
+        if wave.races is not None and out:
+            wave.races.warps_met(out)
+        return passed
+
+    def _meet(self, group: Group, block: int) -> tuple[Group | None, list[Group]]:
+        """The part of ``group`` that may pass, and that with all others who now pass elsewhere."""
+        wave = group.wave
+        places = [(group, block)]
+        places += [(g, b) for (_, b), g in wave.waiting.items() if isinstance(wave.blocks[b].gate, _SyncGate)]
+        named = np.zeros(wave.shape, np.uint32)  # what each lane waits for; 0 where it does not stand here
+        for g, b in places:
+            gate = wave.blocks[b].gate
+            assert isinstance(gate, _SyncGate)
+            np.copyto(named, wave_wide(g, operand_lanes(g, gate.members, U32.dtype)), where=g.full_mask())
+        c, w = np.nonzero(named.any(-1))
+        waiting = named[c, w]
+        same = waiting[:, :, None] == waiting[:, None, :]
+        if wave.live is not None:
+            same |= ~wave.live[c, w][:, None]
+        there = np.where(same, _BIT, np.uint32(0)).sum(-1, dtype=np.uint32)
+        ready = np.zeros(wave.shape, np.bool_)
+        ready[c, w] = (waiting & ~there) == 0
+        passed = None
+        out = []
+        for g, b in places:
+            if g is not group:
+                wave.parked(g, b)
+            done, left = wave.split(g, g.select(ready))
+            if left is not None:
+                wave.park(left, b)
+            if done is None:
+                continue
+            out.append(done)
+            if g is group:
+                passed = done
+            else:
+                wave.wake(done, b, passed=True)
+        return passed, out
+
+
+def _whole(x: Group) -> bool:
+    """Whether no live lane of its warps is missing."""
+    live, mask = x.wave.live, x.active()
+    here = mask if live is None else mask | ~x.select(live)
+    return bool((here.all(-1) | ~mask.any(-1)).all())
+
+
+def wave_wide(x: Group, lanes: Any) -> Any:
+    """Lanes of a group in the wave's shape; what other lanes hold means nothing."""
+    if not x.rows:
+        return lanes
+    wide = np.zeros(x.wave.shape, lanes.dtype)
+    wide[x.c, x.w] = full(x, lanes)[:, 0]
+    return wide

@@ -4,7 +4,8 @@ Accesses go to :class:`~ptxkit.emulator.races.shadow.Shadow`, which compares the
 :class:`~ptxkit.emulator.races.clocks.Clocks`: barriers, mbarriers, cluster barriers, and accesses with fences. An asynchronous
 operation is an agent of its own (:mod:`ptxkit.emulator.races.operations`).
 
-Warps are taken as a whole: lanes of one warp never race with each other here, and what one lane synchronises all do.
+Warps are taken as a whole, unless ``lanes`` asks for more: then lanes of one warp never race with each other, and what one lane
+synchronises all do.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ptxkit.emulator.wave import Wave
 
 BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
+WARP = "put __syncwarp() (bar.warp.sync) between them"
 CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
 
 
@@ -41,9 +43,9 @@ class Races:
 
         self.wave = wave
         self.hazards = hazards
-        self.clocks = Clocks(wave)
+        self.clocks = Clocks(wave, hazards.lanes)
         self.shadow = Shadow(self.clocks, len(wave.shared))
-        self.warps = wave.shape[1]
+        self.actors = self.clocks.actors
         self.generation: NDArray[np.int32] = np.zeros(wave.shape[0], np.int32)
         self.operations = Operations(self)
         self.ordered = hazards.ordered
@@ -59,35 +61,37 @@ class Races:
     # -- who ---------------------------------------------------------------------------------------------------------
 
     def rows(self, x: Group) -> NDArray[np.int64]:
-        """Rows of the warps of ``x`` with at least one lane."""
+        """Rows of the actors of ``x``, each once."""
+        if self.clocks.shift == 0:
+            return self.lanes(x)
         found: NDArray[np.int64] | None = x._cache.get("race rows")
         if found is None:
             here = np.ones(x.shape[:2], np.bool_) if x.mask is None else x.mask.any(-1)
             if x.rows:
-                found = (np.asarray(x.c, np.int64) * self.warps + x.w)[here[:, 0]]
+                found = (np.asarray(x.c, np.int64) * self.actors + x.w)[here[:, 0]]
             else:
                 found = np.flatnonzero(here.reshape(-1))
             x._cache["race rows"] = found
         return found
 
     def lanes(self, x: Group) -> NDArray[np.int64]:
-        """Row of each active lane's warp."""
+        """Row of each active lane's actor."""
         found: NDArray[np.int64] | None = x._cache.get("race lanes")
         if found is None:
             threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
-            found = x._cache["race lanes"] = threads >> 5
+            found = x._cache["race lanes"] = threads >> self.clocks.shift
         return found
 
-    def per_warp(self, x: Group, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def per_actor(self, x: Group, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Distinct pairs of a row and the value of ``index`` (lanes, int64) in one of its active lanes."""
-        if lanes is None and index.shape[2] == 1:
+        if lanes is None and index.shape[2] == 1 and self.clocks.shift:
             values = np.broadcast_to(index, (*x.shape[:2], 1)).reshape(-1)
             if x.mask is not None:
                 values = values[x.mask.any(-1).reshape(-1)]
             return self.rows(x), values
         active = x.active() if lanes is None else np.broadcast_to(lanes, x.shape) & x.active()
         span = len(self.wave.shared)
-        pairs = np.unique((x.thread[active] >> 5) * span + np.broadcast_to(index, x.shape)[active])
+        pairs = np.unique((x.thread[active] >> self.clocks.shift) * span + np.broadcast_to(index, x.shape)[active])
         return pairs // span, pairs % span
 
     def site(self, where: Any) -> int:
@@ -140,7 +144,7 @@ class Races:
         cells, parts = self.shadow.spread(elements, size)
         if parts > 1:
             rows = np.repeat(rows, parts)
-        cta = rows // self.warps
+        cta = rows // self.actors
         generation: Any = self.generation[cta]
         if remote and clocks.size > 1 and (cells // (len(self.shadow.writes) // clocks.ctas) != cta).any():
             generation = None
@@ -151,7 +155,7 @@ class Races:
             rows,
             clocks.now.flat,
             clocks.rank[rows],
-            clocks.warp[rows],
+            clocks.actor[rows],
             clocks.interval[rows] | low,
             generation,
             strong,
@@ -166,8 +170,8 @@ class Races:
     def runs(self, x: Group, where: Any, starts: Any, sizes: Any, write: bool) -> None:
         """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
         rows, clocks = self.lanes(x), self.clocks
-        numbers, ranks, intervals = clocks.warp[rows], clocks.rank[rows], clocks.interval[rows]
-        self.operations.access(where, rows * 32, starts, sizes, write, ranks, numbers, intervals)
+        numbers, ranks, intervals = clocks.actor[rows], clocks.rank[rows], clocks.interval[rows]
+        self.operations.access(where, rows << clocks.shift, starts, sizes, write, ranks, numbers, intervals)
 
     def compare(self, a: Access, write: bool, values: Any = None) -> list[Conflict]:
         """Compare an access with earlier ones and record it."""
@@ -222,6 +226,11 @@ class Races:
         """A fence by the threads of ``x``."""
         self.clocks.fence(self.rows(x))
 
+    def warps_met(self, groups: list[Group]) -> None:
+        """bar.warp.sync lets these go."""
+        if self.clocks.shift == 0:
+            self.clocks.meet_in_warps(np.concatenate([self.rows(x) for x in groups]))
+
     def met(self, x: Group) -> None:
         """All live threads of the wave have met, each CTA's at its barrier."""
         self.generation += self.clocks.meet(self.rows(x))
@@ -232,21 +241,22 @@ class Races:
         if table is None:
             table = self._arrived[number] = self.clocks.table(self.wave.shape[0])
         rows = self.rows(x)
-        self.clocks.release(table, rows // self.warps, rows)
+        self.clocks.release(table, rows // self.actors, rows)
 
     def complete(self, number: int, ctas: NDArray[np.bool_], waiting: Any) -> None:
         """Barrier ``number`` lets go the lanes ``waiting`` (wave shape) of ``ctas``."""
         table = self._arrived[number]
-        warps = waiting.any(-1) & ctas[:, None]
-        rows = np.flatnonzero(warps.reshape(-1))
-        self.clocks.acquire(table, rows // self.warps, rows)
+        actors = waiting.any(-1) if self.clocks.shift else waiting.reshape(len(ctas), -1)
+        actors = actors & ctas[:, None]
+        rows = np.flatnonzero(actors.reshape(-1))
+        self.clocks.acquire(table, rows // self.actors, rows)
         table.data[ctas] = 0
-        self.generation += warps.all(1)
+        self.generation += actors.all(1)
 
     def cluster_arrived(self, x: Group, relaxed: bool) -> None:
         """barrier.cluster.arrive."""
         rows = self.rows(x)
-        self.clocks.release(self._cluster[0], rows // (self.warps * self.clocks.size), rows, relaxed)
+        self.clocks.release(self._cluster[0], rows // (self.actors * self.clocks.size), rows, relaxed)
 
     def cluster_complete(self, clusters: NDArray[np.bool_]) -> None:
         """A phase of barrier.cluster is over."""
@@ -257,7 +267,7 @@ class Races:
     def cluster_waited(self, x: Group) -> None:
         """barrier.cluster.wait has let ``x`` go."""
         rows = self.rows(x)
-        self.clocks.acquire(self._cluster[1], rows // (self.warps * self.clocks.size), rows)
+        self.clocks.acquire(self._cluster[1], rows // (self.actors * self.clocks.size), rows)
 
     # -- what was found ----------------------------------------------------------------------------------------------
 
@@ -271,15 +281,17 @@ class Races:
                 byte = int(a.cells[at]) * self.shadow.unit
                 home, address = divmod(byte, wave.shared_stride)
                 thread = int(threads[at])
-                cta, linear = divmod(thread, self.warps * 32)
+                cta, linear = divmod(thread, wave.shape[1] * 32)
                 mine = home // clocks.size * clocks.size
                 their_rank, number = int(c.agents[k]) >> 16, int(c.agents[k]) & 0xFFFF
                 earlier, mend = self._agent(mine + their_rank, number)
                 if not mend:
                     mend = BARRIER if mine + their_rank == cta else CLUSTER
+                    if mine + their_rank == cta and clocks.shift == 0 and number >> 5 == linear >> 5:
+                        mend = WARP
                 coordinates = wave.cta_coordinates(cta)
                 who = f"thread {wave.thread_coordinates(linear)} (warp {linear // 32}) of CTA {coordinates}"
-                if int(a.number[at]) >= self.warps:
+                if int(a.number[at]) >= self.actors:
                     who = f"what {who} has started"
                 hazard = Hazard(
                     c.what,
@@ -297,10 +309,14 @@ class Races:
     def _agent(self, cta: int, number: int) -> tuple[str, str]:
         """An agent in words, and what it takes to know that it is done; "" for a warp."""
         coordinates = self.wave.cta_coordinates(cta)
-        if number < self.warps:
-            return f"warp {number} of CTA {coordinates}", ""
+        if number < self.actors:
+            return f"{self.name(number)} of CTA {coordinates}", ""
         who, mend = self.operations.describe(number)
         return f"{who} of CTA {coordinates}", mend
+
+    def name(self, actor: int) -> str:
+        """An actor in words."""
+        return f"warp {actor}" if self.clocks.shift else f"thread {self.wave.thread_coordinates(actor)}"
 
     def _place(self, address: int) -> str:
         layout = self.wave.launch.code.layout

@@ -1,12 +1,13 @@
 """Vector clocks: what each warp knows of the others' progress.
 
-An *agent* accesses shared memory: a warp, or something asynchronous that a warp has started. An agent's time is cut into
-intervals, which end where it gives somebody else a chance to synchronise. A warp's clock holds, for every agent of its cluster,
-the last interval whose accesses happened before whatever the warp does next (Flanagan and Freund, "FastTrack", 2009; PTX ISA,
-"Memory Consistency Model", causality order).
+An *agent* accesses shared memory: a warp, or something asynchronous that a warp has started. (Where lanes are told apart, a
+thread takes the place of a warp: an *actor* is the one or the other.) An agent's time is cut into intervals, which end where
+it gives somebody else a chance to synchronise. An actor's clock holds, for every agent of its cluster, the last interval whose
+accesses happened before whatever it does next (Flanagan and Freund, "FastTrack", 2009; PTX ISA, "Memory Consistency Model",
+causality order).
 
 An interval is written as a number whose low bits are free for the access that falls into it, so that a record of an access and
-the limit up to which a warp knows an agent compare as they are: :data:`INTERVAL` apart, limits with all :data:`LOW` bits set.
+the limit up to which an actor knows an agent compare as they are: :data:`INTERVAL` apart, limits with all :data:`LOW` bits set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ INTERVAL = 1 << 21
 LOW = INTERVAL - 1
 
 Rows = NDArray[np.int64]
-"""(n,): warps of the wave: index of the CTA times warps a CTA plus the warp."""
+"""(n,): actors of the wave: index of the CTA times actors a CTA plus the actor."""
 
 
 class Table:
@@ -61,26 +62,32 @@ class Table:
 
 
 class Clocks:
-    """The clocks of a wave's warps, and of what they synchronise through.
+    """The clocks of a wave's actors, and of what they synchronise through.
+
+    Args:
+        lanes: an actor is a thread, not a warp.
 
     Attributes:
-        now: what each warp knows.
-        interval: (rows,) the current interval of each warp.
-        rank, warp: (rows,) the CTA's rank in its cluster, and the warp in its CTA.
+        actors: of a CTA; ``shift``: bits from a thread's index to its actor's.
+        now: what each actor knows.
+        interval: (rows,) the current interval of each actor.
+        rank, actor: (rows,) the CTA's rank in its cluster, and the actor in its CTA.
     """
 
-    def __init__(self, wave: Wave) -> None:
-        self.ctas, self.warps, _ = wave.shape
+    def __init__(self, wave: Wave, lanes: bool = False) -> None:
+        self.ctas, warps, _ = wave.shape
+        self.shift = 0 if lanes else 5
+        self.actors = warps * 32 >> self.shift
         self.size = wave.launch.cluster_size
-        rows = self.ctas * self.warps
-        self.agents = self.warps
-        self.width = self.warps
+        rows = self.ctas * self.actors
+        self.agents = self.actors
+        self.width = self.actors
         self.tables: list[Table] = []
         self.now = self.table(rows)
-        self.rank: Rows = np.repeat(wave.cluster_rank, self.warps)
-        self.warp: Rows = np.tile(np.arange(self.warps, dtype=np.int64), self.ctas)
+        self.rank: Rows = np.repeat(wave.cluster_rank, self.actors)
+        self.actor: Rows = np.tile(np.arange(self.actors, dtype=np.int64), self.ctas)
         self.interval: NDArray[np.int64] = np.full(rows, INTERVAL, np.int64)
-        self.now.data[np.arange(rows), self.rank, self.warp] = INTERVAL | LOW
+        self.now.data[np.arange(rows), self.rank, self.actor] = INTERVAL | LOW
         self._fenced: Table | None = None
         self._held: Table | None = None
 
@@ -100,12 +107,12 @@ class Clocks:
                 t.widen(self.width)
         return first
 
-    # -- warps -------------------------------------------------------------------------------------------------------
+    # -- actors ------------------------------------------------------------------------------------------------------
 
     def tick(self, rows: Rows) -> None:
         """A new interval begins for ``rows``, (n,) distinct: what they do from now on, nobody knows yet."""
         self.interval[rows] += INTERVAL
-        self.now.data[rows, self.rank[rows], self.warp[rows]] = self.interval[rows] | LOW
+        self.now.data[rows, self.rank[rows], self.actor[rows]] = self.interval[rows] | LOW
 
     def release(self, into: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
         """What ``rows`` know is to be had from the rows ``keys`` of ``into``.
@@ -140,20 +147,30 @@ class Clocks:
         self.tick(rows)
 
     def meet(self, rows: Rows) -> NDArray[np.bool_]:
-        """``rows``, (n,) distinct, have met the others of their CTA among them; (CTAs,) where no warp was missing."""
+        """``rows``, (n,) distinct, have met the others of their CTA among them; (CTAs,) where none was missing."""
         now = self.now.flat
         if len(rows) == len(self.interval):
-            together = now.reshape(self.ctas, self.warps, -1)
+            together = now.reshape(self.ctas, self.actors, -1)
             together[:] = together.max(1, keepdims=True)
             whole = np.ones(self.ctas, np.bool_)
         else:
-            cta = rows // self.warps
+            cta = rows // self.actors
             gathered = Table(self.ctas, self.size, self.width)
             gathered.merge(cta, now[rows])
             now[rows] = gathered.flat[cta]
-            whole = np.bincount(cta, minlength=self.ctas) == self.warps
+            whole = np.bincount(cta, minlength=self.ctas) == self.actors
         self.tick(rows)
         return whole
+
+    def meet_in_warps(self, rows: Rows) -> None:
+        """Threads have met the others of their warp among them."""
+        now = self.now.flat
+        warp = rows >> 5
+        _, which = np.unique(warp, return_inverse=True)
+        gathered = Table(int(which.max(initial=0)) + 1, self.size, self.width)
+        gathered.merge(which, now[rows])
+        now[rows] = gathered.flat[which]
+        self.tick(rows)
 
     def learn(self, rows: Rows, agents: NDArray[np.int64], intervals: NDArray[np.int64]) -> None:
         """``rows`` know agents of their own CTA up to ``intervals``; (n,) each."""

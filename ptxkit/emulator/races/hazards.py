@@ -57,11 +57,13 @@ class Hazards:
     """All that a launch found.
 
     Attributes:
+        lanes: lanes of one warp are told apart.
         ordered: the kernel has fences, or accesses that acquire or release.
     """
 
-    def __init__(self, kernel: str, instructions: Iterable[Instruction]) -> None:
+    def __init__(self, kernel: str, instructions: Iterable[Instruction], lanes: bool = False) -> None:
         self.kernel = kernel
+        self.lanes = lanes
         self.ordered = any(_orders(i) for i in instructions)
         self.found: dict[tuple[str, ...], Hazard] = {}
         self._lock = threading.Lock()

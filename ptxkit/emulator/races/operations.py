@@ -32,15 +32,15 @@ WARPGROUP = 4
 
 _IN_WORDS = {
     "cp.async": (
-        "a cp.async of warp {}",
+        "a cp.async of {}",
         "wait for it (cp.async.wait_group), and let the others know by __syncthreads() or an mbarrier",
     ),
     "bulk": (
-        "a bulk copy of warp {}",
+        "a bulk copy of {}",
         "wait until it has read (cp.async.bulk.wait_group.read), and let the others know by __syncthreads() or an mbarrier",
     ),
     "wgmma": (
-        "a wgmma of the warpgroup of warp {}",
+        "a wgmma of the warpgroup of {}",
         "wait for it (wgmma.wait_group), and let the others know by __syncthreads() or an mbarrier",
     ),
 }
@@ -57,10 +57,10 @@ class _Groups:
         ends: (rows, RING) interval of the last group with each number, modulo RING.
     """
 
-    def __init__(self, first: int, rows: int) -> None:
+    def __init__(self, first: int, rows: int, threads: int) -> None:
         self.first = first
         self.current: NDArray[np.int64] = np.full(rows, INTERVAL, np.int64)
-        self.committed: NDArray[np.int64] = np.zeros(rows * 32, np.int64)
+        self.committed: NDArray[np.int64] = np.zeros(threads, np.int64)
         self.ends: NDArray[np.int64] = np.zeros((rows, RING), np.int64)
 
 
@@ -71,6 +71,7 @@ class Operations:
         self.races = races
         self.clocks = races.clocks
         self.groups: dict[str, _Groups] = {}
+        self._warpgroup = WARPGROUP * 32 >> self.clocks.shift
         words = len(races.wave.shared) // 8
         self.words_each = words // races.wave.shape[0]
         self._key_of: NDArray[np.int32] = np.full(words, -1, np.int32)
@@ -85,19 +86,19 @@ class Operations:
     def _of(self, mechanism: str) -> _Groups:
         g = self.groups.get(mechanism)
         if g is None:
-            warps = self.clocks.warps
-            g = self.groups[mechanism] = _Groups(self.clocks.add_agents(warps), len(self.clocks.interval))
+            first = self.clocks.add_agents(self.clocks.actors)
+            g = self.groups[mechanism] = _Groups(first, len(self.clocks.interval), int(np.prod(self.races.wave.shape)))
         return g
 
     def _leader(self, mechanism: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row whose agent the operations of ``rows`` are."""
-        return rows - self.clocks.warp[rows] % WARPGROUP if mechanism == "wgmma" else rows
+        return rows - self.clocks.actor[rows] % self._warpgroup if mechanism == "wgmma" else rows
 
     def commit(self, x: Group, mechanism: str) -> None:
         """The threads of ``x`` close their group."""
         g = self._of(mechanism)
         threads = x.thread[x.active()]
-        rows = self._leader(mechanism, threads >> 5)
+        rows = self._leader(mechanism, threads >> self.clocks.shift)
         g.ends[rows, g.committed[threads] % RING] = g.current[rows]
         g.committed[threads] += 1
         g.current[np.unique(rows)] += INTERVAL
@@ -110,32 +111,32 @@ class Operations:
         threads = x.thread[x.active()]
         last = g.committed[threads] - newest
         threads, last = threads[last > 0], last[last > 0]
-        rows = threads >> 5
+        rows = threads >> self.clocks.shift
         leaders = self._leader(mechanism, rows)
-        self.clocks.learn(rows, g.first + self.clocks.warp[leaders], g.ends[leaders, (last - 1) % RING])
+        self.clocks.learn(rows, g.first + self.clocks.actor[leaders], g.ends[leaders, (last - 1) % RING])
 
     def grouped(
         self, mechanism: str, where: Any, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
-        rows = threads >> 5
+        rows = threads >> self.clocks.shift
         g = self._of(mechanism)
-        numbers = g.first + self.clocks.warp[rows]
+        numbers = g.first + self.clocks.actor[rows]
         self.access(where, threads, starts, sizes, write, self.clocks.rank[rows], numbers, g.current[rows])
 
     def multiplied(self, where: Any, owners: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
         """wgmma of warpgroups with the first threads ``owners``, (E,), reads 16-byte units, (E, n), of the shared memory."""
         races, clocks = self.races, self.clocks
-        rows = owners >> 5
+        rows = owners >> self.clocks.shift
         g = self._of("wgmma")
         # each of the four warps reads, so each has to know of what was written
-        views = clocks.now.flat[rows[:, None] + np.arange(WARPGROUP)].min(1)
+        views = clocks.now.flat[rows[:, None] + np.arange(self._warpgroup)].min(1)
         element = np.repeat(np.arange(len(owners)), chunks.shape[1])
         cells, parts = races.shadow.spread(chunks.reshape(-1), 16)
         element = np.repeat(element, parts)
         leaders = rows[element]
         record = g.current[leaders] | races.site(where)
-        a = Access(cells, element, views, clocks.rank[leaders], g.first + clocks.warp[leaders], record, None)
+        a = Access(cells, element, views, clocks.rank[leaders], g.first + clocks.actor[leaders], record, None)
         found = races.compare(a, False)
         if found:
             races.tell(where, a, found, owners[element])
@@ -148,19 +149,19 @@ class Operations:
 
     def arrived(self, x: Group, where: Any, index: Any, relaxed: bool) -> None:
         """The threads of ``x`` arrive."""
-        rows, at = self.races.per_warp(x, index)
+        rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
         self.clocks.release(self._arrived, self._keys_of(at), rows, relaxed)
 
     def used(self, x: Group, where: Any, index: Any) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
-        self._require(where, *self.races.per_warp(x, index))
+        self._require(where, *self.races.per_actor(x, index))
 
     def waited(self, x: Group, where: Any, index: Any, done: Any, relaxed: bool) -> None:
         """The lanes ``done`` have seen that a phase is complete."""
-        self._require(where, *self.races.per_warp(x, index))
+        self._require(where, *self.races.per_actor(x, index))
         if done.any():
-            rows, at = self.races.per_warp(x, index, None if done.all() else done)
+            rows, at = self.races.per_actor(x, index, None if done.all() else done)
             self.clocks.acquire(self._done, self._keys_of(at), rows, relaxed)
 
     def phase_over(self, at: NDArray[np.int64]) -> None:
@@ -189,7 +190,7 @@ class Operations:
             runs: what they access: (written, starts, sizes), in bytes of the wave's shared memory.
             strong: they update their destination atomically.
         """
-        rows = threads >> 5
+        rows = threads >> self.clocks.shift
         self._require(where, rows, at, threads)
         numbers, intervals = self._agents(at), (self._phase[at] + 1) * INTERVAL
         for write, starts, sizes in runs:
@@ -198,12 +199,12 @@ class Operations:
 
     def copies_arrive(self, x: Group, where: Any, index: Any) -> None:
         """cp.async.mbarrier.arrive: an arrival when all cp.async of the thread so far are complete."""
-        rows, at = self.races.per_warp(x, index)
+        rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
         g = self._of("cp.async")
         keys = self._keys_of(at)
         flat = self._arrived.flat
-        agents = self.clocks.rank[rows] * self.clocks.width + g.first + self.clocks.warp[rows]
+        agents = self.clocks.rank[rows] * self.clocks.width + g.first + self.clocks.actor[rows]
         np.maximum.at(flat, (keys, agents), g.current[rows] | LOW)
         g.current[np.unique(rows)] += INTERVAL
         self._passed_on(at, rows)
@@ -237,7 +238,7 @@ class Operations:
         races, clocks = self.races, self.clocks
         cells, parts = races.shadow.spread(at, 8)
         rows = np.repeat(rows, parts)
-        cta = rows // clocks.warps
+        cta = rows // clocks.actors
         generation: Any = races.generation[cta]
         if clocks.size > 1 and (np.repeat(at, parts) // self.words_each != cta).any():
             generation = None
@@ -245,7 +246,7 @@ class Operations:
         a = Access(cells, rows, clocks.now.flat, zero, zero, zero, generation, True)
         found = races.shadow.earlier_writes(a, "read-after-write")
         if found:
-            races.tell(where, a, found, rows * 32 if threads is None else np.repeat(threads, parts))
+            races.tell(where, a, found, rows << self.clocks.shift if threads is None else np.repeat(threads, parts))
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -271,7 +272,7 @@ class Operations:
         ends = np.cumsum(lengths)
         cells = np.arange(len(element)) + np.repeat(starts // shadow.unit - (ends - lengths), lengths)
         record = interval[element] | races.site(where) | (STRONG if strong else 0)
-        rows = threads[element] >> 5
+        rows = threads[element] >> self.clocks.shift
         a = Access(cells, rows, self.clocks.now.flat, rank[element], number[element], record, None, strong)
         found = races.compare(a, write)
         if found:
@@ -280,9 +281,9 @@ class Operations:
     def describe(self, number: int) -> tuple[str, str]:
         """An asynchronous agent in words, and how to wait for it."""
         for mechanism, g in self.groups.items():
-            if g.first <= number < g.first + self.clocks.warps:
+            if g.first <= number < g.first + self.clocks.actors:
                 who, mend = _IN_WORDS[mechanism]
-                return who.format(number - g.first), mend
+                return who.format(self.races.name(number - g.first)), mend
         offset = int(np.flatnonzero(self._agent_of == number)[0])
         name = self.races.wave.mbarriers.name(offset)
         return f"a copy that completes on {name}", "wait for that phase of it (mbarrier.try_wait)"

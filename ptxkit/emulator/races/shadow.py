@@ -4,8 +4,8 @@ A cell is as small as the smallest access so far; smaller ones split the cells. 
 interval, whether the access was strong, and the number of its site (see :mod:`ptxkit.emulator.races.clocks`). Agents are named
 by rank << 16 | number in their CTA.
 
-Most cells need no look at clocks: a barrier of all warps of a CTA begins a new *generation*, and what warps of the CTA did in
-earlier ones happened before whatever they do now.
+Most cells need no look at clocks: a barrier of all warps of a CTA begins a new *generation*, and what they did in earlier
+ones happened before whatever they do now.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ SITES = STRONG - 1
 LARGEST = 16
 """Bytes of a cell at first."""
 
+CHUNK = 1 << 19
+"""Records that are compared at one time."""
+
 ALWAYS = np.iinfo(np.int32).max
 """Generation of what no barrier of the CTA alone puts in order: accesses by other CTAs and by asynchronous agents."""
 
@@ -41,7 +44,7 @@ class Access:
         view: clocks, (rows, agents of the cluster).
         rank, number: (n,) whom it is recorded as: an agent.
         record: (n,) see the module's text.
-        generation: (n,) of the accessing CTA; None where the access is not by a warp to its own CTA's memory.
+        generation: (n,) of the accessing CTA; None where the access is not by an actor to its own CTA's memory.
         strong: see :data:`STRONG`.
     """
 
@@ -81,8 +84,8 @@ class Shadow:
         self.writer: NDArray[np.int32] = np.zeros(cells, np.int32)
         self.written: NDArray[np.int32] = np.full(cells, -1, np.int32)
         self.read: NDArray[np.int32] = np.full(cells, -1, np.int32)
-        self.reads: NDArray[np.int64] = np.zeros((0, cells), np.int64)
-        self.columns: dict[tuple[int, int], int] = {}
+        self.own: NDArray[np.int64] | None = None  # (cells, actors): last reads by actors of the cell's CTA
+        self.others: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     def split(self, size: int) -> None:
         """Have cells of at most ``size`` bytes."""
@@ -91,7 +94,9 @@ class Shadow:
             self.unit = size
             for name in ("writes", "writer", "written", "read"):
                 setattr(self, name, np.repeat(getattr(self, name), parts))
-            self.reads = np.repeat(self.reads, parts, axis=1)
+            if self.own is not None:
+                self.own = np.repeat(self.own, parts, axis=0)
+            self.others = {key: np.repeat(records, parts) for key, records in self.others.items()}
 
     def spread(self, elements: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int]:
         """Cells of elements of ``size`` bytes, and how many each has."""
@@ -117,22 +122,26 @@ class Shadow:
     def earlier_reads(self, a: Access) -> list[Conflict]:
         """Conflicts with reads of cells that are written now."""
         found: list[Conflict] = []
-        warps, width = self.clocks.warps, self.clocks.width
-        own = len(self.reads) and np.flatnonzero(self.read[a.cells] >= (0 if a.generation is None else a.generation))
-        for (relative, number), column in self.columns.items():
-            local = relative == 0 and number < warps
-            at = own if local else np.arange(len(a.cells))
-            if not isinstance(at, np.ndarray) or not len(at):
+        actors, width = self.clocks.actors, self.clocks.width
+        if self.own is not None:
+            own = np.flatnonzero(self.read[a.cells] >= (0 if a.generation is None else a.generation))
+            for at in np.split(own, range(CHUNK // actors, len(own), max(1, CHUNK // actors))):
+                cells = a.cells[at]
+                records = self.own[cells]
+                rank = np.broadcast_to(self._rank(cells), len(at))
+                known = a.view[a.rows[at][:, None], (rank * width)[:, None] + np.arange(actors)]
+                k, actor = np.nonzero(records > known)
+                if len(k):
+                    agents = rank[k] << 16 | actor
+                    found += self._conflicts(a, "write-after-read", at[k], records[k, actor], agents, known[k, actor])
+        for (relative, number), column in self.others.items():
+            records = column[a.cells]
+            at = np.flatnonzero(records)
+            if not len(at):
                 continue
-            cells = a.cells[at]
-            records = self.reads[column, cells]
-            some = np.flatnonzero(records)
-            if not len(some):
-                continue
-            at, cells, records = at[some], cells[some], records[some]
-            rank = np.broadcast_to((self._rank(cells) + relative) % self.clocks.size, len(cells))
+            rank = np.broadcast_to((self._rank(a.cells[at]) + relative) % self.clocks.size, len(at))
             known = a.view[a.rows[at], rank * width + number]
-            found += self._conflicts(a, "write-after-read", at, records, rank << 16 | number, known)
+            found += self._conflicts(a, "write-after-read", at, records[at], rank << 16 | number, known)
         return found
 
     def _conflicts(self, a: Access, what: str, at: Any, records: Any, agents: Any, known: Any) -> list[Conflict]:
@@ -168,31 +177,25 @@ class Shadow:
     def was_read(self, a: Access) -> None:
         """Record a read."""
         if a.generation is not None:
-            base = self._warp_columns()
-            self.reads.reshape(-1)[(a.number + base) * self.reads.shape[1] + a.cells] = a.record
+            self._of_actors()[a.cells, a.number] = a.record
             self.read[a.cells] = a.generation
             return
         relative = (a.rank - self._rank(a.cells)) % self.clocks.size
         key = relative << 16 | a.number
         for k in np.unique(key):
             chosen = key == k
-            column = self._column(int(k) >> 16, int(k) & 0xFFFF)
             cells = a.cells[chosen]
-            self.reads[column, cells] = a.record[chosen]
-            self.read[cells] = ALWAYS
+            number = int(k) & 0xFFFF
+            if k >> 16 == 0 and number < self.clocks.actors:
+                self._of_actors()[cells, number] = a.record[chosen]
+                self.read[cells] = ALWAYS
+                continue
+            column = self.others.get((int(k) >> 16, number))
+            if column is None:
+                column = self.others[int(k) >> 16, number] = np.zeros(len(self.writes), np.int64)
+            column[cells] = a.record[chosen]
 
-    def _warp_columns(self) -> int:
-        """First of the columns of a CTA's own warps."""
-        if (0, 0) not in self.columns:
-            first, warps = len(self.reads), self.clocks.warps
-            self.columns.update({(0, w): first + w for w in range(warps)})
-            self.reads = np.concatenate((self.reads, np.zeros((warps, self.reads.shape[1]), np.int64)))
-        return self.columns[0, 0]
-
-    def _column(self, relative: int, number: int) -> int:
-        if relative == 0 and number < self.clocks.warps:
-            self._warp_columns()
-        if (relative, number) not in self.columns:
-            self.columns[relative, number] = len(self.reads)
-            self.reads = np.concatenate((self.reads, np.zeros((1, self.reads.shape[1]), np.int64)))
-        return self.columns[relative, number]
+    def _of_actors(self) -> NDArray[np.int64]:
+        if self.own is None:
+            self.own = np.zeros((len(self.writes), self.clocks.actors), np.int64)
+        return self.own
