@@ -10,7 +10,7 @@
 //    of tiles from one to the other: copying and multiplying overlap.
 // 4. Two consumers, 128 x 256: one warpgroup's registers end at 128 x 128 sums; two share a tile of b.
 // 5. Persistent: a CTA takes one tile after another, and the producer is ahead in the next one while consumers store. Tiles come
-//    in an order by which the CTAs that run together share what L2 holds.
+//    in an order by which the CTAs that run together share what L2 holds; every other one is walked backwards along k.
 // 6. Clusters: two CTAs that need the same tile of b load half of it each, for both (multicast): L2 is read less.
 // 7. setmaxnreg: the producer gives its registers to the consumers, which keep addresses beside their 128 sums.
 // 8. The sums leave through shared memory (stmatrix) by TMA: whole rows of 128 bytes, no address arithmetic, and the copies run
@@ -204,10 +204,12 @@ __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) matmul_specialized(
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<24>();
         if (warp == 0 && elect_sync(all_lanes)) {
+            bool backwards = false;  // along k, in every other tile: it begins with what of its rows the last one left in L2
             for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
                 const int row = (t.row * CLUSTER_M + rank_m) * BM, col = (t.col * CLUSTER_N + rank_n) * BN;
-                for (unsigned step = 0; step < steps; step++) {
+                for (unsigned i = 0; i < steps; i++) {
+                    const unsigned step = backwards ? steps - 1 - i : i;
                     constexpr int a_part = BM / CLUSTER_N, b_part = BN / CLUSTER_M;  // rows that this CTA loads
                     const unsigned a = base + at.stage * L::stage_bytes + rank_n * a_part * ROW_BYTES;
                     const unsigned b = base + at.stage * L::stage_bytes + L::a_bytes + rank_m * b_part * ROW_BYTES;
@@ -229,6 +231,7 @@ __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) matmul_specialized(
                     }
                     at.advance();
                 }
+                backwards = !backwards;
             }
         }
     } else {

@@ -100,7 +100,7 @@ def preferred(w: MatmulWgmma) -> Iterator[dict[str, Any]]:
     """Tiles by size: as large as still gives nearly every SM one; fastest of those tried on an H200."""
     if cdiv(w.m, 128) * cdiv(w.n, 256) >= SMS * 3 // 4:
         wide = min(w.m, w.n) >= 8192  # halving what is read of L2 pays there, and costs below
-        yield {"CLUSTER_M": 2, "GROUP": 4} if wide else {}
+        yield {"CLUSTER_M": 2, "GROUP": 8} if wide else {}
     elif cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
         yield {"BN": 128, "STAGES": 5}
     else:
