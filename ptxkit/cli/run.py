@@ -48,7 +48,12 @@ if TYPE_CHECKING:
     "--racecheck",
     is_flag=True,
     help="Let the emulator follow who accesses shared memory: a missing __syncthreads or mbarrier wait between warps is an "
-    "error that names both accesses. Takes several times as long.",
+    "error that names both accesses. Takes two to four times as long.",
+)
+@click.option(
+    "--racecheck-lanes",
+    is_flag=True,
+    help="--racecheck that tells the lanes of a warp apart, too: finds a missing __syncwarp.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/1) alone on stdout.")
 @click.option("--dry-run", is_flag=True, help="Show what would be launched; compile and run nothing.")
@@ -63,6 +68,7 @@ def command(
     options: tuple[str, ...],
     completion: str | None,
     racecheck: bool,
+    racecheck_lanes: bool,
     as_json: bool,
     dry_run: bool,
 ) -> int:
@@ -91,8 +97,8 @@ def command(
     device = open_device(device_kind)
     if completion is not None:
         emulated(device, "--completion", "completes as it does").completion = completion
-    if racecheck:
-        emulated(device, "--racecheck", "cannot be watched").racecheck = True
+    if racecheck or racecheck_lanes:
+        emulated(device, "--racecheck", "cannot be watched").racecheck = "lanes" if racecheck_lanes else "warps"
     workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
     runner = Runner(
         workload, device, variants=variants, target=target, tile=held_tile, seed=seed, iterations=iterations

@@ -59,9 +59,10 @@ def test_a_missing_wait(mine, completion, code):
     assert stopped.value.code == code
 
 
-def test_a_race(mine, capsys):
+@pytest.mark.parametrize("option", ["--racecheck", "--racecheck-lanes"])
+def test_a_race(mine, option, capsys):
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["run", str(mine), "--device", "emulator", "--racecheck"])
+        cli.main(["run", str(mine), "--device", "emulator", option])
     assert stopped.value.code == 5
     error = capsys.readouterr().err
     assert "a race in shared memory" in error and "cp.async.wait_group" in error

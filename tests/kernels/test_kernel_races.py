@@ -1,4 +1,4 @@
-"""No kernel's warps race for shared memory, and a barrier that is deleted from their PTX is found to be missing."""
+"""No kernel's threads race for shared memory, and a barrier that is deleted from their PTX is found to be missing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SPECULATED = {("micro_tiling_matmul", "step9_stream_k"): "ahead"}
 """Compilers load for all threads what one needs: the others drop it, so that race is one of the PTX alone. Its variable."""
 
 
-def checked() -> EmulatedDevice:
+def checked(racecheck: str = "warps") -> EmulatedDevice:
     device = EmulatedDevice()
-    device.racecheck, device.counting = True, False
+    device.racecheck, device.counting = racecheck, False
     return device
 
 
@@ -36,7 +36,7 @@ def test_no_races(name, variant):
     workload = kind.make((), {}, small=True)
     if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):
         pytest.skip("no shared memory in it")
-    case = execute.Case(workload, checked(), seed=5)
+    case = execute.Case(workload, checked("lanes"), seed=5)
     try:
         assert execute.run(case, kind.variant(variant)).verdict.verified
     except RaceError as error:
@@ -51,7 +51,7 @@ BARRIER = re.compile(
 
 SMALL = {"THREADS": 128, "QUADS": 1, "CTAS": 1}
 RING = {"CONSUMERS": 128, "QUADS": 1, "CTAS": 1, "PRODUCERS": 32, "STAGES": 2}
-MUTILATED = [
+MUTILATED: list[tuple[str, str, tuple[int, ...], dict[str, int] | None, tuple[int, ...]]] = [
     # kernel, variant, sizes, tile, and the barriers that are not missed, in the order of the PTX
     ("layernorm", "fused", (), None, ()),
     # the last one is for columns beyond registers
@@ -76,14 +76,37 @@ MUTILATED = [
 @pytest.mark.parametrize(("name", "variant", "sizes", "tile", "unneeded"), MUTILATED)
 def test_a_barrier_that_is_deleted_is_missed(name, variant, sizes, tile, unneeded):
     """A wait that is gone is a race. So is an arrival, or those who wait for it do so for ever."""
+    without_each(BARRIER, "warps", name, variant, sizes, tile, unneeded)
+
+
+WARP_BARRIER = re.compile(r"bar\.warp\.sync[^;]*;")
+
+SPLIT = [
+    # a lane releases what its warp has read
+    ("micro_tiling_matmul", "step8_ring", (), None, ()),
+    ("warp_specialized", "mbarriers", (270336,), RING, ()),
+    # a lane stores what its warp has written; the others: boxes that are used for the first time
+    ("matmul_wgmma", "step8_tma_store", (), None, (0, 2)),
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "sizes", "tile", "unneeded"), SPLIT)
+def test_a_warps_barrier_that_is_deleted_is_missed_where_lanes_are_told_apart(name, variant, sizes, tile, unneeded):
+    without_each(WARP_BARRIER, "lanes", name, variant, sizes, tile, unneeded)
+    without_each(WARP_BARRIER, "warps", name, variant, sizes, tile, None)
+
+
+def without_each(barrier_of, racecheck, name, variant, sizes, tile, unneeded):
+    """Delete barriers one after the other; those with the numbers ``unneeded`` (None: all) are not missed."""
     kind = registry.get(name)
     built = build(kind.make(sizes, {}, small=True), kind.variant(variant), tile=tile)
     (step,) = built.steps
-    barriers = list(BARRIER.finditer(step.image.ptx))
-    raced = False
+    barriers = list(barrier_of.finditer(step.image.ptx))
+    assert barriers
+    raced = unneeded is None
     for n, barrier in enumerate(barriers):
         image = replace(step.image, ptx=without(step.image.ptx, barrier), key=f"{step.image.key} without barrier {n}")
-        case = execute.Case(kind.make(sizes, {}, small=True), checked(), seed=5)
+        case = execute.Case(kind.make(sizes, {}, small=True), checked(racecheck), seed=5)
         prepared = execute.bound(case, replace(built, steps=(replace(step, image=image),)))
         found: RaceError | DeadlockError | None
         try:
@@ -91,7 +114,7 @@ def test_a_barrier_that_is_deleted_is_missed(name, variant, sizes, tile, unneede
             found = None
         except (RaceError, DeadlockError) as error:
             found = error
-        assert (found is None) == (n in unneeded), f"{barrier[0]}: {found}"
+        assert (found is None) == (unneeded is None or n in unneeded), f"{barrier[0]}: {found}"
         raced |= isinstance(found, RaceError)
     assert raced
 
