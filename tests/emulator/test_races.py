@@ -7,7 +7,7 @@ import pytest
 from programs import THREAD, Run, kernel
 
 from ptxkit.emulator.races.hazards import Hazard
-from ptxkit.errors import FaultError, RaceError
+from ptxkit.errors import FaultError, RaceError, UsageError
 
 HEAD = (
     THREAD
@@ -32,14 +32,14 @@ SAVE = (
 )
 
 
-def hazards(body: str, block: int = 64, head: str = HEAD, **options) -> tuple[Hazard, ...]:
+def hazards(body: str, block: int = 64, racecheck: str = "warps", **options) -> tuple[Hazard, ...]:
     """What is found in a kernel with this body; it has to be the same in both completion modes."""
     found = []
     for completion in ("eager", "latest-legal"):
         source = np.arange(512, dtype=np.uint32)
         try:
-            Run(kernel(head + body))(
-                source, np.zeros_like(source), block=block, racecheck=True, completion=completion, **options
+            Run(kernel(HEAD + body))(
+                source, np.zeros_like(source), block=block, racecheck=racecheck, completion=completion, **options
             )
             found.append(())
         except RaceError as error:
@@ -149,8 +149,42 @@ def test_neighbours_in_a_word_do_not_race(size):
     assert kinds("ld.shared.b32 %r20, [%r12];" + store) == ["write-after-read"]  # cells are split when that comes
 
 
-def test_lanes_of_a_warp_are_not_told_apart():
-    assert kinds(STORE + "ld.shared.b32 %r20, [%r10];", block=32) == []
+@pytest.mark.parametrize(
+    ("between", "racing"),
+    [
+        ("", True),
+        ("bar.warp.sync -1;", False),
+        ("bar.sync 0;", False),
+        ("shfl.sync.idx.b32 %r21, %r0, 0, 31, -1;", True),
+        ("setp.lt.u32 %p2, %r0, 16; @%p2 bar.warp.sync 0xffff; @!%p2 bar.warp.sync 0xffff0000;", True),
+        ("membar.cta;", True),
+    ],
+)
+def test_lanes_of_a_warp_are_told_apart_if_asked_for(between, racing):
+    body = STORE + between + "ld.shared.b32 %r20, [%r10];"
+    assert hazards(body, block=32) == ()
+    found = hazards(body, block=32, racecheck="lanes")
+    assert [h.what for h in found] == ["read-after-write"] * racing
+    assert all("thread (0, 0, 0) of CTA" in h.earlier_who and "__syncwarp()" in h.mend for h in found)
+
+
+def test_one_lane_acts_for_its_warp():
+    """It stores, and lets others overwrite, what the other lanes have written and read; that takes a bar.warp.sync."""
+    first = "and.b32 %r21, %r0, 31; setp.eq.u32 %p2, %r21, 0; fence.proxy.async;"
+    store = "@%p2 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r10], 128; @%p2 cp.async.bulk.commit_group;"
+    wait = "@%p2 cp.async.bulk.wait_group.read 0;"
+    again = "st.shared.b32 [%r12], 5;"
+    meet = "bar.warp.sync -1;"
+    for missing, expected in ((None, []), (0, ["read-after-write"]), (1, ["write-after-read"])):
+        ahead, behind = ("" if missing == 0 else meet), ("" if missing == 1 else meet)
+        body = STORE + first + ahead + store + wait + behind + again
+        assert kinds(body, block=32, racecheck="lanes") == expected
+        assert kinds(body, block=32) == []
+
+
+def test_how_it_is_asked_for():
+    with pytest.raises(UsageError, match="racecheck is False, True, 'warps' or 'lanes', not 'words'"):
+        hazards("", racecheck="words")
 
 
 # -- what puts accesses in order ---------------------------------------------------------------------------------------

@@ -69,6 +69,27 @@ def test_subsets_of_a_warp_vote_by_themselves():
     assert (out[:16] == 0xAAAA).all() and (out[16:] == 0xFFFF0000).all()
 
 
+def test_lanes_meet_at_different_warp_barriers():
+    """Those with one mask meet wherever they stand; what the others wait for is no matter of theirs."""
+    body = (
+        THREAD
+        + """
+    .shared .b32 s[32]; mov.u32 %r10, s; shl.b32 %r11, %r0, 2; add.u32 %r12, %r10, %r11; st.shared.b32 [%r12], 0;
+    mov.u32 %r20, 0; bar.warp.sync -1; setp.lt.u32 %p0, %r0, 8; @%p0 bra LOW; setp.lt.u32 %p0, %r0, 16; @%p0 bra MIDDLE;
+    st.shared.b32 [%r12], 3; bar.warp.sync 0xffff0000; bra END;
+    LOW: bar.warp.sync 0xffff; ld.shared.b32 %r20, [%r12+32]; bra END;
+    MIDDLE: st.shared.b32 [%r12], 9; bar.warp.sync 0xffff; mov.u32 %r20, 1;
+    END: bar.warp.sync -1; st.global.b32 [%rd21], %r20;
+    """
+    )
+    out, _ = Run(kernel(body))(np.zeros(32, np.uint32), np.zeros(32, np.uint32))
+    assert out.tolist() == [9] * 8 + [1] * 8 + [0] * 16
+    with pytest.raises(DeadlockError, match=r"bar\.warp\.sync: 8 thread\(s\)"):
+        Run(kernel(body.replace("LOW: bar.warp.sync 0xffff;", "LOW: bar.warp.sync 0xfff0ffff;")))(
+            np.zeros(32, np.uint32), np.zeros(32, np.uint32)
+        )
+
+
 def test_a_collective_whose_lanes_never_come_is_a_deadlock():
     run = Run(
         kernel(
