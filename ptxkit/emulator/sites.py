@@ -205,6 +205,8 @@ class GlobalSite(Site):
     def load(self, x: Group, base: Any) -> Any:
         """Lane arrays of the loaded elements, in the shape of ``base``."""
         mask = x.covers(base.shape)
+        if self.ordering and x.wave.races is not None:
+            x.wave.races.flagged(x, base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF), self.ordering, False)
         if mask is not None and not x.lanes:
             return self.columns(np.zeros((base.size, self.count), self.dtype), base.shape)
         try:
@@ -223,6 +225,8 @@ class GlobalSite(Site):
         """Write one row per lane; of lanes that address the same element the highest wins."""
         if base.shape != x.shape:
             base = np.broadcast_to(base, x.shape)
+        if self.ordering and x.wave.races is not None:
+            x.wave.races.flagged(x, base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF), self.ordering, True)
         machine = x.wave.launch.machine
         machine.version += 1
         try:

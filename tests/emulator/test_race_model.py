@@ -31,7 +31,7 @@ warp = st.integers(0, WARPS - 1)
 cell = st.integers(0, CELLS - 1)
 some = st.sets(warp, min_size=1).map(sorted)
 access = st.tuples(st.sampled_from(["read", "write", "read", "write", "copy", "save"]), warp, cell)
-passing = st.tuples(st.sampled_from(["bar", "mbarrier", "release", "relaxed", "fenced"]), some, some)
+passing = st.tuples(st.sampled_from(["bar", "mbarrier", "release", "flag", "relaxed", "fenced"]), some, some)
 event = st.one_of(
     access,
     access,
@@ -115,7 +115,7 @@ class Program(Graph):
             self.copies[w].append(self.beside(self.step(w, text), c, True))
         elif what == "save":
             w, c = who
-            text = f"cp.async.bulk.global.shared::cta.bulk_group [%rd3], [%r7+{128 * c}], 128;"
+            text = f"cp.async.bulk.global.shared::cta.bulk_group [%rd3+128], [%r7+{128 * c}], 128;"
             text = f"fence.proxy.async; @%p0 {text} cp.async.bulk.commit_group;"
             self.saves[w].append(self.beside(self.step(w, text), c, False))
         elif what in ("drain", "saved"):
@@ -168,6 +168,15 @@ class Program(Graph):
         here = self.step(arriving[0], f"@%p0 st.release.cta.shared.b32 [%r5+{4 * n}], 1;")
         for w in waiting:
             self.step(w, self._spin(n, w, "acquire.cta"), here)
+
+    def _flag(self, n: int, arriving: list[int], waiting: list[int]) -> None:
+        """In global memory."""
+        here = self.step(arriving[0], f"@%p0 red.release.gpu.global.add.u32 [%rd3+{4 * n}], 1;")
+        for w in waiting:
+            loop = (
+                f"F{n}_{w}: ld.acquire.gpu.global.b32 %r9, [%rd3+{4 * n}]; setp.eq.u32 %p2, %r9, 0; @%p2 bra F{n}_{w};"
+            )
+            self.step(w, loop, here)
 
     def _relaxed(self, n: int, arriving: list[int], waiting: list[int]) -> None:
         """Orders what is before the one's last fence and what is behind the others' next."""
@@ -233,7 +242,7 @@ def test_races_are_what_happens_in_no_order(kind, block, racecheck, completion, 
     for n, (what, *who) in enumerate(events):
         program.add(n, what, *who)
     expected = program.races()
-    arrays = np.zeros(CELLS * 32, np.uint32), np.zeros(32, np.uint32)
+    arrays = np.zeros(CELLS * 32, np.uint32), np.zeros(64, np.uint32)
     try:
         Run(program.source())(*arrays, block=block, racecheck=racecheck, completion=completion)
     except RaceError as error:

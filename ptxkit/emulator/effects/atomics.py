@@ -193,6 +193,9 @@ class AtomicSite:
         machine.version += 1
         active = x.active()
         if space == "global":
+            if x.wave.races is not None:
+                addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
+                x.wave.races.flagged(x, addresses, self.ordering, True)
             try:
                 a, start, p = self.glob.locate(x, base, x.mask)
                 cells = a.typed(self.glob.dtype)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
 WARP = "put __syncwarp() (bar.warp.sync) between them"
+ADDRESS_BITS = 48
+"""Of global memory."""
+
 CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
 
 
@@ -55,8 +58,9 @@ class Races:
         clusters = wave.shape[0] // self.clocks.size
         self._cluster = self.clocks.table(clusters), self.clocks.table(clusters)
         self._locations: Table | None = None
-        self._location_of: NDArray[np.int32] | None = None
-        self._known_locations = 0
+        self._known: dict[
+            int, int
+        ] = {}  # places to synchronise through: words of shared memory (~index), global addresses
 
     # -- who ---------------------------------------------------------------------------------------------------------
 
@@ -165,7 +169,7 @@ class Races:
             threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
             self.tell(where, a, found, np.repeat(threads, parts))
         if strong and self.ordered:
-            self._synchronise(elements * size >> 2, self.lanes(x), ordering, write)
+            self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
 
     def runs(self, x: Group, where: Any, starts: Any, sizes: Any, write: bool) -> None:
         """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
@@ -201,24 +205,36 @@ class Races:
         keep = (given[c.at] != other).any(1)
         return Conflict(c.what, c.at[keep], c.records[keep], c.agents[keep])
 
-    def _synchronise(self, words: NDArray[np.int64], rows: NDArray[np.int64], ordering: str, write: bool) -> None:
-        """A strong access: through its location threads may synchronise. PTX ISA, "Release and Acquire Patterns"."""
-        if self._location_of is None:
-            self._location_of = np.full(len(self.wave.shared) // 4, -1, np.int32)
-            self._locations = self.clocks.table(16)
-        assert self._locations is not None
-        span = len(self.wave.shared)
-        pairs = np.unique(rows * span + words)
-        rows, words = pairs // span, pairs % span
-        new = np.unique(words[self._location_of[words] < 0])
-        if len(new):
-            self._location_of[new] = self._known_locations + np.arange(len(new))
-            self._known_locations += len(new)
-            self._locations.lengthen(self._known_locations)
-        keys = self._location_of[words].astype(np.int64)
-        if write:
-            self.clocks.release(self._locations, keys, rows, ordering not in ("release", "acq_rel"))
-        self.clocks.acquire(self._locations, keys, rows, ordering not in ("acquire", "acq_rel"))
+    def flagged(self, x: Group, addresses: Any, ordering: str, write: bool) -> None:
+        """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
+        if self.ordered:
+            rows = self.lanes(x)
+            found = np.broadcast_to(addresses, x.shape)
+            found = found.reshape(-1) if x.mask is None else found[x.mask]
+            clusters = rows // (self.actors * self.clocks.size)
+            self._synchronise(found.view(np.int64) + (clusters << ADDRESS_BITS), rows, ordering, write)
+
+    def _synchronise(self, places: NDArray[np.int64], rows: NDArray[np.int64], ordering: str, write: bool) -> None:
+        """A strong access: through its place threads may synchronise. PTX ISA, "Release and Acquire Patterns"."""
+        clocks = self.clocks
+        releases = ordering in ("release", "acq_rel")
+        passes_on = write and (releases or clocks.has_fenced)
+        if not passes_on and not self._known:
+            return
+        if self._locations is None:
+            self._locations = clocks.table(16)
+        distinct, which = np.unique(places, return_inverse=True)
+        if passes_on:
+            for place in distinct.tolist():
+                self._known.setdefault(place, len(self._known))
+            self._locations.lengthen(len(self._known))
+        slots = np.array([self._known.get(place, -1) for place in distinct.tolist()], np.int64)
+        pairs = np.unique(which.reshape(-1) * len(clocks.interval) + rows)
+        keys, rows = slots[pairs // len(clocks.interval)], pairs % len(clocks.interval)
+        keys, rows = keys[keys >= 0], rows[keys >= 0]
+        if passes_on:
+            clocks.release(self._locations, keys, rows, not releases)
+        clocks.acquire(self._locations, keys, rows, ordering not in ("acquire", "acq_rel"))
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 

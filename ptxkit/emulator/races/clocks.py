@@ -109,6 +109,11 @@ class Clocks:
 
     # -- actors ------------------------------------------------------------------------------------------------------
 
+    @property
+    def has_fenced(self) -> bool:
+        """Whether anybody has executed a fence, so that relaxed accesses can pass something on."""
+        return self._fenced is not None
+
     def tick(self, rows: Rows) -> None:
         """A new interval begins for ``rows``, (n,) distinct: what they do from now on, nobody knows yet."""
         self.interval[rows] += INTERVAL
