@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ptxkit.compiler.targets import Target
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.inputs import dtype_of
 from ptxkit.kernels.layernorm import Layernorm
 from ptxkit.kernels.layernorm_backward import LayernormBackward
 from ptxkit.kernels.rmsnorm import Rmsnorm
 from ptxkit.kernels.rmsnorm_backward import RmsnormBackward
+from ptxkit.runtime.emulated import EmulatedDevice
 
 KERNELS = [LayernormBackward, RmsnormBackward]
 VARIANTS = ["unfused", "fused", "vectorized", "pipelined"]
@@ -141,12 +143,28 @@ def test_ctas_take_row_after_row(device, kernel, cols):
         np.testing.assert_array_equal(first[name].view(np.uint32), again[name].view(np.uint32))
 
 
+@pytest.mark.parametrize(("cols", "dtype"), [(900, "f32"), (901, "f32"), (1800, "f16")])
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_warp_of_its_own_fetches_rows(kernel, stages, cols, dtype):
+    """CTAs take many turns, copies come as late as they may; sums come out the same each time; 901 columns are not copied."""
+    device = EmulatedDevice()
+    device.completion = "latest-legal"
+    case = case_of(device, kernel, 300, cols, dtype)
+    tile = {"THREADS": 128, "VECTORS": 2, "STAGES": stages, "PARTIALS": 132}
+    first, again = (check(case, "pipelined", tile) for _ in range(2))
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    variant = case.workload.variant("pipelined")
+    launch, _ = variant.launches(case.workload, variant.select_tile(case.workload, Target.parse("sm_90a"), tile))
+    assert launch.kernel == f"{kernel.norm}_backward_fetched"
+    assert launch.grid[0] < 132
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("cols", [1, 64, 1000, 4096, 8192, 32768, 65536, 262_144])
 @pytest.mark.parametrize("name", ["layernorm_backward", "rmsnorm_backward"])
 def test_a_preferred_tile_satisfies_the_constraint(name, cols, dtype):
-    from ptxkit.compiler.targets import Target
-
     workload = registry.get(name)(rows=512, cols=cols, dtype=dtype)
     variant = workload.variant("vectorized")
     tile = variant.select_tile(workload, Target.parse("sm_90a"))
