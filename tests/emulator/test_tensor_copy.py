@@ -480,6 +480,7 @@ def test_ctas_may_use_different_maps_and_places(mode):
       const u32 bar = shared(&barrier), to = shared(region) + blockIdx.x * 128;
       const CUtensorMap* map = blockIdx.x % 2 ? &a : &b;
       init(bar);
+      __syncthreads();
       if (threadIdx.x == 0) {
         expect(bar, 1024);
         load_2d(to, map, bar, 0, blockIdx.x);
@@ -537,6 +538,7 @@ def test_a_map_in_global_memory(mode):
       __shared__ unsigned long long barrier;
       const u32 bar = shared(&barrier);
       init(bar);
+      __syncthreads();
       if (threadIdx.x == 0) {
         asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" :: "l"(map + 1) : "memory");
         asm volatile("prefetch.tensormap [%0];" :: "l"(map + 1) : "memory");
@@ -623,6 +625,7 @@ def test_a_missing_wait_shows_in_the_mode_that_is_latest_legal(emulator):
       __shared__ unsigned long long barrier;
       const u32 bar = shared(&barrier);
       init(bar);
+      __syncthreads();
       if (threadIdx.x == 0) {
         expect(bar, 512);
         load_2d(shared(region), &map, bar, 0, 0);
