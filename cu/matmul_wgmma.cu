@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) matmul_specialized(
     bf16* c, const bf16* bias, int m, int n, int k, float alpha, float beta) {
     constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BM / CONSUMERS / 64;  // ROWS: wgmmas that a consumer stacks
     static_assert(BM == 64 * ROWS * CONSUMERS, "a consumer takes a multiple of 64 rows");
-    static_assert(ROWS * BN <= 256, "a thread holds at most 128 sums");
+    static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : 256), "a thread holds at most 128 sums, or 192 with 240 registers");
     static_assert(BM % (8 * CLUSTER_N) == 0 && BN % (8 * CLUSTER_M) == 0, "parts that are multicast are whole swizzle patterns");
     static_assert(BN % 64 == 0 && BN / CLUSTER_M <= 256, "boxes of c are 64 wide, and those of a tensor map at most 256");
     static_assert(CLUSTER_N <= 2, "the mask of CTAs in a row has two bits");

@@ -80,6 +80,7 @@ TILES = [
     {"BM": 128, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "BOXES": 1},
     {"BM": 128, "BN": 192, "CONSUMERS": 2, "BOXES": 4},
     {"BM": 256, "BN": 128, "CONSUMERS": 2},
+    {"BM": 256, "BN": 192, "STAGES": 3},  # 192 sums a thread
     {"CLUSTER_M": 2, "GROUP": 1},
     {"CLUSTER_N": 2, "GROUP": 4},
     {"BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 2},
@@ -143,6 +144,12 @@ def test_no_tile_relies_on_copies_that_happen_to_be_early(few_ctas, tile):
     check(device, "matmul_wgmma", "step8_tma_store", 520, 392, 264, tile)
 
 
+def test_an_epilogue_that_reads_has_registers_left():
+    workload = MatmulWgmma(beta=0.5)
+    with pytest.raises(UsageError, match="would hold 192 sums of 256 x 192, more than 128"):
+        workload.variant("step8_tma_store").select_tile(workload, Target.parse("sm_90a"), {"BM": 256, "BN": 192})
+
+
 @pytest.mark.parametrize("name", ["n", "k"])
 def test_rows_are_multiples_of_16_bytes(name):
     with pytest.raises(UsageError, match=f"{name} must be a multiple of 8"):
@@ -166,9 +173,13 @@ def test_wgmma_is_asynchronous_and_nothing_spills(step):
         assert "serialized" not in made.image.log  # "wgmma.mma_async instructions are serialized due to ..."
 
 
-def test_the_epilogue_with_everything_does_not_spill():
-    workload = MatmulWgmma(alpha=2.0, beta=0.5, epilogue="bias_gelu")
-    (step,) = build(workload, workload.variant("step8_tma_store"), Target.parse("sm_90a")).steps
+@pytest.mark.parametrize(
+    ("tile", "options"),
+    [({}, {"alpha": 2.0, "beta": 0.5, "epilogue": "bias_gelu"}), ({"BM": 256, "BN": 192}, {"alpha": 2.0})],
+)
+def test_no_epilogue_spills(tile, options):
+    workload = MatmulWgmma(**options)
+    (step,) = build(workload, workload.variant("step8_tma_store"), Target.parse("sm_90a"), tile).steps
     assert_sass(step.image, has=["HGMMA", "STSM", "UTMASTG"], spills=0)
 
 
