@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -186,8 +185,10 @@ def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
 
 
 def preferred_stream_k(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
-    """The same for ``stream_k``."""
-    yield from itertools.islice(preferred_ring(w), cdiv(w.m, 256) * cdiv(w.n, 128) >= 120)
+    """The same for ``stream_k``, which does not need a tile for every SM."""
+    if cdiv(w.m, 256) * cdiv(w.n, 128) >= 64:
+        # measured on an H200: at 1536^3 already, and at 2048^3 to 8192^3 within half a percent of any other of its size
+        yield {"BM": 256, "BN": 128, "BK": 32, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 4, "CTAS": 1}
     yield {"BM": 64, "BN": 128, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "CTAS": 2}
 
 
