@@ -21,6 +21,8 @@ def gelu_tanh(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 ACTIVATIONS = {"none": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu_tanh}
 
+STAGED = {65536: (256, 2), 131072: (512, 2)}  # see rows.preferred; measured on an H200
+
 
 class Layernorm(Workload):
     """Layer normalization with scale, shift and activation: one read of x and one write of y."""
@@ -99,7 +101,9 @@ class Layernorm(Workload):
         args = ("x", "gamma", "beta", "y", *self._statistics, self.cols, "eps")
         return [row.kept("layernorm_fused", self, args, (row.cu_type(self.dtype), self.activation.upper()))]
 
-    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=2), prefer=row.preferred(heavy=True, alone=4))
+    @variant(
+        tile=row.TILE, constraint=row.usable(beside=36, early=2), prefer=row.preferred(heavy=True, alone=4, staged=STAGED)
+    )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")

@@ -99,7 +99,7 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     return check
 
 
-def _shape(w: Any, resident: bool, heavy: bool, alone: int, lean: bool) -> tuple[int, int, int]:
+def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, int]:
     """THREADS, VECTORS and CLUSTER, for :func:`preferred`; a whole cluster of them may hold less than a row."""
     wide = width(w.dtype)
     sixteen = 16 // wide  # vectors of 16 columns, and as many registers
@@ -130,13 +130,16 @@ def _shape(w: Any, resident: bool, heavy: bool, alone: int, lean: bool) -> tuple
     while cluster < 8 and short(threads, vectors, cluster):
         cluster *= 2
     if cluster == 4 and vectors == 4 * sixteen and not resident:
-        # fastest on an H200, 1024 rows of 131072
-        threads, vectors, cluster = (512, 2 * sixteen, 8) if lean and wide == 4 else (256, vectors, 8)
+        threads, cluster = 256, 8  # fastest on an H200, 1024 rows of 131072
     return threads, vectors, cluster
 
 
 def preferred(
-    shared: bool = True, heavy: bool = False, cache: int = 4, alone: int = 16, lean: bool = False
+    shared: bool = True,
+    heavy: bool = False,
+    cache: int = 4,
+    alone: int = 16,
+    staged: Mapping[int, tuple[int, int]] | None = None,
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`.
 
@@ -150,12 +153,16 @@ def preferred(
         heavy: whether the kernel computes so much that its instructions matter more than the bytes in flight.
         cache: CACHE of what comes from device memory.
         alone: columns of a thread where each row has an SM of its own.
-        lean: whether the kernel needs so few registers beside the row that an SM holds two CTAs of 512 threads.
+        staged: THREADS and VECTORS, by the most columns, of rows of f32 from device memory that had better wait in the shared
+            memory of eight CTAs: registers would hold them, but of one CTA an SM, and while that waits nothing is loaded.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         resident = w.work().bytes <= L2_BYTES
-        threads, vectors, cluster = _shape(w, resident, heavy, alone, lean)
+        for most, (of_cta, held) in (staged or {}).items():
+            if width(w.dtype) == 4 and not resident and most // 2 < w.cols <= most:
+                yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
+        threads, vectors, cluster = _shape(w, resident, heavy, alone)
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if resident else cache}
         wide = width(w.dtype)
         if (
