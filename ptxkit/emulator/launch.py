@@ -165,7 +165,9 @@ class Launch:
             per_wave = max(1, lanes // padded)
             shared = self.shared_bytes + 2048
             if self.hazards is not None:
-                shared *= 5 + 2 * (padded if self.hazards.lanes else padded // 32)
+                actors = padded if self.hazards.lanes else padded // 32
+                # records of accesses, and clocks: what every actor knows of those of its cluster
+                shared = shared * (5 + 2 * actors) + 32 * actors * actors * self.cluster_size
             per_wave = min(per_wave, max(1, SHARED_PER_WAVE // shared))
             per_wave = -(-per_wave // self.cluster_size) * self.cluster_size
         order = self.order()

@@ -4,8 +4,8 @@ Accesses go to :class:`~ptxkit.emulator.races.shadow.Shadow`, which compares the
 :class:`~ptxkit.emulator.races.clocks.Clocks`: barriers, mbarriers, cluster barriers, and accesses with fences. An asynchronous
 operation is an agent of its own (:mod:`ptxkit.emulator.races.operations`).
 
-Warps are taken as a whole, unless ``lanes`` asks for more: then lanes of one warp never race with each other, and what one lane
-synchronises all do.
+Usually an actor is a warp: its lanes never race with each other, and what one of them synchronises all do. Where lanes are told
+apart it is a thread.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
 WARP = "put __syncwarp() (bar.warp.sync) between them"
+CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
+
 ADDRESS_BITS = 48
 """Of global memory."""
-
-CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
 
 
 class Races:
@@ -58,9 +58,8 @@ class Races:
         clusters = wave.shape[0] // self.clocks.size
         self._cluster = self.clocks.table(clusters), self.clocks.table(clusters)
         self._locations: Table | None = None
-        self._known: dict[
-            int, int
-        ] = {}  # places to synchronise through: words of shared memory (~index), global addresses
+        # places to synchronise through: words of shared memory as ~index, and addresses in global memory
+        self._known: dict[int, int] = {}
 
     # -- who ---------------------------------------------------------------------------------------------------------
 

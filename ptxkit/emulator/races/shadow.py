@@ -84,7 +84,12 @@ class Shadow:
         self.writer: NDArray[np.int32] = np.zeros(cells, np.int32)
         self.written: NDArray[np.int32] = np.full(cells, -1, np.int32)
         self.read: NDArray[np.int32] = np.full(cells, -1, np.int32)
-        self.own: NDArray[np.int64] | None = None  # (cells, actors): last reads by actors of the cell's CTA
+        # last reads: by actors of the cell's CTA, (cells, actors); by those of the cluster's other CTAs, counted from the
+        # cell's, (cells so read, CTAs * actors), with the row of each cell; and by other agents, (cells,) each
+        self.own: NDArray[np.int64] | None = None
+        self.remote: NDArray[np.int64] | None = None
+        self.remote_row: NDArray[np.int32] = np.zeros(0, np.int32)
+        self.remote_rows = 0
         self.others: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     def split(self, size: int) -> None:
@@ -96,6 +101,14 @@ class Shadow:
                 setattr(self, name, np.repeat(getattr(self, name), parts))
             if self.own is not None:
                 self.own = np.repeat(self.own, parts, axis=0)
+            if self.remote is not None:
+                rows = self.remote_row
+                known = np.flatnonzero(rows >= 0)
+                self.remote_row = np.full(len(rows) * parts, -1, np.int32)
+                at = (known[:, None] * parts + np.arange(parts)).reshape(-1)
+                self.remote = np.repeat(self.remote[rows[known]], parts, axis=0)
+                self.remote_rows = len(at)
+                self.remote_row[at] = np.arange(len(at))
             self.others = {key: np.repeat(records, parts) for key, records in self.others.items()}
 
     def spread(self, elements: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int]:
@@ -122,18 +135,14 @@ class Shadow:
     def earlier_reads(self, a: Access) -> list[Conflict]:
         """Conflicts with reads of cells that are written now."""
         found: list[Conflict] = []
-        actors, width = self.clocks.actors, self.clocks.width
+        width = self.clocks.width
         if self.own is not None:
-            own = np.flatnonzero(self.read[a.cells] >= (0 if a.generation is None else a.generation))
-            for at in np.split(own, range(CHUNK // actors, len(own), max(1, CHUNK // actors))):
-                cells = a.cells[at]
-                records = self.own[cells]
-                rank = np.broadcast_to(self._rank(cells), len(at))
-                known = a.view[a.rows[at][:, None], (rank * width)[:, None] + np.arange(actors)]
-                k, actor = np.nonzero(records > known)
-                if len(k):
-                    agents = rank[k] << 16 | actor
-                    found += self._conflicts(a, "write-after-read", at[k], records[k, actor], agents, known[k, actor])
+            at = np.flatnonzero(self.read[a.cells] >= (0 if a.generation is None else a.generation))
+            found += self._reads_by_actors(a, at, self.own, a.cells[at])
+        if self.remote is not None:
+            rows = self.remote_row[a.cells]
+            at = np.flatnonzero(rows >= 0)
+            found += self._reads_by_actors(a, at, self.remote, rows[at])
         for (relative, number), column in self.others.items():
             records = column[a.cells]
             at = np.flatnonzero(records)
@@ -142,6 +151,24 @@ class Shadow:
             rank = np.broadcast_to((self._rank(a.cells[at]) + relative) % self.clocks.size, len(at))
             known = a.view[a.rows[at], rank * width + number]
             found += self._conflicts(a, "write-after-read", at, records[at], rank << 16 | number, known)
+        return found
+
+    def _reads_by_actors(self, a: Access, some: Any, table: NDArray[np.int64], rows: Any) -> list[Conflict]:
+        """Conflicts of the cells at ``some`` with the reads in ``rows`` of ``table``, (..., CTAs * actors)."""
+        found: list[Conflict] = []
+        columns = table.shape[1]
+        relative, number = np.divmod(np.arange(columns), self.clocks.actors)
+        step = max(1, CHUNK // columns)
+        for first in range(0, len(some), step):
+            at = some[first : first + step]
+            cells = a.cells[at]
+            records = table[rows[first : first + step]]
+            rank = (np.broadcast_to(self._rank(cells), len(at))[:, None] + relative) % self.clocks.size
+            known = a.view[a.rows[at][:, None], rank * self.clocks.width + number]
+            k, column = np.nonzero(records > known)
+            if len(k):
+                agents = rank[k, column] << 16 | number[column]
+                found += self._conflicts(a, "write-after-read", at[k], records[k, column], agents, known[k, column])
         return found
 
     def _conflicts(self, a: Access, what: str, at: Any, records: Any, agents: Any, known: Any) -> list[Conflict]:
@@ -181,19 +208,39 @@ class Shadow:
             self.read[a.cells] = a.generation
             return
         relative = (a.rank - self._rank(a.cells)) % self.clocks.size
+        if int(a.number[0]) < self.clocks.actors:
+            self._read_anywhere(a, relative)
+            return
         key = relative << 16 | a.number
         for k in np.unique(key):
             chosen = key == k
-            cells = a.cells[chosen]
-            number = int(k) & 0xFFFF
-            if k >> 16 == 0 and number < self.clocks.actors:
-                self._of_actors()[cells, number] = a.record[chosen]
-                self.read[cells] = ALWAYS
-                continue
-            column = self.others.get((int(k) >> 16, number))
+            column = self.others.get((int(k) >> 16, int(k) & 0xFFFF))
             if column is None:
-                column = self.others[int(k) >> 16, number] = np.zeros(len(self.writes), np.int64)
-            column[cells] = a.record[chosen]
+                column = self.others[int(k) >> 16, int(k) & 0xFFFF] = np.zeros(len(self.writes), np.int64)
+            column[a.cells[chosen]] = a.record[chosen]
+
+    def _read_anywhere(self, a: Access, relative: NDArray[np.int64]) -> None:
+        """Actors have read cells of CTAs from which theirs is ``relative`` CTAs away."""
+        near = relative == 0
+        cells = a.cells[near]
+        self._of_actors()[cells, a.number[near]] = a.record[near]
+        self.read[cells] = ALWAYS
+        if near.all():
+            return
+        if self.remote is None:
+            self.remote = np.zeros((16, self.clocks.size * self.clocks.actors), np.int64)
+            self.remote_row = np.full(len(self.writes), -1, np.int32)
+        cells = a.cells[~near]
+        new = np.unique(cells[self.remote_row[cells] < 0])
+        if len(new):
+            self.remote_row[new] = self.remote_rows + np.arange(len(new))
+            self.remote_rows += len(new)
+            room = len(self.remote)
+            if self.remote_rows > room:
+                more = np.zeros((max(self.remote_rows, 2 * room) - room, self.remote.shape[1]), np.int64)
+                self.remote = np.concatenate((self.remote, more))
+        columns = relative[~near] * self.clocks.actors + a.number[~near]
+        self.remote[self.remote_row[cells], columns] = a.record[~near]
 
     def _of_actors(self) -> NDArray[np.int64]:
         if self.own is None:
