@@ -245,6 +245,12 @@ def test_waiting_for_a_bulk_copy():
     assert kinds(INIT + BULK + early + LOAD) == ["read-after-write"]
 
 
+def test_copies_of_no_bytes():
+    none = BULK.replace(", 256", ", 0")
+    assert kinds(INIT + none + WAIT + STORE + "bar.sync 0;" + SAVE.replace("256", "0") + STORE) == []
+    assert kinds(INIT + STORE + SAVE.replace("256", "0") + "st.shared.b32 [%r13], 3;") == []
+
+
 def test_a_relaxed_arrival_passes_nothing_on():
     body = (
         INIT + "setp.eq.u32 %p2, %r0, 32; @%p2 st.shared.b32 [%r10], 5; {} @%p2 mbarrier.arrive.{}.b64 %rd30, [%r14];"

@@ -178,6 +178,8 @@ class Races:
 
     def compare(self, a: Access, write: bool, values: Any = None) -> list[Conflict]:
         """Compare an access with earlier ones and record it."""
+        if not len(a.cells):
+            return []
         if not write:
             found = self.shadow.earlier_writes(a, "read-after-write")
             self.shadow.was_read(a)
