@@ -6,6 +6,7 @@
 //
 // mean and rstd are those that the forward kernels keep for training.
 #pragma once
+#include "async_copy.cuh"
 #include "normalize.cuh"
 #include "row_pipeline.cuh"
 
@@ -283,7 +284,7 @@ struct Fetched {
         slots = fetched_slots;
         if (threadIdx.x == 0) {
             for (int i = 0; i < STAGES; i++) {
-                mbarrier_init(cvta_to_shared(&shared.full[i]), 1);
+                mbarrier_init(cvta_to_shared(&shared.full[i]), 2);  // for rows, and for their statistics
                 mbarrier_init(cvta_to_shared(&shared.empty[i]), 1);
             }
             fence_mbarrier_init_release_cluster();
@@ -291,17 +292,19 @@ struct Fetched {
         barrier_sync();
     }
 
-    // Fetches the CTA's rows: what one thread does.
+    // Fetches the CTA's rows: what one thread does. It waits for nothing but room; a load of statistics would take longer than a row.
     __device__ __forceinline__ void fetch(const T* x, const T* dy, const float* means, const float* rstds, unsigned rows,
                                           unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
         const unsigned bytes = cols * static_cast<unsigned>(sizeof(T));
         Ring<STAGES> at;
         for (unsigned row = blockIdx.x, turn = 0; row < rows; row += gridDim.x, turn++) {
-            const Statistics statistics = {mean_at<CENTERED>(means, row), rstds[row]};
             if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[at.stage]), at.parity ^ 1);
-            shared.statistics[at.stage] = statistics;
             const unsigned there = cvta_to_shared(&shared.full[at.stage]), to = cvta_to_shared(slots + at.stage * 2 * words);
+            const unsigned statistics = cvta_to_shared(&shared.statistics[at.stage]);
+            if (CENTERED) cp_async_ca_shared_global_4(statistics, means + row, 4);
+            cp_async_ca_shared_global_4(statistics + 4, rstds + row, 4);
+            cp_async_mbarrier_arrive_noinc(there);
             const size_t first = static_cast<size_t>(row) * cols;
             mbarrier_arrive_expect_tx(there, 2 * bytes);
             cp_async_bulk_shared_global_L2_cache_hint(to, x + first, bytes, there, policy);
