@@ -47,6 +47,7 @@ constexpr int row_ctas = 65536 / (THREADS * (ROWS * VECTORS * vector_width<T> + 
 // be used again after another turn was: the barrier of that one has then been passed by whoever read these records.
 template <class Record, class S, int TURNS = 1>
 struct RowRecords {
+    using Shape = S;
     static constexpr int words = sizeof(Record) / 4;
     Record slots[TURNS][S::lanes < 32 ? 1 : S::groups][S::warps];
 
@@ -172,6 +173,14 @@ struct Row {
     }
 };
 
+// A vector that all rows share, of which a thread has begun to load the first COUNT vectors.
+template <class S, int COUNT, class T>
+struct Begun {
+    static constexpr int count = COUNT < S::VECTORS ? COUNT : S::VECTORS;
+    const T* from;
+    Vector<T, S::WIDTH> vectors[count];
+};
+
 // Where a thread stands: its row, and which columns its registers hold.
 //
 // With `vectors`, register k is element k % WIDTH of the thread's (k / WIDTH)-th vector, and rows move in vectors. Where a row
@@ -206,6 +215,9 @@ struct Place {
         place.take(0, columns, columns);
         return place;
     }
+
+    // All threads' registers hold columns: who launched the kernel knows, and now the compiler does.
+    __device__ __forceinline__ void assume_filled() { cols = S::capacity, held = S::elements; }
 
     // The place in the part of a longer row that begins at column `begin` and is at most S::capacity columns long.
     __device__ __forceinline__ Place part(unsigned begin) const {
@@ -298,14 +310,22 @@ struct Place {
         }
     }
 
+    // A vector that all rows share, with the first COUNT vectors of what a thread holds of it on their way.
+    template <int COUNT, class T>
+    __device__ __forceinline__ Begun<S, COUNT, T> begin_shared(const T* from) const {
+        Begun<S, COUNT, T> begun;
+        begun.from = from;
+        if (whole()) {
+#pragma unroll
+            for (int i = 0; i < begun.count; i++) begun.vectors[i].template load<CACHE_KEEP>(from + (i * S::threads + thread) * S::WIDTH);
+        }
+        return begun;
+    }
+
     // Makes each column f(column, shared...) with those of vectors that all rows share, loaded piece by piece: they come from L1,
     // and whole rows of them would take registers from other CTAs.
     template <class F, class... T>
     __device__ __forceinline__ void apply(Row<S>& row, F f, const T*... shared) const {
-        // Where registers are short ptxas must not have all the loads under way together: it would spill. None passes a barrier.
-        auto pause = [](int i) {
-            if (S::elements >= 64 && i > 0 && i % (S::VECTORS / 4) == 0) bar_warp_sync(all_lanes);
-        };
         if (vectors) {
 #pragma unroll
             for (int i = 0; i < S::VECTORS; i++) pause(i), combine(row.v[i], f, load_piece<true>(shared, i)...);
@@ -313,6 +333,14 @@ struct Place {
 #pragma unroll
             for (int i = 0; i < S::VECTORS; i++) pause(i), combine(row.v[i], f, load_piece<false>(shared, i)...);
         }
+    }
+
+    // The same with vectors that are begun. A thread whose registers all hold columns, as in most rows, asks for none.
+    template <class F, int COUNT, class... T>
+    __device__ __forceinline__ void apply(Row<S>& row, F f, const Begun<S, COUNT, T>&... shared) const {
+        if (!whole()) return apply(row, f, shared.from...);
+#pragma unroll
+        for (int i = 0; i < S::VECTORS; i++) pause(i), combine(row.v[i], f, piece_of(shared, i)...);
     }
 
 private:
@@ -323,10 +351,35 @@ private:
         return ::min(mine * width, static_cast<unsigned>(S::elements));
     }
 
+    // Whether each of the thread's registers holds a column, and they move in vectors.
+    __device__ __forceinline__ bool whole() const { return vectors && held == S::elements; }
+
+    // Where registers are short ptxas must not have all loads of vectors that rows share under way together: it would spill. None
+    // passes a barrier.
+    static __device__ __forceinline__ void pause(int i) {
+        if (S::elements >= 64 && i > 0 && i % (S::VECTORS / 4) == 0) bar_warp_sync(all_lanes);
+    }
+
     // What registers i * WIDTH and on hold of a vector that all rows share.
     struct Piece {
         float v[S::WIDTH];
+
+        template <class T>
+        __device__ __forceinline__ void set(const Vector<T, S::WIDTH>& vector) {
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) v[j] = vector[j];
+        }
     };
+
+    // The same where the thread is whole().
+    template <int COUNT, class T>
+    __device__ __forceinline__ Piece piece_of(const Begun<S, COUNT, T>& shared, int i) const {
+        Vector<T, S::WIDTH> vector = shared.vectors[i < shared.count ? i : 0];
+        if (i >= shared.count) vector.template load<CACHE_KEEP>(shared.from + (i * S::threads + thread) * S::WIDTH);
+        Piece piece;
+        piece.set(vector);
+        return piece;
+    }
 
     template <bool WHOLE, class T>
     __device__ __forceinline__ Piece load_piece(const T* from, int i) const {
@@ -335,8 +388,7 @@ private:
             Vector<T, S::WIDTH> vector;
             vector.fill([](int) { return 0.0f; });
             if (i * S::WIDTH < held) vector.template load<CACHE_KEEP>(from + thread * S::WIDTH + i * S::threads * S::WIDTH);
-#pragma unroll
-            for (int j = 0; j < S::WIDTH; j++) piece.v[j] = vector[j];
+            piece.set(vector);
         } else {
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) {

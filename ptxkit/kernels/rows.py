@@ -195,7 +195,13 @@ def itemsize(dtype: str) -> int:
 
 
 def vectorized(
-    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], size: int = 0
+    kernel: str,
+    w: Any,
+    t: Tile,
+    args: tuple[object, ...],
+    template: tuple[object, ...],
+    size: int = 0,
+    filled: bool = False,
 ) -> Launch:
     """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` where no cluster's registers hold a row.
 
@@ -206,6 +212,7 @@ def vectorized(
         args: of both kernels.
         template: arguments before the tile's.
         size: see :func:`usable`.
+        filled: the kernel's last template argument says whether a row fills a CTA's registers, or a cluster's.
     """
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     if not in_registers(w, t):
@@ -215,7 +222,8 @@ def vectorized(
     width_ = lanes(w, t)
     grid = cdiv(w.rows, t.THREADS // width_) * t.CLUSTER
     early = (t.EARLY,) if "EARLY" in t else ()
-    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early)
+    fills = (w.cols == capacity(w, t),) if filled else ()
+    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early, *fills)
     unused = SPREAD_BYTES if t.SPREAD else 0
     return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, unused, cluster, template=full)
 
