@@ -1,14 +1,15 @@
 // Rows divided by their L2 norm: y[r, :] = x[r, :] / sqrt(sum(x[r, :]^2) + eps), f32, rows contiguous.
 //
-// The story: `l2norm_square` ... `l2norm_divide` are what a framework launches, five kernels and five passes over device
-// memory; `l2norm_fused` does the same arithmetic in one read and one write, bit for bit; `l2norm_vectorized` holds the row in
-// registers and moves 128 bits an access; `l2norm_streamed` is for rows that fit in no cluster's registers: they wait in shared
-// memory.
+// The story: `l2norm_square` ... `l2norm_divide` are what a framework launches, five kernels and five passes over device memory;
+// `l2norm_fused` does the same arithmetic in one read and one write, bit for bit; `l2norm_vectorized` holds the row in registers
+// and moves 128 bits an access; `l2norm_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
+// `l2norm_claimed`, for rows of 65536 columns and more, is by clusters that stay, claim row after row and copy them ahead.
 //
 // Range. A square overflows f32 above 1.8e19 and loses bits below 1e-19, while the quotient is harmless. Nearly all rows are
 // in between, so each kernel sums plain f32 squares and looks at the sum: only when it left the safe range, the squares are
 // summed once more in f64, which holds any sum of f32 squares. The row is still at hand then: nothing is read twice, and
 // rows in the safe range pay one comparison.
+#include "ptxkit/claims.cuh"
 #include "ptxkit/floating_point.cuh"
 #include "ptxkit/row.cuh"
 
@@ -260,6 +261,36 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
             row += stride;
         }
     }
+}
+
+// Long rows by clusters that stay and claim one after the other: STAGES rows are on their way while one is computed. An SM holds
+// RESIDENT CTAs.
+template <class T, int THREADS, int QUADS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+l2norm_claimed(const T* x, T* y, unsigned* next, int rows, int cols, float eps) {
+    using S = RowShape<THREADS, THREADS, QUADS, CTAS, 4>;
+    __shared__ typename SentRecords<float, S>::Shared records;
+    __shared__ typename Claims<S, STAGES + 1>::Shared claimed;
+    __shared__ RowRecords<double, S> exact_slots;
+    SentRecords<float, S> sent(records);
+    Claims<S, STAGES + 1> claims(claimed, next);
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    const Place<S> place(rows, cols, aligned16(x, y));
+    row_arrive<S>();
+    auto started = [] { row_wait<S>(); };
+    auto compute = [&](const Place<S>& place, Row<S>& row) {
+        const float square = row_sum(row.sum([](float v, int) { return v * v; }), sent) + eps;
+        float factor = inverse_sqrt(square);
+        if (!is_safe(square)) {
+            const double exact = row_sum(row.template sum<double>([](float v, int) { return static_cast<double>(v) * v; }), exact_slots);
+            const Norm norm = norm_from_square(exact + eps);
+            row.each([&](float& v, int) { v *= norm.scale; });
+            factor = 1.0f / norm.value;
+        }
+        row.each([&](float& v, int) { v *= factor; });
+        place.template store<CACHE>(y, row);
+    };
+    rows_claimed(ahead, place, rows, cols, x, 0.0f, claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its norm, or is read once more, backwards, so that the second

@@ -4,10 +4,12 @@
 // The story: `layernorm_mean` ... `layernorm_activate` are what a framework launches that has these as operations, eight passes
 // over device memory; `layernorm_fused` does the same arithmetic in one read and one write, bit for bit; `layernorm_vectorized`
 // holds the row in registers, moves 128 bits an access and meets at one barrier; `layernorm_streamed` is for rows that fit in no
-// cluster's registers: they wait in shared memory.
+// cluster's registers: they wait in shared memory. `layernorm_claimed`, for rows of 65536 columns and more, is by clusters that
+// stay, claim row after row and copy them ahead.
 //
 // The first two sum in f64, which no row of f32 leaves; cu/ptxkit/normalize.cuh tells how the others do without.
 #include "ptxkit/activations.cuh"
+#include "ptxkit/claims.cuh"
 #include "ptxkit/normalize.cuh"
 
 using namespace ptxkit;
@@ -112,6 +114,43 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
         means[place.row] = statistics.mean;
         rstds[place.row] = statistics.rstd;
     }
+}
+
+// Long rows by clusters that stay and claim one after the other: STAGES rows are on their way while one is computed; KEPT vectors of
+// gamma and beta a thread wait in shared memory. An SM holds RESIDENT CTAs.
+template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
+                  float eps) {
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    __shared__ typename SentRecords<Deviations, S>::Shared deviations;
+    __shared__ typename Claims<S, STAGES + 1>::Shared claimed;
+    __shared__ RowRecords<float, S> largest;
+    SentRecords<Deviations, S> sent(deviations);
+    Claims<S, STAGES + 1> claims(claimed, next);
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
+    const Weights<T, S, 2, KEPT> weights(ahead.behind());
+    row_arrive<S>();
+    auto started = [&] {
+        weights.begin(place.any(cols), gamma, beta);
+        row_wait<S>();
+    };
+    struct {
+        SentRecords<Deviations, S>& deviations;
+        RowRecords<float, S>& largest;
+    } slots = {sent, largest};
+    auto compute = [&](const Place<S>& place, Row<S>& row) {
+        const Statistics statistics = standardize(row, place, eps, slots);
+        auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
+        weights.apply(place, row, finished, gamma, beta);
+        place.template store<CACHE>(y, row);
+        if (means && place.thread == 0) {
+            means[place.row] = statistics.mean;
+            rstds[place.row] = statistics.rstd;
+        }
+    };
+    rows_claimed(ahead, place, rows, cols, x, 0.0f, claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its statistics, or is read once more.

@@ -4,7 +4,9 @@
 // The story: `rmsnorm_square` ... `rmsnorm_scale` are what a framework launches that has these as operations, seven passes over
 // device memory; `rmsnorm_fused` does the same arithmetic in one read and one write, bit for bit; `rmsnorm_vectorized` holds the
 // row in registers and moves 128 bits an access; `rmsnorm_streamed` is for rows that fit in no cluster's registers: they wait in
-// shared memory.
+// shared memory. `rmsnorm_claimed`, for rows of 65536 columns and more, is by clusters that stay, claim row after row and copy
+// them ahead.
+#include "ptxkit/claims.cuh"
 #include "ptxkit/normalize.cuh"
 
 using namespace ptxkit;
@@ -112,6 +114,38 @@ rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int
     else place.apply(row, finished, gamma);
     place.template store<CACHE>(y, row);
     if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
+}
+
+// Long rows by clusters that stay and claim one after the other: STAGES rows are on their way while one is computed; KEPT vectors of
+// gamma a thread wait in shared memory. An SM holds RESIDENT CTAs.
+template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    __shared__ typename SentRecords<float, S>::Shared squares;
+    __shared__ typename Claims<S, STAGES + 1>::Shared claimed;
+    __shared__ RowRecords<float, S> largest;
+    SentRecords<float, S> sent(squares);
+    Claims<S, STAGES + 1> claims(claimed, next);
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    const Place<S> place(rows, cols, aligned16(x, gamma, y));
+    const Weights<T, S, 1, KEPT> weights(ahead.behind());
+    row_arrive<S>();
+    auto started = [&] {
+        weights.begin(place.any(cols), gamma);
+        row_wait<S>();
+    };
+    struct {
+        SentRecords<float, S>& squares;
+        RowRecords<float, S>& largest;
+    } slots = {sent, largest};
+    auto compute = [&](const Place<S>& place, Row<S>& row) {
+        const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
+        weights.apply(place, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
+        place.template store<CACHE>(y, row);
+        if (rstds && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
+    };
+    rows_claimed(ahead, place, rows, cols, x, 0.0f, claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its factor, or is read once more. Squares that leave the range

@@ -3,8 +3,10 @@
 //
 // The story: `softmax_max` ... `softmax_dropout` are what a framework launches that has these as operations, six passes over
 // device memory, eight with dropout; `softmax_fused` does the same arithmetic in one read and one write, bit for bit;
-// `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for rows
-// that fit in no cluster's registers: they wait in shared memory.
+// `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for
+// rows that fit in no cluster's registers: they wait in shared memory. `softmax_claimed`, for rows of 65536 columns and more, is
+// by clusters that stay, claim row after row and copy them ahead.
+#include "ptxkit/claims.cuh"
 #include "ptxkit/softmax.cuh"
 
 using namespace ptxkit;
@@ -99,6 +101,33 @@ softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, flo
         row.each([&](float& v, int) { v *= factor; });
     }
     place.template store<CACHE>(y, row);
+}
+
+// Long rows by clusters that stay and claim one after the other: STAGES rows are on their way while one is computed. An SM holds
+// RESIDENT CTAs.
+template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+softmax_claimed(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    __shared__ typename SentRecords<MaxSum, S>::Shared records;
+    __shared__ typename Claims<S, STAGES + 1>::Shared claimed;
+    SentRecords<MaxSum, S> sent(records);
+    Claims<S, STAGES + 1> claims(claimed, next);
+    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    const Place<S> place(rows, cols, aligned16(x, y));
+    row_arrive<S>();
+    auto started = [] { row_wait<S>(); };
+    auto compute = [&](const Place<S>& place, Row<S>& row) {
+        float factor = exponentials(row, sent).factor;
+        if constexpr (DROPOUT) factor *= scale;
+        row.each([&](float& v, int) { v *= factor; });
+        if constexpr (DROPOUT) {
+            const Dropped<S> dropped(place, {threshold, scale, seed});
+            row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v; });
+        }
+        place.template store<CACHE>(y, row);
+    };
+    rows_claimed(ahead, place, rows, cols, x, -infinity(), claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.

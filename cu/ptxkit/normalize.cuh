@@ -71,8 +71,8 @@ struct StandardizeSlots {
 // 0 or from its neighbours a column lies. As the sum of deviations says what the pivot's rounding left, a mean far greater than
 // the deviations costs no accuracy either: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983, section 1
 // ("corrected two-pass") and its updating formulas.
-template <class S>
-__device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, StandardizeSlots<S>& slots) {
+template <class S, class Slots>
+__device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, Slots& slots) {
     const float inverse_cols = rcp_approx(place.cols), held = place.held, inverse_held = rcp_approx(fmaxf(held, 1.0f));
     const float columns = place.warp_columns(S::warps == 1 ? 0 : place.thread / S::lanes);
     const float inverse_columns = rcp_approx(fmaxf(columns, 1.0f));
@@ -131,9 +131,8 @@ struct RootMeanSquare {
     float factor, scale;
 };
 
-template <class S>
-__device__ __forceinline__ RootMeanSquare root_mean_square(Row<S>& row, const Place<S>& place, float eps,
-                                                           RootMeanSquareSlots<S>& slots) {
+template <class S, class Slots>
+__device__ __forceinline__ RootMeanSquare root_mean_square(Row<S>& row, const Place<S>& place, float eps, Slots& slots) {
     const float inverse_cols = rcp_approx(place.cols);
     auto square = [](float v, int) { return v * v; };
     const float squares = row_sum(row.sum(square), slots.squares, 0);

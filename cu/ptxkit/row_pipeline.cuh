@@ -75,30 +75,35 @@ struct Ahead {
 
     static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 90 && place.vectors; }
 
-    // Begins to copy a row of each matrix to a stage, `turns` later. All threads of the unit have read what was there: a barrier of
-    // theirs lies between.
+    // Begins to copy a row of each matrix to a stage, `later` turns later. All threads of the unit have read what was there: a barrier
+    // of theirs lies between.
     template <class... Matrix>
     __device__ __forceinline__ void begin(const Turns<S>& turns, const Place<S>& place, unsigned later, unsigned stage,
                                           const Matrix*... matrix) const {
+        if (copies(place)) begin_row(place.row + later * turns.taken, turns.rows, turns.cols, stage, matrix...);
+    }
+
+    // The same with row `row` of `rows`, where rows are copied.
+    template <class... Matrix>
+    __device__ __forceinline__ void begin_row(unsigned row, unsigned rows, unsigned cols, unsigned stage,
+                                              const Matrix*... matrix) const {
         static_assert(sizeof...(Matrix) == ARRAYS, "a matrix for each array");
-        if (!copies(place)) return;
         if constexpr (S::warps == 1) bar_warp_sync(all_lanes);
-        const unsigned row = place.row + later * turns.taken;
-        if (!leads() || row >= turns.rows) return;
-        const size_t first = static_cast<size_t>(row) * turns.cols;
+        if (!leads() || row >= rows) return;
+        const size_t first = static_cast<size_t>(row) * cols;
         const unsigned barrier = barriers + 8 * stage;
         unsigned to = cvta_to_shared(slots + stage * (ARRAYS * words));
         const unsigned long long policy = load_policy<CACHE>();
         if constexpr (S::CTAS == 1) {
-            const unsigned bytes = ::min(unit / S::LANES, turns.rows - row) * turns.cols * static_cast<unsigned>(sizeof(T));
+            const unsigned bytes = ::min(unit / S::LANES, rows - row) * cols * static_cast<unsigned>(sizeof(T));
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
             ((copy(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
         } else {
             unsigned bytes = 0;
-            each_chunk(turns.cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
+            each_chunk(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
             auto copy_chunks = [&](const T* from) {
-                each_chunk(turns.cols, [&](unsigned i, unsigned column, unsigned size) {
+                each_chunk(cols, [&](unsigned i, unsigned column, unsigned size) {
                     copy(to + i * (16 * S::LANES), from + column, size, barrier, policy);
                 });
                 to += 16 * words;

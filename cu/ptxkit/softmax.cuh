@@ -20,8 +20,9 @@ struct MaxSum {
 };
 
 // Of a row, when all lanes of a warp hold that of their warp.
-template <class S>
-__device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, RowRecords<MaxSum, S>& slots) {
+template <class Records>
+__device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, Records& slots) {
+    using S = typename Records::Shape;
     if constexpr (S::warps == 1) return mine;
     const MaxSum* all = slots.gather(mine);
     const float largest = max_over_warps<S>([&](unsigned i) { return all[i].largest; });
@@ -38,8 +39,8 @@ struct Softmax {
 };
 
 // Makes each column exp(column - base of the warp). Padding must be -inf.
-template <class S>
-__device__ __forceinline__ Softmax exponentials(Row<S>& row, RowRecords<MaxSum, S>& slots) {
+template <class S, class Records>
+__device__ __forceinline__ Softmax exponentials(Row<S>& row, Records& slots) {
     const float largest = warp_max<S::lanes>(row.max([](float v, int) { return v; }));
     const float base = base_of(largest);
     row.each([&](float& v, int) { v = exponential(v - base); });

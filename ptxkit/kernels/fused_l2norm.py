@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 
 KEPT_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
@@ -110,6 +111,7 @@ class FusedL2norm(Workload):
             "squares": ((self.rows, self.cols), "f32"),
             "sums": (self.rows, "f64"),
             "norms": ((self.rows, 2), "f32"),
+            "next": (1, "u32"),
         }
 
     def work(self) -> Work:
@@ -179,6 +181,17 @@ class FusedL2norm(Workload):
         template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT)
         unused = row.SPREAD_BYTES if t.SPREAD else 0
         return [Launch("l2norm_vectorized", grid, t.THREADS, args, unused, cluster, template=template)]
+
+    @variant(
+        tile=pipeline.TILE_CLAIMED,
+        constraint=pipeline.claimable(beside=32, weights=0),
+        prefer=pipeline.preferred_claimed(weights=0),
+        requires=("tma",),
+    )
+    def claimed(self, t: Tile) -> list[Launch]:
+        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+        args = ("x", "y", "next", self.rows, self.cols, "eps")
+        return pipeline.launch_claimed("l2norm", self, t, args, ("float",), weights=0)
 
     @variant(source="fused_l2norm.ptx")
     def ptx(self) -> list[Launch]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 
 
@@ -59,7 +60,7 @@ class Layernorm(Workload):
     def temporaries(self) -> Mapping[str, Any]:
         shape = (self.rows, self.cols)
         matrices = {"normalized": (shape, "f32"), "affine": (shape, "f32")}
-        return {"means": (self.rows, "f64"), "rstds": (self.rows, "f64")} | matrices
+        return {"means": (self.rows, "f64"), "rstds": (self.rows, "f64"), "next": (1, "u32")} | matrices
 
     def work(self) -> Work:
         n = self.rows * self.cols
@@ -102,13 +103,28 @@ class Layernorm(Workload):
         return [row.kept("layernorm_fused", self, args, (row.cu_type(self.dtype), self.activation.upper()))]
 
     @variant(
-        tile=row.TILE, constraint=row.usable(beside=36, early=2), prefer=row.preferred(heavy=True, alone=4, staged=STAGED)
+        tile=row.TILE,
+        constraint=row.usable(beside=36, early=2),
+        prefer=row.preferred(heavy=True, alone=4, staged=STAGED),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
         template = (row.cu_type(self.dtype), self.activation.upper())
         return [row.vectorized("layernorm", self, t, args, template)]
+
+    @variant(
+        tile=pipeline.TILE_CLAIMED,
+        constraint=pipeline.claimable(beside=36, weights=2),
+        prefer=pipeline.preferred_claimed(weights=2),
+        requires=("tma",),
+    )
+    def claimed(self, t: Tile) -> list[Launch]:
+        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+        args = ("x", "gamma", "beta", "y", *self._statistics, "next", self.rows, self.cols, "eps")
+        return pipeline.launch_claimed(
+            "layernorm", self, t, args, (row.cu_type(self.dtype), self.activation.upper()), weights=2
+        )
 
 
 def standardized(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 
 STAGED = {65536: (256, 2), 131072: (512, 2), 262144: (512, 4)}  # see rows.preferred; measured on an H200
@@ -43,7 +44,7 @@ class Rmsnorm(Workload):
     def temporaries(self) -> Mapping[str, Any]:
         shape = (self.rows, self.cols)
         matrices = {"squares": (shape, "f32"), "normalized": (shape, "f32")}
-        return {"means": (self.rows, "f64"), "factors": (self.rows, "f64")} | matrices
+        return {"means": (self.rows, "f64"), "factors": (self.rows, "f64"), "next": (1, "u32")} | matrices
 
     def work(self) -> Work:
         n = self.rows * self.cols
@@ -84,3 +85,14 @@ class Rmsnorm(Workload):
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
         return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),))]
+
+    @variant(
+        tile=pipeline.TILE_CLAIMED,
+        constraint=pipeline.claimable(beside=36, weights=1),
+        prefer=pipeline.preferred_claimed(weights=1),
+        requires=("tma",),
+    )
+    def claimed(self, t: Tile) -> list[Launch]:
+        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+        args = ("x", "gamma", "y", self._rstd, "next", self.rows, self.cols, "eps")
+        return pipeline.launch_claimed("rmsnorm", self, t, args, (row.cu_type(self.dtype),), weights=1)

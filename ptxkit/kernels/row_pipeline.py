@@ -116,3 +116,97 @@ def launch(
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     shared = shared_bytes(w, t, weights)
     return Launch(f"{kernel}_pipelined", grid(w, t), t.THREADS, args, shared, cluster, template=full)
+
+
+# -- long rows, which clusters claim -------------------------------------------------------------------------------------
+
+TILE_CLAIMED: Mapping[str, list[Any]] = {
+    "THREADS": [512, 256, 128, 64],  # of a CTA
+    "VECTORS": [8, 4, 2, 1, 16],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [8, 16, 4, 2],  # CTAs that hold one row; 16 is more than every GPU promises
+    "CACHE": [4, 1],  # of cu/ptxkit/elementwise.cuh: input, stream
+    "STAGES": [2, 1, 3, 4],  # rows that are on their way while one is computed
+    "KEPT": TILE["KEPT"],
+    "RESIDENT": [1, 2, 3, 4],  # CTAs of an SM
+}
+
+
+def claimed_fits(w: Any, t: Tile, weights: int) -> bool:
+    """Whether an SM has the shared memory of RESIDENT CTAs that claim rows."""
+    slots = 56 * t.CLUSTER * t.THREADS // 32 + 1024  # two records of a warp, each twice, and barriers
+    kept = 16 * t.THREADS * (t.STAGES * t.VECTORS + weights * t.KEPT)
+    return bool(t.RESIDENT * (kept + slots + CTA_BYTES) <= SHARED_BYTES)
+
+
+def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE_CLAIMED`; see :func:`usable`."""
+
+    def check(w: Any, t: Tile) -> bool | str:
+        wide = width(getattr(w, "dtype", "f32"))
+        capacity = wide * t.VECTORS * t.THREADS * t.CLUSTER
+        if w.cols > capacity:
+            return f"{w.cols} columns do not stay in registers"
+        if t.CLUSTER > 2 and 2 * w.cols <= capacity:
+            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+        if wide * t.VECTORS + beside > available:
+            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
+        shared = t.VECTORS if weights else 0
+        if shared < t.KEPT:
+            return f"a thread has {shared} vectors that all rows share, not {t.KEPT}"
+        if 0 < t.KEPT < t.VECTORS and claimed_fits(w, Tile({**t, "KEPT": t.VECTORS}), weights):
+            return f"all {t.VECTORS} vectors can be kept"
+        if not claimed_fits(w, t, weights):
+            return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
+        return True
+
+    return check
+
+
+def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """Tiles by size: as few CTAs as hold a row in 512 threads, with two rows on their way, and what all rows share kept.
+
+    Fastest on an H200, rows of 65536 and more. With three rows on their way it is slower.
+    """
+
+    def choose(w: Any) -> Iterator[dict[str, Any]]:
+        wide = width(getattr(w, "dtype", "f32"))
+        threads, vectors, cluster = 64, 1, 2
+        while threads < 512 and wide * vectors * threads * cluster < w.cols:
+            threads *= 2
+        while vectors < 8 and wide * vectors * threads * cluster < w.cols:
+            vectors *= 2
+        while cluster < 16 and wide * vectors * threads * cluster < w.cols:
+            cluster *= 2
+        tile = {"VECTORS": vectors, "KEPT": vectors if weights else 0}
+        if weights > 1 and threads == 512 and cluster == 8:
+            # of two CTAs an SM one computes while the other waits
+            yield tile | {"THREADS": 256, "CLUSTER": 16, "STAGES": 1, "RESIDENT": 2}
+        tile |= {"THREADS": threads, "CLUSTER": cluster}
+        yield tile | {"STAGES": 2}
+        yield tile | {"STAGES": 1}
+        yield tile | {"STAGES": 2, "KEPT": 0}
+        yield tile | {"STAGES": 1, "KEPT": 0}
+
+    return choose
+
+
+def unclaimed() -> Launch:
+    """Sets the temporary ``next`` to 0, ahead of a kernel that claims rows."""
+    return Launch("unclaimed", 1, 32, ("next",), template=(32,))
+
+
+def launch_claimed(
+    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int
+) -> list[Launch]:
+    """The launches of ``kernel_claimed``, whose workload has a temporary ``next``: that is set to 0 first.
+
+    Args: those of :func:`launch`.
+    """
+    clusters = min(w.rows, row.SMS * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
+    full = (*template, t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.STAGES, t.KEPT, t.RESIDENT)
+    shared = 16 * t.THREADS * (t.STAGES * t.VECTORS + weights * t.KEPT)
+    return [
+        unclaimed(),
+        Launch(f"{kernel}_claimed", clusters * t.CLUSTER, t.THREADS, args, shared, t.CLUSTER, template=full),
+    ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.philox import random_words
 
@@ -53,7 +54,7 @@ class Softmax(Workload):
 
     def temporaries(self) -> Mapping[str, Any]:
         shape = (self.rows, self.cols)
-        vectors = {"maxima": (self.rows, "f32"), "sums": (self.rows, "f32")}
+        vectors = {"maxima": (self.rows, "f32"), "sums": (self.rows, "f32"), "next": (1, "u32")}
         return vectors | {"exponentials": (shape, "f32"), "probabilities": (shape, "f32")}
 
     def work(self) -> Work:
@@ -103,6 +104,17 @@ class Softmax(Workload):
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
         return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops))]
+
+    @variant(
+        tile=pipeline.TILE_CLAIMED,
+        constraint=pipeline.claimable(beside=32, weights=0),
+        prefer=pipeline.preferred_claimed(weights=0),
+        requires=("tma",),
+    )
+    def claimed(self, t: Tile) -> list[Launch]:
+        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+        args = ("x", "y", "next", self.rows, self.cols, "threshold", "scale", "seed")
+        return pipeline.launch_claimed("softmax", self, t, args, (row.cu_type(self.dtype), self._drops), weights=0)
 
 
 def probabilities(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

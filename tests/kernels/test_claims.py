@@ -1,0 +1,90 @@
+"""Long rows that clusters claim: every row is taken once, whoever takes it; with every copy as late as its wait allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxkit.compiler.targets import Target
+from ptxkit.errors import UsageError
+from ptxkit.kernels import execute, registry
+from ptxkit.kernels import rows as row
+from ptxkit.runtime.emulated import EmulatedDevice
+
+NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax"]
+f32 = np.float32
+
+CASES = [
+    (23, 500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 2, "STAGES": 2}),
+    (23, 3000, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "STAGES": 1}),
+    (23, 3001, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "STAGES": 2}),  # no vectors
+    (19, 4096, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 16, "STAGES": 4}),
+    (2, 1500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 8, "STAGES": 3}),  # fewer rows than clusters
+]
+
+
+@pytest.fixture(autouse=True)
+def few_multiprocessors(monkeypatch):
+    """So that clusters take several rows each."""
+    monkeypatch.setattr(row, "SMS", 8)
+
+
+def check(name, rows, cols, tile, **options):
+    """Run ``claimed``, demand that it verifies, twice, and return its second launch."""
+    device = EmulatedDevice()
+    device.completion = "latest-legal"
+    workload = registry.get(name)(rows=rows, cols=cols, **options)
+    inputs = workload.inputs(np.random.default_rng(3))
+    if name != "softmax" and "dtype" not in options:
+        inputs["x"][0] *= f32(1e-25)
+        inputs["x"][1] *= f32(1e25)
+    case = execute.Case(workload, device, inputs=inputs)
+    variant = workload.variant("claimed")
+    for _ in range(2):
+        result = execute.run(case, variant, None, tile | {"RESIDENT": 1}, explicit=True)
+        assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
+    reset, launch = variant.launches(workload, result.tile)
+    assert reset.kernel == "unclaimed"
+    return launch
+
+
+@pytest.mark.parametrize(("rows", "cols", "tile"), CASES)
+@pytest.mark.parametrize("name", NAMES)
+def test_any_shape(name, rows, cols, tile):
+    launch = check(name, rows, cols, tile)
+    assert launch.kernel.endswith("_claimed")
+    assert launch.grid[0] <= rows * tile["CLUSTER"]
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("kept", [0, 2])
+def test_kept_weights(name, kept):
+    check(name, 23, 3000, CASES[1][2] | {"KEPT": kept})
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_two_bytes(name):
+    check(name, 23, 6000, CASES[1][2], dtype="bf16")
+
+
+def test_dropped():
+    check("softmax", 9, 3000, CASES[1][2], p=0.2)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("cols", [1, 100, 4096, 65536, 131072, 262_144])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preferred_tile_satisfies_the_constraint(name, cols, dtype):
+    if name == "fused_l2norm" and dtype != "f32":
+        pytest.skip("f32 alone")
+    options = {} if dtype == "f32" else {"dtype": dtype}
+    workload = registry.get(name)(rows=512, cols=cols, **options)
+    variant = workload.variant("claimed")
+    tile = variant.select_tile(workload, Target.parse("sm_90a"))
+    assert any(tile.items() >= preferred.items() for preferred in variant.prefer(workload))
+
+
+def test_what_no_registers_hold_is_refused():
+    workload = registry.get("rmsnorm")(rows=2, cols=1_100_000)
+    with pytest.raises(UsageError, match="do not stay in registers"):
+        workload.variant("claimed").select_tile(workload, Target.parse("sm_90a"))
