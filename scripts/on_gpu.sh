@@ -25,8 +25,8 @@ for step in "${steps[@]}"; do
             --no-counts --profile ncu --json "$out/ladder.json" >"$out/ladder.log" 2>&1 &&
             "$python" scripts/gemm_ladder.py "$out/ladder.json" --write docs/gemm.md ;;
     sweep)
-        "$python" -m ptxkit sweep tiles micro_tiling_matmul:step8_ring 4096 4096 4096 --evaluations 150 --peers cublas \
-            --journal "$out/step8_ring.jsonl" >"$out/sweep.log" 2>&1 ;;
+        "$python" -m ptxkit sweep tiles micro_tiling_matmul:step9_stream_k 4096 4096 4096 --evaluations 150 --peers cublas \
+            --journal "$out/step9_stream_k.jsonl" >"$out/sweep.log" 2>&1 ;;
     tuner) # needs kernel_tuner
         "$python" scripts/against_kernel_tuner.py --configurations 120 >"$out/tuner.log" 2>&1 ;;
     *) echo "no step $step" >&2; exit 2 ;;
