@@ -131,6 +131,10 @@ TILE_CLAIMED: Mapping[str, list[Any]] = {
 }
 
 
+LEAST_CLAIMED = 16384
+"""Columns from which on rows are worth claiming: shorter ones are at the copy bandwidth without."""
+
+
 def claimed_fits(w: Any, t: Tile, weights: int) -> bool:
     """Whether an SM has the shared memory of RESIDENT CTAs that claim rows."""
     slots = 56 * t.CLUSTER * t.THREADS // 32 + 1024  # two records of a warp, each twice, and barriers
@@ -142,6 +146,8 @@ def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE_CLAIMED`; see :func:`usable`."""
 
     def check(w: Any, t: Tile) -> bool | str:
+        if w.cols < LEAST_CLAIMED:
+            return f"it is for rows of {LEAST_CLAIMED} columns and more"
         wide = width(getattr(w, "dtype", "f32"))
         capacity = wide * t.VECTORS * t.THREADS * t.CLUSTER
         if w.cols > capacity:

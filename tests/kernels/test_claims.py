@@ -8,6 +8,7 @@ import pytest
 from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
+from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 from ptxkit.runtime.emulated import EmulatedDevice
 
@@ -24,9 +25,10 @@ CASES = [
 
 
 @pytest.fixture(autouse=True)
-def few_multiprocessors(monkeypatch):
-    """So that clusters take several rows each."""
+def small(monkeypatch):
+    """Few multiprocessors, so that clusters take several rows each, and short rows."""
     monkeypatch.setattr(row, "SMS", 8)
+    monkeypatch.setattr(pipeline, "LEAST_CLAIMED", 0)
 
 
 def check(name, rows, cols, tile, **options):
@@ -88,3 +90,11 @@ def test_what_no_registers_hold_is_refused():
     workload = registry.get("rmsnorm")(rows=2, cols=1_100_000)
     with pytest.raises(UsageError, match="do not stay in registers"):
         workload.variant("claimed").select_tile(workload, Target.parse("sm_90a"))
+
+
+def test_short_rows_are_left_to_others(monkeypatch):
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="for rows of 16384 columns and more"):
+        registry.get("softmax")(rows=2, cols=16383).variant("claimed").select_tile(
+            registry.get("softmax")(rows=2, cols=16383), Target.parse("sm_90a")
+        )
