@@ -185,9 +185,9 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
         while cluster < 16 and wide * vectors * threads * cluster < w.cols:
             cluster *= 2
         tile = {"VECTORS": vectors, "KEPT": vectors if weights else 0}
-        if weights > 1 and threads == 512 and cluster == 8:
+        if weights > 1 and threads == 512 and cluster in (4, 8):
             # of two CTAs an SM one computes while the other waits
-            yield tile | {"THREADS": 256, "CLUSTER": 16, "STAGES": 1, "RESIDENT": 2}
+            yield tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 1, "RESIDENT": 2}
         tile |= {"THREADS": threads, "CLUSTER": cluster}
         yield tile | {"STAGES": 2}
         yield tile | {"STAGES": 1}
