@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ptxkit.errors import MemoryFault
-from ptxkit.kernels import execute, registry
+from ptxkit.kernels import execute, registry, row_pipeline
 from ptxkit.kernels.build import build
 from ptxkit.runtime.emulated import EmulatedDevice
 
@@ -24,7 +24,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
-def test_latest_legal_completion(name, variant):
+def test_latest_legal_completion(name, variant, monkeypatch):
+    monkeypatch.setattr(row_pipeline, "LEAST_CLAIMED", 0)
     device = EmulatedDevice()
     device.completion = "latest-legal"
     kind = registry.get(name)
