@@ -9,19 +9,23 @@ zero, and dependences are not waited for. Prints measured and modelled cycles an
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import numpy as np
 from tabulate import tabulate
 
 import ptxkit
+from ptxkit.bench.run import require_gpu
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.compiler.targets import Target
+from ptxkit.errors import PtxkitError
 from ptxkit.inspect.banks import turn
 from ptxkit.inspect.disassembly import sass
 from ptxkit.inspect.elf import Cubin
@@ -129,9 +133,22 @@ def modelled(image: Image) -> float:
     return 1 + sum(turn(code, fma_cycles=1)) / len(code)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
-    device = ptxkit.device("gpu")
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args(arguments)
+    try:
+        report(ptxkit.device())
+    except PtxkitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def report(device: Device) -> None:
+    """Measure every pattern and print the table."""
+    require_gpu(device, "measuring")
     patched = Patched(device.target or "sm_90a")
     rows = []
     for name, operands in patterns(patched.registers):
@@ -145,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,3 +18,19 @@ from ptxkit_bench_samples import make_results
 @pytest.fixture
 def results():
     return make_results()
+
+
+@pytest.fixture(scope="session")
+def load_script() -> Callable[[str], ModuleType]:
+    """Imports a file of scripts/ by its name without ``.py``."""
+
+    def load(name: str) -> ModuleType:
+        path = Path(__file__).parents[2] / "scripts" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look there
+        spec.loader.exec_module(module)
+        return module
+
+    return load

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,16 +11,10 @@ import pytest
 
 from ptxkit.bench.results import Results, Row, Target, Timed
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "gemm_ladder.py"
-
 
 @pytest.fixture(scope="module")
-def ladder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gemm_ladder", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def ladder(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("gemm_ladder")
 
 
 def timed(us: float) -> Timed:

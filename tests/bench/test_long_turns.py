@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -12,17 +10,10 @@ import pytest
 from ptxkit.errors import UsageError
 from ptxkit.runtime.gpu_facts import Sensors
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "long_turns.py"
-
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("long_turns", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["long_turns"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("long_turns")
 
 
 def test_words_are_variants_with_tiles_or_peers(script: ModuleType) -> None:
