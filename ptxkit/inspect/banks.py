@@ -15,6 +15,7 @@ Measured on an H200, with loops of FFMA whose registers were patched in the cubi
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -67,7 +68,8 @@ def register_banks(function: SassFunction) -> BankConflicts | None:
     """
     if function.target.cc < 70 or not any(i.reads for i in function.instructions):
         return None
-    bodies = [(loop, _own(loop, function)) for loop in loops(function)]
+    found = loops(function)
+    bodies = [(loop, _own(loop, found, function)) for loop in found]
     # a loop in a loop goes round more often; how much more is not known here
     hottest = max(bodies, key=lambda one: OFTEN ** one[0].depth * sum(map(_is_arithmetic, one[1])), default=None)
     if hottest is None or not any(map(_is_arithmetic, hottest[1])):
@@ -81,9 +83,9 @@ def register_banks(function: SassFunction) -> BankConflicts | None:
     return BankConflicts(loop, arithmetic, len(delayed), first, sum(waits), _slots(body, fma_cycles))
 
 
-def _own(loop: Loop, function: SassFunction) -> list[SassInstruction]:
+def _own(loop: Loop, found: Sequence[Loop], function: SassFunction) -> list[SassInstruction]:
     """A loop's instructions without those of the loops in it: waiting for a barrier is a loop, too."""
-    inner = [set(other.blocks) for other in loops(function) if set(other.blocks) < set(loop.blocks)]
+    inner = [set(other.blocks) for other in found if set(other.blocks) < set(loop.blocks)]
     mine = [index for index in loop.blocks if not any(index in blocks for blocks in inner)]
     return [i for index in mine for i in function.blocks[index].instructions]
 
@@ -145,16 +147,13 @@ class _Issue:
 
     def _read(self, registers: set[int]) -> int:
         """Reserve the banks from now on; how many cycles later the window must begin for all reads to fall into it."""
+        wanted = Counter(register % BANKS for register in registers)
         wait = 0
-        for bank in range(BANKS):
-            reads = sum(register % BANKS == bank for register in registers)
-            if reads:
-                last = max(self.free[bank], self.now) + reads - 1
-                wait = max(wait, last - (self.now + max(WINDOW, reads) - 1))
-        for bank in range(BANKS):
-            reads = sum(register % BANKS == bank for register in registers)
-            if reads:
-                self.free[bank] = max(self.free[bank], self.now + wait) + reads
+        for bank, reads in wanted.items():
+            last = max(self.free[bank], self.now) + reads - 1
+            wait = max(wait, last - (self.now + max(WINDOW, reads) - 1))
+        for bank, reads in wanted.items():
+            self.free[bank] = max(self.free[bank], self.now + wait) + reads
         return wait
 
     def _cached(self, instruction: SassInstruction) -> set[int]:
