@@ -182,12 +182,7 @@ class FusedL2norm(Workload):
         unused = row.SPREAD_BYTES if t.SPREAD else 0
         return [Launch("l2norm_vectorized", grid, t.THREADS, args, unused, cluster, template=template)]
 
-    @variant(
-        tile=pipeline.TILE_CLAIMED,
-        constraint=pipeline.claimable(beside=32, weights=0),
-        prefer=pipeline.preferred_claimed(weights=0),
-        requires=("tma",),
-    )
+    @pipeline.claimed(beside=32, weights=0)
     def claimed(self, t: Tile) -> list[Launch]:
         """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
         args = ("x", "y", "next", self.rows, self.cols, "eps")

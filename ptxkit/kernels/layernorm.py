@@ -113,12 +113,7 @@ class Layernorm(Workload):
         template = (row.cu_type(self.dtype), self.activation.upper())
         return [row.vectorized("layernorm", self, t, args, template)]
 
-    @variant(
-        tile=pipeline.TILE_CLAIMED,
-        constraint=pipeline.claimable(beside=36, weights=2),
-        prefer=pipeline.preferred_claimed(weights=2),
-        requires=("tma",),
-    )
+    @pipeline.claimed(beside=36, weights=2)
     def claimed(self, t: Tile) -> list[Launch]:
         """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
         args = ("x", "gamma", "beta", "y", *self._statistics, "next", self.rows, self.cols, "eps")

@@ -86,12 +86,7 @@ class Rmsnorm(Workload):
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
         return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),))]
 
-    @variant(
-        tile=pipeline.TILE_CLAIMED,
-        constraint=pipeline.claimable(beside=36, weights=1),
-        prefer=pipeline.preferred_claimed(weights=1),
-        requires=("tma",),
-    )
+    @pipeline.claimed(beside=36, weights=1)
     def claimed(self, t: Tile) -> list[Launch]:
         """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
         args = ("x", "gamma", "y", self._rstd, "next", self.rows, self.cols, "eps")

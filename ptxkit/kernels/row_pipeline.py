@@ -6,12 +6,13 @@ STAGES, KEPT, RESIDENT`` last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ptxkit import Launch, Tile, cdiv
+from ptxkit import Launch, Tile, cdiv, variant
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.elementwise import width
+from ptxkit.kernels.variant import Variant
 
 SHARED_BYTES = 227 * 1024  # of an SM's shared memory, for all its CTAs
 CTA_BYTES = 1024  # of it that a CTA takes beside its own
@@ -132,7 +133,7 @@ TILE_CLAIMED: Mapping[str, list[Any]] = {
 
 
 LEAST_CLAIMED = 16384
-"""Columns from which on rows are worth claiming: shorter ones are at the copy bandwidth without."""
+"""Columns from which on rows may be claimed. What it gains was measured for 65536 and more."""
 
 
 def claimed_fits(w: Any, t: Tile, weights: int) -> bool:
@@ -195,6 +196,16 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
         yield tile | {"STAGES": 1, "KEPT": 0}
 
     return choose
+
+
+def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
+    """Declares the variant whose launches are those of :func:`launch_claimed`; arguments as of :func:`usable`."""
+    return variant(
+        tile=TILE_CLAIMED,
+        constraint=claimable(beside, weights),
+        prefer=preferred_claimed(weights),
+        requires=("tma",),
+    )
 
 
 def unclaimed() -> Launch:

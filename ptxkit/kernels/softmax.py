@@ -105,12 +105,7 @@ class Softmax(Workload):
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
         return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops))]
 
-    @variant(
-        tile=pipeline.TILE_CLAIMED,
-        constraint=pipeline.claimable(beside=32, weights=0),
-        prefer=pipeline.preferred_claimed(weights=0),
-        requires=("tma",),
-    )
+    @pipeline.claimed(beside=32, weights=0)
     def claimed(self, t: Tile) -> list[Launch]:
         """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
         args = ("x", "y", "next", self.rows, self.cols, "threshold", "scale", "seed")
