@@ -3,7 +3,7 @@
 // The story: `l2norm_square` ... `l2norm_divide` are what a framework launches, five kernels and five passes over device memory;
 // `l2norm_fused` does the same arithmetic in one read and one write, bit for bit; `l2norm_vectorized` holds the row in registers
 // and moves 128 bits an access; `l2norm_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
-// `l2norm_claimed`, for rows of 65536 columns and more, is by clusters that stay, claim row after row and copy them ahead.
+// `l2norm_claimed`, for long rows, is by clusters that stay, claim row after row and copy them ahead.
 //
 // Range. A square overflows f32 above 1.8e19 and loses bits below 1e-19, while the quotient is harmless. Nearly all rows are
 // in between, so each kernel sums plain f32 squares and looks at the sum: only when it left the safe range, the squares are

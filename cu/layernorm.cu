@@ -4,7 +4,7 @@
 // The story: `layernorm_mean` ... `layernorm_activate` are what a framework launches that has these as operations, eight passes
 // over device memory; `layernorm_fused` does the same arithmetic in one read and one write, bit for bit; `layernorm_vectorized`
 // holds the row in registers, moves 128 bits an access and meets at one barrier; `layernorm_streamed` is for rows that fit in no
-// cluster's registers: they wait in shared memory. `layernorm_claimed`, for rows of 65536 columns and more, is by clusters that
+// cluster's registers: they wait in shared memory. `layernorm_claimed`, for long rows, is by clusters that
 // stay, claim row after row and copy them ahead.
 //
 // The first two sum in f64, which no row of f32 leaves; cu/ptxkit/normalize.cuh tells how the others do without.

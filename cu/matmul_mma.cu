@@ -317,13 +317,7 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads + 32 * fill
     const unsigned base = cvta_to_shared(shared), warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
     auto full = [&](unsigned stage) { return base + full_at + 8 * stage; };
     auto empty = [&](unsigned stage) { return base + full_at + 8 * (STAGES + stage); };
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) {
-            mbarrier_init(full(s), 1);
-            mbarrier_init(empty(s), S::warps);
-        }
-        fence_mbarrier_init_release_cluster();
-    }
+    if (threadIdx.x == 0) init_ring<STAGES>(full(0), 1, empty(0), S::warps);
     barrier_sync();
     follow_previous_grid();
 

@@ -183,12 +183,8 @@ __global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) matmul_specialized(
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
         if (STORE == BY_TMA) prefetch_tensormap(c_map);
-        for (int s = 0; s < STAGES; s++) {
-            mbarrier_init(full(s), 1);
-            // a lane of each warp that reads what this CTA loads
-            mbarrier_init(empty(s), (CLUSTER_M + CLUSTER_N - 1) * CONSUMERS * 4);
-        }
-        fence_mbarrier_init_release_cluster();
+        const unsigned readers = (CLUSTER_M + CLUSTER_N - 1) * CONSUMERS * 4;  // a lane of each warp that reads what this CTA loads
+        init_ring<STAGES>(full(0), 1, empty(0), readers);
     }
     if constexpr (CLUSTER > 1) {
         barrier_cluster_arrive_release();

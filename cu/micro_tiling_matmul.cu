@@ -389,11 +389,7 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, 
         cp_async_bulk_tensor_2d_shared_global(to + STAGE_A, b, place.col, tile * BK, barrier);
     };
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; ++s) {
-            mbarrier_init(filled + s * 8, 1);
-            mbarrier_init(free + s * 8, L::WARPS);
-        }
-        fence_mbarrier_init_release_cluster();
+        init_ring<STAGES>(filled, 1, free, L::WARPS);
         fence_proxy_async();
         for (int s = 0; s < STAGES && s < tiles; ++s) copy(s, s);
     }

@@ -74,11 +74,7 @@ __global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS +
     const Schedule schedule((m + BM - 1) / BM * ((n + BN - 1) / BN), steps, whole, shares);
     if (threadIdx.x < 4) zeros[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; ++s) {
-            mbarrier_init(filled + s * 8, 1);
-            mbarrier_init(free + s * 8, L::WARPS);
-        }
-        fence_mbarrier_init_release_cluster();
+        init_ring<STAGES>(filled, 1, free, L::WARPS);
         fence_proxy_async();
     }
     follow_previous_grid();

@@ -4,7 +4,7 @@
 // The story: `rmsnorm_square` ... `rmsnorm_scale` are what a framework launches that has these as operations, seven passes over
 // device memory; `rmsnorm_fused` does the same arithmetic in one read and one write, bit for bit; `rmsnorm_vectorized` holds the
 // row in registers and moves 128 bits an access; `rmsnorm_streamed` is for rows that fit in no cluster's registers: they wait in
-// shared memory. `rmsnorm_claimed`, for rows of 65536 columns and more, is by clusters that stay, claim row after row and copy
+// shared memory. `rmsnorm_claimed`, for long rows, is by clusters that stay, claim row after row and copy
 // them ahead.
 #include "ptxkit/claims.cuh"
 #include "ptxkit/normalize.cuh"

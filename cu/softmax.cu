@@ -4,7 +4,7 @@
 // The story: `softmax_max` ... `softmax_dropout` are what a framework launches that has these as operations, six passes over
 // device memory, eight with dropout; `softmax_fused` does the same arithmetic in one read and one write, bit for bit;
 // `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for
-// rows that fit in no cluster's registers: they wait in shared memory. `softmax_claimed`, for rows of 65536 columns and more, is
+// rows that fit in no cluster's registers: they wait in shared memory. `softmax_claimed`, for long rows, is
 // by clusters that stay, claim row after row and copy them ahead.
 #include "ptxkit/claims.cuh"
 #include "ptxkit/softmax.cuh"

@@ -106,13 +106,7 @@ __global__ void __launch_bounds__(CONSUMERS + 32) mbarriers(const float4* x, con
     __shared__ unsigned long long barriers[2 * STAGES];
     Buffer<tile>* buffers = reinterpret_cast<Buffer<tile>*>(shared);
     const unsigned full = cvta_to_shared(barriers), empty = full + 8 * STAGES, stride = gridDim.x * tile;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) {
-            mbarrier_init(full + 8 * s, 1);
-            mbarrier_init(empty + 8 * s, CONSUMERS / 32);
-        }
-        fence_mbarrier_init_release_cluster();
-    }
+    if (threadIdx.x == 0) init_ring<STAGES>(full, 1, empty, CONSUMERS / 32);
     barrier_sync();
     unsigned first = blockIdx.x * tile;
     Ring<STAGES> at;

@@ -282,13 +282,8 @@ struct Fetched {
     __device__ __forceinline__ explicit Fetched(Shared& shared) : shared(shared) {
         extern __shared__ uint4 fetched_slots[];
         slots = fetched_slots;
-        if (threadIdx.x == 0) {
-            for (int i = 0; i < STAGES; i++) {
-                mbarrier_init(cvta_to_shared(&shared.full[i]), 2);  // for rows, and for their statistics
-                mbarrier_init(cvta_to_shared(&shared.empty[i]), 1);
-            }
-            fence_mbarrier_init_release_cluster();
-        }
+        // full: for rows, and for their statistics
+        if (threadIdx.x == 0) init_ring<STAGES>(cvta_to_shared(shared.full), 2, cvta_to_shared(shared.empty), 1);
         barrier_sync();
     }
 

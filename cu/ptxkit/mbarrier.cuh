@@ -180,6 +180,17 @@ __device__ __forceinline__ void fence_proxy_async_shared_cta() {
 #endif
 }
 
+// The barriers of a ring of STAGES buffers, 8 bytes apart: those at `full` for `filling` arrivals each, those at `empty` for `emptying`.
+// What one thread does, ahead of a barrier of all that use them.
+template <int STAGES>
+__device__ __forceinline__ void init_ring(unsigned full, unsigned filling, unsigned empty, unsigned emptying) {
+    for (int s = 0; s < STAGES; s++) {
+        mbarrier_init(full + s * 8, filling);
+        mbarrier_init(empty + s * 8, emptying);
+    }
+    fence_mbarrier_init_release_cluster();
+}
+
 // A place in a ring of STAGES buffers, and the parity of the phase its barriers are in: it flips with each time round.
 template <int STAGES>
 struct Ring {

@@ -3,27 +3,23 @@
 #pragma once
 #include "data_movement.cuh"
 #include "floating_point.cuh"
+#include "gemm.cuh"
 #include "tensor_map.cuh"
 
 namespace ptxkit::micro_tiling {
 
-// Which tile of c a CTA computes: GROUP rows of tiles are walked column by column, so that CTAs that run at the same time share the
-// rows of a and columns of b that are in L2.
+// The first row and column of a tile of c.
 struct Place {
     int row, col;
 };
 
 template <int BM, int BN, int GROUP>
 __device__ __forceinline__ Place place_of(unsigned tile, int m, int n) {
-    const unsigned rows = (m + BM - 1) / BM, cols = (n + BN - 1) / BN;
-    const unsigned first = tile / (GROUP * cols) * GROUP;
-    const unsigned height = min(rows - first, static_cast<unsigned>(GROUP));
-    const unsigned inside = tile % (GROUP * cols);
-    return {static_cast<int>(first + inside % height) * BM, static_cast<int>(inside / height) * BN};
+    const TileIndex t = grouped_tile<GROUP>(tile, (m + BM - 1) / BM, (n + BN - 1) / BN);
+    return {static_cast<int>(t.row) * BM, static_cast<int>(t.col) * BN};
 }
 
-// A warp computes a WM x WN tile, a lane micro-tiles of 4 x 4 that lie WM / (TM / 4) rows and
-// WN / (TN / 4) columns apart: so 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
+// A warp computes a WM x WN tile, a lane micro-tiles of 4 x 4 that lie WM / (TM / 4) rows and WN / (TN / 4) columns apart: so 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
 
 template <int BM, int BN, int TM, int TN, int WM, int WN>
 struct Lanes {
