@@ -1,15 +1,19 @@
-"""JSON values as dataclasses, each field checked by its type."""
+"""JSON values as dataclasses, each field checked by its type, and by its sign where the type says one."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from types import UnionType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ptxkit.errors import UsageError
+
+Positive = Annotated[float, "a number above 0"]  # such as a time: what is divided by it is a number
+NotNegative = Annotated[float, "a number, 0 or more"]  # such as a spread
 
 
 def read_as(kind: type[Any], value: Any, where: str = "") -> Any:
@@ -24,6 +28,9 @@ def read_as(kind: type[Any], value: Any, where: str = "") -> Any:
         raise UsageError(str(error)) from None
 
 
+NAMES = {int: "a whole number", str: "a string", bool: "true or false"}
+
+
 class _Wrong(Exception):
     """A JSON value that is not what the schema says; names its place."""
 
@@ -33,6 +40,10 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _read_object(kind, value, where)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        _expect(number and (value > 0 or (kind == NotNegative and value == 0)), value, where, args[1])
+        return float(value)
     if origin in (UnionType, typing.Union):
         if value is None and type(None) in args:
             return None
@@ -46,19 +57,21 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         _expect(isinstance(value, list), value, where, "a list")
         return [_read(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
     if origin is Mapping:
-        return _expect(isinstance(value, dict), value, where, "an object")
+        _expect(isinstance(value, dict), value, where, "an object")
+        return {name: _read(args[1], v, f"{where}.{name}") for name, v in value.items()}
     if kind is Any:
         return value
     if kind is float:
         if value is None:  # NaN and infinity, which JSON lacks
             return float("inf")
         return float(_expect(isinstance(value, (int, float)) and not isinstance(value, bool), value, where, "a number"))
-    return _expect(isinstance(value, kind), value, where, kind.__name__)
+    wrong_bool = isinstance(value, bool) and kind is not bool  # which Python counts among the whole numbers
+    return _expect(isinstance(value, kind) and not wrong_bool, value, where, NAMES.get(kind, kind.__name__))
 
 
 def _read_object(kind: Any, value: Any, where: str) -> Any:
     _expect(isinstance(value, dict), value, where or "the file", "an object")
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     given = {}
     for f in dataclasses.fields(kind):
         place = f"{where}.{f.name}".lstrip(".")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ptxkit.bench.conditions import Conditions
-from ptxkit.bench.json_values import read_as
+from ptxkit.bench.json_values import NotNegative, Positive, read_as
 from ptxkit.errors import UsageError
 
 SCHEMA = "ptxkit.bench/2"
@@ -35,11 +36,11 @@ class Timed:
         calls: calls of the contender in one sample. sets: sets of buffers that the calls went through.
     """
 
-    median_us: float
-    mean_us: float
-    std_us: float
+    median_us: Positive
+    mean_us: Positive
+    std_us: NotNegative
     ci95_us: tuple[float, float]
-    spread_us: float
+    spread_us: NotNegative
     samples: int
     dropped: int = 0
     calls: int = 1
@@ -60,7 +61,7 @@ class Accuracy:
     max_abs: float
     max_rel: float
     max_ulp: float
-    percentiles: Mapping[str, Any] = field(default_factory=dict)
+    percentiles: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     outputs_sha256: str = ""
 
 
@@ -170,8 +171,8 @@ class Target:
 
     @property
     def intensity(self) -> float:
-        """Flops per byte."""
-        return self.flops / self.bytes if self.bytes else 0.0
+        """Flops per byte; infinite where the work has no bytes."""
+        return self.flops / self.bytes if self.bytes else math.inf
 
     def row(self, name: str) -> Row | None:
         """The contender of that name."""
@@ -192,9 +193,9 @@ class Roofs:
         peak_tflops: unit -> floating-point rate: "f32" by fused multiply-adds, "bf16" by the tensor cores.
     """
 
-    copy_gbs: float
-    l2_gbs: float
-    peak_tflops: Mapping[str, float] = field(default_factory=dict)
+    copy_gbs: Positive
+    l2_gbs: Positive
+    peak_tflops: Mapping[str, Positive] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def load(path: str | Path) -> Results:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, or too deep
         raise UsageError(f"{path} is not JSON: {error}; pass a file written by ptxkit bench run --json") from None
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema == EARLIER:

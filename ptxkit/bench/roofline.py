@@ -6,6 +6,7 @@ A variant's intensity is its flops over the bytes it moves, as the emulator coun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ def points(results: Results, mode: Mode = "cold") -> Iterator[Point]:
             if row.kind == "variant" and timed and target.flops and not row.alarms and row.verified is not False:
                 intensity = moved_intensity(target, row)
                 rate = target.flops / timed.median_us / 1e6
+                if math.isinf(intensity):  # it moves nothing, and has no place under the roofs
+                    continue
                 memory = intensity * _bandwidth(target, roofs, mode) / 1e3
                 peak = roofs.peak_tflops.get(target.unit)
                 if peak is not None and peak < memory:
@@ -66,7 +69,7 @@ def points(results: Results, mode: Mode = "cold") -> Iterator[Point]:
 
 
 def moved_intensity(target: Target, row: Row) -> float:
-    """Flops of the work over the bytes that the variant moves."""
+    """Flops of the work over the bytes that the variant moves; infinite where there are none."""
     if row.measured and row.measured.get("dram_bytes"):
         return target.flops / row.measured["dram_bytes"]
     if row.counted is None or not row.counted.flops:

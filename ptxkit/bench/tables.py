@@ -206,15 +206,19 @@ def _compare_counts(before: Results, after: Results) -> Table:
 
 def variants_table(target: Target) -> Table:
     """A target's variants held against its baseline, and whether their outputs agree with the same reference."""
-    base = target.row(BASELINE) or target.rows[0]
+    ran = [row for row in target.rows if row.cold] or [row for row in target.rows if row.counted]
+    notes = [f"{row.name}: {row.skipped or row.error or 'no figures'}" for row in target.rows if row not in ran]
+    if not ran:
+        return Table(target.key, ["", "outputs"], [], notes or ["nothing was run"])
+    base = next((row for row in ran if row.name == BASELINE), ran[0])
     if base.cold is None:
-        counted = [[row.name, *_less(base, row), _agreement(base, row)] for row in target.rows if row.counted]
-        return Table(target.key, ["", "instructions", "bytes", f"less than {base.name}", "outputs"], counted)
+        counted = [[row.name, *_less(base, row), _agreement(base, row)] for row in ran]
+        return Table(target.key, ["", "instructions", "bytes", f"less than {base.name}", "outputs"], counted, notes)
     rows = []
-    for row in target.rows:
-        j = judge(base.cold, row.cold) if base.cold and row.cold else None
+    for row in ran:
+        j = judge(base.cold, row.cold) if row.cold else None
         rows.append([row.name, " ".join(_time(row.cold)), str(j) if j else "-", _agreement(base, row)])
-    return Table(target.key, ["", "cold", f"against {base.name}", "outputs"], rows)
+    return Table(target.key, ["", "cold", f"against {base.name}", "outputs"], rows, notes)
 
 
 def _less(base: Row, row: Row) -> list[str]:

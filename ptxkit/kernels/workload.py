@@ -271,5 +271,5 @@ def _option_value(kernel: str, name: str, kind: Any, value: Any) -> Any:
         return value.lower() in ("true", "1")
     try:
         return kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{kernel}: option {name} must be {kind.__name__}, not {value!r}") from None

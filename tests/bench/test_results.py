@@ -35,7 +35,7 @@ def test_infinite_errors_survive_as_infinite(results, tmp_path):
     [
         (lambda v: v.update(schema="ptxkit.bench/9"), "ptxkit.bench/9"),
         (lambda v: v.pop("device"), "device is missing"),
-        (lambda v: v["targets"][0].update(flops="many"), "targets[0].flops must be int"),
+        (lambda v: v["targets"][0].update(flops="many"), "targets[0].flops must be a whole number"),
         (lambda v: v["targets"][0].update(rows={}), "targets[0].rows must be a list"),
         (lambda v: v["targets"][0]["rows"][0]["cold"].update(median_us="x"), "rows[0].cold.median_us must be a number"),
         (lambda v: v["targets"][0].update(lives_in="L3"), "lives_in must be one of L2, DRAM"),

@@ -58,3 +58,8 @@ def test_names_leave_out_the_options_that_do_not_tell_targets_apart(results):
     named = replace(results, targets=two)
     assert [roofline._short(named, t.key) for t in two] == ["saxpy n=1000 dtype=f32", "saxpy n=1000 dtype=bf16"]
     assert roofline._short(replace(results, targets=two[:1]), two[0].key) == "saxpy n=1000"
+
+
+def test_what_moves_nothing_has_no_place_under_the_roofs(results):
+    still = replace(results.targets[0], bytes=0, rows=[replace(r, counted=None) for r in results.targets[0].rows])
+    assert list(roofline.points(replace(results, targets=(still,)))) == []

@@ -83,3 +83,13 @@ def test_a_table_fits_the_terminal_and_markdown_stays_whole(results):
     body = tables.render(replace(table, notes=()), "table", 80).split("\n")[2:]
     assert max(map(len, body)) <= 80
     assert tables.render(table, "markdown", 80) == tables.render(table, "markdown")
+
+
+def test_variants_without_the_baseline_are_held_against_the_first_that_ran(results):
+    unfused, fused, peer = results.targets[0].rows
+    failed = replace(unfused, cold=None, counted=None, error="out of memory")
+    table = tables.variants_table(replace(results.targets[0], rows=(failed, fused, peer)))
+    assert (table.headers[2], table.notes) == ("against fused", ["unfused: out of memory"])
+    assert [row[0] for row in table.rows] == ["fused", "torch"]
+    nothing = tables.variants_table(replace(results.targets[0], rows=()))
+    assert "nothing was run" in tables.render(nothing, "table")
