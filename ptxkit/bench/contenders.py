@@ -56,8 +56,14 @@ class Contender(Protocol):
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
         """A graph of one call on each of these sets, in order: a callable that queues it."""
 
-    def check(self, run: Callable[[], None], which: int) -> tuple[Verdict | None, Accuracy | None]:
-        """Poison the outputs, call ``run``, and compare those of set ``which``; None where there is nothing to compare with."""
+    def check(
+        self, run: Callable[[], None], which: int, details: bool = True
+    ) -> tuple[Verdict | None, Accuracy | None]:
+        """Poison the outputs, call ``run``, and compare those of set ``which``; None where there is nothing to compare with.
+
+        Args:
+            details: say how accurate it is, too, which takes longer than the verdict.
+        """
 
 
 class VariantContender:
@@ -117,13 +123,14 @@ class VariantContender:
             run()
         self.sets.device.synchronize()
 
-    def check(self, run: Callable[[], None], which: int) -> tuple[Verdict | None, Accuracy | None]:
+    def check(
+        self, run: Callable[[], None], which: int, details: bool = True
+    ) -> tuple[Verdict | None, Accuracy | None]:
         """See :class:`Contender`."""
         self.computed(run, which)
         case = self.sets.cases[which]
-        outputs = case.outputs()
         tolerance = self.variant.tolerance or self.sets.workload.tolerance
-        return compared(outputs, case.expected, tolerance)
+        return judged(case.outputs(), case.expected, tolerance, details)
 
 
 def _note(prepared: execute.Prepared) -> str:
@@ -154,7 +161,9 @@ class PeerContender:
         """See :class:`Contender`."""
         return self.peer.graph([self.calls[which] for which in order])
 
-    def check(self, run: Callable[[], None], which: int) -> tuple[Verdict | None, Accuracy | None]:
+    def check(
+        self, run: Callable[[], None], which: int, details: bool = True
+    ) -> tuple[Verdict | None, Accuracy | None]:
         """See :class:`Contender`."""
         self.sets.cases[which].reset()  # inputs that a variant updates in place
         run()
@@ -163,7 +172,7 @@ class PeerContender:
         if self.calls[which].random:
             return self._dropped(outputs, which)
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
-        return compared(outputs, expected, self.calls[which].tolerance or self.sets.workload.tolerance)
+        return judged(outputs, expected, self.calls[which].tolerance or self.sets.workload.tolerance, details)
 
     def _dropped(
         self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int
@@ -176,6 +185,13 @@ class PeerContender:
         expected, complaint = dropout.nearest(workload, dropout.first_rows(workload, data.inputs), cut)
         verdict, accuracy = compared(cut, expected, self.calls[which].tolerance or workload.tolerance)
         return dropout.objected(verdict, complaint), accuracy
+
+
+def judged(
+    outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any], tolerance: Any, details: bool
+) -> tuple[Verdict, Accuracy | None]:
+    """The verdict, with how far the outputs are off where ``details`` are wanted."""
+    return compared(outputs, expected, tolerance) if details else (compare_all(outputs, expected, tolerance), None)
 
 
 def compared(

@@ -17,8 +17,8 @@ class Method:
     Attributes:
         budget_s: seconds after which a target's measurement ends, once there are ``minimum`` samples of each contender.
         precision: relative half-width of the median's 95% interval at which a contender needs no more samples.
-        minimum: samples of each contender at least. maximum: at most.
-        iterations: exactly so many samples instead, or None.
+        minimum: samples of each contender at least, unless they take longer than ``limit_s``. maximum: at most.
+        iterations: exactly so many samples instead, however long that takes, or None.
         batch: samples of a contender in one round.
         sample_us: calls are put together in one graph until a sample takes about so long.
         calls: at most so many.
@@ -36,6 +36,11 @@ class Method:
     calls: int = 400
     cache_factor: float = 3.0
     order_seed: int = 0
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which a measurement ends with fewer than ``minimum`` samples."""
+        return 10 * self.budget_s + 60
 
     def sets(self, footprint_bytes: int, l2_bytes: int, free_bytes: int) -> int:
         """How many sets of buffers the cold calls rotate over: at least two, as many as memory allows."""
@@ -59,12 +64,23 @@ class Method:
         return self.batch
 
     def over(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> bool:
-        """Whether to stop: nobody needs more, or the budget is spent and everybody has the minimum."""
+        """Whether to stop: nobody needs more, or the budget is spent and everybody has the minimum, or ``limit_s`` are over."""
         if not any(self.wants(s) for s in samples):
             return True
         if self.iterations is not None:
             return False
-        return elapsed_s >= self.budget_s and all(len(s) >= self.minimum for s in samples)
+        return elapsed_s >= self.limit_s or (
+            elapsed_s >= self.budget_s and all(len(s) >= self.minimum for s in samples)
+        )
+
+    def progress(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> str:
+        """What there is to wait for, in words."""
+        fewest = min(map(len, samples), default=0)
+        if self.iterations is not None:
+            return f"{fewest} of {self.iterations} samples"
+        if elapsed_s < self.budget_s:
+            return f"at most {self.budget_s - elapsed_s:.0f} s more"
+        return f"{fewest} of at least {self.minimum} samples"
 
     def rounds(self, contenders: int) -> Iterator[list[int]]:
         """Endless random orders of the contenders, reproducible from ``order_seed``."""
@@ -82,14 +98,22 @@ def known(samples: Sequence[float], precision: float) -> bool:
 
 
 HARD = ("hardware slowdown", "thermal", "hardware thermal slowdown", "power brake")
-SLOW_CLOCK = 0.75  # of the highest: below that something holds the clock that a user of the kernel would not have
+POWER_CAP = "power cap"
+SLOW_CLOCK = 0.75  # of the highest seen: below that something holds the clock that did not when it was seen
 
 
 def throttled(reasons: Sequence[str], clock_mhz: int | None, highest_mhz: int) -> bool:
     """Whether samples taken now are worth nothing.
 
     A power cap alone is no reason: matrix kernels on random data run into it always, and so does whoever uses them.
+
+    Args:
+        reasons: what the driver says holds the clock down. clock_mhz: of the SMs, now.
+        highest_mhz: the highest clock seen since this measurement began, 0 before there is one. Not what the data sheet says:
+            clocks that somebody has locked, and boards that never get there, are no throttling.
     """
     if any(reason in HARD for reason in reasons):
         return True
-    return bool(clock_mhz and highest_mhz and clock_mhz < SLOW_CLOCK * highest_mhz)
+    if POWER_CAP in reasons:
+        return False
+    return bool(clock_mhz and clock_mhz < SLOW_CLOCK * highest_mhz)

@@ -21,6 +21,8 @@ WARM_UP_S = 0.1  # at least, of calls that nobody times
 SETTLED = 0.01  # relative change of the SM clock between looks that counts as none
 LOOKS = 3  # in a row, without change
 WARM_UP_LIMIT_S = 2.0
+PATIENCE_S = 30.0  # without one sample that counts: a GPU that throttles for good gives none
+PAUSE_S = 0.05  # after a sample taken under throttling, for the chip to cool
 FRESH_SEED = 0x5EED  # added to the seed: inputs of the check after timing
 
 
@@ -74,7 +76,7 @@ class Session:
         self.sets = sets
         self.method = method
         self.roofs = roofs
-        self.highest_mhz = device.facts().clock_mhz
+        self.highest_mhz = 0  # seen since the warm-up began
         self.log = Log()
 
     def measure(self, contenders: Sequence[Contender], say: Callable[[str], None]) -> list[Row]:
@@ -85,12 +87,11 @@ class Session:
         """
         rows = [c.row for c in contenders]
         tracks: list[Track] = []
-        rotations: dict[int, Callable[[], None]] = {}
         for i, contender in enumerate(contenders):
             say(f"{contender.row.name}: verifying")
             try:
-                rotations[i] = contender.replay(range(len(self.sets)))
-                verdict, accuracy = contender.check(rotations[i], 0)
+                rotation = contender.replay(range(len(self.sets)))
+                verdict, accuracy = contender.check(rotation, 0)
             except PtxkitError as error:
                 if self.device.lost:
                     raise
@@ -103,16 +104,18 @@ class Session:
                 accuracy=accuracy,
             )
             if verdict is None or verdict.verified:  # the time of a wrong result is worth nothing
-                tracks += self._tracks(i, contender, rotations[i])
+                tracks += self._tracks(i, contender, rotation)
         if tracks:
             say("warming up")
             self._warm_up(tracks)
             self._sample(tracks, say)
-            self._check_again(contenders, rows, rotations, {t.contender for t in tracks}, say)
+            self._check_again(contenders, rows, tracks, say)
         for track in tracks:
             i = track.contender
             changed: dict[str, Any] = {track.mode: track.timed()}
             rows[i] = replace(rows[i], **changed)
+            if complaint := self._too_few(track):
+                rows[i] = complaint_added(rows[i], complaint, nothing=not track.samples)
         return [self._finished(row) for row in rows]
 
     def conditions(self) -> Conditions:
@@ -137,6 +140,7 @@ class Session:
             for track in tracks:
                 self.device.timing.replays(track.replay, 2, warm=False)
             clock = self.device.sensors().sm_clock_mhz or 0
+            self.highest_mhz = max(self.highest_mhz, clock)
             steady = steady + 1 if abs(clock - last) <= SETTLED * clock else 0
             last = clock
             if time.perf_counter() - begin > WARM_UP_LIMIT_S:
@@ -144,13 +148,16 @@ class Session:
 
     def _sample(self, tracks: Sequence[Track], say: Callable[[str], None]) -> None:
         self.device.reset_persisting_l2()
-        begin = time.perf_counter()
+        begin = fruitful = time.perf_counter()
+        kept = 0
         for number, order in enumerate(self.method.rounds(len(tracks))):
-            elapsed = time.perf_counter() - begin
-            if self.method.over([t.samples for t in tracks], elapsed) or elapsed > 10 * self.method.budget_s + 60:
-                return  # the latter: a GPU that throttles for good gives no samples at all
-            left = max(0.0, self.method.budget_s - elapsed)
-            say(f"round {number + 1}, at most {left:.0f} s more")
+            samples = [t.samples for t in tracks]
+            now = time.perf_counter()
+            if sum(map(len, samples)) > kept:
+                kept, fruitful = sum(map(len, samples)), now
+            if self.method.over(samples, now - begin) or now - fruitful > PATIENCE_S:
+                return
+            say(f"round {number + 1}, {self.method.progress(samples, now - begin)}")
             for k in order:
                 self._take(tracks[k])
 
@@ -160,28 +167,40 @@ class Session:
             return
         times = self.device.timing.replays(track.replay, count, warm=track.mode == "hot")
         now = self.device.sensors()
+        self.highest_mhz = max(self.highest_mhz, now.sm_clock_mhz or 0)
         if throttled(now.throttled, now.sm_clock_mhz, self.highest_mhz):
             track.dropped += count
             self.log.drop(now, count)
+            time.sleep(PAUSE_S)
         else:
             self.log.keep(now)
             track.samples += [t / track.calls for t in times]
+
+    def _too_few(self, track: Track) -> str | None:
+        """Why a track has fewer samples than the method asks for, or None."""
+        wanted = self.method.minimum if self.method.iterations is None else self.method.iterations
+        if len(track.samples) >= wanted:
+            return None
+        few = f"{len(track.samples)} samples" if track.samples else "no sample"
+        return f"{few} of {wanted}, {track.dropped} dropped for throttling"
 
     def _check_again(
         self,
         contenders: Sequence[Contender],
         rows: list[Row],
-        rotations: dict[int, Callable[[], None]],
-        timed: set[int],
+        tracks: Sequence[Track],
         say: Callable[[str], None],
     ) -> None:
-        """The very graphs that were timed, on inputs that nobody has seen, in another set."""
+        """The very graphs that were timed, on inputs that nobody has seen, and the last set that each computes."""
         say("verifying on fresh inputs")
         self.sets.renew(self.sets.data.seed + FRESH_SEED)
-        for i in sorted(timed):
-            verdict, _ = contenders[i].check(rotations[i], len(self.sets) - 1)
+        for track in sorted(tracks, key=lambda t: t.contender):
+            i = track.contender
+            if rows[i].verified is False:
+                continue
+            verdict, _ = contenders[i].check(track.replay, track.sets - 1, details=False)
             if verdict is not None and not verdict.verified:
-                worst = f"on fresh inputs after timing: {verdict.worst}"
+                worst = f"on fresh inputs after timing, {track.mode}: {verdict.worst}"
                 rows[i] = replace(rows[i], verified=False, worst=worst)
 
     def _finished(self, row: Row) -> Row:
@@ -202,3 +221,10 @@ class Session:
             roof_fraction=bandwidth / self.roofs.copy_gbs,
             alarms=[*(f"cold: {a}" for a in cold), *(f"hot: {a}" for a in hot)],
         )
+
+
+def complaint_added(row: Row, complaint: str, *, nothing: bool) -> Row:
+    """The row with what is to be said of its samples: an error where it has none."""
+    if nothing:
+        return replace(row, error=f"no time: {complaint}")
+    return replace(row, note=", ".join(filter(None, [row.note, complaint])))

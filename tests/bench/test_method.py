@@ -80,6 +80,8 @@ def test_one_sample_says_nothing():
     [
         ((), 1980, False),
         (("power cap",), 1500, False),
+        (("power cap",), 900, False),  # boards that cannot hold half of their clock under load
+        (("power cap", "thermal"), 1500, True),
         (("thermal",), 1980, True),
         ((), 1000, True),
         ((), None, False),
@@ -87,3 +89,20 @@ def test_one_sample_says_nothing():
 )
 def test_throttled(reasons, clock, bad):
     assert throttled(reasons, clock, 1980) is bad
+
+
+def test_nothing_is_slow_before_a_clock_was_seen():
+    assert not throttled((), 300, 0)
+
+
+def test_the_limit_ends_even_a_run_below_the_minimum():
+    method = Method(minimum=20, budget_s=1)
+    assert not method.over([[10.0] * 5], method.limit_s - 1)
+    assert method.over([[10.0] * 5], method.limit_s)
+    assert not Method(iterations=20, budget_s=1).over([[10.0] * 5], 1e9)
+
+
+def test_progress_says_what_is_waited_for():
+    assert Method(budget_s=2).progress([[1.0]], 0.5) == "at most 2 s more"
+    assert Method(budget_s=2, minimum=20).progress([[1.0] * 30, [1.0] * 7], 3) == "7 of at least 20 samples"
+    assert Method(iterations=50).progress([[1.0] * 8, [1.0] * 4], 9) == "4 of 50 samples"

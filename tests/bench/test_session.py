@@ -63,15 +63,16 @@ class Script:
 
 class Scripted:
     def __init__(self, name, *verdicts, error=None):
-        self.row, self.verdicts, self.error = Row(name), list(verdicts), error
+        self.row, self.verdicts, self.error, self.checked = Row(name), list(verdicts), error, []
 
     def replay(self, order):
         if self.error:
             raise self.error
         return (self.row.name, len(order))
 
-    def check(self, run, which):
-        return self.verdicts.pop(0), None
+    def check(self, run, which, details=True):
+        self.checked.append((run, which, details))
+        return (self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]), None
 
 
 class Sets:
@@ -127,7 +128,20 @@ def test_a_wrong_result_is_not_timed():
 def test_wrong_on_fresh_inputs_is_wrong():
     (row,), _ = measured(Script({"a": 4.0}), Scripted("a", RIGHT, WRONG))
     assert row.verified is False
-    assert row.worst.startswith("on fresh inputs after timing: y[3]")
+    assert row.worst.startswith("on fresh inputs after timing, cold: y[3]")
+
+
+def test_the_graphs_that_were_timed_are_the_ones_that_are_verified():
+    a = Scripted("a", RIGHT, RIGHT, RIGHT)
+    measured(Script({"a": 4.0}), a)
+    calls = round(500 / 4 / 2) * 2  # half a millisecond of whole rotations over two sets
+    assert [(run, which) for run, which, _ in a.checked] == [(("a", 2), 0), (("a", calls), 1), (("a", 125), 0)]
+    assert [details for *_, details in a.checked] == [True, False, False]
+
+
+def test_a_hot_graph_that_is_wrong_is_said():
+    (row,), _ = measured(Script({"a": 4.0}), Scripted("a", RIGHT, RIGHT, WRONG))
+    assert (row.verified, row.worst) == (False, f"on fresh inputs after timing, hot: {WRONG.worst}")
 
 
 def test_random_outputs_are_neither_right_nor_wrong():
@@ -169,3 +183,65 @@ def test_a_lost_device_ends_it():
     device.lost = "a failed"
     with pytest.raises(FaultError):
         measured(device, Scripted("a", error=FaultError("lost")))
+
+
+class Clock:
+    """Time that passes by sleeping and by sampling."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(module.time, "sleep", self.wait)
+
+    def wait(self, seconds):
+        self.now += seconds
+
+
+class Slow(Script):
+    """Every sample takes a second of the clock."""
+
+    def __init__(self, clock, *args, **more):
+        super().__init__(*args, **more)
+        self.clock = clock
+
+    def replays(self, graph, samples, warm):
+        self.clock.wait(samples)
+        return super().replays(graph, samples, warm)
+
+
+def test_a_gpu_that_throttles_for_good_gives_no_time_and_says_so(monkeypatch):
+    clock = Clock(monkeypatch)
+    device = Slow(clock, {"a": 4.0}, Sensors(1900, throttled=("thermal",)))
+    (row,), _ = measured(device, Scripted("a", RIGHT))
+    assert row.cold is row.hot is None
+    assert row.error.startswith("no time: no sample of 8, ")
+    assert row.error.endswith(" dropped for throttling")
+    assert module.PATIENCE_S < clock.now < 2 * module.PATIENCE_S
+
+
+def test_iterations_are_exactly_so_many_however_long_they_take(monkeypatch):
+    clock = Clock(monkeypatch)
+    (row,), _ = measured(Slow(clock, {"a": 4.0}), Scripted("a", RIGHT), iterations=200, budget_s=0.01)
+    assert (row.cold.samples, row.hot.samples, row.error, row.note) == (200, 200, None, "")
+    assert clock.now > 400
+
+
+def test_a_kernel_too_slow_for_the_minimum_has_fewer_samples_and_says_so(monkeypatch):
+    clock = Clock(monkeypatch)
+    (row,), _ = measured(Slow(clock, {"a": 4.0}), Scripted("a", RIGHT), iterations=None, minimum=100, budget_s=1.0)
+    assert 0 < row.cold.samples < 100
+    assert row.error is None
+    assert f"{row.cold.samples} samples of 100, 0 dropped for throttling" in row.note
+
+
+def test_a_clock_that_is_locked_low_is_no_throttling():
+    """1200 of 1980 MHz from the beginning, by somebody's choice; and a clock that falls to that in the middle."""
+    (row,), _ = measured(Script({"a": 4.0}, Sensors(1200)), Scripted("a", RIGHT))
+    assert row.cold.samples == 8
+    device = Script({"a": 4.0}, Sensors(1980))
+    s = module.Session(device, Sets(), Method(iterations=8), Roofs(4000.0, 6000.0, {}))
+    track = module.Track(0, "cold", ("a", 1), 1, 1)
+    s._take(track)
+    device.now = Sensors(1200)
+    s._take(track)
+    assert (len(track.samples), track.dropped) == (4, 4)
