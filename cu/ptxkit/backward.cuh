@@ -280,14 +280,15 @@ struct Fetched {
 
     // One barrier of all threads.
     __device__ __forceinline__ explicit Fetched(Shared& shared) : shared(shared) {
-        extern __shared__ uint4 fetched_slots[];
+        extern __shared__ __align__(128) uint4 fetched_slots[];  // bulk copies to less aligned shared memory are a fifth slower
         slots = fetched_slots;
-        // full: for rows, and for their statistics
-        if (threadIdx.x == 0) init_ring<STAGES>(cvta_to_shared(shared.full), 2, cvta_to_shared(shared.empty), 1);
+        if (threadIdx.x == 0) init_ring<STAGES>(cvta_to_shared(shared.full), 1, cvta_to_shared(shared.empty), 1);
         barrier_sync();
     }
 
-    // Fetches the CTA's rows: what one thread does. It waits for nothing but room; a load of statistics would take longer than a row.
+    // Fetches the CTA's rows: what one thread does. It asks for a row when it has the row's statistics, which take their time where
+    // device memory is busy, and so does not add to the crowd: on an H200, 16384x4096 in f32, 187 us for layer normalization's
+    // gradients, against 202 with all asked for at once.
     __device__ __forceinline__ void fetch(const T* x, const T* dy, const float* means, const float* rstds, unsigned rows,
                                           unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
@@ -296,10 +297,7 @@ struct Fetched {
         for (unsigned row = blockIdx.x, turn = 0; row < rows; row += gridDim.x, turn++) {
             if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[at.stage]), at.parity ^ 1);
             const unsigned there = cvta_to_shared(&shared.full[at.stage]), to = cvta_to_shared(slots + at.stage * 2 * words);
-            const unsigned statistics = cvta_to_shared(&shared.statistics[at.stage]);
-            if (CENTERED) cp_async_ca_shared_global_4(statistics, means + row, 4);
-            cp_async_ca_shared_global_4(statistics + 4, rstds + row, 4);
-            cp_async_mbarrier_arrive_noinc(there);
+            shared.statistics[at.stage] = {mean_at<CENTERED>(means, row), rstds[row]};
             const size_t first = static_cast<size_t>(row) * cols;
             mbarrier_arrive_expect_tx(there, 2 * bytes);
             cp_async_bulk_shared_global_L2_cache_hint(to, x + first, bytes, there, policy);
