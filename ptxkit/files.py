@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -18,6 +19,23 @@ def stem_of(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
+def check_writable(path: str | Path) -> None:
+    """Nothing, where :func:`write_text` can write the file; whatever it holds stays.
+
+    Raises:
+        UsageError: the file cannot be written there.
+    """
+    target = Path(path).resolve()
+    try:
+        if _is_stream(target):
+            return
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    os.close(handle)
+    Path(temporary).unlink()
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Replace a file by one JSON value: written beside it first, then renamed. NaN and infinity become null.
 
@@ -28,13 +46,16 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a file, all of it or nothing.
+    """Replace a file, or the one that a link names, all of it or nothing; a device or a pipe is written to.
 
     Raises:
         UsageError: the file cannot be written there.
     """
-    target = Path(path)
+    target = Path(path).resolve()
     try:
+        if _is_stream(target):
+            target.write_text(text, encoding="utf-8")
+            return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
@@ -49,6 +70,17 @@ def write_text(path: str | Path, text: str) -> None:
         if isinstance(error, OSError):
             raise UsageError(f"cannot write {path}: {error.strerror}") from None
         raise
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether the path is there and no file, such as /dev/null, which must not be replaced by one.
+
+    Raises:
+        IsADirectoryError: it is a directory.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return path.exists() and not path.is_file()
 
 
 def finite(value: Any) -> Any:

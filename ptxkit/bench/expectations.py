@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ptxkit.bench.json_values import NotNegative, Positive, read_as
 from ptxkit.bench.judge import Judgement, judge
 from ptxkit.bench.results import Mode, Results, Row, Target, Timed, cuda_driver_named
 from ptxkit.errors import UnavailableError, UsageError
@@ -16,6 +17,31 @@ from ptxkit.files import stem_of, write_json
 SCHEMA = "ptxkit.expectations/1"
 MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
 MODES: tuple[Mode, ...] = ("cold", "hot")
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """A median, as it was recorded."""
+
+    median_us: Positive
+    spread_us: NotNegative
+    samples: int
+
+
+@dataclass(frozen=True)
+class ExpectedRow:
+    """A contender's times."""
+
+    cold: ExpectedTime | None = None
+    hot: ExpectedTime | None = None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a file must say of a target; what else it says is for people."""
+
+    rows: Mapping[str, ExpectedRow]
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
 
 def directory() -> Path:
@@ -86,11 +112,15 @@ def load(path: Path) -> dict[str, Any]:
         raise UnavailableError(
             f"there are no expectations for this GPU ({path}); ptxkit bench run --update-expectations records them"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as expectations: {error}") from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA or not isinstance(value.get("targets"), dict):
         raise UsageError(f"{path} does not hold {SCHEMA}; ptxkit bench run --update-expectations writes it")
-    for target in value["targets"].values():
+    for key, target in value["targets"].items():
+        try:
+            read_as(Expected, target, f"targets[{key!r}]")
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
         target["environment"] = cuda_driver_named(target.get("environment", {}))
     return value
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ptxkit.bench.json_values import Positive
 from ptxkit.bench.statistics import median_standard_error, quantile
 
 
@@ -26,15 +27,15 @@ class Method:
         order_seed: of the random order within a round.
     """
 
-    budget_s: float = 2.0
-    precision: float = 0.005
+    budget_s: Positive = 2.0
+    precision: Positive = 0.005
     minimum: int = 20
     maximum: int = 2000
     iterations: int | None = None
     batch: int = 4
-    sample_us: float = 500.0
+    sample_us: Positive = 500.0
     calls: int = 400
-    cache_factor: float = 3.0
+    cache_factor: Positive = 3.0
     order_seed: int = 0
 
     @property

@@ -25,17 +25,19 @@ def again(
     budget_s: float | None = None,
     peers: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda what: None,
-) -> tuple[Results, list[str]]:
-    """Run what a receipt says, by its method and with its peers, in the same turns, and compare.
+    done: Callable[[Results], None] = lambda results: None,
+) -> Results:
+    """Run what a receipt says, by its method and with its peers, in the same turns.
 
     Args:
         receipt: earlier results.
         device: where to run.
         budget_s: seconds of measuring for each target, in place of the receipt's.
         peers: of those in the receipt, only these.
+        done: is given the results so far after each target.
 
     Returns:
-        The new results, and in words what has changed since.
+        The new results.
 
     Raises:
         UnavailableError: the receipt is of a GPU and there is none.
@@ -44,12 +46,7 @@ def again(
     if receipt.device_kind != device.kind:
         where = "a GPU" if receipt.device_kind == "gpu" else "the emulator (CUDA_VISIBLE_DEVICES= hides a GPU)"
         raise UnavailableError(f"this receipt is of {receipt.device}; it can be run again on {where} only")
-    wanted = peers_of(receipt)
-    if peers is not None:
-        if strange := [name for name in peers if name not in wanted]:
-            raise UsageError(f"this receipt has no peer {strange[0]!r}; it has {', '.join(wanted) or 'none'}")
-        wanted = [name for name in wanted if name in peers]
-    found, absent = _here(wanted)
+    found, absent = _here(peers_of(receipt, peers))
     run = BenchRun(
         device,
         found,
@@ -59,14 +56,20 @@ def again(
         counts=False,
         command=("ptxkit", "bench", "verify"),
     )
-    after = run.run([plan_of(target) for target in receipt.targets], say)
-    return after, list(changes(receipt, after, wanted))
+    return run.run([plan_of(target) for target in receipt.targets], say, done)
 
 
-def peers_of(receipt: Results) -> list[str]:
-    """The peers that a receipt has times of, in its order."""
+def peers_of(receipt: Results, only: Sequence[str] | None = None) -> list[str]:
+    """The peers that a receipt has times of, in its order; ``only`` some of them.
+
+    Raises:
+        UsageError: it has no time of one of ``only``.
+    """
     rows = (row for target in receipt.targets for row in target.rows)
-    return list(dict.fromkeys(row.name for row in rows if row.kind == "peer" and row.cold))
+    known = list(dict.fromkeys(row.name for row in rows if row.kind == "peer" and row.cold))
+    if strange := [name for name in only or () if name not in known]:
+        raise UsageError(f"this receipt has no peer {strange[0]!r}; it has {', '.join(known) or 'none'}")
+    return known if only is None else [name for name in known if name in only]
 
 
 def _here(wanted: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:
@@ -107,6 +110,8 @@ def plan_of(target: Target) -> Plan:
 
 def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Iterator[str]:
     """What is different, as sentences, other than times; ``peers`` were to be run again."""
+    if before.partial:
+        yield "the receipt is of a run that was stopped, and has not all of its targets"
     for name, reason in after.absent.items():
         yield f"{name}: not run again, {reason}"
     for name in dict.fromkeys((*before.environment, *after.environment)):

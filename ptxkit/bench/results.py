@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from ptxkit.bench.conditions import Conditions
 from ptxkit.bench.json_values import NotNegative, Positive, read_as
-from ptxkit.errors import UsageError
+from ptxkit.errors import PtxkitError, UsageError
 
 SCHEMA = "ptxkit.bench/2"
 EARLIER = "ptxkit.bench/1"
@@ -94,7 +94,7 @@ class Row:
         name: of the variant or the peer. kind: ``"variant"`` or ``"peer"``.
         version: of a peer: "torch 2.11.0". note: what else is to be said of how it ran.
         target, tile, launches: of a variant; launches is 0 where a peer does not know.
-        skipped, error: why there are no figures; None where there are some.
+        skipped, error: why there are no figures; None where there are some. exit_code: that the error stands for.
         verified: every output was right before the timing, and on fresh inputs after it. None where nothing was compared.
         worst: the first element that was not, in words.
         cold: with nothing in the L2 cache. hot: with whatever the call before left there.
@@ -115,6 +115,7 @@ class Row:
     launches: int = 0
     skipped: str | None = None
     error: str | None = None
+    exit_code: int = 1
     verified: bool | None = None
     worst: str = ""
     accuracy: Accuracy | None = None
@@ -131,6 +132,10 @@ class Row:
     cubin_sha256: str = ""
     counted: Counted | None = None
     measured: Mapping[str, float] | None = None
+
+    def failed(self, error: PtxkitError) -> Row:
+        """The row without figures, because of an error."""
+        return dataclasses.replace(self, error=str(error), exit_code=error.exit_code)
 
     def timed(self, mode: Mode) -> Timed | None:
         """The cold or the hot times."""

@@ -62,8 +62,8 @@ class BenchRun:
 
         Args:
             say: is told what is being done.
-            done: is given the results so far, marked as partial until the last target: at once, and after each target, so that
-                an interrupt loses only one.
+            done: is given the results so far after each target, marked as partial until the last, so that an interrupt loses
+                only one.
 
         Raises:
             UsageError: a target needs more memory than there is.
@@ -78,8 +78,6 @@ class BenchRun:
 
             self.device.reset_persisting_l2()
             results = replace(results, roofs=roofs(self.device), sensors={"start": asdict(self.device.sensors())})
-        results = replace(results, partial=bool(plans))
-        done(results)
         targets: list[Target] = []
         begin = time.perf_counter()
         for number, plan in enumerate(plans):
@@ -165,7 +163,7 @@ class BenchRun:
             rows.append(replace(row, skipped=str(error)))
             return
         except PtxkitError as error:
-            rows.append(replace(row, error=str(error)))
+            rows.append(row.failed(error))
             return
         rows.append(made) if isinstance(made, Row) else contenders.append(made)
 
@@ -190,7 +188,7 @@ class BenchRun:
             try:
                 result = execute.run(case, variant, None, self._tile(plan, variant))
             except PtxkitError as error:
-                rows.append(Row(name=variant.name, error=str(error)))
+                rows.append(Row(name=variant.name).failed(error))
                 continue
             if result.verdict is None or result.counters is None:
                 rows.append(Row(name=variant.name, skipped=result.skipped))

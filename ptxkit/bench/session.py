@@ -95,7 +95,7 @@ class Session:
             except PtxkitError as error:
                 if self.device.lost:
                     raise
-                rows[i] = replace(rows[i], error=str(error))
+                rows[i] = rows[i].failed(error)
                 continue
             rows[i] = replace(
                 rows[i],

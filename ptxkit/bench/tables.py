@@ -1,10 +1,8 @@
-"""Results as tables: for a terminal, as markdown, as CSV."""
+"""Results as tables, for a terminal and as markdown; :mod:`ptxkit.bench.csv_text` writes them for programs."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,7 +12,7 @@ from ptxkit.bench.results import Counted, Mode, Results, Row, Target, Timed
 from ptxkit.columns import plain
 from ptxkit.quantities import optional, quantity, time_text
 
-Format = Literal["table", "markdown", "csv"]
+Format = Literal["table", "markdown"]
 BASELINE = "unfused"
 
 
@@ -129,7 +127,7 @@ def traffic(target: Target, c: Counted | None) -> float | None:
     return (c.load_bytes + c.store_bytes) / least
 
 
-def list_table(rows: Sequence[tuple[str, str, str, str]]) -> Table:
+def list_table(rows: Sequence[Sequence[str]]) -> Table:
     """What can be measured."""
     return Table("", ["kernel", "sizes", "variants", "peers"], rows, texts=True)
 
@@ -158,9 +156,7 @@ def compare_table(before: Results, after: Results) -> Table:
     notes = []
     if different := machine_difference(before.environment, after.environment):
         notes.append(f"not the same machine: {different}")
-    only = [t.key for t in before.targets if after.target(t.key) is None]
-    only += [t.key for t in after.targets if before.target(t.key) is None]
-    notes += [f"only in one of them: {key}" for key in only]
+    notes += _only(before, after)
     return Table("", ["", "", "", "before", "after", "change", "noise", "", "code"], rows, notes, keys=3)
 
 
@@ -187,8 +183,8 @@ def distance_table(before: Results, after: Results) -> Table | None:
     return Table("", ["", "", "", "before", "after", "change", "noise", ""], rows, notes, keys=3)
 
 
-def _compare_counts(before: Results, after: Results) -> Table:
-    rows = []
+def compared_counts(before: Results, after: Results) -> Iterator[tuple[str, str, str, int, int]]:
+    """Every count that both have, and that is not 0 in both: target, contender, what, before, after."""
     for target in before.targets:
         other = after.target(target.key)
         for row in target.rows:
@@ -198,10 +194,23 @@ def _compare_counts(before: Results, after: Results) -> Table:
             for name in COUNTS:
                 a, b = getattr(row.counted, name), getattr(now.counted, name)
                 if a or b:
-                    change = "same" if a == b else f"{b / a - 1:+.1%}" if a else "new"
-                    rows.append([target.key, row.name, name.replace("_", " "), f"{a:,}", f"{b:,}", change])
-    notes = ["Counts of the emulator, exact; neither has times."]
+                    yield target.key, row.name, name, a, b
+
+
+def _compare_counts(before: Results, after: Results) -> Table:
+    rows = []
+    for target, row, name, a, b in compared_counts(before, after):
+        change = "same" if a == b else f"{b / a - 1:+.1%}" if a else "new"
+        rows.append([target, row, name.replace("_", " "), f"{a:,}", f"{b:,}", change])
+    notes = [*_only(before, after), "Counts of the emulator, exact; neither has times."]
     return Table("", ["", "", "", "before", "after", "change"], rows, notes, keys=3)
+
+
+def _only(before: Results, after: Results) -> list[str]:
+    """Targets that one of two results lacks, in words."""
+    only = [t.key for t in before.targets if after.target(t.key) is None]
+    only += [t.key for t in after.targets if before.target(t.key) is None]
+    return [f"only in one of them: {key}" for key in only]
 
 
 def variants_table(target: Target) -> Table:
@@ -240,12 +249,6 @@ def _agreement(base: Row, row: Row) -> str:
 
 def render(table: Table, kind: Format, width: int | None = None) -> str:
     """The table as text; a plain one fits into ``width`` columns, where it is given."""
-    if kind == "csv":
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["target", *_csv_names(table.headers)])
-        writer.writerows([table.title.split(":")[0], *row] for row in table.rows)
-        return out.getvalue().rstrip("\n")
     align = ["left"] + ["left" if table.texts else "right"] * (len(table.headers) - 1)
     body = _markdown(table, align) if kind == "markdown" else plain(table.rows, table.headers, align, width, table.keys)
     title = [f"**{table.title}**" if kind == "markdown" else table.title, ""] if table.title else []
@@ -260,19 +263,9 @@ def _markdown(table: Table, align: Sequence[str]) -> str:
     return tabulate(table.rows, headers=table.headers, colalign=given, disable_numparse=True, tablefmt="github")
 
 
-def _csv_names(headers: Sequence[str]) -> list[str]:
-    """Names for the columns whose meaning a reader sees from what stands in them."""
-    if headers[:3] == ["", "", ""]:
-        unnamed = ["key", "contender", "what", "judgement"]
-    else:
-        unnamed = ["contender", "cold spread", "hot spread"] if "cold" in headers else ["contender", "verdict"]
-    names = iter(unnamed)
-    return [header or next(names, "") for header in headers]
-
-
-def by_target(table: Table, kind: Format) -> list[Table]:
-    """A table whose first column is the target as one a target, where people read it."""
-    if kind == "csv" or not table.rows:
+def by_target(table: Table) -> list[Table]:
+    """A table whose first column is the target as one a target."""
+    if not table.rows:
         return [table]
     groups: dict[str, list[Sequence[str]]] = {}
     for target, *rest in table.rows:
@@ -280,18 +273,6 @@ def by_target(table: Table, kind: Format) -> list[Table]:
     keys = max(1, table.keys - 1)
     made = [replace(table, title=t, headers=table.headers[1:], rows=r, notes=(), keys=keys) for t, r in groups.items()]
     return [*made[:-1], replace(made[-1], notes=table.notes)]
-
-
-def joined(tables: Sequence[Table]) -> Table:
-    """Tables of the same contenders side by side, as one: for programs, which do not mind how wide it is."""
-    first, *others = tables
-    cells = [{row[0]: row[1:] for row in table.rows} for table in others]
-    blank = [["-"] * (len(table.headers) - 1) for table in others]
-    rows = [
-        [*row, *(cell for known, none in zip(cells, blank, strict=True) for cell in known.get(row[0], none))]
-        for row in first.rows
-    ]
-    return Table(first.title, [*first.headers, *(h for table in others for h in table.headers[1:])], rows)
 
 
 def _time(timed: Timed | None) -> tuple[str, str]:

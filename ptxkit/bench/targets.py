@@ -11,7 +11,7 @@ from typing import Any
 from ptxkit.bench.results import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import registry
-from ptxkit.kernels.workload import Workload
+from ptxkit.kernels.workload import Workload, suggestion
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,20 @@ def plans(
         UsageError: no such kernel or variant, sizes that do not fit it, an option that none of the kernels has.
     """
     chosen: dict[type[Workload], list[str]] = {}
+    whole: set[type[Workload]] = set()  # named without a variant, at least once
     for word in words or registry.names():
-        name, _, variant = word.partition(":")
+        name, colon, variant = word.partition(":")
         kernel = registry.find(name)
         wanted = chosen.setdefault(kernel, [])
-        if variant:
+        if colon:
             wanted.append(kernel.variant(variant).name)
+        else:
+            whole.add(kernel)
     held = dict(options or {})
     for option in held:
         if not any(option in kernel.option_types() for kernel in chosen):
-            known = ", ".join(dict.fromkeys(o for kernel in chosen for o in kernel.option_types())) or "none"
-            raise UsageError(f"none of these kernels has an option {option!r}; they have {known}")
+            known = dict.fromkeys(o for kernel in chosen for o in kernel.option_types())
+            raise UsageError(f"none of these kernels has an option {option!r}; {suggestion(option, known)}")
     made: dict[Workload, Plan] = {}
     for kernel, variants in chosen.items():
         mine = {name: value for name, value in held.items() if name in kernel.option_types()}
@@ -70,7 +73,7 @@ def plans(
         else:
             cases = [kernel(**{**case, **mine}) for case in kernel.benchmarks]
         for workload in cases:
-            made.setdefault(workload, Plan(workload, tuple(dict.fromkeys(variants))))
+            made.setdefault(workload, Plan(workload, () if kernel in whole else tuple(dict.fromkeys(variants))))
     return list(made.values())
 
 

@@ -58,4 +58,4 @@ def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 
 def peer_list(text: str) -> list[str]:
     """``"torch,cublas"`` -> the names; ``"none"`` is none."""
-    return [name for name in text.split(",") if name and name != "none"]
+    return [name for word in text.split(",") if (name := word.strip()) and name != "none"]

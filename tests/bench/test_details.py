@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 
 import pytest
 
-from ptxkit.bench import details, tables
+from ptxkit.bench import details
 from ptxkit.bench.results import Accuracy, Counted
 
 MEASURED = {
@@ -66,13 +64,3 @@ def test_accuracy_is_of_the_worst_output(results):
     rows = [replace(r, accuracy=Accuracy(10, 4e-8, 2e-7, 1.5, points)) for r in target.rows[:1]]
     table = details.accuracy_table(replace(target, rows=rows))
     assert table.rows[0] == ["unfused", "3e-09 / 2e-08 / 4e-08", "1e-08 / 1e-07 / 2e-07", "0.25 / 0.75 / 1.5"]
-
-
-def test_csv_has_everything_of_a_contender_on_one_line(target):
-    found = [tables.target_table(target, 4250.0), details.traffic_table(target), details.accuracy_table(target)]
-    header, *lines = csv.reader(io.StringIO(tables.render(tables.joined(found), "csv")))
-    assert {len(line) for line in lines} == {len(header)}
-    assert [line[1] for line in lines] == ["unfused", "fused", "torch"]
-    assert header[:6] == ["target", "contender", "cold", "cold spread", "hot", "hot spread"]
-    assert len(set(header)) == len(header) and "" not in header
-    assert lines[2][header.index("DRAM read")] == "-"

@@ -42,27 +42,33 @@ class Run:
         self.peers, self.absent, self.method, self.more = peers, absent, method, more
         return self
 
-    def run(self, plans, say):
+    def run(self, plans, say, done):
         self.plans = plans
+        done(replace(self.answer, absent=self.absent, partial=True))
         return replace(self.answer, absent=self.absent)
+
+
+def changes(before):
+    """Of running it again on a GPU."""
+    return list(receipts.changes(before, receipts.again(before, GPU), receipts.peers_of(before)))
 
 
 def test_the_peers_of_the_receipt_run_again_where_the_receipt_has_them(monkeypatch):
     before = receipt("torch", "triton")
     run = Run(monkeypatch, before)
-    _, changes = receipts.again(before, GPU)
+    told = changes(before)
     assert run.peers == ["torch", "triton"]
     assert run.plans[0].peers == ("torch", "triton")
     assert run.plans[0].variants == ("scalar", "vectorized")
-    assert changes == []
+    assert told == []
 
 
 def test_an_absent_package_and_an_unknown_peer_are_said(monkeypatch):
     before = receipt("torch", "cupy", "theirs")
     run = Run(monkeypatch, receipt("torch"))
-    _, changes = receipts.again(before, GPU)
+    told = changes(before)
     assert run.peers == ["torch"]
-    assert sorted(changes) == [
+    assert sorted(told) == [
         "cupy: not run again, not installed",
         "theirs: not run again, there is no such peer; it came from a plugin, or from another version",
     ]
@@ -73,9 +79,9 @@ def test_a_peer_that_ran_into_an_error_or_offers_it_no_more_is_said(monkeypatch)
     (target,) = receipt("torch").targets
     failed = replace(target, rows=(*target.rows[:2], Row("torch", kind="peer", error="out of memory")))
     Run(monkeypatch, replace(before, targets=(failed,)))
-    _, changes = receipts.again(before, GPU)
-    assert "saxpy n=1000 torch: no time, out of memory" in changes
-    assert "saxpy n=1000 triton: not run again, it does not offer this any more" in changes
+    told = changes(before)
+    assert "saxpy n=1000 torch: no time, out of memory" in told
+    assert "saxpy n=1000 triton: not run again, it does not offer this any more" in told
 
 
 def test_some_of_its_peers_or_none(monkeypatch):
@@ -96,10 +102,24 @@ def test_the_method_is_the_receipts(monkeypatch):
     assert run.method == Method(budget_s=7.0, order_seed=3, iterations=50)
     receipts.again(before, GPU, budget_s=1.0)
     assert run.method == Method(budget_s=1.0, order_seed=3)
-    with pytest.raises(UsageError, match="method.budget_s must be a number"):
+    with pytest.raises(UsageError, match="method.budget_s must be a number above 0"):
         receipts.again(receipt(method={"budget_s": "long"}), GPU)
 
 
 def test_a_receipt_of_a_gpu_needs_one():
     with pytest.raises(UnavailableError, match="on a GPU only"):
         receipts.again(receipt(), SimpleNamespace(kind="emulator", name="ptxkit emulator"))
+
+
+def test_each_target_is_handed_over_when_it_is_measured(monkeypatch):
+    found = []
+    Run(monkeypatch, receipt("torch"))
+    receipts.again(receipt("torch"), GPU, done=found.append)
+    assert [results.partial for results in found] == [True]
+
+
+def test_a_receipt_of_a_run_that_was_stopped_is_called_that(monkeypatch):
+    Run(monkeypatch, receipt())
+    assert changes(receipt(partial=True)) == [
+        "the receipt is of a run that was stopped, and has not all of its targets"
+    ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import signal
 import subprocess
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,7 +98,8 @@ def test_json_alone_on_stdout(capsys):
 def test_list_names_kernels_and_sizes(capsys):
     assert exit_of("bench", "list", "--format", "csv") == 0
     out = capsys.readouterr().out
-    assert "fused_l2norm,rows=16384 cols=8192" in out
+    assert out.startswith("kernel,sizes,variants,peers\n")
+    assert "\nfused_l2norm,rows=16384 cols=8192" in out
 
 
 @pytest.mark.parametrize(
@@ -103,6 +107,15 @@ def test_list_names_kernels_and_sizes(capsys):
     [
         (["run", "saxpyy"], 2, "saxpy"),
         (["run", "saxpy", "--sizes", "x"], 2, "--sizes takes sizes"),
+        (["run", "saxpy", "--sizes", ""], 2, "--sizes takes sizes"),
+        (["run", "saxpy:"], 2, "saxpy has no variant ''"),
+        (["run", "softmax", "--option", "dtpye=f16"], 2, "did you mean 'dtype'"),
+        (["run", "saxpy", "--tile", "THREAD=1"], 2, "did you mean 'THREADS'"),
+        (["run", "saxpy", "--json", ""], 2, "--json takes the name of a file"),
+        (["run", "saxpy", "--json", "nowhere/r.json"], 2, "cannot write nowhere/r.json"),
+        (["run", "saxpy", "--json", "."], 2, "Is a directory"),
+        (["run", "saxpy", "--time-budget", "nan"], 2, "no number of seconds"),
+        (["run", "saxpy", "--time-budget", "inf"], 2, "no number of seconds"),
         (["run", "saxpy", "--option", "a"], 2, "NAME=VALUE"),
         (["run", "saxpy", "--tile", "WARPS=3"], 2, "tile parameter WARPS"),
         (["run", "saxpy", "--check"], 2, "needs a GPU"),
@@ -169,7 +182,8 @@ def test_a_misspelt_peer_is_said_without_a_gpu(capsys):
 @pytest.mark.parametrize(
     ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_what_was_measured_survives_being_stopped(tmp_path, sent, code, word):
+@pytest.mark.parametrize("what", ["run", "verify"])
+def test_what_was_measured_survives_being_stopped(tmp_path, what, sent, code, word):
     """The first target is short, the second one is not over when the signal comes."""
     file = tmp_path / "r.json"
     restored = (
@@ -180,6 +194,8 @@ def test_what_was_measured_survives_being_stopped(tmp_path, sent, code, word):
     slow.write_text(SLOW)
     (tmp_path / "slow.cu").write_text(SLOW_CU)
     words = ["bench", "run", "saxpy", str(slow), "--sizes", "4096", "--device", "emulator", "--json", str(file)]
+    if what == "verify":
+        words = ["bench", "verify", str(slow_receipt(tmp_path, slow)), "--json", str(file)]
     child = subprocess.Popen(
         [sys.executable, "-c", restored, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -191,10 +207,81 @@ def test_what_was_measured_survives_being_stopped(tmp_path, sent, code, word):
     assert child.returncode == code, err
     assert word in err and "1 of 2 targets" in err
     assert "saxpy n=4096" in out
+    assert what == "run" or "same counts" in out
     value = json.loads(file.read_text())
     assert value["partial"] is True
     assert [t["kernel"] for t in value["targets"]] == ["saxpy"]
     assert [p.name for p in tmp_path.glob(".*")] == []
+
+
+def slow_receipt(where, slow):
+    """Of saxpy and of a kernel that takes minutes, as if somebody had waited for it."""
+    file = where / "before.json"
+    assert exit_of("bench", "run", "saxpy", "--sizes", "4096", "--device", "emulator", "--json", file) == 0
+    value = json.loads(file.read_text())
+    (first,) = value["targets"]
+    rows = [{**first["rows"][0], "name": "only", "tile": {}}]
+    value["targets"].append({**first, "kernel": "slow", "description": str(slow), "rows": rows})
+    file.write_text(json.dumps(value))
+    return file
+
+
+def test_an_earlier_file_stays_until_there_is_something_to_write(gpu, tmp_path, monkeypatch):
+    from ptxkit.bench import run
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    file = tmp_path / "r.json"
+    file.write_text("an earlier receipt")
+    monkeypatch.setattr(run.BenchRun, "run", stopped)
+    assert gpu.bench("--json", file) == 130
+    assert file.read_text() == "an earlier receipt"
+
+
+def test_options_of_measuring_are_said_not_to_apply_to_counts(capsys):
+    words = ["saxpy:scalar", "--sizes", "64", "--device", "emulator"]
+    assert exit_of("bench", "run", *words, "--iterations", "5", "--peers", "torch, triton") == 0
+    assert "--iterations and --peers do not apply to counts." in capsys.readouterr().out
+    assert exit_of("bench", "run", *words) == 0
+    assert "not apply" not in capsys.readouterr().out
+
+
+def test_a_kernel_named_with_and_without_a_variant_is_measured_whole(capsys):
+    assert exit_of("bench", "run", "saxpy:scalar", "saxpy", "--sizes", "64", "--device", "emulator", "--json", "-") == 0
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    assert [row["name"] for row in target["rows"]] == ["scalar", "vectorized", "ptx"]
+
+
+def test_csv_is_one_table_for_all_targets(capsys):
+    words = ["saxpy", "add_gelu", "--sizes", "64,4096", "--device", "emulator", "--format", "csv"]
+    assert exit_of("bench", "run", *words) == 0
+    header, *lines = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert {len(line) for line in lines} == {len(header)}
+    assert [line[:2] for line in lines][::3] == [
+        ["saxpy n=64", "scalar"],
+        ["saxpy n=4096", "scalar"],
+        ["add_gelu n=64 dtype=f32", "unfused"],
+        ["add_gelu n=4096 dtype=f32", "unfused"],
+    ]
+
+
+def test_what_does_not_compile_has_its_exit_code(tmp_path, capsys):
+    assert exit_of("new", "mine", "--directory", tmp_path) == 0
+    source = tmp_path / "mine.cu"
+    source.write_text(source.read_text().replace("fma.rn.f32", "fma.f32"))
+    assert exit_of("bench", "run", tmp_path / "mine.py", "--sizes", "512", "--device", "emulator") == 4
+    assert "mine n=512 simple: " in capsys.readouterr().err
+
+
+def test_two_results_that_have_nothing_in_common(receipt, tmp_path, capsys):
+    other = tmp_path / "other.json"
+    assert exit_of("bench", "run", "saxpy", "--sizes", "64", "--device", "emulator", "--json", other) == 0
+    capsys.readouterr()
+    assert exit_of("bench", "compare", receipt, other) == 2
+    assert (
+        "nothing in common: one has counts of saxpy n=2048, the other counts of saxpy n=64" in capsys.readouterr().err
+    )
 
 
 def test_a_run_that_ended_is_not_partial(receipt):
@@ -238,6 +325,43 @@ def test_check_needs_expectations_and_holds_to_them(gpu, capsys):
     gpu.results = make_results(fused=30.0)
     assert gpu.bench("--check") == 1
     assert "fused cold: 30 us, expected 25 us: slower" in capsys.readouterr().err
+
+
+def test_targets_without_expectations_are_named(gpu, capsys, tmp_path):
+    assert gpu.bench("--update-expectations") == 0
+    (target,) = gpu.results.targets
+    other = replace(target, sizes={"n": 7})
+    gpu.results = replace(gpu.results, targets=(target, other))
+    capsys.readouterr()
+    assert gpu.bench("--check") == 0
+    assert "saxpy n=7: there are no expectations" in capsys.readouterr().err
+    gpu.results = replace(gpu.results, targets=(other,))
+    assert gpu.bench("--check") == 3
+    assert "no expectations for saxpy n=7; --update-expectations records them" in capsys.readouterr().err
+    gpu.stop = KeyboardInterrupt()
+    assert gpu.bench("--check", "--update-expectations") == 130
+    assert "saxpy n=7" in (tmp_path / "expectations" / "nvidia-h200.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"targets": {"saxpy n=1000": 3}}, "targets['saxpy n=1000'] must be an object"),
+        (
+            {"targets": {"saxpy n=1000": {"rows": {"fused": {"cold": {"median_us": 0}}}}}},
+            "median_us must be a number above 0",
+        ),
+        ({"schema": "ptxkit.expectations/9"}, "does not hold ptxkit.expectations/1"),
+    ],
+)
+def test_expectations_that_somebody_edited_are_refused_by_their_place(gpu, capsys, tmp_path, change, complaint):
+    assert gpu.bench("--update-expectations") == 0
+    file = tmp_path / "expectations" / "nvidia-h200.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    capsys.readouterr()
+    assert gpu.bench("--check") == 2
+    err = capsys.readouterr().err
+    assert complaint in err and "nvidia-h200.json" in err and err.count("\n") == 1
 
 
 def test_a_stopped_run_is_shown_recorded_and_still_stopped(gpu, capsys, tmp_path):
@@ -291,21 +415,27 @@ def verified(monkeypatch, tmp_path):
         "ptxkit.runtime.device.device", lambda kind: types.SimpleNamespace(kind="gpu", name="NVIDIA H200")
     )
 
-    def verify(now, *words):
-        monkeypatch.setattr(receipts, "again", lambda *_: (now, ["torch: 2.11 then, 2.12 now"]))
+    def verify(now, *words, stop=None):
+        def again(before, device, budget_s, peers, say, done):
+            done(now)
+            if stop:
+                raise stop
+
+        monkeypatch.setattr(receipts, "again", again)
         return exit_of("bench", "verify", tmp_path / "r.json", *words)
 
     return verify
 
 
 def test_verify_judges_each_contender_and_the_distance_from_peers(verified, capsys, tmp_path):
-    assert verified(make_results(peer=35.0), "--json", tmp_path / "now.json") == 0
+    environment = {"gpu": "NVIDIA H200", "cuda_driver": "13.0", "torch": "2.12"}
+    assert verified(make_results(peer=35.0, environment=environment), "--json", tmp_path / "now.json") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines.count(["saxpy", "n=1000"]) == 2  # a table of times, one of ratios
     assert ["torch", "cold", "40", "us", "±", "0.1%", "35", "us", "±", "0.1%", "-12.5%", "0.5%", "faster",
             "same", "version"] in lines  # fmt: skip
     assert "fused against torch cold 1.6x 1.4x +14.3% 0.5% slower".split() in lines
-    assert "torch: 2.11 then, 2.12 now".split() in lines
+    assert "torch: not there then, 2.12 now".split() in lines
     assert json.loads((tmp_path / "now.json").read_text())["schema"] == "ptxkit.bench/2"
 
 
@@ -313,3 +443,45 @@ def test_verify_fails_for_our_own_alone(verified, capsys):
     assert verified(make_results(peer=400.0)) == 0
     assert verified(make_results(fused=30.0)) == 1
     capsys.readouterr()
+
+
+def test_a_verification_that_is_stopped_says_and_keeps_what_there_is(verified, capsys, tmp_path):
+    assert verified(make_results(fused=30.0), "--json", tmp_path / "now.json", stop=KeyboardInterrupt()) == 130
+    out, err = capsys.readouterr()
+    assert "slower" in out and "stopped: 1 of 1 targets are measured" in err and "interrupted" in err
+    assert json.loads((tmp_path / "now.json").read_text())["targets"]
+
+
+def test_a_variant_that_has_no_time_any_more_is_no_success(verified, capsys):
+    now = make_results()
+    (target,) = now.targets
+    rows = [replace(row, cold=None, skipped="it needs sm_90a") if row.name == "fused" else row for row in target.rows]
+    assert verified(replace(now, targets=(replace(target, rows=rows),))) == 1
+    out, err = capsys.readouterr()
+    assert "saxpy n=1000 fused: no time, it needs sm_90a" in out
+    assert "saxpy n=1000 fused: has a time in the receipt, and none now" in err
+
+
+def test_verify_for_programs(verified, capsys):
+    assert verified(make_results(), "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["targets"][0]["kernel"] == "saxpy"
+    assert verified(make_results(), "--format", "csv") == 0
+    assert capsys.readouterr().out.startswith("target,contender,kind,mode,before_us,")
+
+
+def test_a_receipt_without_targets(receipt, tmp_path, capsys):
+    empty = tmp_path / "empty.json"
+    empty.write_text(json.dumps({**json.loads(receipt.read_text()), "targets": []}))
+    assert exit_of("bench", "verify", empty) == 2
+    assert "has no targets" in capsys.readouterr().err
+
+
+def test_the_help_of_every_command_starts_no_library():
+    """``ptxkit bench --help`` is as quick as ``ptxkit --help``: neither numpy nor a result's types are imported."""
+    code = (
+        "import sys; from click.testing import CliRunner; from ptxkit.cli import bench; "
+        "assert CliRunner().invoke(bench.command, ['run', '--help']).exit_code == 0; "
+        "print(sorted(m for m in sys.modules if m in ('numpy', 'tabulate') or m.startswith('ptxkit.bench')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

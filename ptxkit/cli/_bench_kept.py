@@ -1,0 +1,76 @@
+"""What ``ptxkit bench`` keeps when it is stopped in the middle: every target that is measured by then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from ptxkit.errors import PtxkitError, UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.bench.results import Results
+
+
+class Kept:
+    """The results so far, in a file as well where one is given.
+
+    Args:
+        file: to write them to; ``"-"`` for stdout, where the command prints them in the end. None for nowhere.
+
+    Attributes:
+        stopped: what ended the measurement before its time, or None.
+
+    Raises:
+        UsageError: the file cannot be written. An older one stays as it is until there is something to write.
+    """
+
+    def __init__(self, file: str | None) -> None:
+        from ptxkit.files import check_writable
+
+        if file == "":
+            raise UsageError("--json takes the name of a file, or - for stdout")
+        self.file = None if file == "-" else file
+        if self.file:
+            check_writable(self.file)
+        self.stopped: BaseException | None = None
+        self._results: Results | None = None
+
+    def done(self, results: Results) -> None:
+        """Keep these; they are all there is by now."""
+        from ptxkit.files import write_json
+
+        self._results = results
+        if self.file:
+            write_json(self.file, results.to_json())
+
+    @property
+    def results(self) -> Results:
+        """The latest."""
+        assert self._results is not None
+        return self._results
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Inside, Ctrl-C, SIGTERM and errors end the block and no more, once a target is measured; :meth:`end` raises them."""
+        from ptxkit.cli._signals import terminable
+
+        try:
+            with terminable():
+                yield
+        except (KeyboardInterrupt, PtxkitError, MemoryError) as error:
+            if self._results is None or not self._results.targets:
+                raise
+            self.stopped = error
+
+    def end(self, targets: int) -> None:
+        """Say how much there is, and raise what stopped it, if anything did.
+
+        Args:
+            targets: that there were to be.
+        """
+        if self.stopped is not None:
+            click.echo(f"stopped: {len(self.results.targets)} of {targets} targets are measured", err=True)
+            raise self.stopped

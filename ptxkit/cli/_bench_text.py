@@ -1,0 +1,100 @@
+"""The text of ``ptxkit bench``: tables, and what is to be said below them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ptxkit.bench.results import Results
+    from ptxkit.bench.tables import Table
+    from ptxkit.bench.targets import Plan
+
+
+def rendered(found: Sequence[Table], kind: Any) -> str:
+    """Tables as text, as wide as the terminal."""
+    from ptxkit.bench.tables import render
+    from ptxkit.cli._text import terminal_width
+
+    return "\n\n".join(render(table, kind, terminal_width()) for table in found)
+
+
+def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
+    """Everything that was found, a few tables a target.
+
+    Args:
+        kind: ``"table"``, ``"markdown"`` or ``"csv"``. notes: what else is to be said of the run; CSV has none.
+    """
+    if kind == "csv":
+        from ptxkit.bench.csv_text import results_csv
+
+        return results_csv(results)
+    from ptxkit.bench import details, tables
+
+    roof = results.roofs.copy_gbs if results.roofs else None
+    found = [
+        table
+        for target in results.targets
+        for table in (tables.target_table(target, roof), details.traffic_table(target), details.accuracy_table(target))
+        if table is not None
+    ]
+    absent = (f"{name}: not here, {reason}" for name, reason in results.absent.items())
+    return "\n\n".join([rendered(found, kind), "\n".join([_how(results), *notes, *absent])])
+
+
+def _how(results: Results) -> str:
+    """What the figures rest on."""
+    if results.roofs is None:
+        return (
+            "Counts are exact, of PTX instructions; the emulator has no times. x least: bytes over the least there are."
+        )
+    peaks = ", ".join(f"{unit} {value:.4g} TFLOP/s" for unit, value in results.roofs.peak_tflops.items())
+    return (
+        f"{results.device}: copy {results.roofs.copy_gbs:.0f} GB/s, in L2 {results.roofs.l2_gbs:.0f} GB/s, {peaks}, all "
+        "measured in this run. ± is half the interquartile range. How: docs/benchmarking.md."
+    )
+
+
+def compared_text(before: Results, after: Results, kind: Any, *, distances: bool = False) -> str:
+    """Two results against each other, a table a target.
+
+    Args:
+        distances: of our variants from the peers, too, then and now; not in CSV, whose times say as much.
+
+    Raises:
+        UsageError: they have no time and no count in common.
+    """
+    from ptxkit.bench import tables
+    from ptxkit.errors import UsageError
+
+    times = tables.compare_table(before, after)
+    if not times.rows:
+        raise UsageError(f"nothing in common: one has {_contents(before)}, the other {_contents(after)}")
+    if kind == "csv":
+        from ptxkit.bench.csv_text import compare_csv
+
+        return compare_csv(before, after)
+    further = tables.distance_table(before, after) if distances else None
+    found = [table for table in (times, further) if table is not None]
+    return rendered([part for table in found for part in tables.by_target(table)], kind)
+
+
+def _contents(results: Results) -> str:
+    """What a result is of, in a few words: ``times of saxpy n=1000 and 2 more``."""
+    keys = [target.key for target in results.targets]
+    more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+    return f"{'times' if results.roofs else 'counts'} of {keys[0]}{more}" if keys else "no targets"
+
+
+def listed(plan: Plan, peers: Sequence[Any]) -> dict[str, str]:
+    """A line of ``bench list``."""
+    w = plan.workload
+    sizes = " ".join(f"{k}={v}" for k, v in {**w.sizes, **_changed(plan)}.items())
+    offering = " ".join(peer.name for peer in peers if peer.offers(w))
+    return {"kernel": w.name, "sizes": sizes, "variants": " ".join(w.variants()), "peers": offering or "-"}
+
+
+def _changed(plan: Plan) -> dict[str, Any]:
+    """Options that are not the defaults."""
+    defaults = type(plan.workload)()
+    return {k: v for k, v in plan.workload.options.items() if v != getattr(defaults, k)}

@@ -1,0 +1,76 @@
+"""What ``ptxkit bench`` complains of on stderr, and the exit code that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ptxkit.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from ptxkit.bench.results import Results, Row
+
+WRONG = 1
+
+
+def complain(results: Results) -> int:
+    """A line for each result that nobody should believe, and each variant without one; the highest of their exit codes."""
+    from ptxkit.cli._text import to_stderr
+
+    code = 0
+    for target in results.targets:
+        for row in target.rows:
+            for complaint, exit_code in _complaints(row):
+                to_stderr(f"error: {target.key} {row.name}: {complaint}", fg="red")
+                code = max(code, exit_code)
+    return code
+
+
+def _complaints(row: Row) -> Iterator[tuple[str, int]]:
+    for alarm in row.alarms:
+        yield alarm, WRONG
+    if row.kind == "variant" and row.error:
+        yield row.error, row.exit_code
+    if row.verified is False:
+        yield f"wrong result: {row.worst}", WRONG
+
+
+def held(expected: Mapping[str, Any], results: Results) -> int:
+    """Whether a variant is slower than expected (1), or none of the targets has an expectation (3)."""
+    from ptxkit.bench import expectations
+    from ptxkit.cli._text import to_stderr
+
+    found = list(expectations.check(expected, results))
+    for h in found:
+        if h.judgement.word == "slower":
+            times = f"{h.found_us:.4g} us, expected {h.expected_us:.4g} us"
+            to_stderr(f"error: {h.target} {h.row} {h.mode}: {times}: {h.judgement}", fg="red")
+    unknown = [target.key for target in results.targets if target.key not in expected["targets"]]
+    if not found:
+        which = ", ".join(unknown) or "these variants"
+        to_stderr(f"error: there are no expectations for {which}; --update-expectations records them", fg="red")
+        return UnavailableError.exit_code
+    slower = sum(h.judgement.word == "slower" for h in found)
+    click.echo(f"{len(found)} times held against expectations: {slower} slower", err=True)
+    for key in unknown:
+        click.echo(f"{key}: there are no expectations", err=True)
+    return WRONG if slower else 0
+
+
+def rerun(before: Results, after: Results) -> int:
+    """Of a receipt run again: 1 where a variant is slower, or has no time any more."""
+    from ptxkit.bench.comparison import compared
+    from ptxkit.cli._text import to_stderr
+
+    slower = any(c.kind == "variant" and c.judgement.word == "slower" for c in compared(before, after))
+    lost = False
+    for target in after.targets:
+        old = before.target(target.key)
+        for row in old.rows if old else ():
+            now = target.row(row.name)
+            if row.kind == "variant" and row.cold and (now is None or (now.cold is None and now.error is None)):
+                to_stderr(f"error: {target.key} {row.name}: has a time in the receipt, and none now", fg="red")
+                lost = True
+    return WRONG if slower or lost else 0
