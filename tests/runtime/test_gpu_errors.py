@@ -18,6 +18,7 @@ from ptxkit.runtime.arguments import bind
 from ptxkit.runtime.gpu import GpuDevice, _waits_for_previous_grid, stream_pointer
 from ptxkit.runtime.gpu_context import own_target
 from ptxkit.runtime.kernel import Geometry
+from ptxkit.runtime.parameters import parameters_of
 
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n"
 FUNCTION = parse(PTX).functions["k"]
@@ -288,3 +289,29 @@ def test_graphs_are_destroyed_when_nothing_runs(gpu):
     gpu.retired += [lambda: gone.append(1), lambda: gone.append(2)]
     gpu.synchronize()
     assert sorted(gone) == [1, 2] and gpu.retired == []
+
+
+LAYOUT = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .u64 a, .param .u32 n) { ret; }\n"
+
+
+@pytest.mark.parametrize(
+    ("known", "refused"), [([(0, 8), (8, 4)], None), ([(0, 8), (16, 4)], r"\(16, 4\)"), ([(0, 8)], r"as \[\(0, 8\)\],")]
+)
+def test_parameters_are_compared_and_none_is_asked_for_that_the_signature_has_not(gpu, known, refused):
+    asked = []
+
+    def info(name, function, index, offset, size):
+        asked.append(index.value)
+        if index.value >= len(known):
+            return driver.INVALID_VALUE
+        offset._obj.value, size._obj.value = known[index.value]
+        return 0
+
+    gpu.driver.call = info
+    parameters = parameters_of(parse(LAYOUT).functions["k"], "")
+    if refused:
+        with pytest.raises(LaunchError, match=refused):
+            gpu._compare_layout("k", None, parameters)
+    else:
+        gpu._compare_layout("k", None, parameters)
+    assert asked == [0, 1]
