@@ -133,6 +133,12 @@ class Target:
         other = {75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 107: 327, 120: 99, 121: 99}
         return other.get(self.cc, 227) * 1024
 
+    @property
+    def ctas_per_cluster(self) -> int:
+        """The most CTAs of a cluster: 8 on every GPU that has clusters. Where a launch may ask for more, 16, if a GPC has so many
+        SMs (Hopper and Blackwell Tuning Guides, "Thread Block Clusters")."""
+        return 16 if self.cc in (90, 100, 103) else 8
+
     @cached_property
     def features(self) -> frozenset[str]:
         """Names out of :data:`FEATURES` that this target has."""

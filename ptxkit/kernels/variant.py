@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any, overload
 
 from ptxkit.errors import DescriptionError, UsageError
@@ -105,7 +106,7 @@ class Variant:
         reason = None
         for tile in self.tiles(workload, held):
             launches = self.launches(workload, tile)
-            reason = missing(self.requirements(launches), target) or _too_much_shared(launches, target)
+            reason = missing(self.requirements(launches), target) or _too_large(launches, target)
             if reason is None:
                 return tile
         if reason is None:
@@ -159,12 +160,17 @@ class Variant:
         raise UsageError(f"tile {name}={value}: variant {self.name} of {workload.name} offers {known}")
 
 
-def _too_much_shared(launches: Iterable[Launch], target: Target) -> str | None:
-    """Why ``target`` cannot give a launch its dynamic shared memory, or None when it can."""
-    most = max(launch.shared for launch in launches)
-    if most <= target.shared_bytes_per_cta:
-        return None
-    return f"{most:,} bytes of shared memory; a CTA of {target} may have {target.shared_bytes_per_cta:,}"
+def _too_large(launches: Iterable[Launch], target: Target) -> str | None:
+    """Why ``target`` cannot give a launch its dynamic shared memory, or has no clusters of that size; None when it can."""
+    for launch in launches:
+        if launch.shared > target.shared_bytes_per_cta:
+            return (
+                f"{launch.shared:,} bytes of shared memory; a CTA of {target} may have {target.shared_bytes_per_cta:,}"
+            )
+        ctas = prod(launch.cluster) if isinstance(launch.cluster, tuple) else 1  # a Launch makes it a tuple
+        if ctas > target.ctas_per_cluster:
+            return f"a cluster of {ctas} CTAs; {target} promises {target.ctas_per_cluster}"
+    return None
 
 
 @overload

@@ -20,6 +20,7 @@ INVALID_VALUE = 1  # CUresult
 OUT_OF_MEMORY = 2
 INVALID_CONTEXT = 201
 INVALID_HANDLE = 400
+INVALID_CLUSTER_SIZE = 912
 
 
 class LaunchAttribute(ctypes.Structure):

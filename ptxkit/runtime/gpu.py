@@ -21,6 +21,7 @@ from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.driver import (
     FUNCTION_MAX_DYNAMIC_SHARED,
     FUNCTION_NON_PORTABLE_CLUSTER,
+    INVALID_CLUSTER_SIZE,
     INVALID_CONTEXT,
     INVALID_HANDLE,
     INVALID_VALUE,
@@ -54,6 +55,7 @@ class GpuDevice(GpuContext):
         self._handles: dict[str, ctypes.c_void_p] = {}  # the driver's, of these modules
         self._plain = False
         self._shared_limits: dict[int, int] = {}  # function handle -> dynamic shared memory it may have
+        self._clusters: set[tuple[object, ...]] = set()  # function handle and geometry where there is room for
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
@@ -101,6 +103,7 @@ class GpuDevice(GpuContext):
             return
         self.synchronize()
         self._shared_limits.clear()  # the driver may give another function the same handle
+        self._clusters.clear()
         self._check(self.driver.call("cuModuleUnload", self._handles.pop(key)))
 
     def _compare_layout(self, name: str, function: Any, parameters: tuple[Parameter, ...]) -> None:
@@ -142,6 +145,7 @@ class GpuDevice(GpuContext):
             geometry.cooperative,
             not geometry.cooperative and _waits_for_previous_grid(kernel.function),
         )
+        self._find_room(kernel, geometry, config)
         buffer = (ctypes.c_char * max(1, buffer_size(kernel.parameters))).from_buffer_copy(bytes(bound.buffer) or b"\0")
         base = ctypes.addressof(buffer)
         pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
@@ -222,6 +226,22 @@ class GpuDevice(GpuContext):
             self._shared_limits[function] = geometry.shared
         if geometry.cluster is not None and int(np.prod(geometry.cluster)) > PORTABLE_CLUSTER:
             self._check(self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_NON_PORTABLE_CLUSTER, 1))
+
+    def _find_room(self, kernel: Kernel, geometry: Geometry, config: LaunchConfig) -> None:
+        """A cluster lies within a GPC, whose SMs are not as many on every GPU, or on a part of one."""
+        ctas = int(np.prod(geometry.cluster or 1))
+        asked = (kernel.handle.value, geometry.block, geometry.shared, geometry.cluster)
+        if ctas == 1 or asked in self._clusters:
+            return
+        held = ctypes.c_int(-1)
+        code = self.driver.call("cuOccupancyMaxActiveClusters", ctypes.byref(held), kernel.handle, ctypes.byref(config))
+        if code == INVALID_CLUSTER_SIZE or (code == 0 and held.value == 0):
+            shared = geometry.shared + kernel.resources.shared_bytes
+            raise LaunchError(
+                f"{kernel.readable}: {self.name} has no room for a cluster of {ctas} CTAs with {int(np.prod(geometry.block))} "
+                f"threads and {shared:,} bytes of shared memory each; take fewer CTAs, or smaller ones"
+            )
+        self._clusters.add(asked)
 
     def _refused(self, name: str, code: int, geometry: Geometry, call: Callable[[], int]) -> None:
         """A launch that the driver did not take: tried again in this GPU's context, or raised as what it is."""

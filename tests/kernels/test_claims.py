@@ -87,6 +87,15 @@ def test_a_preferred_tile_satisfies_the_constraint(name, cols, dtype):
     assert any(tile.items() >= preferred.items() for preferred in variant.prefer(workload))
 
 
+def test_a_target_that_promises_clusters_of_8_gets_no_more():
+    workload = registry.get("softmax")(rows=512, cols=131_072)
+    variant = workload.variant("claimed")
+    assert variant.select_tile(workload, Target.parse("sm_90a"), {"THREADS": 256, "VECTORS": 8}).CLUSTER == 16
+    with pytest.raises(UsageError, match="a cluster of 16 CTAs; sm_120a promises 8"):
+        variant.select_tile(workload, Target.parse("sm_120a"), {"THREADS": 256, "VECTORS": 8, "STAGES": 1})
+    assert variant.select_tile(workload, Target.parse("sm_120a")).CLUSTER == 8
+
+
 def test_what_no_registers_hold_is_refused():
     workload = registry.get("rmsnorm")(rows=2, cols=1_100_000)
     with pytest.raises(UsageError, match="do not stay in registers"):

@@ -39,6 +39,7 @@ class ScriptedDriver:
         self.script = {}
         self.calls = []
         self.library = self
+        self.clusters = 4  # that there is room for
 
     def __getattr__(self, name):
         return lambda *arguments: self.call(name, *arguments)
@@ -47,6 +48,8 @@ class ScriptedDriver:
         self.calls.append(name)
         if name == "cuMemGetInfo_v2":
             arguments[0]._obj.value = 1 << 30
+        if name == "cuOccupancyMaxActiveClusters":
+            arguments[0]._obj.value = self.clusters
         codes = self.script.get(name)
         return codes.pop(0) if codes else 0
 
@@ -59,7 +62,7 @@ def gpu():
     device = object.__new__(GpuDevice)
     device.name, device.index, device.lost, device.driver = "NVIDIA Test", 0, None, ScriptedDriver()
     device._context, device.stream_handle = ctypes.c_void_p(1), 2
-    device._recent, device._modules, device._handles, device._shared_limits = {}, {}, {}, {}
+    device._recent, device._modules, device._handles, device._shared_limits, device._clusters = {}, {}, {}, {}, set()
     device.retired, device._plain = [], True
     device.core = SimpleNamespace(properties=SimpleNamespace(max_shared_memory_per_block_optin=232_448))
     return device
@@ -67,7 +70,9 @@ def gpu():
 
 def prepared(gpu, name="k", **options):
     kernel = SimpleNamespace(**{**vars(KERNEL), "readable": name})
-    geometry = Geometry(name, FUNCTION, 1, 32, options.get("shared", 0), options.get("cluster"), False)
+    geometry = Geometry(
+        name, FUNCTION, options.get("cluster") or 1, 32, options.get("shared", 0), options.get("cluster"), False
+    )
     return gpu.prepare(kernel, bind(name, (), (), gpu, gpu.foreign), geometry, None)
 
 
@@ -130,6 +135,22 @@ def test_an_earlier_kernels_fault_at_a_launch_is_a_fault(gpu):
     gpu.driver.script["cuLaunchKernelEx"] = [700]
     with pytest.raises(MemoryFault, match="^one of ill, next failed"):
         prepared(gpu, "next")()
+
+
+@pytest.mark.parametrize(("code", "clusters"), [(912, 4), (0, 0)])
+def test_a_cluster_without_room_is_refused_before_its_launch(gpu, code, clusters):
+    gpu.driver.script["cuOccupancyMaxActiveClusters"], gpu.driver.clusters = [code], clusters
+    with pytest.raises(
+        LaunchError, match="^k: NVIDIA Test has no room for a cluster of 16 CTAs with 32 threads and 4,096 bytes"
+    ):
+        prepared(gpu, cluster=16, shared=4096)
+    assert "cuLaunchKernelEx" not in gpu.driver.calls
+
+
+def test_room_for_a_cluster_is_looked_for_once(gpu):
+    for cluster in (2, 2, 4, None, 1):
+        prepared(gpu, cluster=cluster)()
+    assert gpu.driver.calls.count("cuOccupancyMaxActiveClusters") == 2
 
 
 def test_a_launch_that_the_driver_refuses_loses_nothing(gpu):
