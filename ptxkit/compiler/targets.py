@@ -135,8 +135,8 @@ class Target:
 
     @property
     def ctas_per_cluster(self) -> int:
-        """The most CTAs of a cluster: 8 on every GPU that has clusters. Where a launch may ask for more, 16, if a GPC has so many
-        SMs (Hopper and Blackwell Tuning Guides, "Thread Block Clusters")."""
+        """The most CTAs of a cluster: 8 on every GPU that has clusters. Where a launch may ask for more, 16, if a GPC has so
+        many SMs (Hopper and Blackwell Tuning Guides, "Thread Block Clusters")."""
         return 16 if self.cc in (90, 100, 103) else 8
 
     @cached_property
