@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,11 +100,13 @@ def _one(tool: str, target: Target, row: Row) -> Row:
     }
     call |= {"tile": row.tile, "seed": target.seed}
     child = [sys.executable, "-m", "ptxkit.bench.profiled_call", json.dumps(call)]
-    name = f"{target.kernel}-{'x'.join(map(str, target.sizes.values()))}-{row.name}"
+    name = report_name(target, row)
     if tool == "nsys":
-        # without capture-range-end=stop nsys ends the child with the range, and fails with it
-        only_the_call = ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
-        _run([find(tool), "profile", *only_the_call, "--trace", "cuda", "-f", "true", "-o", name, *child])
+        # User Guide, "Command Line Options": a long option is followed by an equal sign. Without capture-range-end=stop nsys
+        # ends the child with the range, and fails with it
+        only_the_call = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+        how = [*only_the_call, "--trace=cuda", "--force-overwrite=true", f"--output={name}"]
+        _run([find(tool), "profile", *how, *child])
         return _with_report(row, "profile", Path(f"{name}.nsys-rep"))
     if tool == "torch":
         trace = Path(f"{name}.trace.json")
@@ -112,6 +115,11 @@ def _one(tool: str, target: Target, row: Row) -> Row:
     metrics = ",".join(NCU)
     command = [find(tool), "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw"]
     return replace(row, measured=read_ncu(_run([*command, "--metrics", metrics, *child])))
+
+
+def report_name(target: Target, row: Row) -> str:
+    """What the files of a variant are called, without a suffix: ``softmax-rows=64-cols=1024-dtype=f16-fused``."""
+    return re.sub(r"[^\w=.]+", "-", f"{target.key} {row.name}")
 
 
 def _with_report(row: Row, what: str, file: Path) -> Row:

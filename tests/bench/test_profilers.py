@@ -51,7 +51,8 @@ arguments = sys.argv[1:]
 with open("calls.jsonl", "a") as file:
     file.write(json.dumps(arguments) + "\\n")
 if {writes}:
-    pathlib.Path(arguments[arguments.index("-o") + 1] + ".nsys-rep").write_text("a report")
+    (output,) = [a.removeprefix("--output=") for a in arguments if a.startswith("--output=")]
+    pathlib.Path(output + ".nsys-rep").write_text("a report")
 print("no GPU", file=sys.stderr)
 sys.exit({code})
 """
@@ -81,17 +82,16 @@ def test_nsys_leaves_a_report_of_one_call_of_each_variant(nsys, tmp_path):
         replace(results, targets=(replace(results.targets[0], rows=rows),)), "nsys", lambda what: None, seen.append
     )
     notes = {row.name: row.note for row in found.targets[0].rows}
-    assert notes["unfused"] == "profile in saxpy-1000-unfused.nsys-rep"
-    assert notes["fused"] == "WARPS=4, profile in saxpy-1000-fused.nsys-rep"
+    assert notes["unfused"] == "profile in saxpy-n=1000-unfused.nsys-rep"
+    assert notes["fused"] == "WARPS=4, profile in saxpy-n=1000-fused.nsys-rep"
     assert notes["torch"] == "3 launches"  # a peer is left alone
-    assert (tmp_path / "saxpy-1000-fused.nsys-rep").is_file()
+    assert (tmp_path / "saxpy-n=1000-fused.nsys-rep").is_file()
     assert [r.partial for r in seen] == [False]
     calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     assert len(calls) == 2
     options, child = calls[1][: calls[1].index(sys.executable)], calls[1][calls[1].index(sys.executable) :]
     assert options[0] == "profile"
-    assert options[options.index("--capture-range") + 1] == "cudaProfilerApi"
-    assert options[options.index("--capture-range-end") + 1] == "stop"
+    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--trace=cuda"} < set(options)
     assert child[1:3] == ["-m", "ptxkit.bench.profiled_call"]
     call = profilers.call_of(child[3])
     assert (call["kernel"], call["sizes"], call["variant"], call["tile"]) == (
@@ -104,8 +104,15 @@ def test_nsys_leaves_a_report_of_one_call_of_each_variant(nsys, tmp_path):
 
 def test_a_nsys_that_fails_or_writes_nothing_is_said(nsys):
     nsys(writes=False)
-    with pytest.raises(UnavailableError, match="wrote no saxpy-1000-unfused.nsys-rep"):
+    with pytest.raises(UnavailableError, match="wrote no saxpy-n=1000-unfused.nsys-rep"):
         profilers.profiled(make_results(), "nsys", lambda what: None)
     nsys(code=1)
     with pytest.raises(UnavailableError, match="nsys failed: no GPU"):
         profilers.profiled(make_results(), "nsys", lambda what: None)
+
+
+def test_reports_of_targets_that_differ_in_an_option_have_names_of_their_own():
+    (target,) = make_results().targets
+    names = {profilers.report_name(replace(target, options={"dtype": d}), target.rows[1]) for d in ("f32", "f16")}
+    assert names == {"saxpy-n=1000-dtype=f32-fused", "saxpy-n=1000-dtype=f16-fused"}
+    assert "/" not in profilers.report_name(replace(target, options={"where": "a/b"}), target.rows[1])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ptxkit.bench import roofs
 from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.targets import Target
 from ptxkit.kernels.inputs import uniform
 from ptxkit.runtime.device import device
 from ptxkit.testing import assert_sass
@@ -34,3 +36,16 @@ def unswizzled(tile):
 
 def test_ptxas_keeps_the_products_apart_from_everything_else():
     assert_sass(f"{cu_dir() / 'tensor_peak.cu'}@sm_90a", has="HGMMA", spills=0)
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "threads"), [(132, 2048), (108, 2048), (84, 1536), (170, 1536), (40, 1024)]
+)
+def test_every_multiprocessor_gets_as_many_threads_of_the_fma_peak(multiprocessors, threads):
+    workload = roofs.fma_peak(multiprocessors, threads)
+    target = Target.parse("sm_90a")
+    for name in ("fused", "vectorized"):
+        variant = workload.variant(name)
+        (launch,) = variant.launches(workload, variant.select_tile(workload, target))
+        resident = threads // launch.block[0]
+        assert launch.grid[0] % (multiprocessors * resident) == 0

@@ -59,11 +59,13 @@ class Peer(ABC):
         name: how the command line calls it.
         summary: what it is, in a few words.
         packages: what must be installed, the first being the one whose version counts.
+        wheels: package -> what to install for it, where that has another name.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     packages: ClassVar[Sequence[str]] = ()
+    wheels: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self._device: GpuDevice | None = None
@@ -74,7 +76,7 @@ class Peer(ABC):
         if not missing:
             return None
         verb = "is" if len(missing) == 1 else "are"
-        return f"{' and '.join(missing)} {verb} not installed; pip install {' '.join(missing)}"
+        return f"{' and '.join(missing)} {verb} not installed; pip install {' '.join(self.wheels.get(m, m) for m in missing)}"
 
     def version(self) -> str:
         """``"torch 2.11.0"``."""

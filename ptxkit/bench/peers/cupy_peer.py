@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ptxkit.bench.peers.base import Peer, PeerCall
 from ptxkit.kernels.launch import Tolerance, array_spec
@@ -59,6 +59,9 @@ class CupyPeer(Peer):
     name = "cupy"
     summary = "CuPy, one ElementwiseKernel for each operation"
     packages = ("cupy",)
+    wheels: ClassVar[Mapping[str, str]] = {
+        "cupy": "cupy-cuda13x"
+    }  # "cupy" is the source, which takes a toolkit to build
 
     def version(self) -> str:
         """See :meth:`Peer.version`. The distribution is called after its CUDA, such as ``cupy-cuda13x``."""

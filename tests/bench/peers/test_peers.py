@@ -94,6 +94,14 @@ def test_what_is_absent_is_said_with_the_reason(offering):
     ]
 
 
+def test_what_to_install_is_a_wheel(monkeypatch):
+    from ptxkit.bench.peers import base
+    from ptxkit.bench.peers.cupy_peer import CupyPeer
+
+    monkeypatch.setattr(base.importlib.util, "find_spec", lambda name: None)
+    assert CupyPeer().absent() == "cupy is not installed; pip install cupy-cuda13x"
+
+
 def test_everybody_is_either_found_or_absent():
     found, absent = peers()
     assert sorted([p.name for p in found] + [name for name, _ in absent]) == list(names())
