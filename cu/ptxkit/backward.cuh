@@ -9,6 +9,7 @@
 #include "async_copy.cuh"
 #include "normalize.cuh"
 #include "row_pipeline.cuh"
+#include "wgmma.cuh"
 
 namespace ptxkit {
 
@@ -185,27 +186,55 @@ struct GradientSums<false, S> {
 // What a thread makes of the rows that it sees: dx, row by row; and its share of dgamma and dbeta, which adds up in registers, in f32.
 template <bool CENTERED, class S>
 struct GradientsOfRows {
-    Row<S> weight, dgamma = {}, dbeta = {};
+    Row<S> dgamma = {}, dbeta = {};
 
-    // n has x's columns, w those of dy, which become dx. behind() is called behind the barrier.
-    template <class Behind>
-    __device__ __forceinline__ void add(Row<S>& n, Row<S>& w, Statistics statistics, float inverse_cols,
-                                        GradientSums<CENTERED, S>& row_sums, unsigned turn, const Behind& behind) {
+    // dx of a row. columns(i, x, dy, weight) gives the thread's i-th vector of x, dy and gamma; behind() is called when all threads of
+    // the row have theirs, behind the barrier if they are several warps.
+    template <class Columns, class Behind>
+    __device__ __forceinline__ Row<S> add(const Columns& columns, Statistics statistics, float inverse_cols,
+                                          GradientSums<CENTERED, S>& row_sums, unsigned turn, const Behind& behind) {
+        Row<S> n, w;
         Pair part[2] = {};
-        n.each([&](float& v, int k) {
-            float& u = w.v[k / S::WIDTH][k % S::WIDTH];
-            v = normalized<CENTERED>(v, statistics.mean, statistics.rstd);
-            if (CENTERED) dbeta.v[k / S::WIDTH][k % S::WIDTH] += u;
-            float& sum = dgamma.v[k / S::WIDTH][k % S::WIDTH];
-            sum = fmaf(u, v, sum);
-            u *= weight[k];
-            part[k % 2] += {u * v, CENTERED ? u : 0.0f};
-        });
+#pragma unroll
+        for (int i = 0; i < S::VECTORS; i++) {
+            float weight[S::WIDTH];
+            columns(i, n.v[i], w.v[i], weight);
+#pragma unroll
+            for (int j = 0; j < S::WIDTH; j++) {
+                float &v = n.v[i][j], &u = w.v[i][j];
+                v = normalized<CENTERED>(v, statistics.mean, statistics.rstd);
+                if (CENTERED) dbeta.v[i][j] += u;
+                dgamma.v[i][j] = fmaf(u, v, dgamma.v[i][j]);
+                u *= weight[j];
+                part[(i * S::WIDTH + j) % 2] += {u * v, CENTERED ? u : 0.0f};
+            }
+        }
         part[0] += part[1];
         const Pair sums = row_sums.of(part[0], turn);
         behind();
         const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
         w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, statistics.rstd); });
+        return w;
+    }
+
+    // Adds what the groups of a CTA have up, for the first, through shared memory that holds two rows of f32. barrier() is of all their
+    // threads.
+    template <class Barrier>
+    __device__ __forceinline__ void meet(float4* where, const Barrier& barrier) {
+        where += threadIdx.x % S::LANES;
+        const unsigned group = threadIdx.x / S::LANES;
+#pragma unroll 1
+        for (unsigned giver = S::groups - 1; giver > 0; giver--) {
+            barrier();
+            if (group == giver) each_quad([&](int i, float4& quad) { where[i * S::LANES] = quad; });
+            barrier();
+            if (group == giver - 1) {
+                each_quad([&](int i, float4& quad) {
+                    const float4 more = where[i * S::LANES];
+                    quad.x += more.x, quad.y += more.y, quad.z += more.z, quad.w += more.w;
+                });
+            }
+        }
     }
 
     // To row `row` of `gammas` and `betas`; `place` is in any row.
@@ -214,7 +243,30 @@ struct GradientsOfRows {
         place.template store<CACHE_KEEP>(gammas, dgamma);
         if constexpr (CENTERED) place.template store<CACHE_KEEP>(betas, dbeta);
     }
+
+private:
+    // f(i, quad) for each four of the sums, numbered.
+    template <class F>
+    __device__ __forceinline__ void each_quad(const F& f) {
+        constexpr int quads = S::elements / 4;
+#pragma unroll
+        for (int i = 0; i < (CENTERED ? 2 : 1) * quads; i++) {
+            float* v = &(i < quads ? dgamma : dbeta).v[i % quads * 4 / S::WIDTH][i * 4 % S::WIDTH];
+            float4 quad = make_float4(v[0], v[1], v[2], v[3]);
+            f(i, quad);
+            v[0] = quad.x, v[1] = quad.y, v[2] = quad.z, v[3] = quad.w;
+        }
+    }
 };
+
+// What GradientsOfRows::add asks for, from rows in registers.
+template <class S>
+__device__ __forceinline__ auto columns_of(const Row<S>& x, const Row<S>& dy, const Row<S>& gamma) {
+    return [&](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH]) {
+#pragma unroll
+        for (int j = 0; j < S::WIDTH; j++) v[j] = x.v[i][j], u[j] = dy.v[i][j], weight[j] = gamma.v[i][j];
+    };
+}
 
 // dx of rows that registers hold, row after row: CTAs, or clusters of them, stay and take every so many-th row, or THREADS /
 // LANES of them at a time. STAGES rows are on their way while one is computed, by the TMA unit; with 0 one, by cp.async. Shares of
@@ -240,7 +292,7 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     }
     const Place<S> all = place.any(cols);
     GradientsOfRows<CENTERED, S> gradients;
-    gradients.weight = all.load_shared(gamma);
+    const Row<S> weight = all.load_shared(gamma);
     auto statistics_of = [&](const Place<S>& place) {
         return place.cols ? Statistics{mean_at<CENTERED>(means, place.row), rstds[place.row]} : Statistics{};
     };
@@ -254,26 +306,35 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
         if constexpr (!bulk) ahead.begin(next, at.stage ^ 1, x, dy);
         statistics = statistics_of(next);
         ahead.wait(place, at.stage, at.parity);
-        Row<S> n = ahead.row(place, at.stage, 0, x), w = ahead.row(place, at.stage, 1, dy);
-        gradients.add(n, w, of_row, inverse_cols, row_sums, turn & 1, [&] {
+        const Row<S> of_x = ahead.row(place, at.stage, 0, x), of_dy = ahead.row(place, at.stage, 1, dy);
+        const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), of_row, inverse_cols, row_sums, turn & 1, [&] {
             if constexpr (bulk) ahead.begin(turns, place, STAGES, at.stage, x, dy);
         });
         at.advance();
-        place.template store<bulk ? CACHE_INPUT : CACHE_STREAM>(dx, w);
+        place.template store<bulk ? CACHE_INPUT : CACHE_STREAM>(dx, row);
         place = next;
     }
     gradients.store(all, group, cols, gammas, betas);
 }
 
-// Rows of two matrices on their way to shared memory, which the first lane of a warp of its own fetches, with their statistics, as
-// soon as there is room: the warps that compute rows wait for one another in each, and whoever had to fetch besides would be last.
-// Dynamic shared memory: STAGES * 2 * THREADS * VECTORS * 16 bytes.
-template <bool CENTERED, class T, class S, int STAGES>
+// Warps that fetch rows for so many groups of THREADS threads. Registers go to the quarters of an SM, so that one takes as many of them as
+// four; and four give theirs, as a warpgroup, to THREADS threads that would run short.
+template <int THREADS, int GROUPS>
+constexpr int fetching_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
+
+// Rows of two matrices on their way to shared memory, for each group of threads that takes rows, and beside them gamma if KEPT. Lanes of
+// further warps fetch them, with their statistics, as soon as there is room: the warps that compute a row wait for one another in
+// each, and whoever had to fetch besides would be last.
+// Dynamic shared memory: 2 * STAGES * THREADS * VECTORS * 16 bytes, and LANES * VECTORS * 16 for gamma.
+template <bool CENTERED, class T, class S, int STAGES, bool KEPT>
 struct Fetched {
-    static constexpr int words = S::VECTORS * S::THREADS;  // 16 bytes each, of an array in a stage
+    static constexpr int warps = fetching_warps<S::THREADS, S::groups>;
+    // 640 threads have 96 registers each
+    static constexpr bool gives = S::THREADS == 512 && (PTXKIT_SM90A || PTXKIT_SM100F);
+    static constexpr int words = S::VECTORS * S::LANES;          // 16 bytes each, of a row
     struct Shared {
-        unsigned long long full[STAGES], empty[STAGES];
-        Statistics statistics[STAGES];
+        unsigned long long full[S::groups][STAGES], empty[S::groups][STAGES];
+        Statistics statistics[S::groups][STAGES];
     };
     Shared& shared;
     uint4* slots;
@@ -282,60 +343,104 @@ struct Fetched {
     __device__ __forceinline__ explicit Fetched(Shared& shared) : shared(shared) {
         extern __shared__ __align__(128) uint4 fetched_slots[];  // bulk copies to less aligned shared memory are a fifth slower
         slots = fetched_slots;
-        if (threadIdx.x == 0) init_ring<STAGES>(cvta_to_shared(shared.full), 1, cvta_to_shared(shared.empty), 1);
+        if (threadIdx.x == 0) {
+            init_ring<S::groups * STAGES>(cvta_to_shared(shared.full), 1, cvta_to_shared(shared.empty), 1);
+        }
         barrier_sync();
     }
 
-    // Fetches the CTA's rows: what one thread does. It asks for a row when it has the row's statistics, which take their time where
+    // All threads that compute rows.
+    static __device__ __forceinline__ void barrier() {
+        constexpr int free = S::warps == 1 ? 0 : S::groups;  // groups of several warps have a barrier each, from 0
+        static_assert(free < 16, "16 barriers");
+        barrier_sync<free>(S::THREADS);
+    }
+
+    // What the threads that compute rows do first: what no copy fills is 0, and with KEPT gamma is there.
+    __device__ __forceinline__ void begin(const Place<S>& all, const T* gamma) const {
+        const unsigned thread = threadIdx.x % S::LANES, group = threadIdx.x / S::LANES;
+#pragma unroll
+        for (int i = 0; i < S::VECTORS; i++) {
+            if (i * S::WIDTH < all.held) continue;
+#pragma unroll 1
+            for (int r = 0; r < 2 * STAGES; r++) slots[(r * S::groups + group) * words + i * S::LANES + thread] = uint4{};
+        }
+        if constexpr (KEPT) {
+#pragma unroll
+            for (int i = 0; i < S::VECTORS; i++) {
+                if (group != i % S::groups) continue;
+                uint4 quad = {};
+                if (i * S::WIDTH < all.held) quad = ld_global(reinterpret_cast<const uint4*>(gamma) + i * S::LANES + thread);
+                slots[2 * STAGES * S::groups * words + i * S::LANES + thread] = quad;
+            }
+            barrier();
+        }
+    }
+
+    // Fetches a group's rows: what one thread does. It asks for a row when it has the row's statistics, which take their time where
     // device memory is busy, and so does not add to the crowd: on an H200, 16384x4096 in f32, 187 us for layer normalization's
     // gradients, against 202 with all asked for at once.
-    __device__ __forceinline__ void fetch(const T* x, const T* dy, const float* means, const float* rstds, unsigned rows,
-                                          unsigned cols) const {
+    __device__ __forceinline__ void fetch(unsigned group, const T* x, const T* dy, const float* means, const float* rstds,
+                                          unsigned rows, unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
         const unsigned bytes = cols * static_cast<unsigned>(sizeof(T));
         Ring<STAGES> at;
-        for (unsigned row = blockIdx.x, turn = 0; row < rows; row += gridDim.x, turn++) {
-            if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[at.stage]), at.parity ^ 1);
-            const unsigned there = cvta_to_shared(&shared.full[at.stage]), to = cvta_to_shared(slots + at.stage * 2 * words);
-            shared.statistics[at.stage] = {mean_at<CENTERED>(means, row), rstds[row]};
+        unsigned turn = 0;
+        for (unsigned row = blockIdx.x * S::groups + group; row < rows; row += gridDim.x * S::groups, turn++) {
+            if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[group][at.stage]), at.parity ^ 1);
+            shared.statistics[group][at.stage] = {mean_at<CENTERED>(means, row), rstds[row]};
+            const unsigned there = cvta_to_shared(&shared.full[group][at.stage]);
             const size_t first = static_cast<size_t>(row) * cols;
             mbarrier_arrive_expect_tx(there, 2 * bytes);
-            cp_async_bulk_shared_global_L2_cache_hint(to, x + first, bytes, there, policy);
-            cp_async_bulk_shared_global_L2_cache_hint(to + 16 * words, dy + first, bytes, there, policy);
+            cp_async_bulk_shared_global_L2_cache_hint(cvta_to_shared(row_of(group, at.stage, 0)), x + first, bytes, there, policy);
+            cp_async_bulk_shared_global_L2_cache_hint(cvta_to_shared(row_of(group, at.stage, 1)), dy + first, bytes, there, policy);
             at.advance();
         }
     }
 
-    __device__ __forceinline__ Statistics wait(const Ring<STAGES>& at) const {
-        mbarrier_wait(cvta_to_shared(&shared.full[at.stage]), at.parity);
-        return shared.statistics[at.stage];
+    __device__ __forceinline__ Statistics wait(unsigned group, const Ring<STAGES>& at) const {
+        mbarrier_wait(cvta_to_shared(&shared.full[group][at.stage]), at.parity);
+        return shared.statistics[group][at.stage];
     }
 
-    // The row of x (0) or dy (1).
-    __device__ __forceinline__ Row<S> row(const Place<S>& place, unsigned stage, int array) const {
-        const uint4* from = slots + (stage * 2 + array) * words + threadIdx.x;
-        Row<S> row = {};
-        each_vector(place, [&](int i) {
-            Vector<T, S::WIDTH> vector;
-            vector.set(from[i * S::THREADS]);
+    // What GradientsOfRows::add asks for; `gamma` is asked unless KEPT.
+    __device__ __forceinline__ auto columns(unsigned group, unsigned stage, const Row<S>& gamma) const {
+        const unsigned thread = threadIdx.x % S::LANES;
+        const uint4 *x = row_of(group, stage, 0) + thread, *dy = row_of(group, stage, 1) + thread;
+        const uint4* kept = slots + 2 * STAGES * S::groups * words + thread;
+        return [=, &gamma](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH]) {
+            Vector<T, S::WIDTH> vector[3];
+            vector[0].set(x[i * S::LANES]), vector[1].set(dy[i * S::LANES]);
+            if constexpr (KEPT) vector[2].set(kept[i * S::LANES]);
 #pragma unroll
-            for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
-        }, [](int) {});
-        return row;
+            for (int j = 0; j < S::WIDTH; j++) {
+                v[j] = vector[0][j], u[j] = vector[1][j];
+                if constexpr (KEPT) weight[j] = vector[2][j];
+                else weight[j] = gamma.v[i][j];
+            }
+        };
     }
 
-    // All threads that compute rows have read the stage: there is room.
-    __device__ __forceinline__ void release(unsigned stage) const {
-        if (threadIdx.x == 0) mbarrier_arrive(cvta_to_shared(&shared.empty[stage]));
+    // All threads of the group have read the stage: there is room.
+    __device__ __forceinline__ void release(unsigned group, unsigned stage) const {
+        if constexpr (S::warps == 1) bar_warp_sync(all_lanes);
+        if (threadIdx.x % S::LANES == 0) mbarrier_arrive(cvta_to_shared(&shared.empty[group][stage]));
+    }
+
+private:
+    // The group's row of x (0) or dy (1) in a stage.
+    __device__ __forceinline__ uint4* row_of(unsigned group, unsigned stage, unsigned array) const {
+        return slots + ((2 * stage + array) * S::groups + group) * words;
     }
 };
 
-// What backward_rows does, with a row a CTA at a time, by THREADS threads and one warp more, which fetches rows.
-template <bool CENTERED, class T, int THREADS, int VECTORS, int STAGES>
+// What backward_rows does, by groups of LANES threads that take a row each, and warps that fetch rows. Shares of dgamma and dbeta meet
+// in the CTA, in fixed order, and go to its row of `gammas` and `betas`.
+template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int STAGES, bool KEPT>
 __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, const T* gamma, const float* means,
                                                       const float* rstds, T* dx, float* gammas, float* betas, int rows, int cols) {
-    using S = RowBesideOthers<THREADS, VECTORS, vector_width<T>>;
-    using Rows = Fetched<CENTERED, T, S, STAGES>;
+    using S = RowBesideOthers<THREADS, LANES, VECTORS, vector_width<T>>;
+    using Rows = Fetched<CENTERED, T, S, STAGES, KEPT>;
     __shared__ GradientSums<CENTERED, S> row_sums;
     __shared__ typename Rows::Shared shared;
     const Rows fetched(shared);
@@ -343,34 +448,49 @@ __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, c
     follow_previous_grid();
     const bool copies = place.vectors;  // else rows are loaded when their turn comes
     if (threadIdx.x >= THREADS) {
-        if (copies && threadIdx.x == THREADS) fetched.fetch(x, dy, means, rstds, rows, cols);
+        if constexpr (Rows::gives) setmaxnreg_dec<32>();
+        const unsigned group = (threadIdx.x - THREADS) / 32 + threadIdx.x % 32 * Rows::warps;
+        if (copies && group < S::groups) fetched.fetch(group, x, dy, means, rstds, rows, cols);
         return;
     }
+    if constexpr (Rows::gives) setmaxnreg_inc<112>();
+    const unsigned group = threadIdx.x / LANES;
     const float inverse_cols = 1.0f / cols;
     const Place<S> all = place.any(cols);
     GradientsOfRows<CENTERED, S> gradients;
-    gradients.weight = all.load_shared(gamma);
-    Ring<STAGES> at;
-    unsigned turn = 0;
+    // f(turn) for each row of the group: `place` is there, and turn alternates between 0 and 1
+    auto each_row = [&](auto f) {
+        unsigned turn = 0;
 #pragma unroll 1
-    for (unsigned row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
-        place.take(row, cols, cols);
-        Statistics statistics;
-        Row<S> n, w;
-        if (copies) {
-            statistics = fetched.wait(at);
-            n = fetched.row(place, at.stage, 0), w = fetched.row(place, at.stage, 1);
-        } else {
-            statistics = {mean_at<CENTERED>(means, row), rstds[row]};
-            n = place.template load<CACHE_STREAM>(x), w = place.template load<CACHE_STREAM>(dy);
+        for (unsigned row = place.row; row < rows; row += gridDim.x * S::groups, turn ^= 1) {
+            place.take(row, cols, cols);
+            f(turn);
         }
-        gradients.add(n, w, statistics, inverse_cols, row_sums, turn, [&] {
-            if (copies) fetched.release(at.stage);
+    };
+    if (copies) {
+        place.vectors = true;
+        fetched.begin(all, gamma);
+        Row<S> weight;
+        if constexpr (!KEPT) weight = all.load_shared(gamma);
+        Ring<STAGES> at;
+        each_row([&](unsigned turn) {
+            const Statistics statistics = fetched.wait(group, at);
+            const Row<S> row = gradients.add(fetched.columns(group, at.stage, weight), statistics, inverse_cols, row_sums, turn,
+                                             [&] { fetched.release(group, at.stage); });
+            at.advance();
+            place.template store<CACHE_INPUT>(dx, row);
         });
-        at.advance();
-        place.template store<CACHE_INPUT>(dx, w);
+    } else {
+        const Row<S> weight = all.load_shared(gamma);
+        each_row([&](unsigned turn) {
+            const Statistics statistics = {mean_at<CENTERED>(means, place.row), rstds[place.row]};
+            const Row<S> of_x = place.template load<CACHE_STREAM>(x), of_dy = place.template load<CACHE_STREAM>(dy);
+            const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), statistics, inverse_cols, row_sums, turn, [] {});
+            place.template store<CACHE_INPUT>(dx, row);
+        });
     }
-    gradients.store(all, blockIdx.x, cols, gammas, betas);
+    gradients.meet(reinterpret_cast<float4*>(fetched.slots), [] { Rows::barrier(); });
+    if (group == 0) gradients.store(all, blockIdx.x, cols, gammas, betas);
 }
 
 // dx of a row of any length, by a cluster: its columns are read for the two sums and once more, backwards.

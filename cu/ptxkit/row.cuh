@@ -29,9 +29,9 @@ struct RowShape {
     static_assert(CTAS == 1 || groups == 1, "a cluster takes one row at a time");
 };
 
-// One row a CTA, which has other threads, too.
-template <int THREADS, int VECTORS, int WIDTH>
-struct RowBesideOthers : RowShape<THREADS, THREADS, VECTORS, 1, WIDTH> {
+// Rows of the first THREADS threads of a CTA, which has others, too.
+template <int THREADS, int LANES, int VECTORS, int WIDTH>
+struct RowBesideOthers : RowShape<THREADS, LANES, VECTORS, 1, WIDTH> {
     static constexpr bool alone = false;
 };
 

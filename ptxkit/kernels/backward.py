@@ -14,6 +14,7 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.elementwise import width
+from ptxkit.kernels.row_pipeline import CTA_BYTES, SHARED_BYTES
 
 FINISHERS = 1024  # threads of a CTA that adds partial sums up: few for each, whose loads are under way together
 MOST_PARTIALS = 528  # rows of partial sums that any tile needs
@@ -23,23 +24,26 @@ TILE: Mapping[str, list[Any]] = {
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
     "RESIDENT": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
-    "PARTIALS": [132, 264, 396, 528],  # rows that are computed at a time, each with partial sums of its own
+    "PARTIALS": [132, 264, 396, 528],  # rows of partial sums: CTAs, or clusters, or what groups of their threads hold of rows
 }
 
-TILE_PIPELINED: Mapping[str, list[Any]] = {**TILE, "STAGES": [2, 1, 3, 4, 6]}
-"""Beside that, how many rows are on their way while one is computed."""
+TILE_PIPELINED: Mapping[str, list[Any]] = {
+    **TILE,
+    "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are on their way while one is computed
+    "KEPT": [False, True],  # whether gamma waits in shared memory, where warps of their own fetch rows: else in registers
+}
 
 
 def registers(w: Any, t: Tile) -> int:
     """Of a thread: n, w, gamma and the partial sums of dgamma and, for layernorm, dbeta; and what is needed beside them."""
-    rows_held = 5 if w.centered else 4
+    rows_held = (5 if w.centered else 4) - bool(t.get("KEPT"))
     count: int = rows_held * width(w.dtype) * t.VECTORS + 32
     return count
 
 
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
-    threads = t.THREADS + 128 * fetches(w, t)  # registers go to the quarters of an SM: a warp more takes four
+    threads = t.THREADS + 128 * fetches(w, t)  # registers go to the quarters of an SM: a warp more takes as many as four
     available = min(row.REGISTERS // (threads * t.RESIDENT), 255)
     if registers(w, t) > available:
         return (
@@ -47,23 +51,34 @@ def usable(w: Any, t: Tile) -> bool | str:
         )
     if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
         return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
-    if t.THREADS // row.lanes(w, t) > 16 and row.lanes(w, t) > 32:
-        return f"more than 16 rows of {row.lanes(w, t)} threads a CTA"
-    if row.in_registers(w, t) and t.RESIDENT * ahead_bytes(t) > row.STAGED_BYTES:
-        return f"{t.RESIDENT} CTAs copy {ahead_bytes(t):,} bytes ahead each, more than an SM's shared memory"
+    groups = t.THREADS // row.lanes(w, t)
+    if groups > (15 if fetches(w, t) else 16) and row.lanes(w, t) > 32:
+        return f"{groups} rows of {row.lanes(w, t)} threads a CTA, more than there are barriers for"
+    if t.get("KEPT") and not fetches(w, t):
+        return "no warp of its own fetches rows, so KEPT changes nothing"
+    slots = 512 + 24 * t.get("STAGES", 0) * (t.THREADS // max(row.lanes(w, t), 32))  # sums of warps; mbarriers, statistics
+    shared = t.RESIDENT * (shared_bytes(w, t) + slots + CTA_BYTES)
+    if row.in_registers(w, t) and shared > SHARED_BYTES:
+        return f"{t.RESIDENT} CTAs take {shared:,} bytes of shared memory, and an SM has {SHARED_BYTES:,}"
     return True
 
 
 def fetches(w: Any, t: Tile) -> bool:
-    """Whether a CTA has a warp of its own that fetches rows: where the TMA unit copies them and all threads hold one."""
-    whole = t.CLUSTER == 1 and row.lanes(w, t) == t.THREADS and row.in_registers(w, t)
+    """Whether CTAs have warps of their own that fetch rows: where the TMA unit copies them, and no warp holds several."""
+    whole = t.CLUSTER == 1 and row.lanes(w, t) >= 32 and row.in_registers(w, t)
     return bool(t.get("STAGES", 0)) and whole and t.THREADS > 32
 
 
-def ahead_bytes(t: Tile) -> int:
-    """Shared memory of a CTA for the rows of x and dy that are copied ahead."""
-    count: int = 2 * t.get("STAGES", 2) * t.THREADS * t.VECTORS * 16
-    return count
+def fetching_warps(w: Any, t: Tile) -> int:
+    """How many of them: as in cu/ptxkit/backward.cuh."""
+    groups: int = t.THREADS // row.lanes(w, t)
+    return min(groups, 4) if t.THREADS < 512 else 4
+
+
+def shared_bytes(w: Any, t: Tile) -> int:
+    """Dynamic shared memory of a CTA: the rows of x and dy that are copied ahead, and gamma with KEPT."""
+    rows_ahead = 2 * t.get("STAGES", 2) * t.THREADS
+    return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * bool(t.get("KEPT"))))
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
@@ -220,24 +235,28 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
         ]
     lanes = row.lanes(w, t)
     groups = t.THREADS // lanes
-    turns = cdiv(w.rows, max(t.PARTIALS // groups, 1) * groups)
+    fetched = fetches(w, t)
+    most = t.PARTIALS if fetched else max(t.PARTIALS // groups, 1)
+    turns = cdiv(w.rows, most * groups)
     ctas = cdiv(w.rows, turns * groups)  # as many rows for each
+    partial_rows = ctas if fetched else ctas * groups
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)
-    if fetches(w, t):
-        template = (cu, t.THREADS, t.VECTORS, t.STAGES, t.RESIDENT)
-        main = Launch(f"{norm}_backward_fetched", ctas, t.THREADS + 32, args, ahead_bytes(t), template=template)
+    if fetched:
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.STAGES, t.KEPT, t.RESIDENT)
+        block = t.THREADS + 32 * fetching_warps(w, t)
+        main = Launch(f"{norm}_backward_fetched", ctas, block, args, shared_bytes(w, t), template=template)
     else:
         template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.RESIDENT)
         name, grid = f"{norm}_backward_vectorized", ctas * t.CLUSTER
-        main = Launch(name, grid, t.THREADS, args, ahead_bytes(t), cluster, template=template)
+        main = Launch(name, grid, t.THREADS, args, shared_bytes(w, t), cluster, template=template)
     return [
         main,
         Launch(
             f"{norm}_backward_finish",
             cdiv(w.cols, 32),
             FINISHERS,
-            (*partials, *gradients(w), ctas * groups, w.cols),
+            (*partials, *gradients(w), partial_rows, w.cols),
             template=(cu, FINISHERS),
         ),
     ]
