@@ -434,6 +434,17 @@ private:
     }
 };
 
+// f(turn) for each row of the caller's group: `place` is there, and turn alternates between 0 and 1.
+template <class S, class F>
+__device__ __forceinline__ void each_row(Place<S>& place, unsigned rows, unsigned cols, const F& f) {
+    unsigned turn = 0;
+#pragma unroll 1
+    for (unsigned row = place.row; row < rows; row += gridDim.x * S::groups, turn ^= 1) {
+        place.take(row, cols, cols);
+        f(turn);
+    }
+}
+
 // What backward_rows does, by groups of LANES threads that take a row each, and warps that fetch rows. Shares of dgamma and dbeta meet
 // in the CTA, in fixed order, and go to its row of `gammas` and `betas`.
 template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int STAGES, bool KEPT>
@@ -458,22 +469,13 @@ __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, c
     const float inverse_cols = 1.0f / cols;
     const Place<S> all = place.any(cols);
     GradientsOfRows<CENTERED, S> gradients;
-    // f(turn) for each row of the group: `place` is there, and turn alternates between 0 and 1
-    auto each_row = [&](auto f) {
-        unsigned turn = 0;
-#pragma unroll 1
-        for (unsigned row = place.row; row < rows; row += gridDim.x * S::groups, turn ^= 1) {
-            place.take(row, cols, cols);
-            f(turn);
-        }
-    };
     if (copies) {
         place.vectors = true;
         fetched.begin(all, gamma);
         Row<S> weight;
         if constexpr (!KEPT) weight = all.load_shared(gamma);
         Ring<STAGES> at;
-        each_row([&](unsigned turn) {
+        each_row(place, rows, cols, [&](unsigned turn) {
             const Statistics statistics = fetched.wait(group, at);
             const Row<S> row = gradients.add(fetched.columns(group, at.stage, weight), statistics, inverse_cols, row_sums, turn,
                                              [&] { fetched.release(group, at.stage); });
@@ -482,7 +484,7 @@ __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, c
         });
     } else {
         const Row<S> weight = all.load_shared(gamma);
-        each_row([&](unsigned turn) {
+        each_row(place, rows, cols, [&](unsigned turn) {
             const Statistics statistics = {mean_at<CENTERED>(means, place.row), rstds[place.row]};
             const Row<S> of_x = place.template load<CACHE_STREAM>(x), of_dy = place.template load<CACHE_STREAM>(dy);
             const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), statistics, inverse_cols, row_sums, turn, [] {});
