@@ -10,7 +10,7 @@ from ptxkit.bench.measure import cold_times_us
 from ptxkit.bench.roofs import copy_bandwidth_gbs
 from ptxkit.bench.run_report import BASELINE, SCHEMA_PLAN, RunReport, VariantReport
 from ptxkit.bench.statistics import FixedSamples, TimeBudget, summarize
-from ptxkit.errors import CompileError, FaultError, UsageError
+from ptxkit.errors import CompileError, DescriptionError, FaultError, UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.ahead import compile_ahead
 from ptxkit.kernels.build import target_for, unavailable
@@ -152,6 +152,10 @@ class Runner:
                 rule = TimeBudget() if self.iterations is None else FixedSamples(self.iterations)
                 times = cold_times_us(self.device, result.prepared, rule)
         except (CompileError, FaultError) as error:
+            return VariantReport(variant.name, error=error), None
+        except UsageError as error:  # these sizes are not for this variant; the others may do
+            if self.explicit or self.tile or isinstance(error, DescriptionError):
+                raise
             return VariantReport(variant.name, error=error), None
         row = VariantReport(
             name=variant.name,

@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object (schema ptxkit.inspect/1).")
 @click.option("--target", "--arch", "target", metavar="TARGET", help="Compile for this target, such as sm_90a.")
 @click.option(
+    "--option",
+    "kernel_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an option or a size of a kernel, such as dtype=f16.",
+)
+@click.option(
     "--tile",
     "tiles",
     multiple=True,
@@ -64,6 +71,7 @@ def command(
     html_file: str | None,
     as_json: bool,
     target: str | None,
+    kernel_options: tuple[str, ...],
     tiles: tuple[str, ...],
     defines: tuple[str, ...],
     options: tuple[str, ...],
@@ -75,7 +83,7 @@ def command(
 
     SUBJECT: KERNEL[:VARIANT] of `ptxkit list`, or FILE[:ENTRY] with a .cu, .ptx, cubin, fatbin or a library that holds one; a
     template is named with its arguments, 'k.cu:saxpy<256>'. Settings of its own may follow: 'saxpy:scalar@sm_80,THREADS=128',
-    'k.cu@FAST=1,-use_fast_math'.
+    'softmax@dtype=f16,cols=64', 'k.cu@FAST=1,-use_fast_math'.
     """
     from ptxkit.cli._run_text import progress
     from ptxkit.cli.run import parse_arch
@@ -84,6 +92,7 @@ def command(
 
     settings = Settings(
         target=parse_arch(target),
+        kernel=parse_pairs(kernel_options, "--option"),
         tile=parse_pairs(tiles, "--tile"),
         defines=parse_pairs(defines, "--define"),
         options=options,

@@ -1,8 +1,8 @@
 """What to inspect, from words: ``fused_l2norm:vectorized@sm_90a,QUADS=4``, ``mine.cu:saxpy<256>@sm_80,-use_fast_math``.
 
 The part before ``@`` is a kernel of ``ptxkit list`` with a variant, or a ``.cu``, ``.ptx``, cubin or fatbin with a kernel's
-name; what follows it are settings: a target, ``NAME=VALUE`` (a tile parameter of a variant, a macro for a ``.cu``), or a
-compiler option that begins with ``-``.
+name; what follows it are settings: a target, ``NAME=VALUE`` (a size, option or tile parameter of a kernel, a macro for a
+``.cu``), or a compiler option that begins with ``-``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Settings:
 
     Attributes:
         target: None for the default of what is inspected: a variant's lowest, a file's own, else sm_90a.
-        tile: tile parameters of a variant to hold.
+        kernel: sizes and options of a kernel. tile: tile parameters of a variant to hold.
         defines: macros, for a ``.cu``.
         options: NVRTC options, for a ``.cu``.
         block, shared_bytes, cluster: threads of a CTA, dynamic shared memory, CTAs of a cluster, for occupancy; None takes
@@ -46,6 +46,7 @@ class Settings:
     """
 
     target: Target | None = None
+    kernel: Mapping[str, str] = field(default_factory=dict)
     tile: Mapping[str, str] = field(default_factory=dict)
     defines: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
@@ -109,12 +110,12 @@ def subjects(
     """
     name, settings = _with_settings(words, settings)
     path, entry = _as_file(name)
-    if path is None:
+    if path is None or path.suffix == ".py":
         return _of_workload(name, settings, say)
     if settings.tile:
         raise UsageError(f"{path} has no tile parameters; a macro is set with --define {next(iter(settings.tile))}=...")
-    if path.suffix == ".py":
-        return _of_workload(name, settings, say)
+    if settings.kernel:
+        raise UsageError(f"{path} has no options, which are of a kernel's description; a macro is set with --define")
     if path.suffix in (".cu", ".cuh", ".ptx"):
         return _of_source(path, entry, settings)
     return _of_binary(path, entry, settings)
@@ -233,7 +234,9 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
     from ptxkit.kernels.ahead import compile_ahead
     from ptxkit.kernels.build import unavailable
 
-    workload = workload_class()
+    fields = workload_class.fields()
+    workload = workload_class.of({**settings.kernel, **{n: v for n, v in settings.tile.items() if n in fields}})
+    settings = replace(settings, tile={n: v for n, v in settings.tile.items() if n not in fields})
     if variant_name:
         compile_ahead([(workload, workload.variant(variant_name), settings.tile)], settings.target, say)
         return _of_variant(workload, variant_name, settings)

@@ -176,7 +176,8 @@ class Case:
             return self.output_specs[name]
         known = [*self.inputs, *self.output_specs, *temporaries]
         raise DescriptionError(
-            f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}"
+            f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}; "
+            f"temporaries() declares what variants pass between launches"
         )
 
 

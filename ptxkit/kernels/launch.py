@@ -174,8 +174,17 @@ class Tile(Mapping[str, Any]):
 
 
 def array_spec(spec: ArraySpec) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """An output's or temporary's declaration as (shape tuple, numpy dtype); see :func:`ptxkit.kernels.inputs.dtype_of`."""
+    """An output's or temporary's declaration as (shape tuple, numpy dtype); see :func:`ptxkit.kernels.inputs.dtype_of`.
+
+    Raises:
+        DescriptionError: it is something else. UsageError: there is no such dtype.
+    """
     from ptxkit.kernels.inputs import dtype_of
 
+    if not isinstance(spec, tuple) or len(spec) != 2:
+        raise DescriptionError(f"an array is (shape, dtype), such as ((128, 4096), 'f32'), not {spec!r}")
     shape, dtype = spec
-    return (shape if isinstance(shape, tuple) else (shape,)), dtype_of(dtype)
+    sizes = shape if isinstance(shape, tuple) else (shape,)
+    if not all(hasattr(n, "__index__") and operator.index(n) >= 0 for n in sizes):
+        raise DescriptionError(f"the shape of an array is whole numbers, not {shape!r}")
+    return sizes, dtype_of(dtype)

@@ -11,11 +11,11 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 
 from ptxkit.errors import DescriptionError, PtxkitError, UsageError
+from ptxkit.kernels.blame import place
 from ptxkit.kernels.workload import Workload, suggestion
 
 ENTRY_POINT_GROUP = "ptxkit.kernels"
@@ -77,10 +77,12 @@ def load_file(path: str | Path) -> type[Workload]:
     sys.modules[module_name] = module  # get_type_hints looks there
     try:
         spec.loader.exec_module(module)
+    except DescriptionError as error:
+        raise DescriptionError(f"{place(error, file)}: {error}") from None
     except PtxkitError:
         raise
     except Exception as error:
-        raise DescriptionError(f"{_place(error, file)}: {type(error).__name__}: {error}") from error
+        raise DescriptionError(f"{place(error, file)}: {type(error).__name__}: {error}") from error
     found = _described(module)
     if len(found) != 1:
         what = ", ".join(w.__name__ for w in found) or "none"
@@ -145,11 +147,3 @@ def _described(module: ModuleType) -> list[type[Workload]]:
         and value.__module__ == module.__name__
         and value.variants()
     ]
-
-
-def _place(error: Exception, file: Path) -> str:
-    """``mine.py:12``, the innermost line of ``file`` that the error passed through."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{Path(error.filename).name}:{error.lineno}"
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-    return f"{file.name}:{lines[-1]}" if lines else file.name

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, overload
 
 from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.kernels.blame import blamed
 from ptxkit.kernels.launch import Launch, Tile, Tolerance
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Variant:
         """
         takes_tile = self.function.__code__.co_argcount > 1
         chosen = tile if isinstance(tile, Tile) else Tile(tile)
-        result = self.function(workload, chosen) if takes_tile else self.function(workload)
+        with blamed(self.function):
+            result = self.function(workload, chosen) if takes_tile else self.function(workload)
         if not isinstance(result, (list, tuple)) or not result or not all(isinstance(i, Launch) for i in result):
             raise DescriptionError(
                 f"variant {self.name} of {workload.name} must return a list of Launch, not {result!r}"
@@ -133,7 +135,7 @@ class Variant:
 
     def _candidates(self, workload: Workload) -> Iterator[dict[str, Any]]:
         first = {name: values[0] for name, values in self.tile.items()}
-        for preferred in self.prefer(workload) if self.prefer else ():
+        for preferred in self._preferred(workload):
             for name, value in preferred.items():
                 if value not in self.tile.get(name, ()):
                     raise DescriptionError(
@@ -143,8 +145,17 @@ class Variant:
         for values in itertools.product(*self.tile.values()):
             yield dict(zip(self.tile, values, strict=True))
 
+    def _preferred(self, workload: Workload) -> Iterable[Mapping[str, Any]]:
+        if self.prefer is None:
+            return ()
+        with blamed(self.prefer):
+            return list(self.prefer(workload))
+
     def _objection(self, workload: Workload, tile: Tile) -> str | None:
-        verdict = self.constraint(workload, tile) if self.constraint else None
+        verdict = None
+        if self.constraint is not None:
+            with blamed(self.constraint):
+                verdict = self.constraint(workload, tile)
         if verdict is None or verdict is True:
             return None
         return verdict if isinstance(verdict, str) else f"its constraint refuses {tile}"
@@ -209,6 +220,9 @@ def variant(
     """
     if isinstance(requires, str):
         requires = (requires,)
+    for name, offered in (tile or {}).items():
+        if isinstance(offered, str) or not isinstance(offered, Iterable):
+            raise DescriptionError(f"tile parameter {name} takes a list of values, the default first, not {offered!r}")
     values = {name: tuple(offered) for name, offered in (tile or {}).items()}
     for name, offered in values.items():
         if not offered:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
 
 from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.kernels.blame import METHODS, guarded
 from ptxkit.kernels.launch import ArraySpec, Tolerance, Work, array_spec
 from ptxkit.kernels.variant import Variant
 
@@ -62,7 +63,11 @@ class Workload:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
             cls.name = snake_case(cls.__name__)
+        for name in METHODS if not cls.__module__.startswith("ptxkit.") else ():
+            if name in cls.__dict__:
+                setattr(cls, name, guarded(cls.__dict__[name]))
         dataclasses.dataclass(frozen=True)(cls)
+        cls._check_names()
 
     def __post_init__(self) -> None:
         self._check_complete()
@@ -207,21 +212,51 @@ class Workload:
         return cls(**values)
 
     @classmethod
+    def of(cls, fields: Mapping[str, str | int]) -> Self:
+        """A workload with these sizes and options, by their names; the others have their defaults.
+
+        Raises:
+            UsageError: there is no such size or option, or it cannot have that value.
+        """
+        known, sizes = cls.fields(), cls.size_names()
+        for name in fields:
+            if name not in known:
+                raise UsageError(f"{cls.name} has no size or option {name!r}; {suggestion(name, known)}")
+        return cls(**{n: parse_size(cls.name, n, v) if n in sizes else v for n, v in fields.items()})
+
+    @classmethod
     def directory(cls) -> Path | None:
         """Where the description's file lies, or None when it was not read from a file."""
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
         return Path(file).resolve().parent if file else None
 
+    @classmethod
+    def _check_names(cls) -> None:
+        """Sizes and options that the description names elsewhere are its fields."""
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for where, given in (
+            ("emulator_sizes", cls.emulator_sizes),
+            *(("benchmarks", case) for case in cls.benchmarks),
+        ):
+            for name in given:
+                if name not in known:
+                    raise DescriptionError(
+                        f"{cls.name}: {where} names {name!r}, which is no field; {suggestion(name, known)}"
+                    )
+
     def _check_complete(self) -> None:
         cls = type(self)
         for method in ("inputs", "reference", "work"):
             if getattr(cls, method) is getattr(Workload, method):
-                raise DescriptionError(f"{cls.__module__}: {cls.__name__} has no {method}()")
+                raise DescriptionError(f"{cls.name}: {cls.__name__} has no {method}()")
         if not cls.variants():
-            raise DescriptionError(f"{cls.__module__}: {cls.__name__} has no variant; declare one with @variant")
-        unknown = set(cls.emulator_sizes) - set(cls.size_names())
-        if unknown:
-            raise DescriptionError(f"{cls.name}: emulator_sizes names no such size: {', '.join(sorted(unknown))}")
+            raise DescriptionError(f"{cls.name}: {cls.__name__} has no variant; declare one with @variant")
+        options = set(cls.emulator_sizes) - set(cls.size_names())
+        if options:
+            names = ", ".join(cls.size_names()) or "none"
+            raise DescriptionError(
+                f"{cls.name}: emulator_sizes names {', '.join(sorted(options))}; sizes are the fields with type int: {names}"
+            )
 
 
 def snake_case(name: str) -> str:

@@ -306,3 +306,31 @@ def test_a_terminal_gets_colour_and_a_pager_for_what_is_long():
     whole = on_a_terminal("saxpy:scalar", "--sass", "--source", LINES="500")
     assert "PAGED" not in whole and "\x1b[32m" in whole
     assert "\x1b" not in on_a_terminal("saxpy:scalar", "--sass", LINES="500", NO_COLOR="1")
+
+
+def test_a_kernel_is_inspected_with_its_options_and_sizes(capsys):
+    """As it would be run: by --option, and by settings of its own."""
+    given = (["softmax:fused", "--option", "dtype=f16"], ["softmax:fused@dtype=f16,cols=64"], ["softmax:fused"])
+    first, second, plain = (json.loads(output_of(capsys, *words, "--json"))["kernels"][0] for words in given)
+    assert "f16" in first["kernel"] and first["kernel"] == second["kernel"] != plain["kernel"]
+    assert second["launch"]["dynamic_shared_bytes"] < first["launch"]["dynamic_shared_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["softmax:fused", "--option", "dtpye=f16"], "softmax has no size or option 'dtpye'; did you mean 'dtype'?"),
+        (["softmax:fused@dtype=f61"], "option dtype must be one of f32, f16, bf16, not 'f61'"),
+        (["softmax:fused@cols=x"], "size cols must be a whole number"),
+        ([SAMPLES, "--option", "dtype=f16"], "has no options, which are of a kernel's description"),
+    ],
+)
+def test_options_that_a_kernel_lacks(words, complaint, capsys):
+    assert complaint in output_of(capsys, *words, code=2)
+
+
+def test_tiles_of_a_description_of_ones_own_can_be_held(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["new", "mine", "--directory", str(tmp_path)])
+    capsys.readouterr()
+    assert "mine<512>" in output_of(capsys, f"{tmp_path}/mine.py:simple", "--tile", "THREADS=512")
