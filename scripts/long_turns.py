@@ -41,11 +41,13 @@ class Track:
     """A contender: its graph of ``calls`` calls, how many of them make a turn, and what was measured in each turn.
 
     Attributes:
+        contender: owns the device memory that the graph works on. tflops_us: TFLOP/s times us.
         times_us: of a call, the median of a turn's later half. clocks_mhz, power_w: right after it.
     """
 
     name: str
-    tflops_us: float  # TFLOP/s times us
+    contender: Any
+    tflops_us: float
     replay: Callable[[], None]
     calls: int
     replays: int
@@ -108,7 +110,8 @@ def tracks(device: Any, words: Sequence[str], sizes: Sequence[str], turn_us: flo
         calls = rotations * SETS
         replays = max(2, round(turn_us / call_us / calls))
         work = contender.sets.workload.work()
-        found.append(Track(word, work.flops / 1e6, contender.replay(list(range(SETS)) * rotations), calls, replays))
+        graph = contender.replay(list(range(SETS)) * rotations)
+        found.append(Track(word, contender, work.flops / 1e6, graph, calls, replays))
     return found
 
 

@@ -250,10 +250,12 @@ def _agreement(base: Row, row: Row) -> str:
 def render(table: Table, kind: Format, width: int | None = None) -> str:
     """The table as text; a plain one fits into ``width`` columns, where it is given."""
     align = ["left"] + ["left" if table.texts else "right"] * (len(table.headers) - 1)
-    body = _markdown(table, align) if kind == "markdown" else plain(table.rows, table.headers, align, width, table.keys)
-    title = [f"**{table.title}**" if kind == "markdown" else table.title, ""] if table.title else []
-    notes = [f"- {n}" if kind == "markdown" else n for n in table.notes]
-    return "\n".join([*title, body, *(["", *notes] if notes else [])])
+    parts = [f"**{table.title}**" if kind == "markdown" else table.title] if table.title else []
+    notes = "\n".join(f"- {n}" if kind == "markdown" else n for n in table.notes)
+    if table.rows or not notes:  # headers above nothing say less than why it is nothing
+        whole = kind == "markdown"
+        parts.append(_markdown(table, align) if whole else plain(table.rows, table.headers, align, width, table.keys))
+    return "\n\n".join([*parts, *([notes] if notes else [])])
 
 
 def _markdown(table: Table, align: Sequence[str]) -> str:

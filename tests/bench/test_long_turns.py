@@ -30,14 +30,36 @@ def test_the_later_half_of_a_turn_counts(script: ModuleType) -> None:
         timing=SimpleNamespace(replays=lambda replay, samples, warm: times),
         sensors=lambda: Sensors(1500, power_w=690.0),
     )
-    track = script.Track("a", 1.0, lambda: None, calls=2, replays=5)
+    track = script.Track("a", None, 1.0, lambda: None, calls=2, replays=5)
     track.take(device)
     assert (track.times_us, track.clocks_mhz, track.power_w) == ([21.0], [1500], [690.0])
 
 
 def test_quotients_are_taken_round_by_round(script: ModuleType) -> None:
-    slow = script.Track("slow", 8000.0, lambda: None, 2, 2, [40.0, 80.0, 60.0], [1500.0] * 3, [690.0] * 3)
-    fast = script.Track("fast", 8000.0, lambda: None, 2, 2, [20.0, 40.0, 30.0], [1400.0] * 3, [690.0] * 3)
+    slow = script.Track("slow", None, 8000.0, lambda: None, 2, 2, [40.0, 80.0, 60.0], [1500.0] * 3, [690.0] * 3)
+    fast = script.Track("fast", None, 8000.0, lambda: None, 2, 2, [20.0, 40.0, 30.0], [1400.0] * 3, [690.0] * 3)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in script.table([slow, fast]).splitlines()[2:]]
     assert lines[0] == ["fast", "30.00", "16.7%", "266.7", "2.000 ± 0.000", "1400", "690"]
     assert lines[1][0] == "slow" and lines[1][4] == "1.000 ± 0.000"
+
+
+def test_a_track_owns_the_memory_that_its_graph_works_on(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph knows addresses alone: memory that nobody refers to is freed under it."""
+
+    class Contender:
+        def __init__(self, sets: object, *_: object) -> None:
+            self.sets = SimpleNamespace(workload=SimpleNamespace(work=lambda: SimpleNamespace(flops=10**6)))
+
+        def replay(self, order: object) -> Callable[[], None]:
+            return lambda: None
+
+        def check(self, run: object, which: int) -> tuple[None, None]:
+            return None, None
+
+    made: list[Contender] = []
+    monkeypatch.setattr(script, "BufferSets", lambda *_, **__: object())
+    monkeypatch.setattr(script, "VariantContender", lambda *_: made.append(Contender(None)) or made[-1])
+    device = SimpleNamespace(timing=SimpleNamespace(replays=lambda replay, samples, warm: [10.0] * samples))
+    (track,) = script.tracks(device, ["saxpy:scalar"], ["64"], 1e6)
+    assert track.contender is made[0]
+    assert (track.calls * 5.0 * track.replays) == pytest.approx(1e6, rel=0.01)

@@ -92,3 +92,12 @@ def test_variants_without_the_baseline_are_held_against_the_first_that_ran(resul
     assert [row[0] for row in table.rows] == ["fused", "torch"]
     nothing = tables.variants_table(replace(results.targets[0], rows=()))
     assert "nothing was run" in tables.render(nothing, "table")
+
+
+def test_a_target_without_any_figure_is_its_reasons_alone(results):
+    rows = [replace(row, cold=None, hot=None, counted=None, error="no time") for row in results.targets[0].rows]
+    table = tables.target_table(replace(results.targets[0], rows=rows), 4250.0)
+    for kind in ("table", "markdown"):
+        title, *notes = tables.render(table, kind).split("\n\n")
+        assert "saxpy n=1000" in title and "cold" not in title + "".join(notes)
+        assert "fused: error: no time" in notes[0]
