@@ -1,10 +1,11 @@
-"""Run the commands of README.md's transcripts again and put in what they print now.
+"""Run the commands of the transcripts in README.md and docs/kernels.md again and put in what they print now.
 
 A transcript is a ``console`` block; its lines that start with ``$ `` are commands, what follows a command is its output. The
-commands share one empty directory and an empty compile cache, and see no GPU, so that the README shows what everybody gets.
-Blocks marked ``<!-- from FILE -->`` are filled with that file as the commands left it.
+commands of a page share one empty directory and an empty compile cache, and see no GPU, so that it shows what everybody gets.
+Blocks marked ``<!-- to FILE -->`` are written to that file before; those marked ``<!-- from FILE -->`` are filled with it as
+the commands left it.
 
-    .venv/bin/python scripts/refresh_readme.py            rewrite README.md
+    .venv/bin/python scripts/refresh_readme.py            rewrite them
     .venv/bin/python scripts/refresh_readme.py --check    exit with 1 when it would change
 """
 
@@ -19,8 +20,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "kernels.md")
 CONSOLE = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
+GIVEN = re.compile(r"<!-- to (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 INCLUDED = re.compile(r"(<!-- from (\S+) -->\n```\w+\n).*?(?=```)", re.DOTALL)
 
 
@@ -40,24 +42,29 @@ def transcript(block: str, work: Path, home: Path) -> str:
 
 
 def refreshed(text: str) -> str:
-    """The README with all transcripts run anew, in order."""
+    """A page with all transcripts run anew, in order."""
     with tempfile.TemporaryDirectory() as scratch:
         work, home = Path(scratch, "work"), Path(scratch, "home")
         work.mkdir()
         home.mkdir()
+        for name, given in GIVEN.findall(text):
+            (work / name).write_text(given)
         text = CONSOLE.sub(lambda m: transcript(m[0], work, home), text)
         return INCLUDED.sub(lambda m: m[1] + (work / m[2]).read_text(), text)
 
 
 def main() -> int:
-    """Rewrite README.md, or compare with it."""
-    before = README.read_text()
-    after = refreshed(before)
-    if "--check" in sys.argv:
-        sys.stdout.writelines(difflib.unified_diff(before.splitlines(True), after.splitlines(True), "README.md", "now"))
-        return int(before != after)
-    README.write_text(after)
-    return 0
+    """Rewrite the pages, or compare with them."""
+    changed = 0
+    for page in PAGES:
+        before = page.read_text()
+        after = refreshed(before)
+        if "--check" in sys.argv:
+            sys.stdout.writelines(difflib.unified_diff(before.splitlines(True), after.splitlines(True), page.name, "now"))
+            changed |= before != after
+        else:
+            page.write_text(after)
+    return int(changed)
 
 
 if __name__ == "__main__":
