@@ -326,7 +326,7 @@ constexpr int fetching_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
 // further warps fetch them, with their statistics, as soon as there is room: the warps that compute a row wait for one another in
 // each, and whoever had to fetch besides would be last.
 // Dynamic shared memory: 2 * STAGES * THREADS * VECTORS * 16 bytes, and LANES * VECTORS * 16 for gamma.
-template <bool CENTERED, class T, class S, int STAGES, bool KEPT>
+template <bool CENTERED, class T, class S, int STAGES, int UNDER_WAY, bool KEPT>
 struct Fetched {
     static constexpr int warps = fetching_warps<S::THREADS, S::groups>;
     // 640 threads have 96 registers each
@@ -377,17 +377,21 @@ struct Fetched {
         }
     }
 
-    // Fetches a group's rows: what one thread does. It asks for a row when it has the row's statistics, which take their time where
-    // device memory is busy, and so does not add to the crowd: on an H200, 16384x4096 in f32, 187 us for layer normalization's
-    // gradients, against 202 with all asked for at once.
+    // Fetches a group's rows: what one thread does. With more asked for than memory takes to stay busy, what is written waits. So no more
+    // than UNDER_WAY rows are, if it is not 0; and a row when its statistics are there, which takes its time where memory is busy: on an
+    // H200, 16384x4096 in f32, 187 us for layer normalization's gradients, against 202 with all asked for at once.
     __device__ __forceinline__ void fetch(unsigned group, const T* x, const T* dy, const float* means, const float* rstds,
                                           unsigned rows, unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
         const unsigned bytes = cols * static_cast<unsigned>(sizeof(T));
-        Ring<STAGES> at;
+        Ring<STAGES> at, behind;  // UNDER_WAY rows
         unsigned turn = 0;
         for (unsigned row = blockIdx.x * S::groups + group; row < rows; row += gridDim.x * S::groups, turn++) {
             if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[group][at.stage]), at.parity ^ 1);
+            if (UNDER_WAY > 0 && turn >= UNDER_WAY) {
+                mbarrier_wait(cvta_to_shared(&shared.full[group][behind.stage]), behind.parity);
+                behind.advance();
+            }
             shared.statistics[group][at.stage] = {mean_at<CENTERED>(means, row), rstds[row]};
             const unsigned there = cvta_to_shared(&shared.full[group][at.stage]);
             const size_t first = static_cast<size_t>(row) * cols;
@@ -447,11 +451,11 @@ __device__ __forceinline__ void each_row(Place<S>& place, unsigned rows, unsigne
 
 // What backward_rows does, by groups of LANES threads that take a row each, and warps that fetch rows. Shares of dgamma and dbeta meet
 // in the CTA, in fixed order, and go to its row of `gammas` and `betas`.
-template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int STAGES, bool KEPT>
+template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int STAGES, int UNDER_WAY, bool KEPT>
 __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, const T* gamma, const float* means,
                                                       const float* rstds, T* dx, float* gammas, float* betas, int rows, int cols) {
     using S = RowBesideOthers<THREADS, LANES, VECTORS, vector_width<T>>;
-    using Rows = Fetched<CENTERED, T, S, STAGES, KEPT>;
+    using Rows = Fetched<CENTERED, T, S, STAGES, UNDER_WAY, KEPT>;
     __shared__ GradientSums<CENTERED, S> row_sums;
     __shared__ typename Rows::Shared shared;
     const Rows fetched(shared);

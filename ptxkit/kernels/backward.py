@@ -30,6 +30,7 @@ TILE: Mapping[str, list[Any]] = {
 TILE_PIPELINED: Mapping[str, list[Any]] = {
     **TILE,
     "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are on their way while one is computed
+    "UNDER_WAY": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
     "KEPT": [False, True],  # whether gamma waits in shared memory, where warps of their own fetch rows: else in registers
 }
 
@@ -54,8 +55,11 @@ def usable(w: Any, t: Tile) -> bool | str:
     groups = t.THREADS // row.lanes(w, t)
     if groups > (15 if fetches(w, t) else 16) and row.lanes(w, t) > 32:
         return f"{groups} rows of {row.lanes(w, t)} threads a CTA, more than there are barriers for"
-    if t.get("KEPT") and not fetches(w, t):
-        return "no warp of its own fetches rows, so KEPT changes nothing"
+    for name in ("KEPT", "UNDER_WAY"):
+        if t.get(name) and not fetches(w, t):
+            return f"no warp of its own fetches rows, so {name} changes nothing"
+    if t.get("UNDER_WAY", 0) >= t.get("STAGES", 1):
+        return f"UNDER_WAY={t.UNDER_WAY} is no limit where there are {t.STAGES} stages"
     slots = 512 + 24 * t.get("STAGES", 0) * (t.THREADS // max(row.lanes(w, t), 32))  # sums of warps; mbarriers, statistics
     shared = t.RESIDENT * (shared_bytes(w, t) + slots + CTA_BYTES)
     if row.in_registers(w, t) and shared > SHARED_BYTES:
@@ -243,7 +247,7 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)
     if fetched:
-        template = (cu, t.THREADS, lanes, t.VECTORS, t.STAGES, t.KEPT, t.RESIDENT)
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.STAGES, t.UNDER_WAY, t.KEPT, t.RESIDENT)
         block = t.THREADS + 32 * fetching_warps(w, t)
         main = Launch(f"{norm}_backward_fetched", ctas, block, args, shared_bytes(w, t), template=template)
     else:

@@ -158,14 +158,14 @@ FETCHED = [
 
 
 @pytest.mark.parametrize(("cols", "dtype", "threads", "groups"), FETCHED, ids=lambda v: str(v))
-@pytest.mark.parametrize(("stages", "kept"), [(1, True), (3, False)])
+@pytest.mark.parametrize(("stages", "under_way", "kept"), [(1, 0, True), (3, 2, False)])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_warps_of_their_own_fetch_rows(kernel, stages, kept, cols, dtype, threads, groups):
+def test_warps_of_their_own_fetch_rows(kernel, stages, under_way, kept, cols, dtype, threads, groups):
     """CTAs take many turns, copies come as late as they may, and sums come out the same each time."""
     device = EmulatedDevice()
     device.completion = "latest-legal"
     case = case_of(device, kernel, 300 * groups, cols, dtype)
-    tile = {"THREADS": threads, "VECTORS": 2, "STAGES": stages, "PARTIALS": 132, "KEPT": kept}
+    tile = {"THREADS": threads, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": kept, "PARTIALS": 132}
     first, again = (check(case, "pipelined", tile) for _ in range(2))
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
