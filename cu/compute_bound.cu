@@ -5,17 +5,19 @@
 // of the same thread in `chain_vectorized`, whose vectors hold four. All variants agree bit for bit.
 #include "ptxkit/elementwise.cuh"
 #include "ptxkit/floating_point.cuh"
+#include "ptxkit/special_registers.cuh"
 
 using namespace ptxkit;
 
-template <int FMAS>
+// TURN steps are a turn of the loop, whose counter and branch take three issue slots.
+template <int FMAS, int TURN = 32>
 struct Chain {
     float a, b;
 
     // N chains side by side: fma i of all before fma i + 1 of any.
     template <int N>
     __device__ __forceinline__ void apply(float (&v)[N]) const {
-#pragma unroll 32
+#pragma unroll TURN
         for (int i = 0; i < FMAS; i++) {
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] = fmaf(v[j], a, b);
@@ -29,14 +31,22 @@ struct Chain {
     }
 };
 
+// The same value, in a register of the thread: that all threads have the same one, as of a kernel's parameter, ptxas cannot see.
+__device__ __forceinline__ float of_the_thread(float value) {
+    return __uint_as_float(__float_as_uint(value) + laneid() / 32);
+}
+
+// The register file has two banks, each of which delivers one register of a warp a cycle: an fma of three registers takes two cycles
+// where nothing stays in the operand cache, which holds for one warp's next instruction alone, and here each must wait for the one
+// before. With b in a register of the thread, a is left to a uniform register; v and b then lie in different banks.
 template <int FMAS, int THREADS>
 __global__ void __launch_bounds__(THREADS) chain_fused(const float* x, float* out, long long n, float a, float b) {
-    elementwise_scalar<THREADS>(n, Chain<FMAS>{a, b}, out, x);
+    elementwise_scalar<THREADS>(n, Chain<FMAS, 256>{a, of_the_thread(b)}, out, x);
 }
 
 template <int FMAS, int THREADS, int VECTORS, int CACHE, bool STRIDE>
 __global__ void __launch_bounds__(THREADS) chain_vectorized(const float* x, float* out, long long n, float a, float b) {
-    const Chain<FMAS> chain{a, b};
+    const Chain<FMAS, 64> chain{a, b};
     const unsigned long long policy = load_policy<CACHE>();
     Vector<float, 4> v[VECTORS];
     auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i, policy); };
@@ -46,7 +56,7 @@ __global__ void __launch_bounds__(THREADS) chain_vectorized(const float* x, floa
         v[k].fill([&](int j) { return values[j]; });
         v[k].template store<CACHE>(out + i);
     };
-    auto one = [&](long long i) { out[i] = chain(load_element(x + i)); };
+    auto one = [&](long long i) { out[i] = Chain<FMAS>{a, b}(load_element(x + i)); };
     for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned16(x, out), load, store, one);
 }
 

@@ -7,6 +7,8 @@ import pytest
 
 from ptxkit.compiler.targets import Target
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.inspect.banks import register_banks
+from ptxkit.inspect.disassembly import sass
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.build import build
 from ptxkit.kernels.compute_bound import ComputeBound
@@ -72,6 +74,16 @@ def test_the_packed_variant_says_what_it_needs():
         build(workload, workload.variant("packed"), Target.parse("sm_90a"))
     image = build(workload, workload.variant("packed"), Target.parse("sm_100a")).images[0]
     assert image.ptx.count("fma.rn.f32x2") >= 64
+
+
+@pytest.mark.parametrize("variant", ["fused", "vectorized"])
+def test_no_fma_waits_for_a_register_bank(variant):
+    """A kernel that is there to show the peak of the FMA pipe: three registers of an fma come from two banks."""
+    workload = ComputeBound(n=1 << 16)
+    image = build(workload, workload.variant(variant), Target.parse("sm_90a")).images[0]
+    (function,) = sass(image).values()
+    found = register_banks(function)
+    assert found is not None and found.arithmetic >= 256 and found.delayed == 0
 
 
 @pytest.mark.parametrize("intensity", [0, 0.1, 5000, float("nan")])
