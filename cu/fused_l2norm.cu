@@ -263,18 +263,21 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
     }
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES rows are on their way while one is computed. An SM holds
-// RESIDENT CTAs.
-template <class T, int THREADS, int QUADS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART quads a thread, are on their way while
+// one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
+template <class T, int THREADS, int QUADS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 l2norm_claimed(const T* x, T* y, unsigned* next, int rows, int cols, float eps) {
     using S = RowShape<THREADS, THREADS, QUADS, CTAS, 4>;
+    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
+    using Claimed = Claims<S, Fetched::ahead + 1>;
     __shared__ typename SentRecords<float, S>::Shared records;
-    __shared__ typename Claims<S, STAGES + 1>::Shared claimed;
+    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Claimed::Shared claimed;
     __shared__ RowRecords<double, S> exact_slots;
     SentRecords<float, S> sent(records);
-    Claims<S, STAGES + 1> claims(claimed, next);
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    Claimed claims(claimed, next);
+    const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
@@ -290,7 +293,7 @@ l2norm_claimed(const T* x, T* y, unsigned* next, int rows, int cols, float eps) 
         row.each([&](float& v, int) { v *= factor; });
         place.template store<CACHE>(y, row);
     };
-    rows_claimed(ahead, place, rows, cols, x, 0.0f, claims, started, compute);
+    rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its norm, or is read once more, backwards, so that the second

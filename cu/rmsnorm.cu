@@ -116,20 +116,24 @@ rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int
     if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES rows are on their way while one is computed; KEPT vectors of
-// gamma a thread wait in shared memory. An SM holds RESIDENT CTAs.
-template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
+// one is computed. Of gamma KEPT vectors a thread wait in shared memory, HELD in registers. An SM holds RESIDENT CTAs; FILLED: a row
+// fills the cluster's registers.
+template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT, int HELD>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
+    using Claimed = Claims<S, Fetched::ahead + 1>;
     __shared__ typename SentRecords<float, S>::Shared squares;
-    __shared__ typename Claims<S, STAGES + 1>::Shared claimed;
+    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Claimed::Shared claimed;
     __shared__ RowRecords<float, S> largest;
     SentRecords<float, S> sent(squares);
-    Claims<S, STAGES + 1> claims(claimed, next);
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    Claimed claims(claimed, next);
+    const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    const Weights<T, S, 1, KEPT> weights(ahead.behind());
+    Weights<T, S, 1, KEPT, HELD> weights(fetched.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma);
@@ -145,7 +149,7 @@ rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, 
         place.template store<CACHE>(y, row);
         if (rstds && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
     };
-    rows_claimed(ahead, place, rows, cols, x, 0.0f, claims, started, compute);
+    rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its factor, or is read once more. Squares that leave the range

@@ -103,17 +103,20 @@ softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, flo
     place.template store<CACHE>(y, row);
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES rows are on their way while one is computed. An SM holds
-// RESIDENT CTAs.
-template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
+// one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
+template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 softmax_claimed(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
+    using Claimed = Claims<S, Fetched::ahead + 1>;
     __shared__ typename SentRecords<MaxSum, S>::Shared records;
-    __shared__ typename Claims<S, STAGES + 1>::Shared claimed;
+    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Claimed::Shared claimed;
     SentRecords<MaxSum, S> sent(records);
-    Claims<S, STAGES + 1> claims(claimed, next);
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    Claimed claims(claimed, next);
+    const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
@@ -127,7 +130,7 @@ softmax_claimed(const T* x, T* y, unsigned* next, int rows, int cols, unsigned t
         }
         place.template store<CACHE>(y, row);
     };
-    rows_claimed(ahead, place, rows, cols, x, -infinity(), claims, started, compute);
+    rows_claimed<FILLED>(fetched, place, rows, cols, x, -infinity(), claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.

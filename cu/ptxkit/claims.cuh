@@ -76,7 +76,7 @@ __device__ __forceinline__ T row_sum(T value, SentRecords<T, S>& records, unsign
 template <class S, int AHEAD>
 struct Claims {
     // Whoever tells the row of turn t + AHEAD has got the records of turn t - 1. Others may still be in that turn, in no earlier one.
-    static constexpr unsigned places = AHEAD <= 2 ? 4 : 8;
+    static constexpr unsigned places = AHEAD <= 2 ? 4 : AHEAD <= 6 ? 8 : 16;
     static_assert(places >= AHEAD + 2, "a place is free when it is told again");
     struct Shared {
         unsigned rows[places];
@@ -138,32 +138,128 @@ private:
     }
 };
 
-// f(place, row) for each row of `matrix` that the cluster claims, with `fill` for padding. f gathers records. started() is called
-// once and waits for the other CTAs of the cluster.
+// The rows that a cluster has claimed come to shared memory in parts of PART vectors a thread, STAGES parts of this row and the next
+// ones at a time. Each is fetched again as soon as all threads of the CTA have read it, so that device memory is asked for a steady
+// stream. Dynamic shared memory: STAGES * PART * THREADS * 16 bytes.
 //
-// A stage is filled again as soon as all threads of the CTA have read it.
-template <class T, class S, int STAGES, int CACHE, class Started, class F>
-__device__ __forceinline__ void rows_claimed(const Ahead<T, S, 1, STAGES, CACHE>& ahead, Place<S> place, unsigned rows, unsigned cols,
-                                             const T* matrix, float fill, Claims<S, STAGES + 1>& claims, Started started, F f) {
+// On an H200 rows in halves or quarters, and little more than one row on its way, are faster than whole rows or more of them: 1024
+// rows of 131072 normalized in 257 us with 96 KB, in 260 with 128 KB.
+template <class T, class S, int PART, int STAGES, int CACHE>
+struct Parts {
+    static_assert(S::VECTORS % PART == 0, "rows in whole parts");
+    static constexpr int parts = S::VECTORS / PART;                 // of a row
+    static constexpr int ahead = (parts - 1 + STAGES) / parts;      // turns that the last part to be asked for is ahead, at most
+    static_assert(parts == 1 || STAGES > 1, "a part is fetched when the next one was read");
+    static constexpr unsigned chunk = S::LANES * S::WIDTH;          // columns that lie together
+    struct Shared {
+        unsigned long long full[STAGES], empty[STAGES];
+    };
+    Shared& shared;
+    uint4* slots;
+
+    // All threads construct it before their CTAs tell each other that they have started. One barrier.
+    __device__ __forceinline__ explicit Parts(Shared& shared) : shared(shared) {
+        extern __shared__ __align__(128) uint4 part_slots[];  // bulk copies to less aligned shared memory are a fifth slower
+        slots = part_slots;
+        if (threadIdx.x == 0) init_ring<STAGES>(cvta_to_shared(shared.full), 1, cvta_to_shared(shared.empty), S::cta_warps);
+        barrier_sync();
+    }
+
+    // Behind the stages: shared memory for something else.
+    __device__ __forceinline__ uint4* behind() const { return slots + STAGES * PART * S::LANES; }
+
+    static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 90 && place.vectors; }
+
+    // Fetches part `part` of a row to a stage that nobody reads any more: what one thread does. Nothing past the last row.
+    __device__ __forceinline__ void fetch(unsigned row, unsigned rows, unsigned cols, int part, unsigned stage, const T* matrix) const {
+        if (row >= rows) return;
+        const unsigned full = cvta_to_shared(shared.full) + 8 * stage, to = cvta_to_shared(slots) + stage * (16 * PART * S::LANES);
+        const unsigned begins = cluster_ctarank() * chunk + part * (PART * S::CTAS * chunk);
+        const T* from = matrix + static_cast<size_t>(row) * cols + begins;
+        auto bytes = [&](int i) {
+            const unsigned column = begins + i * (S::CTAS * chunk);
+            return column < cols ? ::min(chunk, cols - column) * static_cast<unsigned>(sizeof(T)) : 0;
+        };
+        unsigned all = 0;
+#pragma unroll
+        for (int i = 0; i < PART; i++) all += bytes(i);
+        mbarrier_arrive_expect_tx(full, all);
+        const unsigned long long policy = load_policy<CACHE>();
+#pragma unroll
+        for (int i = 0; i < PART; i++) {
+            if (const unsigned size = bytes(i)) copy_ahead<CACHE>(to + i * (16 * S::LANES), from + i * (S::CTAS * chunk), size, full, policy);
+        }
+    }
+
+    // The first STAGES parts: what one thread does.
+    template <class Claimed>
+    __device__ __forceinline__ void begin(const Claimed& claims, unsigned rows, unsigned cols, const T* matrix) const {
+#pragma unroll 1
+        for (int i = 0; i < STAGES; i++) fetch(claims.row(i / parts), rows, cols, i % parts, i, matrix);
+    }
+
+    // The row that is there, of turn `turn`, with `fill` for padding. `at` is the stage of its first part, and then that of the
+    // next row's. The parts that are STAGES later are fetched: part i by warp i, when all warps have read what lay there.
+    template <class Claimed>
+    __device__ __forceinline__ Row<S> row(const Place<S>& place, Ring<STAGES>& at, float fill, const Claimed& claims, unsigned turn,
+                                          unsigned rows, unsigned cols, const T* matrix) const {
+        const unsigned full = cvta_to_shared(shared.full), empty = cvta_to_shared(shared.empty);
+        Row<S> row;
+        Ring<STAGES> before = at;
+        auto refill = [&](int part) {
+            if (threadIdx.x / 32 == part % S::cta_warps) {
+                if (laneid() == 0) {
+                    mbarrier_wait(empty + 8 * before.stage, before.parity);
+                    fetch(claims.row(turn + (part + STAGES) / parts), rows, cols, (part + STAGES) % parts, before.stage, matrix);
+                }
+                bar_warp_sync(all_lanes);
+            }
+        };
+#pragma unroll
+        for (int part = 0; part < parts; part++) {
+            mbarrier_wait(full + 8 * at.stage, at.parity);
+#pragma unroll
+            for (int i = part * PART; i < (part + 1) * PART; i++) {
+                const bool there = i * S::WIDTH < place.held;
+                Vector<T, S::WIDTH> vector;
+                if (there) vector.set(slots[(at.stage * PART + i % PART) * S::LANES + threadIdx.x]);
+                else vector.fill([&](int) { return fill; });
+#pragma unroll
+                for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
+            }
+            bar_warp_sync(all_lanes);
+            if (laneid() == 0) mbarrier_arrive(empty + 8 * at.stage);
+            if (part > 0) refill(part - 1);
+            before = at;
+            at.advance();
+        }
+        refill(parts - 1);
+        return row;
+    }
+};
+
+// f(place, row) for each row of `matrix` that the cluster claims, with `fill` for padding. f gathers records. started() is called
+// once and waits for the other CTAs of the cluster. FILLED: a row fills the cluster's registers.
+template <bool FILLED, class T, class S, int PART, int STAGES, int CACHE, int AHEAD, class Started, class F>
+__device__ __forceinline__ void rows_claimed(const Parts<T, S, PART, STAGES, CACHE>& parts, Place<S> place, unsigned rows, unsigned cols,
+                                             const T* matrix, float fill, Claims<S, AHEAD>& claims, Started started, F f) {
+    static_assert(AHEAD > Parts<T, S, PART, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
     started();
     claims.begin();
-    const bool copies = ahead.copies(place);
-    if (copies) {
-#pragma unroll
-        for (unsigned i = 0; i < STAGES; i++) ahead.begin_row(claims.row(i), rows, cols, i, matrix);
-    }
+    const bool copies = parts.copies(place);
+    if (copies && threadIdx.x == 0) parts.begin(claims, rows, cols, matrix);
+    bar_warp_sync(all_lanes);
     Ring<STAGES> at;
     unsigned turn = 0;
 #pragma unroll 1
     for (unsigned row_number; (row_number = claims.row(turn)) < rows; turn++) {
         place.take(row_number, cols, cols);
+        if constexpr (FILLED) place.assume_filled();
         claims.go_on(turn);
-        ahead.wait(place, at.stage, at.parity);
-        Row<S> row = ahead.row(place, at.stage, 0, matrix, fill);
-        barrier_sync();
-        if (copies && threadIdx.x < 32) ahead.begin_row(claims.row(turn + STAGES), rows, cols, at.stage, matrix);
+        Row<S> row;
+        if (copies) row = parts.row(place, at, fill, claims, turn, rows, cols, matrix);
+        else row = place.template load<CACHE>(matrix, fill);
         f(place, row);
-        at.advance();
     }
     claims.end(turn);
 }

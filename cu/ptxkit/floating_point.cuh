@@ -4,6 +4,12 @@
 
 namespace ptxkit {
 
+// No instruction: the compiler does not know the value again, and so keeps nothing that it computed from it before.
+__device__ __forceinline__ float anew(float x) {
+    asm volatile("" : "+f"(x));
+    return x;
+}
+
 // Relative error at most 2^-22.9 over the full range.
 __device__ __forceinline__ float rsqrt_approx(float x) {
     float y;

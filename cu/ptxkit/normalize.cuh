@@ -115,6 +115,7 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
         rstd = scaled_inverse_sqrt(squares * inverse_cols, eps, scale);
         statistics = {(all.pivot + beyond) / scale, rstd * scale};
     }
+    if constexpr (S::elements >= 64) mine.pivot = anew(mine.pivot);  // else deviations would be kept, beside the columns, and spill
     const float offset = ((mine.pivot - all.pivot) - beyond) * rstd;
     row.each([&](float& v, int) { v = fmaf(v - mine.pivot, rstd, offset); });
     return statistics;

@@ -41,6 +41,13 @@ struct Turns {
     }
 };
 
+// A bulk copy to shared memory with the policy of CACHE.
+template <int CACHE>
+__device__ __forceinline__ void copy_ahead(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned long long policy) {
+    if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) cp_async_bulk_shared_global(to, from, bytes, barrier);
+    else cp_async_bulk_shared_global_L2_cache_hint(to, from, bytes, barrier, policy);
+}
+
 // Rows of ARRAYS matrices, of the STAGES turns to come. The TMA unit copies them: an SM's loads and cp.async share a queue with its
 // shared memory and its shuffles, and a row that waits there holds those up. What threads copy together is a row's part in a CTA, or
 // a warp's neighbouring rows. Dynamic shared memory: STAGES * ARRAYS * THREADS * VECTORS * 16 bytes.
@@ -97,14 +104,14 @@ struct Ahead {
         if constexpr (S::CTAS == 1) {
             const unsigned bytes = ::min(unit / S::LANES, rows - row) * cols * static_cast<unsigned>(sizeof(T));
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
-            ((copy(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
+            ((copy_ahead<CACHE>(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
         } else {
             unsigned bytes = 0;
             each_chunk(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
             auto copy_chunks = [&](const T* from) {
                 each_chunk(cols, [&](unsigned i, unsigned column, unsigned size) {
-                    copy(to + i * (16 * S::LANES), from + column, size, barrier, policy);
+                    copy_ahead<CACHE>(to + i * (16 * S::LANES), from + column, size, barrier, policy);
                 });
                 to += 16 * words;
             };
@@ -150,15 +157,6 @@ private:
     }
 
     static __device__ __forceinline__ bool leads() { return threadIdx.x % unit == 0; }
-
-    static __device__ __forceinline__ void copy(unsigned to, const T* from, unsigned bytes, unsigned barrier,
-                                                unsigned long long policy) {
-        if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) {
-            cp_async_bulk_shared_global(to, from, bytes, barrier);
-        } else {
-            cp_async_bulk_shared_global_L2_cache_hint(to, from, bytes, barrier, policy);
-        }
-    }
 };
 
 // Fetches the row that takes a stage after the row that is there.
@@ -194,19 +192,21 @@ __device__ __forceinline__ void rows_ahead(const Ahead<T, S, 1, STAGES, CACHE>& 
     }
 }
 
-// COUNT vectors that all rows share, KEPT of each thread's VECTORS vectors of them in shared memory, the others in cache: a cluster
-// that takes long rows reads so much of them that L2 would limit it. Dynamic shared memory: COUNT * KEPT * LANES * 16 bytes.
-template <class T, class S, int COUNT, int KEPT>
+// COUNT vectors that all rows share. Of each thread's VECTORS vectors of them the first KEPT wait in shared memory, the next HELD in
+// registers, the others in cache: a cluster that takes long rows reads so much of them that L2 would limit it. Dynamic shared memory:
+// COUNT * KEPT * LANES * 16 bytes.
+template <class T, class S, int COUNT, int KEPT, int HELD = 0>
 struct Weights {
-    static_assert(KEPT <= S::VECTORS, "no more than there are");
+    static_assert(KEPT + HELD <= S::VECTORS, "no more than there are");
     uint4* slots;
+    Vector<T, S::WIDTH> held[HELD ? COUNT * HELD : 1];
 
     // `where` is the same in all threads.
     __device__ __forceinline__ Weights(uint4* where) : slots(where + threadIdx.x % S::LANES) {}
 
     // One barrier; `all` is the place in a row that there is.
     template <class... Vectors>
-    __device__ __forceinline__ void begin(const Place<S>& all, const Vectors*... vectors) const {
+    __device__ __forceinline__ void begin(const Place<S>& all, const Vectors*... vectors) {
         static_assert(sizeof...(Vectors) == COUNT, "COUNT vectors");
         if constexpr (KEPT > 0) {
             if (all.vectors && threadIdx.x < S::LANES) {
@@ -215,12 +215,16 @@ struct Weights {
             }
             barrier_sync();
         }
+        if constexpr (HELD > 0) {
+            int number = 0;
+            (hold(all, number++, vectors), ...);
+        }
     }
 
     // Makes each column f(column, those of the vectors).
     template <class F, class... Vectors>
     __device__ __forceinline__ void apply(const Place<S>& place, Row<S>& row, F f, const Vectors*... vectors) const {
-        if constexpr (KEPT > 0) {
+        if constexpr (KEPT + HELD > 0) {
             if (place.vectors) {
                 auto there = [&](int i) {
                     int number = 0;
@@ -248,9 +252,19 @@ private:
         to += KEPT * S::LANES;
     }
 
+    __device__ __forceinline__ void hold(const Place<S>& all, int number, const T* from) {
+#pragma unroll
+        for (int i = KEPT; i < KEPT + HELD; i++) {
+            if (all.vectors && i * S::WIDTH < all.held) {
+                held[number * HELD + i - KEPT].template load<CACHE_KEEP>(from + (i * S::threads + all.thread) * S::WIDTH);
+            }
+        }
+    }
+
     __device__ __forceinline__ Vector<T, S::WIDTH> vector_of(const Place<S>& place, int i, int number, const T* from) const {
         Vector<T, S::WIDTH> vector;
         if (i < KEPT) vector.set(slots[(number * KEPT + i) * S::LANES]);
+        else if (i < KEPT + HELD) return held[number * HELD + i - KEPT];
         else vector.template load<CACHE_KEEP>(from + (i * S::threads + place.thread) * S::WIDTH);
         return vector;
     }

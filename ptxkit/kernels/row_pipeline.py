@@ -126,9 +126,22 @@ TILE_CLAIMED: Mapping[str, list[Any]] = {
     "VECTORS": [8, 4, 2, 1, 16],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [8, 16, 4, 2],  # CTAs that hold one row; 16 is more than every GPU promises
     "CACHE": [4, 1],  # of cu/ptxkit/elementwise.cuh: input, stream
-    "STAGES": [2, 1, 3, 4],  # rows that are on their way while one is computed
-    "KEPT": TILE["KEPT"],
+    "PART": [4, 8, 2, 1, 16],  # vectors of a row's part, which is fetched as one
+    "STAGES": [4, 1, 2, 3, 6, 8],  # parts that are on their way, or wait
     "RESIDENT": [1, 2, 3, 4],  # CTAs of an SM
+    "KEPT": [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        8,
+        12,
+        16,
+    ],  # vectors of what all rows share that wait in shared memory, of each thread
+    "HELD": [0, 1, 2, 3, 4],  # and in registers
 }
 
 
@@ -136,11 +149,15 @@ LEAST_CLAIMED = 16384
 """Columns from which on rows may be claimed. What it gains was measured for 65536 and more."""
 
 
-def claimed_fits(w: Any, t: Tile, weights: int) -> bool:
+def claimed_bytes(t: Tile, weights: int) -> int:
+    """Dynamic shared memory of a CTA that claims rows."""
+    return int(16 * t.THREADS * (t.STAGES * t.PART + weights * t.KEPT))
+
+
+def claimed_fits(t: Tile, weights: int) -> bool:
     """Whether an SM has the shared memory of RESIDENT CTAs that claim rows."""
-    slots = 56 * t.CLUSTER * t.THREADS // 32 + 1024  # two records of a warp, each twice, and barriers
-    kept = 16 * t.THREADS * (t.STAGES * t.VECTORS + weights * t.KEPT)
-    return bool(t.RESIDENT * (kept + slots + CTA_BYTES) <= SHARED_BYTES)
+    slots = 28 * t.CLUSTER * t.THREADS // 32 + 512  # two records of a warp, one of them twice; barriers
+    return bool(t.RESIDENT * (claimed_bytes(t, weights) + slots + CTA_BYTES) <= SHARED_BYTES)
 
 
 def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
@@ -155,15 +172,19 @@ def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
             return f"{w.cols} columns do not stay in registers"
         if t.CLUSTER > 2 and 2 * w.cols <= capacity:
             return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
-        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
-        if wide * t.VECTORS + beside > available:
-            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
+        if t.VECTORS % t.PART:
+            return f"{t.VECTORS} vectors are not made of parts of {t.PART}"
+        if t.STAGES == 1 and t.PART < t.VECTORS:
+            return "a part is fetched when the next one was read: there must be room for two"
+        if t.STAGES * t.PART > 3 * t.VECTORS:
+            return f"{t.STAGES * t.PART} vectors are more than three rows"
         shared = t.VECTORS if weights else 0
-        if shared < t.KEPT:
-            return f"a thread has {shared} vectors that all rows share, not {t.KEPT}"
-        if 0 < t.KEPT < t.VECTORS and claimed_fits(w, Tile({**t, "KEPT": t.VECTORS}), weights):
-            return f"all {t.VECTORS} vectors can be kept"
-        if not claimed_fits(w, t, weights):
+        if shared < t.KEPT + t.HELD:
+            return f"a thread has {shared} vectors that all rows share, not {t.KEPT + t.HELD}"
+        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+        if wide * t.VECTORS + 4 * weights * t.HELD + beside > available:
+            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
+        if not claimed_fits(t, weights):
             return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
         return True
 
@@ -171,10 +192,8 @@ def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
 
 
 def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
-    """Tiles by size: as few CTAs as hold a row in 512 threads, with two rows on their way, and what all rows share kept.
-
-    Fastest on an H200, rows of 65536 and more. With three rows on their way it is slower.
-    """
+    """Tiles by size, fastest on an H200 of those that were tried for rows of 65536 and more: as few CTAs as hold a row in 512
+    threads, and little more than one row on its way, in parts."""
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         wide = width(getattr(w, "dtype", "f32"))
@@ -185,17 +204,28 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
             vectors *= 2
         while cluster < 16 and wide * vectors * threads * cluster < w.cols:
             cluster *= 2
-        tile = {"VECTORS": vectors, "KEPT": vectors if weights else 0}
-        if weights > 1 and threads == 512 and cluster in (4, 8):
-            # of two CTAs an SM one computes while the other waits
-            yield tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 1, "RESIDENT": 2}
-        tile |= {"THREADS": threads, "CLUSTER": cluster}
-        yield tile | {"STAGES": 2}
-        yield tile | {"STAGES": 1}
-        yield tile | {"STAGES": 2, "KEPT": 0}
-        yield tile | {"STAGES": 1, "KEPT": 0}
+        tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
+        yield from _weighing(tile, weights) if threads == 512 else ()
+        part = min(vectors, 4)
+        parts = vectors // part
+        for stages in (2 * parts, parts + 1 if parts > 1 else 1):
+            for kept in (vectors, 0) if weights else (0,):
+                yield tile | {"PART": part, "STAGES": stages, "KEPT": kept}
 
     return choose
+
+
+def _weighing(tile: dict[str, Any], weights: int) -> Iterator[dict[str, Any]]:
+    """Those that weigh shared memory against registers, for CTAs of 512 threads."""
+    vectors, cluster = tile["VECTORS"], tile["CLUSTER"]
+    if cluster == 16 and vectors == 8 and weights < 2:
+        held = {"KEPT": 12, "HELD": 4} if weights else {}
+        yield tile | {"VECTORS": 16, "CLUSTER": 8, "PART": 4, "STAGES": 3 if weights else 4} | held
+    if weights > 1 and cluster == 4 and vectors == 8:
+        # of two CTAs an SM one computes while the other waits
+        yield tile | {"THREADS": 256, "CLUSTER": 8, "PART": 8, "STAGES": 1, "RESIDENT": 2, "KEPT": 8}
+    if weights > 1 and vectors == 8:
+        yield tile | {"PART": 4, "STAGES": 3, "KEPT": 4, "HELD": 4}
 
 
 def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
@@ -221,9 +251,18 @@ def launch_claimed(
     Args: those of :func:`launch`.
     """
     clusters = min(w.rows, row.SMS * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
-    full = (*template, t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.STAGES, t.KEPT, t.RESIDENT)
-    shared = 16 * t.THREADS * (t.STAGES * t.VECTORS + weights * t.KEPT)
+    filled = w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER
+    shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.PART, t.STAGES, t.RESIDENT, filled)
+    full = (*template, *shape, *((t.KEPT, t.HELD) if weights else ()))
     return [
         unclaimed(),
-        Launch(f"{kernel}_claimed", clusters * t.CLUSTER, t.THREADS, args, shared, t.CLUSTER, template=full),
+        Launch(
+            f"{kernel}_claimed",
+            clusters * t.CLUSTER,
+            t.THREADS,
+            args,
+            claimed_bytes(t, weights),
+            t.CLUSTER,
+            template=full,
+        ),
     ]

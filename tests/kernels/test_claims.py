@@ -16,11 +16,17 @@ NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax"]
 f32 = np.float32
 
 CASES = [
-    (23, 500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 2, "STAGES": 2}),
-    (23, 3000, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "STAGES": 1}),
-    (23, 3001, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "STAGES": 2}),  # no vectors
-    (19, 4096, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 16, "STAGES": 4}),
-    (2, 1500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 8, "STAGES": 3}),  # fewer rows than clusters
+    (23, 500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 2, "PART": 1, "STAGES": 2}),
+    (23, 3000, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "PART": 2, "STAGES": 1}),
+    (23, 4096, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "PART": 1, "STAGES": 3}),  # all registers hold columns
+    (23, 3001, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "PART": 2, "STAGES": 2}),  # no vectors
+    (
+        13,
+        5000,
+        {"THREADS": 64, "VECTORS": 8, "CLUSTER": 4, "PART": 2, "STAGES": 3},
+    ),  # more parts than warps, some of them empty
+    (19, 4096, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 16, "PART": 1, "STAGES": 3}),
+    (2, 1500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 8, "PART": 1, "STAGES": 3}),  # fewer rows than clusters
 ]
 
 
@@ -60,9 +66,11 @@ def test_any_shape(device, name, rows, cols, tile):
 
 
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
-@pytest.mark.parametrize("kept", [0, 2])
-def test_kept_weights(device, name, kept):
-    check(device, name, 23, 3000, CASES[1][2] | {"KEPT": kept})
+@pytest.mark.parametrize(
+    ("cols", "kept", "held"), [(3000, 0, 0), (3000, 1, 1), (4096, 0, 2), (4096, 1, 0), (3001, 1, 1)]
+)
+def test_weights_in_shared_memory_and_registers(device, name, cols, kept, held):
+    check(device, name, 23, cols, CASES[2][2] | {"KEPT": kept, "HELD": held})
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
