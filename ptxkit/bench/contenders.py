@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ptxkit.bench import dropout
 from ptxkit.bench.results import Accuracy, Row
+from ptxkit.errors import PtxkitError
 from ptxkit.kernels import execute
 from ptxkit.kernels.generated import Generated
 from ptxkit.kernels.verify import Verdict, compare_all, error_percentiles
@@ -141,25 +143,54 @@ def _note(prepared: execute.Prepared) -> str:
     return tile if any(isinstance(step.launch.source, Generated) for step in prepared.build.steps) else ""
 
 
+@contextmanager
+def of_peer() -> Iterator[None]:
+    """Inside, whatever a peer's package raises is a PtxkitError of one line, which ends that peer and nothing else."""
+    try:
+        yield
+    except (PtxkitError, MemoryError):
+        raise
+    except Exception as error:  # of torch, Triton, a plugin: they have no common base
+        lines = str(error).strip().splitlines()
+        raise PtxkitError(": ".join([type(error).__name__, *lines[:1]])) from error
+
+
 class PeerContender:
-    """A peer's way to compute the workload."""
+    """A peer's way to compute the workload.
+
+    Raises:
+        PtxkitError: it cannot.
+    """
 
     def __init__(self, sets: BufferSets, peer: Peer) -> None:
         self.sets = sets
         self.peer = peer
         names = list(sets.data.inputs)
-        self.calls = [peer.prepare(sets.workload, {n: case.argument(n) for n in names}) for case in sets.cases]
+        with of_peer():
+            self.calls = [peer.prepare(sets.workload, {n: case.argument(n) for n in names}) for case in sets.cases]
+            version = peer.version()
         self.row = Row(
             name=peer.name,
             kind="peer",
-            version=peer.version(),
+            version=version,
             note=self.calls[0].note,
             launches=self.calls[0].launches,
         )
 
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
         """See :class:`Contender`."""
-        return self.peer.graph([self.calls[which] for which in order])
+        with of_peer():
+            return self.peer.graph([self.calls[which] for which in order])
+
+    def outputs(self, which: int) -> dict[str, np.ndarray[Any, Any]]:
+        """What the latest call on a set has left, by the workload's names."""
+        names = list(self.sets.cases[which].output_specs)
+        found = {}
+        with of_peer():
+            for name, value in self.calls[which].outputs.items():
+                known = names[int(name)] if name.isdecimal() and int(name) < len(names) else name
+                found[known] = value.numpy()
+        return found
 
     def check(
         self, run: Callable[[], None], which: int, details: bool = True
@@ -168,10 +199,12 @@ class PeerContender:
         self.sets.cases[which].reset()  # inputs that a variant updates in place
         run()
         self.sets.device.synchronize()
-        outputs = {name: value.numpy() for name, value in self.calls[which].outputs.items()}
+        outputs = self.outputs(which)
         if self.calls[which].random:
             return self._dropped(outputs, which)
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
+        if not expected:  # which would agree with everything
+            return None, None
         return judged(outputs, expected, self.calls[which].tolerance or self.sets.workload.tolerance, details)
 
     def _dropped(

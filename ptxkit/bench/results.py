@@ -185,7 +185,8 @@ class Target:
 
     def best(self, kind: str, mode: Mode) -> Row | None:
         """The fastest of a kind that is right and raised no alarm, the baseline among them; None without one."""
-        rows = [r for r in self.rows if r.kind == kind and r.verified is not False and not r.alarms and r.timed(mode)]
+        right = [r for r in self.rows if r.verified is not False and r.error is None and not r.alarms]
+        rows = [r for r in right if r.kind == kind and r.timed(mode)]
         return min(rows, key=lambda r: r.timed(mode).median_us, default=None)  # type: ignore[union-attr]
 
 

@@ -136,7 +136,7 @@ class BenchRun:
         for peer in self.peers:
             if (plan.peers is None or peer.name in plan.peers) and peer.offers(workload):
                 say(f"preparing {peer.name}")
-                row = Row(name=peer.name, kind="peer", version=peer.version())
+                row = Row(name=peer.name, kind="peer")
                 self._enter(rows, contenders, row, partial(PeerContender, sets, peer))
         session = Session(self.device, sets, self.method, roofs)
         measured = session.measure(contenders, say)

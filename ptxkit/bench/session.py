@@ -92,19 +92,20 @@ class Session:
             try:
                 rotation = contender.replay(range(len(self.sets)))
                 verdict, accuracy = contender.check(rotation, 0)
+                right = verdict is None or verdict.verified  # the time of a wrong result is worth nothing
+                found = self._tracks(i, contender, rotation) if right else []
             except PtxkitError as error:
                 if self.device.lost:
                     raise
                 rows[i] = rows[i].failed(error)
                 continue
+            tracks += found
             rows[i] = replace(
                 rows[i],
                 verified=verdict.verified if verdict else None,
                 worst=verdict.worst if verdict else "",
                 accuracy=accuracy,
             )
-            if verdict is None or verdict.verified:  # the time of a wrong result is worth nothing
-                tracks += self._tracks(i, contender, rotation)
         if tracks:
             say("warming up")
             self._warm_up(tracks)
@@ -196,9 +197,15 @@ class Session:
         self.sets.renew(self.sets.data.seed + FRESH_SEED)
         for track in sorted(tracks, key=lambda t: t.contender):
             i = track.contender
-            if rows[i].verified is False:
+            if rows[i].verified is False or rows[i].error:
                 continue
-            verdict, _ = contenders[i].check(track.replay, track.sets - 1, details=False)
+            try:
+                verdict, _ = contenders[i].check(track.replay, track.sets - 1, details=False)
+            except PtxkitError as error:
+                if self.device.lost:
+                    raise
+                rows[i] = rows[i].failed(error)
+                continue
             if verdict is not None and not verdict.verified:
                 worst = f"on fresh inputs after timing, {track.mode}: {verdict.worst}"
                 rows[i] = replace(rows[i], verified=False, worst=worst)

@@ -245,3 +245,18 @@ def test_a_clock_that_is_locked_low_is_no_throttling():
     device.now = Sensors(1200)
     s._take(track)
     assert (len(track.samples), track.dropped) == (4, 4)
+
+
+class Failing(Scripted):
+    """Right before the timing; afterwards it cannot be asked."""
+
+    def check(self, run, which, details=True):
+        if not details:
+            raise LaunchError("out of memory")
+        return super().check(run, which, details)
+
+
+def test_one_that_fails_after_timing_has_no_place_among_the_right_ones():
+    bad, good = measured(Script({"a": 4.0, "b": 4.0}), Failing("a", RIGHT), Scripted("b", RIGHT))[0]
+    assert bad.error == "out of memory"
+    assert (good.error, good.verified) == (None, True)

@@ -34,7 +34,8 @@ class PeerCall:
     Attributes:
         launch: queues the work on the device's stream; nothing is compiled in it any more.
         outputs: output name -> where the results of the latest call lie. Never the workload's own output arrays, so that calls
-            can be repeated; those that a peer does not compute are left out.
+            can be repeated; those that a peer does not compute are left out. A peer that knows only their order calls them
+            "0", "1", ...
         note: what is to be said of how it runs: ``"num_warps=8"``.
         host_bound: queueing takes the host longer than the device would need for a small workload, so that only a graph of
             calls shows the device's time.

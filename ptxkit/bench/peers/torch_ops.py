@@ -71,8 +71,8 @@ def op(
 def find(workload: Workload) -> TorchOp | None:
     """The definition for a workload: a bundled kernel's from here, another's from its own method ``torch``, or None.
 
-    The method takes the inputs by name, as tensors, and returns the outputs in the order of ``outputs()``. A workload with a
-    method ``gemm`` (see :class:`ptxkit.kernels.gemm.Gemm`) is a matrix product.
+    The method takes the inputs by name, as tensors, and returns the outputs in the order of ``outputs()``, or of the reference
+    where none are declared. A workload with a method ``gemm`` (see :class:`ptxkit.kernels.gemm.Gemm`) is a matrix product.
     """
     own = getattr(workload, "torch", None)
     if callable(own):

@@ -1,0 +1,115 @@
+"""Peers as contenders: what they raise ends them alone, and what they compute is compared by its name or by its order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ptxkit import Launch, Work, Workload, variant
+from ptxkit.bench.contenders import BufferSets, PeerContender
+from ptxkit.bench.peers.base import PeerCall
+from ptxkit.bench.run import BenchRun
+from ptxkit.errors import FaultError, PtxkitError, UsageError
+from ptxkit.runtime.device import device
+
+
+class SumAndDifference(Workload):
+    source = "none.cu"
+    n: int = 8
+
+    def inputs(self, rng):
+        return {"x": rng.random(self.n, np.float32), "y": rng.random(self.n, np.float32)}
+
+    def reference(self, x, y):
+        return {"sum": x.astype(np.float64) + y, "difference": x.astype(np.float64) - y}
+
+    def work(self):
+        return Work(flops=2 * self.n, bytes=16 * self.n)
+
+    @variant
+    def unfused(self):
+        return [Launch("none", 1, 32)]
+
+
+class Value:
+    def __init__(self, value):
+        self.value = value
+
+    def numpy(self):
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+class Peer:
+    """One that has computed what ``results`` says of the inputs."""
+
+    name = "other"
+
+    def __init__(self, results, error=None):
+        self.results, self.error = results, error
+
+    def version(self):
+        return "other 1.0"
+
+    def prepare(self, workload, inputs):
+        if self.error:
+            raise self.error
+        x, y = (inputs[name].numpy() for name in ("x", "y"))
+        return PeerCall(lambda: None, {name: Value(value) for name, value in self.results(x, y).items()})
+
+    def graph(self, calls):
+        return lambda: None
+
+
+def checked(results):
+    sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
+    contender = PeerContender(sets, Peer(results))
+    return contender.check(contender.replay([0]), 0)
+
+
+@pytest.mark.parametrize("names", [("sum", "difference"), ("0", "1")])
+def test_outputs_are_compared_by_name_or_by_order(names):
+    a, b = names
+    verdict, accuracy = checked(lambda x, y: {a: x + y, b: x - y})
+    assert verdict.verified and accuracy.elements == 16
+    verdict, _ = checked(lambda x, y: {a: x - y, b: x + y})
+    assert not verdict.verified
+
+
+def test_some_of_the_outputs_will_do():
+    verdict, accuracy = checked(lambda x, y: {"1": x - y})
+    assert verdict.verified and accuracy.elements == 8
+
+
+def test_nothing_compared_is_not_verified():
+    assert checked(lambda x, y: {}) == (None, None)
+    assert checked(lambda x, y: {"7": x}) == (None, None)
+
+
+def test_whatever_a_package_raises_is_a_line():
+    error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\n  a hint\n  another")
+    sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
+    with pytest.raises(PtxkitError) as raised:
+        PeerContender(sets, Peer(None, error))
+    assert str(raised.value) == "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    with pytest.raises(PtxkitError, match=r"^ValueError$"):
+        checked(lambda x, y: {"0": ValueError()})
+    for ours in (FaultError("lost"), MemoryError("host"), UsageError("size")):
+        with pytest.raises(type(ours)):
+            PeerContender(sets, Peer(None, ours))
+
+
+def test_a_peer_that_fails_is_a_row_and_no_more():
+    from ptxkit.bench.results import Row
+
+    run = BenchRun(SimpleNamespace(kind="gpu"))
+    rows, contenders = [], []
+
+    def make():
+        raise PtxkitError("RuntimeError: no")
+
+    run._enter(rows, contenders, Row("other", kind="peer"), make)
+    assert [(row.name, row.error, contenders) for row in rows] == [("other", "RuntimeError: no", [])]
