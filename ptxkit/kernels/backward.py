@@ -24,14 +24,14 @@ TILE: Mapping[str, list[Any]] = {
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
     "RESIDENT": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
-    "PARTIALS": [132, 264, 396, 528],  # rows of partial sums: CTAs, or clusters, or what groups of their threads hold of rows
+    "PARTIALS": [132, 264, 396, 528],  # rows of partial sums; groups of threads that fetch theirs share one
 }
 
 TILE_PIPELINED: Mapping[str, list[Any]] = {
     **TILE,
     "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are on their way while one is computed
     "UNDER_WAY": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
-    "KEPT": [False, True],  # whether gamma waits in shared memory, where warps of their own fetch rows: else in registers
+    "KEPT": [False, True],  # where warps fetch rows: whether gamma is in shared memory, not in registers
 }
 
 
@@ -44,7 +44,8 @@ def registers(w: Any, t: Tile) -> int:
 
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
-    threads = t.THREADS + 128 * fetches(w, t)  # registers go to the quarters of an SM: a warp more takes as many as four
+    # registers go to the quarters of an SM: one warp more takes as many as four
+    threads = t.THREADS + 128 * fetches(w, t)
     available = min(row.REGISTERS // (threads * t.RESIDENT), 255)
     if registers(w, t) > available:
         return (
@@ -60,7 +61,8 @@ def usable(w: Any, t: Tile) -> bool | str:
             return f"no warp of its own fetches rows, so {name} changes nothing"
     if t.get("UNDER_WAY", 0) >= t.get("STAGES", 1):
         return f"UNDER_WAY={t.UNDER_WAY} is no limit where there are {t.STAGES} stages"
-    slots = 512 + 24 * t.get("STAGES", 0) * (t.THREADS // max(row.lanes(w, t), 32))  # sums of warps; mbarriers, statistics
+    units = t.THREADS // max(row.lanes(w, t), 32)
+    slots = 512 + 24 * t.get("STAGES", 0) * units  # sums of warps; mbarriers and statistics
     shared = t.RESIDENT * (shared_bytes(w, t) + slots + CTA_BYTES)
     if row.in_registers(w, t) and shared > SHARED_BYTES:
         return f"{t.RESIDENT} CTAs take {shared:,} bytes of shared memory, and an SM has {SHARED_BYTES:,}"
@@ -98,11 +100,29 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
 
 
 def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
-    """The same where the TMA unit copies: more rows ahead, fewer threads."""
-    vectors = 16 // width(w.dtype)
-    if 2048 < w.cols <= 4096:
-        yield {"THREADS": 256, "VECTORS": vectors, "STAGES": 4 if w.dtype == "f32" else 3}
+    """The same where the TMA unit copies: with many rows, what was fastest on an H200 with 800 MB."""
+    tile = _with_many_rows(w)
+    if tile and w.rows >= 8 * row.SMS * (tile["THREADS"] // row.lanes(w, Tile(tile | {"CLUSTER": 1}))):
+        yield tile
     yield from preferred(w)
+
+
+def _with_many_rows(w: Any) -> dict[str, Any]:
+    """From sweeps of 640 to 8192 columns; rows that fill their threads are a case of their own."""
+    wide, full = width(w.dtype), w.cols & (w.cols - 1) == 0
+    if not 64 * wide < w.cols <= 8192:
+        return {}
+    if wide == 8:
+        step = {} if w.centered else {2048: (6, 2), 4096: (3, 0), 8192: (3, 0)}
+        stages, under_way = step.get(w.cols, (6, 0))
+        return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": True}
+    if w.cols <= 1024:
+        stages = 4 if not full else 3 if w.centered else 2
+        return {"THREADS": 256, "VECTORS": 2, "STAGES": stages, "RESIDENT": 2, "PARTIALS": 2 * row.SMS}
+    if w.cols > 4096 or (w.centered and 2048 < w.cols < 4096):
+        return {"THREADS": 512, "VECTORS": 4, "STAGES": 2, "UNDER_WAY": int(w.cols == 8192), "KEPT": True}
+    stages, under_way = (4, 0) if w.centered or w.cols < 2048 else {2048: (4, 2), 4096: (3, 0)}.get(w.cols, (6, 0))
+    return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way}
 
 
 class Gradients(Workload):
