@@ -53,7 +53,10 @@ class Conditions:
         if self.held_down:
             looks = ", ".join(f"{reason} in {count}" for reason, count in self.held_down.items())
             words.append(f"clock held down by {looks} of {self.looks} looks")
-        words.append(f"{self.dropped or 'no'} samples dropped for throttling")
+        if not words:
+            words.append("the sensors cannot be read: nobody knows whether the GPU throttled")
+        else:
+            words.append(f"{self.dropped or 'no'} samples dropped for throttling")
         return "; ".join(words)
 
 

@@ -40,10 +40,10 @@ def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
     to that a difference means nothing, beyond three times that it is one, and in between more samples are needed.
 
     Args:
-        extra: relative difference between two machines or days that is to be expected besides.
+        extra: relative difference between two machines or days that is to be expected, added to each of the two limits.
     """
-    noise = max(SMALLEST, _together(before, after), extra)
-    return _judged(after.median_us / before.median_us - 1, noise)
+    noise = max(SMALLEST, _together(before, after))
+    return _judged(after.median_us / before.median_us - 1, noise, extra)
 
 
 def judge_ratio(before: tuple[Timed, Timed], after: tuple[Timed, Timed]) -> Judgement:
@@ -60,12 +60,12 @@ def _together(*times: Timed) -> float:
     return math.sqrt(sum((t.spread_us / t.median_us) ** 2 for t in times))
 
 
-def _judged(change: float, noise: float) -> Judgement:
-    if abs(change) <= noise:
-        return Judgement("same", change, noise)
-    if abs(change) <= CERTAIN * noise:
-        return Judgement("ambiguous", change, noise)
-    return Judgement("faster" if change < 0 else "slower", change, noise)
+def _judged(change: float, noise: float, extra: float = 0.0) -> Judgement:
+    if abs(change) <= noise + extra:
+        return Judgement("same", change, noise + extra)
+    if abs(change) <= CERTAIN * noise + extra:
+        return Judgement("ambiguous", change, noise + extra)
+    return Judgement("faster" if change < 0 else "slower", change, noise + extra)
 
 
 def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roofs: Roofs) -> list[str]:

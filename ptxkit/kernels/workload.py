@@ -200,7 +200,8 @@ class Workload:
             if len(sizes) != len(names):
                 many = "too many" if len(sizes) > len(names) else "too few"
                 raise UsageError(
-                    f"{cls.name} takes {len(names)} sizes ({' '.join(n.upper() for n in names)}); {many} are given"
+                    f"{cls.name} takes {len(names)} size{'s' * (len(names) != 1)} ({' '.join(n.upper() for n in names)}); "
+                    f"{many} are given"
                 )
             values = {name: parse_size(cls.name, name, text) for name, text in zip(names, sizes, strict=True)}
         elif small:

@@ -33,6 +33,12 @@ def test_known_difference_of_machines_is_noise():
     assert judge(at(100), at(102.5), extra=0.03).word == "same"
 
 
+@pytest.mark.parametrize(("after", "word"), [(103.4, "same"), (104.4, "ambiguous"), (104.6, "slower"), (95.4, "faster")])
+def test_the_difference_of_machines_is_added_once(after, word):
+    """Not three times, which would let a kernel become 9% slower unnoticed."""
+    assert judge(at(100), at(after), extra=0.03).word == word
+
+
 @given(st.floats(1, 1e6), st.floats(1, 1e6), st.floats(0, 0.1))
 def test_nothing_is_both_faster_and_slower(a, b, spread):
     there, back = judge(at(a, a * spread), at(b, b * spread)), judge(at(b, b * spread), at(a, a * spread))
