@@ -10,8 +10,9 @@ from ptxkit.bench.json_values import read_as
 from ptxkit.bench.method import Method
 from ptxkit.bench.peers import names as peer_names
 from ptxkit.bench.peers import peers as usable_peers
-from ptxkit.bench.results import Results, Target
+from ptxkit.bench.results import Counted, Results, Target
 from ptxkit.bench.run import BenchRun
+from ptxkit.bench.tables import COUNTS
 from ptxkit.bench.targets import Plan, kernel_of
 from ptxkit.errors import UnavailableError, UsageError
 
@@ -138,5 +139,13 @@ def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Itera
             elif row.cubin_sha256 != now.cubin_sha256:
                 yield f"{old.key} {row.name}: the same PTX gives another cubin"
             if row.counted and now.counted and after.device_kind == "emulator":
-                same = row.counted == now.counted
-                yield f"{old.key} {row.name}: {'same' if same else 'other'} counts"
+                yield f"{old.key} {row.name}: {_counts(row.counted, now.counted)}"
+
+
+def _counts(then: Counted, now: Counted) -> str:
+    """``"same counts"``, or which are others."""
+    if then == now:
+        return "same counts"
+    pairs = ((name, getattr(then, name), getattr(now, name)) for name in (*COUNTS, "flops"))
+    changed = [f"{name.replace('_', ' ')} {a:,} then, {b:,} now" for name, a, b in pairs if a != b]
+    return "other counts: " + "; ".join(changed or ["of other sizes"])

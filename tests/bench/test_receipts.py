@@ -123,3 +123,15 @@ def test_a_receipt_of_a_run_that_was_stopped_is_called_that(monkeypatch):
     assert changes(receipt(partial=True)) == [
         "the receipt is of a run that was stopped, and has not all of its targets"
     ]
+
+
+def test_counts_that_have_changed_are_named():
+    (target,) = make_results().targets
+    more = replace(target.rows[0].counted, load_bytes=1600)
+    rows = (replace(target.rows[0], counted=more), *target.rows[1:])
+    before = make_results(device_kind="emulator", roofs=None)
+    after = replace(before, targets=(replace(target, rows=rows),))
+    assert list(receipts.changes(before, after)) == [
+        "saxpy n=1000 unfused: other counts: load bytes 800 then, 1,600 now",
+        "saxpy n=1000 fused: same counts",
+    ]
