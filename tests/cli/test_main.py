@@ -135,3 +135,11 @@ def test_ctrl_c_in_the_middle_is_130_even_while_threads_work():
     _, err = child.communicate(timeout=10)
     assert child.returncode == 130 and err == "error: interrupted\n"
     assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_without_stdout_or_stderr(closed):
+    command = f"{sys.executable} -m ptxkit bench list {closed} </dev/null"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
