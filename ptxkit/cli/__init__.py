@@ -70,7 +70,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; every foreseen failure is one line on stderr and its exit code."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started us, as ``>&-`` does
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # to the end
     code = _guarded(args)
     try:
         sys.stdout.flush()
