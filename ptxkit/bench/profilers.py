@@ -56,13 +56,14 @@ def profiled(
     ``ncu`` fills in ``measured``; ``nsys`` and ``torch`` leave a report in the working directory, named in the row's note.
 
     Args:
-        done: is given the results so far after each target, marked as partial until the last.
+        done: is given the results so far, marked as partial until the last target: at once, and after each target.
 
     Raises:
         UnavailableError: the profiler is not here, or is not allowed to read the counters.
     """
     find(tool)
     before, targets = results.partial, list(results.targets)
+    done(replace(results, partial=True))
     for number, target in enumerate(results.targets):
         rows = []
         for row in target.rows:

@@ -72,5 +72,7 @@ class Kept:
             targets: that there were to be.
         """
         if self.stopped is not None:
-            click.echo(f"stopped: {len(self.results.targets)} of {targets} targets are measured", err=True)
+            measured = len(self.results.targets)
+            rest = "; what was to follow them is missing" if measured == targets else ""
+            click.echo(f"stopped: {measured} of {targets} targets are measured{rest}", err=True)
             raise self.stopped
