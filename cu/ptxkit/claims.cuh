@@ -26,14 +26,20 @@ __device__ __forceinline__ void send_word(const void* place, unsigned word, cons
     }
 }
 
-// What RowRecords does. Records of a turn are written over two turns later: whoever sends those has got the ones of the turn between,
-// from warps that had read the first.
+// What the warps of a row tell each other: those of a CTA across a barrier, then the first warps of the CTAs with st.async, 16 bytes
+// at a time where a record is longer than a word. Were all warps to tell each other, a row of 16 CTAs would send 65536 records, and
+// each warp would read 256.
 template <class Record, class S>
 struct SentRecords {
     static_assert(S::CTAS > 1, "st.async is for clusters");
+    static_assert(sizeof(Record) == 4 || sizeof(Record) <= 16, "one word or four");
     using Shape = S;
+    static constexpr bool by_ctas = true;
+    struct alignas(sizeof(Record) > 4 ? 16 : 4) Slot {
+        Record record;
+    };
     struct Shared {
-        Record slots[2][S::warps];
+        Slot warps[2][S::cta_warps], ctas[2][S::CTAS];
         unsigned long long there[2];
     };
     Shared& shared;
@@ -47,28 +53,44 @@ struct SentRecords {
         }
     }
 
-    __device__ __forceinline__ const Record* gather(Record mine, unsigned = 0) {
+    // Gives the records of the CTA's warps. They are written over two turns later, behind the barrier of the turn between.
+    __device__ __forceinline__ const Slot* of_warps(Record mine) const {
+        Slot* all = shared.warps[count & 1];
+        if (laneid() == 0) all[threadIdx.x / 32].record = mine;
+        barrier_sync();
+        return all;
+    }
+
+    // Then gives the records of the CTAs, of which each warp knows its own. They, too, are written over two turns later: whoever sends
+    // those has got the ones of the turn between, from CTAs that had read the first before their barrier.
+    __device__ __forceinline__ const Slot* of_ctas(Record mine) {
         const unsigned at = count & 1, parity = count >> 1 & 1;
         count++;
-        const unsigned warp = cluster_ctarank() * S::cta_warps + threadIdx.x / 32;
-        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(cvta_to_shared(&shared.there[at]), sizeof(shared.slots[at]));
-        unsigned words[sizeof(Record) / 4];
-        memcpy(words, &mine, sizeof(Record));
-#pragma unroll
-        for (int i = 0; i < sizeof(Record) / 4; i++) {
-            send_word<S::CTAS>(reinterpret_cast<unsigned*>(&shared.slots[at][warp]) + i, words[i], &shared.there[at]);
+        const unsigned there = cvta_to_shared(&shared.there[at]), slot = cvta_to_shared(&shared.ctas[at][cluster_ctarank()]);
+        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(there, sizeof(shared.ctas[at]));
+        if (threadIdx.x < S::CTAS) {
+            const unsigned to = mapa_shared_cluster(slot, laneid()), barrier = mapa_shared_cluster(there, laneid());
+            if constexpr (sizeof(Slot) == 16) {
+                float4 words = {};
+                memcpy(&words, &mine, sizeof(Record));
+                st_async_shared_cluster(to, words, barrier);
+            } else {
+                unsigned word;
+                memcpy(&word, &mine, sizeof(word));
+                st_async_shared_cluster(to, word, barrier);
+            }
         }
-        mbarrier_wait(cvta_to_shared(&shared.there[at]), parity);
-        return shared.slots[at];
+        mbarrier_wait(there, parity);
+        return shared.ctas[at];
     }
 };
 
 // Sum of a value of every thread of a row.
 template <class T, class S>
 __device__ __forceinline__ T row_sum(T value, SentRecords<T, S>& records, unsigned = 0) {
-    value = warp_sum<32>(value);
-    const T* all = records.gather(value);
-    return sum_over_warps<S>([&](unsigned i) { return all[i]; });
+    const auto* warps = records.of_warps(warp_sum<32>(value));
+    const auto* ctas = records.of_ctas(sum_below<S::cta_warps>([&](unsigned i) { return warps[i].record; }));
+    return sum_below<S::CTAS>([&](unsigned i) { return ctas[i].record; });
 }
 
 // Rows that the cluster has claimed, AHEAD turns before their own; past the last one there are none. The first warp of the first CTA

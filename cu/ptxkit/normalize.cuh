@@ -57,7 +57,39 @@ struct Deviations {
         const float away = pivot - other, moved = columns * away;
         return {sum + moved, fmaf(2.0f * sum + moved, away, squares)};
     }
+
+    // From their mean.
+    __device__ __forceinline__ Deviations settled(float columns, float inverse_columns) const {
+        const float mean = pivot + __fmul_rn(sum, inverse_columns);
+        const Pair sums = from(mean, columns);
+        return {mean, sums.x, sums.y};
+    }
 };
+
+// Of columns in COUNT parts: part(i) gives those of part i, columns(i) how many columns it has.
+template <int COUNT, class Part, class Columns>
+__device__ __forceinline__ Deviations joined(Part part, Columns columns) {
+    const float pivot = part(0).pivot;
+    const Pair sums = sum_below<COUNT>([&](unsigned i) { return part(i).from(pivot, columns(i)); });
+    return {pivot, sums.x, sums.y};
+}
+
+// Of a row, when all lanes of a warp hold those of their warp.
+template <class S, class Records>
+__device__ __forceinline__ Deviations row_deviations(Deviations mine, const Place<S>& place, Records& records, unsigned turn) {
+    if constexpr (Records::by_ctas) {
+        const unsigned rank = cluster_ctarank();
+        const auto* warps = records.of_warps(mine);
+        const Deviations cta = joined<S::cta_warps>([&](unsigned i) { return warps[i].record; },
+                                                    [&](unsigned i) { return place.warp_columns(rank * S::cta_warps + i); });
+        const float columns = place.cta_columns(rank);
+        const auto* ctas = records.of_ctas(cta.settled(columns, rcp_approx(fmaxf(columns, 1.0f))));
+        return joined<S::CTAS>([&](unsigned i) { return ctas[i].record; }, [&](unsigned i) { return place.cta_columns(i); });
+    } else {
+        const Deviations* warps = records.gather(mine, turn);
+        return joined<S::warps>([&](unsigned i) { return warps[i]; }, [&](unsigned i) { return place.warp_columns(i); });
+    }
+}
 
 template <class S>
 struct StandardizeSlots {
@@ -91,12 +123,7 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
         Pair sums = warp_sum<S::lanes>(mine.from(all.pivot, held));
         all.sum = sums.x, all.squares = sums.y;
         if constexpr (S::warps > 1) {
-            const float mean = all.pivot + __fmul_rn(all.sum, inverse_columns);
-            sums = all.from(mean, columns);
-            const Deviations* warps = slots.deviations.gather({mean, sums.x, sums.y}, turn);
-            all.pivot = warps[0].pivot;
-            sums = sum_over_warps<S>([&](unsigned i) { return warps[i].from(all.pivot, place.warp_columns(i)); });
-            all.sum = sums.x, all.squares = sums.y;
+            all = row_deviations(all.settled(columns, inverse_columns), place, slots.deviations, turn);
         }
         beyond = all.sum * inverse_cols;  // the mean is all.pivot + beyond
         squares = fmaf(-all.sum, beyond, all.squares);

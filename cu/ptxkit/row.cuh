@@ -48,6 +48,7 @@ constexpr int row_ctas = 65536 / (THREADS * (ROWS * VECTORS * vector_width<T> + 
 template <class Record, class S, int TURNS = 1>
 struct RowRecords {
     using Shape = S;
+    static constexpr bool by_ctas = false;  // as SentRecords of claims.cuh do it
     static constexpr int words = sizeof(Record) / 4;
     Record slots[TURNS][S::lanes < 32 ? 1 : S::groups][S::warps];
 
@@ -87,23 +88,23 @@ __device__ __forceinline__ void row_wait() {
     if constexpr (S::CTAS > 1) barrier_cluster_wait_acquire();
 }
 
-// Sum, or maximum, of f(i) over the warps i of a row: whole warps call it, and every lane gets the same bits.
+// Sum, or maximum, of f(i) over i below COUNT, a power of two: whole warps call it, and every lane gets the same bits.
 
-template <class S, class F>
-__device__ __forceinline__ auto sum_over_warps(F f) {
-    if constexpr (S::warps <= 32) return warp_sum<S::warps>(f(laneid() & (S::warps - 1)));
+template <int COUNT, class F>
+__device__ __forceinline__ auto sum_below(F f) {
+    if constexpr (COUNT <= 32) return warp_sum<COUNT>(f(laneid() & (COUNT - 1)));
     auto total = f(laneid());
 #pragma unroll
-    for (unsigned i = 32; i < S::warps; i += 32) total += f(laneid() + i);
+    for (unsigned i = 32; i < COUNT; i += 32) total += f(laneid() + i);
     return warp_sum<32>(total);
 }
 
-template <class S, class F>
-__device__ __forceinline__ float max_over_warps(F f) {
-    if constexpr (S::warps <= 32) return warp_max<S::warps>(f(laneid() & (S::warps - 1)));
+template <int COUNT, class F>
+__device__ __forceinline__ float max_below(F f) {
+    if constexpr (COUNT <= 32) return warp_max<COUNT>(f(laneid() & (COUNT - 1)));
     float largest = f(laneid());
 #pragma unroll
-    for (unsigned i = 32; i < S::warps; i += 32) largest = fmaxf(largest, f(laneid() + i));
+    for (unsigned i = 32; i < COUNT; i += 32) largest = fmaxf(largest, f(laneid() + i));
     return warp_max<32>(largest);
 }
 
@@ -114,7 +115,7 @@ __device__ __forceinline__ T row_sum(T value, RowRecords<T, S, TURNS>& slots, un
     value = warp_sum<S::lanes>(value);
     if constexpr (S::warps == 1) return value;
     const T* all = slots.gather(value, turn);
-    return sum_over_warps<S>([&](unsigned i) { return all[i]; });
+    return sum_below<S::warps>([&](unsigned i) { return all[i]; });
 }
 
 template <class S, int TURNS>
@@ -122,7 +123,7 @@ __device__ __forceinline__ float row_max(float value, RowRecords<float, S, TURNS
     value = warp_max<S::lanes>(value);
     if constexpr (S::warps == 1) return value;
     const float* all = slots.gather(value, turn);
-    return max_over_warps<S>([&](unsigned i) { return all[i]; });
+    return max_below<S::warps>([&](unsigned i) { return all[i]; });
 }
 
 // Whether any row that shares the warp says so: below a warp, rows share their shuffles and must go the same way.
@@ -233,13 +234,9 @@ struct Place {
         return vectors ? (k / S::WIDTH * S::threads + thread) * S::WIDTH + k % S::WIDTH : k * S::threads + thread;
     }
 
-    // Columns that warp `warp` of the row holds, or the only one's lanes of this row.
-    __device__ __forceinline__ float warp_columns(unsigned warp) const {
-        const unsigned units = vectors ? cols / S::WIDTH : cols, whole = units / S::threads;
-        const int rest = static_cast<int>(units % S::threads - warp * S::lanes);
-        const unsigned mine = whole * S::lanes + ::max(0, ::min(rest, S::lanes));
-        return static_cast<float>(vectors ? mine * S::WIDTH : mine);
-    }
+    // Columns that warp `warp` of the row holds, or the only one's lanes of this row; and those of CTA `cta`.
+    __device__ __forceinline__ float warp_columns(unsigned warp) const { return columns_of<S::lanes>(warp); }
+    __device__ __forceinline__ float cta_columns(unsigned cta) const { return columns_of<S::LANES>(cta); }
 
     // The row of a matrix, with `fill` for padding.
     template <int CACHE, class T>
@@ -344,6 +341,15 @@ struct Place {
     }
 
 private:
+    // Columns of the row's COUNT threads from number COUNT * which.
+    template <int COUNT>
+    __device__ __forceinline__ float columns_of(unsigned which) const {
+        const unsigned units = vectors ? cols / S::WIDTH : cols, whole = units / S::threads;
+        const int rest = static_cast<int>(units % S::threads - which * COUNT);
+        const unsigned mine = whole * COUNT + ::max(0, ::min(rest, COUNT));
+        return static_cast<float>(vectors ? mine * S::WIDTH : mine);
+    }
+
     // Of `columns` columns, dealt out by vectors or one by one, those that this thread gets and can hold.
     __device__ __forceinline__ int held_of(unsigned columns) const {
         const unsigned width = vectors ? S::WIDTH : 1, units = columns / width;

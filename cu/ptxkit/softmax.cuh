@@ -19,15 +19,28 @@ struct MaxSum {
     float largest, sum;
 };
 
+// Of columns in COUNT parts, of which part(i) gives part i.
+template <int COUNT, class Part>
+__device__ __forceinline__ MaxSum joined(Part part) {
+    const float largest = max_below<COUNT>([&](unsigned i) { return part(i).largest; });
+    const float base = base_of(largest);
+    return {largest, sum_below<COUNT>([&](unsigned i) { return part(i).sum * exponential(part(i).largest - base); })};
+}
+
 // Of a row, when all lanes of a warp hold that of their warp.
 template <class Records>
-__device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, Records& slots) {
+__device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, Records& records) {
     using S = typename Records::Shape;
-    if constexpr (S::warps == 1) return mine;
-    const MaxSum* all = slots.gather(mine);
-    const float largest = max_over_warps<S>([&](unsigned i) { return all[i].largest; });
-    const float base = base_of(largest);
-    return {largest, sum_over_warps<S>([&](unsigned i) { return all[i].sum * exponential(all[i].largest - base); })};
+    if constexpr (S::warps == 1) {
+        return mine;
+    } else if constexpr (Records::by_ctas) {
+        const auto* warps = records.of_warps(mine);
+        const auto* ctas = records.of_ctas(joined<S::cta_warps>([&](unsigned i) { return warps[i].record; }));
+        return joined<S::CTAS>([&](unsigned i) { return ctas[i].record; });
+    } else {
+        const MaxSum* all = records.gather(mine);
+        return joined<S::warps>([&](unsigned i) { return all[i]; });
+    }
 }
 
 // 1 / sum, which is 1 or more unless the row holds nothing but -inf. NaN for infinity among the columns.

@@ -144,6 +144,9 @@ TILE_CLAIMED: Mapping[str, list[Any]] = {
     "HELD": [0, 1, 2, 3, 4],  # and in registers
 }
 
+TILE_CLAIMED_ALONE = {name: values for name, values in TILE_CLAIMED.items() if name not in ("KEPT", "HELD")}
+"""Of kernels without vectors that all rows share."""
+
 
 LEAST_CLAIMED = 16384
 """Columns from which on rows may be claimed. What it gains was measured for 65536 and more."""
@@ -151,12 +154,12 @@ LEAST_CLAIMED = 16384
 
 def claimed_bytes(t: Tile, weights: int) -> int:
     """Dynamic shared memory of a CTA that claims rows."""
-    return int(16 * t.THREADS * (t.STAGES * t.PART + weights * t.KEPT))
+    return int(16 * t.THREADS * (t.STAGES * t.PART + weights * t.get("KEPT", 0)))
 
 
 def claimed_fits(t: Tile, weights: int) -> bool:
     """Whether an SM has the shared memory of RESIDENT CTAs that claim rows."""
-    slots = 28 * t.CLUSTER * t.THREADS // 32 + 512  # two records of a warp, one of them twice; barriers
+    slots = 4 * t.CLUSTER * t.THREADS // 32 + 2048  # a word of each warp of the row; records, barriers
     return bool(t.RESIDENT * (claimed_bytes(t, weights) + slots + CTA_BYTES) <= SHARED_BYTES)
 
 
@@ -178,11 +181,11 @@ def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
             return "a part is fetched when the next one was read: there must be room for two"
         if t.STAGES * t.PART > 3 * t.VECTORS:
             return f"{t.STAGES * t.PART} vectors are more than three rows"
-        shared = t.VECTORS if weights else 0
-        if shared < t.KEPT + t.HELD:
-            return f"a thread has {shared} vectors that all rows share, not {t.KEPT + t.HELD}"
+        held = t.HELD if weights else 0
+        if weights and t.KEPT + held > t.VECTORS:
+            return f"a thread has {t.VECTORS} vectors, not {t.KEPT + held}"
         available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
-        if wide * t.VECTORS + 4 * weights * t.HELD + beside > available:
+        if wide * t.VECTORS + 4 * weights * held + beside > available:
             return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
         if not claimed_fits(t, weights):
             return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
@@ -209,8 +212,8 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
         part = min(vectors, 4)
         parts = vectors // part
         for stages in (2 * parts, parts + 1 if parts > 1 else 1):
-            for kept in (vectors, 0) if weights else (0,):
-                yield tile | {"PART": part, "STAGES": stages, "KEPT": kept}
+            for kept in ({"KEPT": vectors}, {"KEPT": 0}) if weights else ({},):
+                yield tile | {"PART": part, "STAGES": stages} | kept
 
     return choose
 
@@ -225,13 +228,13 @@ def _weighing(tile: dict[str, Any], weights: int) -> Iterator[dict[str, Any]]:
         # of two CTAs an SM one computes while the other waits
         yield tile | {"THREADS": 256, "CLUSTER": 8, "PART": 8, "STAGES": 1, "RESIDENT": 2, "KEPT": 8}
     if weights > 1 and vectors == 8:
-        yield tile | {"PART": 4, "STAGES": 3, "KEPT": 4, "HELD": 4}
+        yield tile | {"PART": 4, "STAGES": 3, "KEPT": 5, "HELD": 3}
 
 
 def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
     """Declares the variant whose launches are those of :func:`launch_claimed`; arguments as of :func:`usable`."""
     return variant(
-        tile=TILE_CLAIMED,
+        tile=TILE_CLAIMED if weights else TILE_CLAIMED_ALONE,
         constraint=claimable(beside, weights),
         prefer=preferred_claimed(weights),
         requires=("tma",),
