@@ -96,6 +96,14 @@ def ridge(roofs: Roofs, unit: str) -> float | None:
     return None if peak is None else peak * 1e3 / roofs.copy_gbs
 
 
+def peaks(roofs: Roofs) -> list[tuple[str, float]]:
+    """Units and their peak, those with the same one together: ``[("f32", 62.8), ("bf16, f16", 960.0)]``."""
+    units: dict[float, list[str]] = {}
+    for unit, peak in roofs.peak_tflops.items():
+        units.setdefault(peak, []).append(unit)
+    return [(", ".join(names), peak) for peak, names in units.items()]
+
+
 def text(results: Results, mode: Mode = "cold", bars: int = 40, width: int | None = None) -> str:
     """A line a variant: intensity, rate, and a bar for its part of the roof.
 
@@ -110,8 +118,8 @@ def text(results: Results, mode: Mode = "cold", bars: int = 40, width: int | Non
         bar = "█" * filled + "·" * (bars - filled)
         rows.append([p.target, p.row, f"{p.intensity:.3g}", f"{p.rate:.3g}", p.bound, f"{p.fraction:.1%}", bar])
     ridges = [
-        f"{unit} {peak:.4g} TFLOP/s (ridge at {ridge(roofs, unit):.3g} flop/B)"
-        for unit, peak in roofs.peak_tflops.items()
+        f"{units} {peak:.4g} TFLOP/s (ridge at {peak * 1e3 / roofs.copy_gbs:.3g} flop/B)"
+        for units, peak in peaks(roofs)
     ]
     head = f"{results.device}, {mode}: copy {roofs.copy_gbs:.0f} GB/s, L2 {roofs.l2_gbs:.0f} GB/s, {', '.join(ridges)}"
     headers = ["", "", "flop/B", "TFLOP/s", "bound by", "of roof", ""]
@@ -145,10 +153,9 @@ def _plot(axes: Any, results: Results, shown: list[Point], mode: Mode) -> None:
     for name, bandwidth, style in memory:
         end = min(high, top * 1e3 / bandwidth)
         axes.plot([low, end], [low * bandwidth / 1e3, end * bandwidth / 1e3], style, color="0.35", lw=1.2)
-        axes.annotate(
-            f"{name} {bandwidth:.0f} GB/s", (low * 1.1, low * 1.3 * bandwidth / 1e3), color="0.35", fontsize=8
-        )
-    for unit, peak in roofs.peak_tflops.items():
+        below = {"textcoords": "offset points", "va": "top", "color": "0.35", "fontsize": 8}
+        axes.annotate(f"{name} {bandwidth:.0f} GB/s", (low, low * bandwidth / 1e3), (8, 2), **below)
+    for unit, peak in peaks(roofs):
         axes.plot([peak * 1e3 / roofs.copy_gbs, high], [peak, peak], color="0.35", lw=1.2)
         axes.annotate(f"{unit} {peak:.4g} TFLOP/s", (high, peak), ha="right", va="bottom", color="0.35", fontsize=8)
     for number, key in enumerate(dict.fromkeys(p.target for p in shown)):

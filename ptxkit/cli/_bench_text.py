@@ -44,14 +44,17 @@ def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
 
 def _how(results: Results) -> str:
     """What the figures rest on."""
-    if results.roofs is None:
+    from ptxkit.bench.roofline import peaks
+
+    roofs = results.roofs
+    if roofs is None:
         return (
             "Counts are exact, of PTX instructions; the emulator has no times. x least: bytes over the least there are."
         )
-    peaks = ", ".join(f"{unit} {value:.4g} TFLOP/s" for unit, value in results.roofs.peak_tflops.items())
+    rates = "; ".join(f"{units} {value:.4g} TFLOP/s" for units, value in peaks(roofs))
     return (
-        f"{results.device}: copy {results.roofs.copy_gbs:.0f} GB/s, in L2 {results.roofs.l2_gbs:.0f} GB/s, {peaks}, all "
-        "measured in this run. ± is half the interquartile range. How: docs/benchmarking.md."
+        f"{results.device}: copy {roofs.copy_gbs:.0f} GB/s, in L2 {roofs.l2_gbs:.0f} GB/s; {rates}; all measured in this run. "
+        "± is half the interquartile range. How: docs/benchmarking.md."
     )
 
 

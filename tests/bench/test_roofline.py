@@ -63,3 +63,9 @@ def test_names_leave_out_the_options_that_do_not_tell_targets_apart(results):
 def test_what_moves_nothing_has_no_place_under_the_roofs(results):
     still = replace(results.targets[0], bytes=0, rows=[replace(r, counted=None) for r in results.targets[0].rows])
     assert list(roofline.points(replace(results, targets=(still,)))) == []
+
+
+def test_units_with_one_peak_are_named_together(results):
+    roofs = replace(results.roofs, peak_tflops={"f32": 60.0, "bf16": 900.0, "f16": 900.0})
+    assert roofline.peaks(roofs) == [("f32", 60.0), ("bf16, f16", 900.0)]
+    assert "bf16, f16 900 TFLOP/s (ridge at 212 flop/B)" in roofline.text(replace(results, roofs=roofs))
