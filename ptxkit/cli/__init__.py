@@ -71,7 +71,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started us, as ``>&-`` does
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # to the end
-    code = _guarded(args)
+    try:
+        code = _guarded(args)
+    except KeyboardInterrupt:  # a second one, while what follows from the first was under way
+        code = INTERRUPTED
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -83,9 +86,12 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _guarded(args: Sequence[str] | None) -> int:
-    stdout = sys.stdout
+    stdout, stderr = sys.stdout, sys.stderr
     try:
-        result = cli.main(args, prog_name="ptxkit", standalone_mode=False)
+        try:
+            result = cli.main(args, prog_name="ptxkit", standalone_mode=False)
+        finally:
+            sys.stderr = stderr  # who sets it aside may have been stopped before setting it back
         return result if isinstance(result, int) else 0
     except PtxkitError as error:
         from ptxkit.cli._text import explain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -135,6 +136,29 @@ def test_ctrl_c_in_the_middle_is_130_even_while_threads_work():
     _, err = child.communicate(timeout=10)
     assert child.returncode == 130 and err == "error: interrupted\n"
     assert time.monotonic() - start < 5
+
+
+def test_a_second_interrupt_is_no_traceback(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.cli, "main", interrupted)
+    monkeypatch.setattr(cli, "_complain", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["list"])
+    assert stopped.value.code == 130
+
+
+def test_an_error_is_seen_although_stderr_was_set_aside(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        sys.stderr = io.StringIO()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.cli, "main", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["list"])
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "error: interrupted\n"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
