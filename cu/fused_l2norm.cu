@@ -211,56 +211,60 @@ struct RowSlots {
 
 // 1 / sqrt(a) for safe a: the approximation and one Newton step, which leaves at most 1 ulp.
 __device__ __forceinline__ float inverse_sqrt(float a) {
-    float r = rsqrt_approx(a);
+    float r = rsqrt_approx_ftz(a);
     return fmaf(0.5f * r, fmaf(-a * r, r, 1.0f), r);
 }
 
 // A row is held by LANES threads of each of CTAS CTAs, 4 * QUADS columns a thread: THREADS / LANES rows a CTA when rows are
 // short, one row a cluster when they are long. Each takes ROWS rows, one after another; the next is on its way while the norm
-// of this one is summed.
-template <int THREADS, int LANES, int QUADS, int CTAS, int ROWS, int HINT>
+// of this one is summed. FILLED: there are so many rows, and columns, that no register is without one.
+template <int THREADS, int LANES, int QUADS, int CTAS, int ROWS, int HINT, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols, float eps) {
     constexpr unsigned groups = THREADS / LANES, threads = LANES * CTAS;
     __shared__ RowSlots<float, THREADS, LANES, CTAS> slots;
     __shared__ RowSlots<double, THREADS, LANES, CTAS> exact_slots;
     const unsigned thread = cluster_ctarank() * (CTAS > 1 ? LANES : 0) + threadIdx.x % LANES;
     const unsigned stride = gridDim.x / CTAS * groups;
-    const bool quads = ((reinterpret_cast<size_t>(x) | reinterpret_cast<size_t>(y) | 4 * static_cast<size_t>(cols)) & 15) == 0;
+    const bool aligned = ((reinterpret_cast<size_t>(x) | reinterpret_cast<size_t>(y) | 4 * static_cast<size_t>(cols)) & 15) == 0;
     unsigned row = blockIdx.x / CTAS * groups + threadIdx.x / LANES;
     // Past the last row a thread goes on with an empty one, since the others of its warp wait for it.
-    auto columns = [&](unsigned r) { return r < rows ? cols : 0; };
+    auto columns = [&](unsigned r) { return FILLED ? 4 * QUADS * threads : r < rows ? cols : 0; };
     auto offset = [&](unsigned r) { return static_cast<size_t>(r) * cols; };
 
-    follow_previous_grid();
-    if constexpr (CTAS > 1) barrier_cluster_arrive_relaxed();
-    Part<QUADS, HINT> part, next;
-    part.load(x + offset(row), columns(row), thread, threads, quads);
-    if constexpr (CTAS > 1) barrier_cluster_wait_acquire();  // the others' shared memory exists from here on
+    auto run = [&](bool quads) {
+        follow_previous_grid<LATE>();
+        if constexpr (CTAS > 1) barrier_cluster_arrive_relaxed();
+        Part<QUADS, HINT> part, next;
+        part.load(x + offset(row), columns(row), thread, threads, quads);
+        if constexpr (CTAS > 1) barrier_cluster_wait_acquire();  // the others' shared memory exists from here on
 
 #pragma unroll 1
-    for (unsigned turn = 0; turn < ROWS; turn++) {
-        if constexpr (ROWS > 1) {
-            if (turn + 1 < ROWS) next.load(x + offset(row + stride), columns(row + stride), thread, threads, quads);
-        }
-        float square = slots.sum(sum_of_squares<float>(part), turn) + eps;
-        float factor = inverse_sqrt(square);
-        bool unsafe = !is_safe(square);
-        // Whoever takes part in a sum must agree on it; below a warp, rows share their shuffles.
-        if (LANES < 32 ? vote_sync_any(all_lanes, unsafe) : unsafe) {
-            double exact = exact_slots.sum(sum_of_squares<double>(part), turn) + eps;
-            if (unsafe) {
-                Norm norm = norm_from_square(exact);
-                part.multiply(norm.scale);
-                factor = 1.0f / norm.value;
+        for (unsigned turn = 0; turn < ROWS; turn++) {
+            if constexpr (ROWS > 1) {
+                if (turn + 1 < ROWS) next.load(x + offset(row + stride), columns(row + stride), thread, threads, quads);
+            }
+            float square = slots.sum(sum_of_squares<float>(part), turn) + eps;
+            float factor = inverse_sqrt(square);
+            bool unsafe = !is_safe(square);
+            // Whoever takes part in a sum must agree on it; below a warp, rows share their shuffles.
+            if (__builtin_expect(LANES < 32 ? vote_sync_any(all_lanes, unsafe) : unsafe, false)) {
+                double exact = exact_slots.sum(sum_of_squares<double>(part), turn) + eps;
+                if (unsafe) {
+                    Norm norm = norm_from_square(exact);
+                    part.multiply(norm.scale);
+                    factor = 1.0f / norm.value;
+                }
+            }
+            part.multiply(factor);
+            part.store(y + offset(row), columns(row), thread, threads, quads);
+            if constexpr (ROWS > 1) {
+                part = next;
+                row += stride;
             }
         }
-        part.multiply(factor);
-        part.store(y + offset(row), columns(row), thread, threads, quads);
-        if constexpr (ROWS > 1) {
-            part = next;
-            row += stride;
-        }
-    }
+    };
+    if (FILLED && aligned) run(true);  // whose code then stands alone
+    else run(aligned);
 }
 
 // Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART quads a thread, are on their way while

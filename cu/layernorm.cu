@@ -93,27 +93,33 @@ __global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T*
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// With EARLY gamma and beta are on their way together with x: best while SMs wait for the first row. Without, they come from L1
-// when the row is ready, and their registers hold more rows instead.
-template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY>
+// With EARLY gamma and beta are on their way while the row's sums are made: behind x, as L2 gives just so many bytes a cycle, unless
+// ptxas would then spill.
+// Without, they come from L1 when the row is ready, and their registers hold more rows instead. LATE: see follow_previous_grid.
+// FILLED: a row fills the registers of a CTA or cluster.
+template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
 layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ StandardizeSlots<S> slots;
-    const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
-    row_arrive<S>();
-    Row<S> row = place.template load<CACHE>(x), weight, bias;
-    if constexpr (EARLY) weight = place.load_shared(gamma), bias = place.load_shared(beta);
-    row_wait<S>();
-    const Statistics statistics = standardize(row, place, eps, slots);
-    auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-    if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
-    else place.apply(row, finished, gamma, beta);
-    place.template store<CACHE>(y, row);
-    if (means && place.cols && place.thread == 0) {
-        means[place.row] = statistics.mean;
-        rstds[place.row] = statistics.rstd;
-    }
+    with_place<FILLED>(Place<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const Place<S>& place) {
+        row_arrive<S, LATE>();
+        Row<S> row = place.template load<CACHE>(x), weight, bias;
+        auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
+        if constexpr (EARLY && S::elements > 16) load_weights();
+        row_wait<S>();
+        const Statistics statistics = standardize(row, place, eps, slots, [&] {
+            if constexpr (EARLY && S::elements <= 16) load_weights();
+        });
+        auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
+        if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
+        else place.apply(row, finished, gamma, beta);
+        place.template store<CACHE>(y, row);
+        if (means && place.cols && place.thread == 0) {
+            means[place.row] = statistics.mean;
+            rstds[place.row] = statistics.rstd;
+        }
+    });
 }
 
 // Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while

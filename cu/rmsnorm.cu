@@ -98,22 +98,23 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_scale(const float* x, const T
 
 // With EARLY gamma is on its way together with x: best while SMs wait for the first row. Without, it comes from L1 when the row is
 // ready, and its registers hold more rows instead.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY>
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
 rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ RootMeanSquareSlots<S> slots;
-    const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    row_arrive<S>();
-    Row<S> row = place.template load<CACHE>(x), weight;
-    if constexpr (EARLY) weight = place.load_shared(gamma);
-    row_wait<S>();
-    const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
-    auto finished = [&](float v, float weight) { return v * rms.factor * weight; };
-    if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k]); });
-    else place.apply(row, finished, gamma);
-    place.template store<CACHE>(y, row);
-    if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
+    with_place<FILLED>(Place<S>(rows, cols, aligned16(x, gamma, y)), [&](const Place<S>& place) {
+        row_arrive<S, LATE>();
+        Row<S> row = place.template load<CACHE>(x), weight;
+        if constexpr (EARLY) weight = place.load_shared(gamma);
+        row_wait<S>();
+        const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
+        auto finished = [&](float v, float weight) { return v * rms.factor * weight; };
+        if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k]); });
+        else place.apply(row, finished, gamma);
+        place.template store<CACHE>(y, row);
+        if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
+    });
 }
 
 // Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while

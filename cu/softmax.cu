@@ -82,25 +82,28 @@ softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale,
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE>
+template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2, DROPOUT ? 32 : 16>)
 softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
-    __shared__ RowRecords<MaxSum, S> slots;
-    const Place<S> place(rows, cols, aligned16(x, y));
-    row_arrive<S>();
-    Row<S> row = place.template load<CACHE>(x, -infinity());
-    if constexpr (DROPOUT) {
-        const Dropped<S> dropped(place, {threshold, scale, seed});
-        row_wait<S>();
-        const float factor = exponentials(row, slots).factor * scale;
-        row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v * factor; });
-    } else {
-        row_wait<S>();
-        const float factor = exponentials(row, slots).factor;
-        row.each([&](float& v, int) { v *= factor; });
-    }
-    place.template store<CACHE>(y, row);
+    __shared__ GuessedSlots<S> slots;
+    with_place<FILLED>(Place<S>(rows, cols, aligned16(x, y)), [&](const Place<S>& place) {
+        row_arrive<S, LATE>();
+        const Guess<S, T> guess(place, x);
+        Row<S> row = place.template load<CACHE>(x, -infinity());
+        auto again = [&] { return place.template load<CACHE>(x, -infinity()); };
+        if constexpr (DROPOUT) {
+            const Dropped<S> dropped(place, {threshold, scale, seed});
+            row_wait<S>();
+            const float factor = exponentials_from(guess.value(), row, slots, again) * scale;
+            row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v * factor; });
+        } else {
+            row_wait<S>();
+            const float factor = exponentials_from(guess.value(), row, slots, again);
+            row.each([&](float& v, int) { v *= factor; });
+        }
+        place.template store<CACHE>(y, row);
+    });
 }
 
 // Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while

@@ -11,6 +11,12 @@ __device__ __forceinline__ float anew(float x) {
 }
 
 // Relative error at most 2^-22.9 over the full range.
+__device__ __forceinline__ float rsqrt_approx_ftz(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ float rsqrt_approx(float x) {
     float y;
     asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -25,7 +25,7 @@ __device__ __forceinline__ float safe_scale(const Row<S>& row, RowRecords<float,
 
 // 1 / sqrt(a) for 2^-80 <= a < 2^126: the approximation and one Newton step, which leaves at most 1 ulp.
 __device__ __forceinline__ float inverse_sqrt(float a) {
-    float r = rsqrt_approx(a);
+    float r = rsqrt_approx_ftz(a);
     return fmaf(0.5f * r, fmaf(-a * r, r, 1.0f), r);
 }
 
@@ -102,9 +102,9 @@ struct StandardizeSlots {
 // its first warp. Each pivot is a mean of more columns than the last, so that little cancels when sums move there, however far from
 // 0 or from its neighbours a column lies. As the sum of deviations says what the pivot's rounding left, a mean far greater than
 // the deviations costs no accuracy either: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983, section 1
-// ("corrected two-pass") and its updating formulas.
-template <class S, class Slots>
-__device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, Slots& slots) {
+// ("corrected two-pass") and its updating formulas. loaded() is called once, when all columns are there.
+template <class S, class Slots, class F>
+__device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, Slots& slots, F loaded) {
     const float inverse_cols = rcp_approx(place.cols), held = place.held, inverse_held = rcp_approx(fmaxf(held, 1.0f));
     const float columns = place.warp_columns(S::warps == 1 ? 0 : place.thread / S::lanes);
     const float inverse_columns = rcp_approx(fmaxf(columns, 1.0f));
@@ -120,6 +120,7 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
         mine.squares = row.sum([&](float v, int k) { return deviation(v, k) * deviation(v, k); });
 
         all.pivot = shfl_sync_idx(all_lanes, mine.pivot, laneid() & ~(S::lanes - 1));
+        if (turn == 0) loaded();
         Pair sums = warp_sum<S::lanes>(mine.from(all.pivot, held));
         all.sum = sums.x, all.squares = sums.y;
         if constexpr (S::warps > 1) {
@@ -146,6 +147,11 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
     const float offset = ((mine.pivot - all.pivot) - beyond) * rstd;
     row.each([&](float& v, int) { v = fmaf(v - mine.pivot, rstd, offset); });
     return statistics;
+}
+
+template <class S, class Slots>
+__device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, Slots& slots) {
+    return standardize(row, place, eps, slots, [] {});
 }
 
 template <class S>

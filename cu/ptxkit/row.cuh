@@ -77,9 +77,9 @@ struct RowRecords {
 };
 
 // Before the first record goes to another CTA, all must have started. Called early, so that nobody waits.
-template <class S>
+template <class S, bool LATE = false>
 __device__ __forceinline__ void row_arrive() {
-    follow_previous_grid();
+    follow_previous_grid<LATE>();
     if constexpr (S::CTAS > 1) barrier_cluster_arrive_relaxed();
 }
 
@@ -160,7 +160,10 @@ struct Row {
     __device__ __forceinline__ T sum(F f) const {
         T part[4] = {};
 #pragma unroll
-        for (int k = 0; k < S::elements; k++) part[k % 4] += f(v[k / S::WIDTH][k % S::WIDTH], k);
+        for (int k = 0; k < S::elements; k++) {
+            const T term = f(v[k / S::WIDTH][k % S::WIDTH], k);
+            part[k % 4] = k < 4 ? term : part[k % 4] + term;
+        }
         return (part[0] + part[1]) + (part[2] + part[3]);
     }
 
@@ -428,6 +431,20 @@ private:
         return values;
     }
 };
+
+// run(place). Where the launch says that a row is FILLED, the code for rows that move in vectors stands alone.
+template <bool FILLED, class S, class F>
+__device__ __forceinline__ void with_place(Place<S> place, F run) {
+    if constexpr (FILLED) {
+        place.assume_filled();
+        if (place.vectors) {
+            place.vectors = true;  // now ptxas knows
+            return run(place);
+        }
+        place.vectors = false;
+    }
+    run(place);
+}
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // Rows in parts, for those that no registers hold; and rows by columns, one CTA a row

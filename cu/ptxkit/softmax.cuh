@@ -61,6 +61,69 @@ __device__ __forceinline__ Softmax exponentials(Row<S>& row, Records& slots) {
     return {exponential(largest - base_of(all.largest)) * inverse_of(all.sum), all.sum};
 }
 
+// Before a row's maximum is known: the largest of its first columns, up to eight. One lane a warp loads them.
+template <class S, class T>
+struct Guess {
+    static_assert(S::WIDTH <= 8, "128 bits");
+    Vector<T, S::WIDTH> columns[8 / S::WIDTH];
+    float first = 0.0f;
+    bool eight;
+
+    __device__ __forceinline__ Guess(const Place<S>& place, const T* x) : eight(place.vectors && place.cols >= 8) {
+        const T* from = x + place.first;
+        const bool mine = (laneid() & (S::lanes - 1)) == 0;
+        if (eight) {
+#pragma unroll
+            for (int i = 0; i < 8 / S::WIDTH; i++) {
+                columns[i].fill([](int) { return 0.0f; });
+                if (mine) columns[i].template load<CACHE_KEEP>(from + i * S::WIDTH);
+            }
+        } else if (mine && place.cols) {
+            first = to_f32(*from);
+        }
+    }
+
+    __device__ __forceinline__ float value() const {
+        float largest[8] = {first};
+        if (eight) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) largest[k] = columns[k / S::WIDTH][k % S::WIDTH];
+#pragma unroll
+            for (int apart = 4; apart > 0; apart /= 2) {
+#pragma unroll
+                for (int k = 0; k < apart; k++) largest[k] = fmaxf(largest[k], largest[k + apart]);
+            }
+        }
+        return shfl_sync_idx(all_lanes, largest[0], laneid() & ~(S::lanes - 1));
+    }
+};
+
+template <class S>
+struct GuessedSlots {
+    RowRecords<float, S> sums;
+    RowRecords<MaxSum, S> exact;
+};
+
+// Makes each column its exponential relative to a guess, or to its warp's maximum, and gives the factor that makes it a probability.
+// Padding must be -inf; again() gives the row once more.
+//
+// With one base for all columns nobody waits for the maximum, and a sum is all that warps have to tell each other. The guess is a
+// column of the row, so that its own exponential is 1, and what underflows is a probability below 2^-126. A sum up to 2^30 says that no
+// column lies so far above it that the product with log2(e) has lost its digits. Other rows are read again, from L2.
+template <class S, class Again>
+__device__ __forceinline__ float exponentials_from(float guess, Row<S>& row, GuessedSlots<S>& slots, Again again) {
+    const float base = guess * 1.442695041f;
+    row.each([&](float& v, int) { v = ex2_approx_ftz(fmaf(v, 1.442695041f, -base)); });
+    const float sum = row_sum(row.sum([](float v, int) { return v; }), slots.sums);
+    float factor = inverse_of(sum);
+    const bool unsafe = !(sum >= 0.5f && sum <= 0x1p30f);
+    if (__builtin_expect(any_row<S>(unsafe), false)) {
+        row = again();
+        factor = exponentials(row, slots.exact).factor;
+    }
+    return factor;
+}
+
 // The same of a row in parts: load(part, begin) gives the columns of the part that begins at column `begin`, with -inf for padding.
 // The result is the row's.
 template <class S, class Load>

@@ -10,6 +10,7 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
+from ptxkit.kernels.elementwise import L2_BYTES
 
 KEPT_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
 THREADS = 256  # of a CTA, in the unfused chain and in fused
@@ -48,17 +49,18 @@ def usable(w: FusedL2norm, t: Tile) -> bool | str:
             return f"{w.cols} columns stay in registers, so STAGED=False changes nothing"
     elif t.STAGED and staged_bytes(w, t) > row.STAGED_BYTES:
         return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t):,} bytes of shared memory"
-    if t.SPREAD and (not row.few(w) or t.CLUSTER > 1 or not in_registers(w, t)):
-        return "there is nothing to spread"
+    if t.LATE and not (in_registers(w, t) and w.work().bytes <= L2_BYTES):
+        return "LATE is for rows in registers that stay in L2"
     return True
 
 
 def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     """Tiles by size. Few rows leave SMs idle, so a row is spread over many threads; many rows fill the SMs, and then as many
     bytes in flight as threads and registers allow hide the latency of device memory."""
-    few = w.rows <= 512
-    if few:
-        quads = 1 if w.cols <= 2048 else 2 if w.cols <= 8192 else 4
+    few, resident = w.rows <= 512, w.work().bytes <= L2_BYTES
+    if few or resident:
+        alone = row.few(w)  # each row has an SM
+        quads = 1 if alone and w.cols <= 512 else 4 if (alone and w.cols >= 2048) or w.cols > 8192 else 2
     else:
         quads = 1 if w.cols <= 256 else 4 if w.cols <= 2048 else 2
     threads = 128
@@ -74,10 +76,10 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     # on an H200 KEEP_X is faster where x is many times larger than L2, KEEP_Y slower; below that neither matters
     hint = 0 if w.work().bytes < 1 << 28 else 1
     tile = {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster, "HINT": hint}
-    if not few and 2048 < w.cols <= 4096 and threads == 512:
+    if not few and not resident and 2048 < w.cols <= 4096 and threads == 512:
         tile["THREADS"] = 1024  # two rows a CTA: fastest on an H200
-    if row.few(w) and threads < 1024:
-        yield tile | {"SPREAD": True}
+    if resident:
+        yield tile | {"LATE": True}
     yield tile
     for staged in (True, False):
         for ctas in (cluster, 1):  # for targets without clusters
@@ -161,7 +163,7 @@ class FusedL2norm(Workload):
             "ROWS": [1, 2, 4],  # rows that a thread takes one after another, the next being loaded ahead
             "HINT": [0, 1, 2],  # L2 keeps: 0 what it likes, 1 x rather than y, 2 y rather than x
             "STAGED": row.TILE["STAGED"],
-            "SPREAD": row.TILE["SPREAD"],
+            "LATE": row.TILE["LATE"],
         },
         constraint=usable,
         prefer=preferred,
@@ -178,9 +180,9 @@ class FusedL2norm(Workload):
         width = lanes(self, t)
         groups = t.THREADS // width
         grid = cdiv(cdiv(self.rows, groups), t.ROWS) * t.CLUSTER
-        template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT)
-        unused = row.SPREAD_BYTES if t.SPREAD else 0
-        return [Launch("l2norm_vectorized", grid, t.THREADS, args, unused, cluster, template=template)]
+        filled = self.cols == 4 * t.QUADS * width * t.CLUSTER and self.rows % (groups * t.ROWS) == 0
+        template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT, t.LATE, filled)
+        return [Launch("l2norm_vectorized", grid, t.THREADS, args, 0, cluster, template=template)]
 
     @pipeline.claimed(beside=32, weights=0)
     def claimed(self, t: Tile) -> list[Launch]:

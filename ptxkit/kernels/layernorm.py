@@ -105,13 +105,13 @@ class Layernorm(Workload):
     @variant(
         tile=row.TILE,
         constraint=row.usable(beside=36, early=2),
-        prefer=row.preferred(heavy=True, alone=4, staged=STAGED),
+        prefer=row.preferred(heavy=True, staged=STAGED),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
         template = (row.cu_type(self.dtype), self.activation.upper())
-        return [row.vectorized("layernorm", self, t, args, template)]
+        return [row.vectorized("layernorm", self, t, args, template, filled=row.FILLED)]
 
     @pipeline.claimed(beside=36, weights=2)
     def claimed(self, t: Tile) -> list[Launch]:

@@ -84,7 +84,7 @@ class Rmsnorm(Workload):
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
-        return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),))]
+        return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),), filled=row.FILLED)]
 
     @pipeline.claimed(beside=36, weights=1)
     def claimed(self, t: Tile) -> list[Launch]:

@@ -1,7 +1,8 @@
 """What descriptions of row kernels share: tiles, which of them can hold a row and suit which size, and their launches.
 
 Their kernels use ``cu/ptxkit/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments ``THREADS,
-LANES, VECTORS, CTAS, CACHE, EARLY`` last; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS, STAGED`` last.
+LANES, VECTORS, CTAS, CACHE, EARLY, LATE, FILLED`` last; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS,
+STAGED`` last.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ CHUNK = 4  # elements of a thread, in the element-wise launches of the unfused c
 KEPT_BYTES = 48 * 1024  # of a row in shared memory: the dynamic shared memory that every target gives without asking
 SMS = 132  # of an H200: with no more rows than that each can have one
 STAGED_BYTES = 216 * 1024  # of a CTA for its part of a row; slots take the rest
-SPREAD_BYTES = 80 * 1024  # of shared memory that nobody uses: an SM then holds two CTAs
 REGISTERS = 65536  # of an SM
 NULL = np.uint64(0)  # a pointer to nothing, for outputs that are not asked for
 
@@ -32,8 +32,11 @@ TILE: Mapping[str, list[Any]] = {
     "CACHE": [1, 0, 2, 3, 4],  # of cu/ptxkit/elementwise.cuh: keep, stream, once, output, input
     "EARLY": [False, True],  # whether what all rows share is loaded before the row's sums are known, or after
     "STAGED": [True, False],  # whether rows that registers do not hold wait in shared memory, or are read again
-    "SPREAD": [False, True],  # whether CTAs are kept to two an SM: those of a grid that starts early then spread evenly
+    "LATE": [False, True],  # whether the next grid starts when this one ends, not as soon as SMs have room for it
 }
+
+FILLED = 16
+"""Columns of a thread up to which a row that fills registers has code of its own; with more, a few registers spill."""
 
 TILE_ALONE: Mapping[str, list[Any]] = {name: values for name, values in TILE.items() if name != "EARLY"}
 """Of kernels without vectors that all rows share."""
@@ -67,6 +70,11 @@ def few(w: Any) -> bool:
     return bool(w.rows <= SMS)
 
 
+def late(w: Any, t: Tile) -> bool:
+    """Whether LATE may matter."""
+    return bool(in_registers(w, t) and w.work().bytes <= L2_BYTES)
+
+
 def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE`.
 
@@ -92,14 +100,14 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
             return f"parts of rows with VECTORS={t.VECTORS} take too many registers"
         elif t.STAGED and staged_bytes(w, t, size) > STAGED_BYTES:
             return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t, size):,} bytes of shared memory"
-        if t.SPREAD and (not few(w) or t.CLUSTER > 1 or not in_registers(w, t)):
-            return "there is nothing to spread"
+        if t.LATE and not late(w, t):
+            return "LATE is for rows in registers that stay in L2"
         return True
 
     return check
 
 
-def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, int]:
+def _shape(w: Any, resident: bool, heavy: bool) -> tuple[int, int, int]:
     """THREADS, VECTORS and CLUSTER, for :func:`preferred`; a whole cluster of them may hold less than a row."""
     wide = width(w.dtype)
     sixteen = 16 // wide  # vectors of 16 columns, and as many registers
@@ -109,8 +117,7 @@ def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, i
 
     threads, vectors, cluster = 128, 1, 1
     if resident:
-        if few(w) and w.cols > 512 * wide:
-            vectors = max(1, alone // wide)
+        vectors = 1 if few(w) and not short(threads, 1) else 8 // wide  # fastest on an H200
         while threads < 1024 and short(threads, vectors):
             threads *= 2
         while 8 * w.rows <= SMS and cluster < 8 and short(threads, vectors, cluster):
@@ -138,7 +145,6 @@ def preferred(
     shared: bool = True,
     heavy: bool = False,
     cache: int = 4,
-    alone: int = 16,
     staged: Mapping[int, tuple[int, int]] | None = None,
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`.
@@ -152,7 +158,6 @@ def preferred(
         shared: whether there are vectors that all rows share, for EARLY.
         heavy: whether the kernel computes so much that its instructions matter more than the bytes in flight.
         cache: CACHE of what comes from device memory.
-        alone: columns of a thread where each row has an SM of its own.
         staged: THREADS and VECTORS, by the most columns, of rows of f32 from device memory that had better wait in the shared
             memory of eight CTAs: registers would hold them, but of one CTA an SM, and while that waits nothing is loaded.
     """
@@ -162,7 +167,7 @@ def preferred(
         for most, (of_cta, held) in (staged or {}).items():
             if width(w.dtype) == 4 and not resident and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
-        threads, vectors, cluster = _shape(w, resident, heavy, alone)
+        threads, vectors, cluster = _shape(w, resident, heavy)
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if resident else cache}
         wide = width(w.dtype)
         if (
@@ -171,9 +176,10 @@ def preferred(
             yield tile | {"THREADS": 512, "VECTORS": 2}
         if wide * vectors * threads * cluster >= w.cols:
             early = {"EARLY": True} if shared and resident and vectors * wide <= 16 else {}
-            spread = {"SPREAD": True} if resident and few(w) and threads < 1024 and cluster == 1 else {}
-            yield tile | early | spread
+            ends = {"LATE": True} if resident and (wide == 4 or few(w)) else {}
+            yield tile | early | ends
             yield tile | early
+            yield tile | ends
             yield tile
         parts = tile | {"THREADS": 1024, "VECTORS": 16 // wide}  # registers for addresses
         for ctas in (cluster, 1):  # for targets without clusters
@@ -201,7 +207,7 @@ def vectorized(
     args: tuple[object, ...],
     template: tuple[object, ...],
     size: int = 0,
-    filled: bool = False,
+    filled: int = 0,
 ) -> Launch:
     """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` where no cluster's registers hold a row.
 
@@ -212,7 +218,8 @@ def vectorized(
         args: of both kernels.
         template: arguments before the tile's.
         size: see :func:`usable`.
-        filled: the kernel's last template argument says whether a row fills a CTA's registers, or a cluster's.
+        filled: the kernel's last template argument says whether a row fills a CTA's registers, or a cluster's, with up to so
+            many columns a thread; 0 where it has no such argument.
     """
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     if not in_registers(w, t):
@@ -222,10 +229,9 @@ def vectorized(
     width_ = lanes(w, t)
     grid = cdiv(w.rows, t.THREADS // width_) * t.CLUSTER
     early = (t.EARLY,) if "EARLY" in t else ()
-    fills = (w.cols == capacity(w, t),) if filled else ()
-    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early, *fills)
-    unused = SPREAD_BYTES if t.SPREAD else 0
-    return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, unused, cluster, template=full)
+    fills = (w.cols == capacity(w, t) and t.VECTORS * width(w.dtype) <= filled,) if filled else ()
+    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early, t.LATE, *fills)
+    return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, 0, cluster, template=full)
 
 
 def by_row(

@@ -103,7 +103,7 @@ class Softmax(Workload):
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
-        return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops))]
+        return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops), filled=row.FILLED)]
 
     @pipeline.claimed(beside=32, weights=0)
     def claimed(self, t: Tile) -> list[Launch]:

@@ -31,7 +31,8 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     w.y = shfl_sync_bfly(all_lanes, double(v.x), 2);
     w.z = shfl_sync_idx(all_lanes, laneid(), 3);
     w.x += anew(v.y);
-    w.x += rsqrt_approx(v.x) + rcp_approx(v.y) + ex2_approx(v.z) + lg2_approx(v.w) + tanh_approx(v.x) + max_NaN_f32(v.x, v.y);
+    w.x += rsqrt_approx(v.x) + rsqrt_approx_ftz(v.x);
+    w.x += rcp_approx(v.y) + ex2_approx(v.z) + lg2_approx(v.w) + tanh_approx(v.x) + max_NaN_f32(v.x, v.y);
     unsigned slot = mapa_shared_cluster(cvta_to_shared(shared), 0);
     st_shared_cluster(slot, v.x);
     st_shared_cluster(slot, double(v.x));

@@ -62,6 +62,20 @@ def test_a_large_offset_changes_nothing(device, variant):
     assert y.max() < 1
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("cols", [9, 24, 520, 1024, 2048])
+def test_first_columns_that_say_nothing_of_the_maximum(device, cols, dtype):
+    """Exponentials are taken relative to the largest of the first columns, and once more where that lies far below."""
+    x = rows_of(12, cols)
+    first = [-30, -60, -1e3, -1e30, 20, 1e3, -np.inf, np.nan]
+    for row, value in enumerate(first):
+        x[row, :8] = value
+    x[8, 1:8], x[9, :7], x[10, 8:] = -np.inf, -40, 1e4
+    y = check(case_of(device, x.astype(dtype_of(dtype)), dtype=dtype)).astype(np.float64)
+    assert np.isnan(y[7]).all()
+    np.testing.assert_allclose(np.delete(y, 7, 0).sum(1), 1, rtol=1e-5 if dtype == "f32" else 1e-2)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("cols", [20, 600])
 def test_special_values_propagate_as_in_numpy(device, variant, cols):
