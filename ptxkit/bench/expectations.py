@@ -17,6 +17,7 @@ from ptxkit.files import stem_of, write_json
 SCHEMA = "ptxkit.expectations/1"
 MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
 MODES: tuple[Mode, ...] = ("cold", "hot")
+CUBIN = 16  # digits of its hash that are recorded
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,11 @@ class ExpectedTime:
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """A contender's times."""
+    """A contender's times, and the first digits of the hash of its machine code."""
 
     cold: ExpectedTime | None = None
     hot: ExpectedTime | None = None
+    cubin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ def _record(row: Row) -> dict[str, Any]:
             }
     if row.version:
         record["version"] = row.version
+    if row.cubin_sha256:
+        record["cubin"] = row.cubin_sha256[:CUBIN]
     if row.tile:
         record["tile"] = dict(row.tile)
     return record
@@ -142,6 +146,7 @@ class Held:
     Attributes:
         target: its key. row, mode: which time. expected_us, found_us: medians.
         judgement: what the difference is.
+        code: ``"same code"``, ``"changed code"``, or ``""`` where the expectation does not say which code it is of.
     """
 
     target: str
@@ -150,6 +155,7 @@ class Held:
     expected_us: float
     found_us: float
     judgement: Judgement
+    code: str = ""
 
 
 def check(expected: Mapping[str, Any], results: Results) -> Iterator[Held]:
@@ -162,7 +168,8 @@ def check(expected: Mapping[str, Any], results: Results) -> Iterator[Held]:
                 then = Timed(
                     before["median_us"], before["median_us"], 0.0, (0.0, 0.0), before["spread_us"], before["samples"]
                 )
-                yield Held(target.key, row.name, mode, then.median_us, now.median_us, judge(then, now, MACHINES))
+                code = _code(recorded[row.name].get("cubin"), row)
+                yield Held(target.key, row.name, mode, then.median_us, now.median_us, judge(then, now, MACHINES), code)
 
 
 def _times(target: Target) -> Iterator[tuple[Row, Mode, Timed]]:
@@ -171,3 +178,9 @@ def _times(target: Target) -> Iterator[tuple[Row, Mode, Timed]]:
             timed = row.timed(mode)
             if row.kind == "variant" and timed:
                 yield row, mode, timed
+
+
+def _code(recorded: str | None, row: Row) -> str:
+    if not recorded or not row.cubin_sha256:
+        return ""
+    return "same code" if row.cubin_sha256.startswith(recorded) else "changed code"

@@ -46,7 +46,8 @@ def held(expected: Mapping[str, Any], results: Results) -> int:
     for h in found:
         if h.judgement.word == "slower":
             times = f"{h.found_us:.4g} us, expected {h.expected_us:.4g} us"
-            to_stderr(f"error: {h.target} {h.row} {h.mode}: {times}: {h.judgement}", fg="red")
+            code = f", {h.code}" if h.code else ""
+            to_stderr(f"error: {h.target} {h.row} {h.mode}: {times}: {h.judgement}{code}", fg="red")
     unknown = [target.key for target in results.targets if target.key not in expected["targets"]]
     if not found:
         which = ", ".join(unknown) or "these variants"
