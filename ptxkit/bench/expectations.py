@@ -12,7 +12,7 @@ from ptxkit.bench.json_values import NotNegative, Positive, read_as
 from ptxkit.bench.judge import Judgement, judge
 from ptxkit.bench.results import Mode, Results, Row, Target, Timed, cuda_driver_named
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.files import stem_of, write_json
+from ptxkit.files import check_writable, stem_of, write_json
 
 SCHEMA = "ptxkit.expectations/1"
 MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
@@ -127,6 +127,20 @@ def load(path: Path) -> dict[str, Any]:
             raise UsageError(f"{path}: {error}") from None
         target["environment"] = cuda_driver_named(target.get("environment", {}))
     return value
+
+
+def prepared(path: Path) -> dict[str, Any] | None:
+    """What is recorded already, None where nothing is; called before measuring what :func:`save` is to write.
+
+    Raises:
+        UsageError: the file is something else, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    check_writable(path)
+    return load(path) if path.is_file() else None
 
 
 def save(path: Path, value: Mapping[str, Any]) -> None:

@@ -133,6 +133,7 @@ def run(
         find(profile)  # said now rather than after minutes of measuring
     path = expectations.path_for(device.name)
     expected = expectations.load(path) if check else None
+    recorded = expectations.prepared(path) if update_expectations else None
     chosen = plans(targets, wanted_sizes, held, small=device.kind == "emulator")
     _check_tile(tile, chosen)
     found, absent = peers(names)  # a misspelt name is said on any device
@@ -163,8 +164,7 @@ def run(
     if expected is not None:
         code = max(code, _bench_verdict.held(expected, results))
     if update_expectations:
-        before = expectations.load(path) if path.is_file() else None
-        expectations.save(path, expectations.updated(before, results))
+        expectations.save(path, expectations.updated(recorded, results))
         click.echo(f"recorded in {path}", err=True)
     kept.end(len(chosen))
     return code

@@ -364,6 +364,21 @@ def test_expectations_that_somebody_edited_are_refused_by_their_place(gpu, capsy
     assert complaint in err and "nvidia-h200.json" in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda where: where.write_text("a file"), "cannot write"),
+        (lambda where: (where.mkdir(), (where / "nvidia-h200.json").write_text("{")), "cannot be read as expectations"),
+        (lambda where: (where / "nvidia-h200.json").mkdir(parents=True), "Is a directory"),
+    ],
+)
+def test_expectations_that_cannot_be_recorded_are_said_before_measuring(gpu, capsys, tmp_path, spoil, complaint):
+    spoil(tmp_path / "expectations")
+    gpu.stop = AssertionError("measured")
+    assert gpu.bench("--update-expectations") == 2
+    assert complaint in capsys.readouterr().err
+
+
 def test_a_stopped_run_is_shown_recorded_and_still_stopped(gpu, capsys, tmp_path):
     gpu.stop = KeyboardInterrupt()
     assert gpu.bench("--update-expectations") == 130
