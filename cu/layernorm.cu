@@ -154,8 +154,7 @@ layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means,
     auto compute = [&](const Place<S>& place, Row<S>& row) {
         const Statistics statistics = standardize(row, place, eps, slots);
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-        weights.apply(place, row, finished, gamma, beta);
-        place.template store<CACHE>(y, row);
+        weights.template store<CACHE>(place, y, row, finished, gamma, beta);
         if (means && place.thread == 0) {
             means[place.row] = statistics.mean;
             rstds[place.row] = statistics.rstd;

@@ -146,8 +146,7 @@ rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, 
     } slots = {sent, largest};
     auto compute = [&](const Place<S>& place, Row<S>& row) {
         const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
-        weights.apply(place, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
-        place.template store<CACHE>(y, row);
+        weights.template store<CACHE>(place, y, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
         if (rstds && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
     };
     rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);

@@ -224,7 +224,7 @@ struct Parts {
     // next row's. The parts that are STAGES later are fetched: part i by warp i, when all warps have read what lay there.
     template <class Claimed>
     __device__ __forceinline__ Row<S> row(const Place<S>& place, Ring<STAGES>& at, float fill, const Claimed& claims, unsigned turn,
-                                          unsigned rows, unsigned cols, const T* matrix) const {
+                                          unsigned rows, const T* matrix) const {
         const unsigned full = cvta_to_shared(shared.full), empty = cvta_to_shared(shared.empty);
         Row<S> row;
         Ring<STAGES> before = at;
@@ -232,7 +232,7 @@ struct Parts {
             if (threadIdx.x / 32 == part % S::cta_warps) {
                 if (laneid() == 0) {
                     mbarrier_wait(empty + 8 * before.stage, before.parity);
-                    fetch(claims.row(turn + (part + STAGES) / parts), rows, cols, (part + STAGES) % parts, before.stage, matrix);
+                    fetch(claims.row(turn + (part + STAGES) / parts), rows, place.cols, (part + STAGES) % parts, before.stage, matrix);
                 }
                 bar_warp_sync(all_lanes);
             }
@@ -268,22 +268,24 @@ __device__ __forceinline__ void rows_claimed(const Parts<T, S, PART, STAGES, CAC
     static_assert(AHEAD > Parts<T, S, PART, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
     started();
     claims.begin();
-    const bool copies = parts.copies(place);
-    if (copies && threadIdx.x == 0) parts.begin(claims, rows, cols, matrix);
+    if (parts.copies(place) && threadIdx.x == 0) parts.begin(claims, rows, cols, matrix);
     bar_warp_sync(all_lanes);
-    Ring<STAGES> at;
-    unsigned turn = 0;
+    with_place<FILLED>(place, [&](Place<S> place) {
+        const bool copies = parts.copies(place);
+        Ring<STAGES> at;
+        unsigned turn = 0;
 #pragma unroll 1
-    for (unsigned row_number; (row_number = claims.row(turn)) < rows; turn++) {
-        place.take(row_number, cols, cols);
-        if constexpr (FILLED) place.assume_filled();
-        claims.go_on(turn);
-        Row<S> row;
-        if (copies) row = parts.row(place, at, fill, claims, turn, rows, cols, matrix);
-        else row = place.template load<CACHE>(matrix, fill);
-        f(place, row);
-    }
-    claims.end(turn);
+        for (unsigned row_number; (row_number = claims.row(turn)) < rows; turn++) {
+            place.take(row_number, cols, cols);
+            if constexpr (FILLED) place.assume_filled();
+            claims.go_on(turn);
+            Row<S> row;
+            if (copies) row = parts.row(place, at, fill, claims, turn, rows, matrix);
+            else row = place.template load<CACHE>(matrix, fill);
+            f(place, row);
+        }
+        claims.end(turn);
+    });
 }
 
 }  // namespace ptxkit

@@ -310,6 +310,14 @@ struct Place {
         }
     }
 
+    // The thread's vector i, where rows move in vectors.
+    template <int CACHE, class T>
+    __device__ __forceinline__ void store_vector(T* matrix, const Row<S>& row, int i) const {
+        Vector<T, S::WIDTH> vector;
+        vector.fill([&](int j) { return row.v[i][j]; });
+        if (i * S::WIDTH < held) vector.template store<CACHE>(matrix + first + (i * S::threads + thread) * S::WIDTH);
+    }
+
     // A vector that all rows share, with the first COUNT vectors of what a thread holds of it on their way.
     template <int COUNT, class T>
     __device__ __forceinline__ Begun<S, COUNT, T> begin_shared(const T* from) const {

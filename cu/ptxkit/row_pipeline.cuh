@@ -224,24 +224,36 @@ struct Weights {
     // Makes each column f(column, those of the vectors).
     template <class F, class... Vectors>
     __device__ __forceinline__ void apply(const Place<S>& place, Row<S>& row, F f, const Vectors*... vectors) const {
+        apply_each(place, row, f, [](int) {}, vectors...);
+    }
+
+    // The same, and stores each vector when it is made: its registers are free then.
+    template <int CACHE, class F, class... Vectors>
+    __device__ __forceinline__ void store(const Place<S>& place, T* matrix, Row<S>& row, F f, const Vectors*... vectors) const {
+        apply_each(place, row, f, [&](int i) { place.template store_vector<CACHE>(matrix, row, i); }, vectors...);
+        if (KEPT + HELD == 0 || !place.vectors) place.template store<CACHE>(matrix, row);
+    }
+
+private:
+    // made(i) is called when vector i is made, where rows move in vectors and there are any here.
+    template <class F, class Made, class... Vectors>
+    __device__ __forceinline__ void apply_each(const Place<S>& place, Row<S>& row, F f, Made made, const Vectors*... vectors) const {
         if constexpr (KEPT + HELD > 0) {
             if (place.vectors) {
-                auto there = [&](int i) {
-                    int number = 0;
-                    combine(row.v[i], f, vector_of(place, i, number++, vectors)...);
-                };
-                auto without = [&](int i) {
 #pragma unroll
-                    for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = f(row.v[i][j], zero_of(vectors)...);
-                };
-                each_vector(place, there, without);
+                for (int i = 0; i < S::VECTORS; i++) {
+                    if (S::elements >= 64 && i > 0) bar_warp_sync(all_lanes);  // or ptxas loads more ahead than registers hold
+                    int number = 0;
+                    if (i * S::WIDTH < place.held) combine(row.v[i], f, vector_of(place, i, number++, vectors)...);
+                    else combine(row.v[i], f, nothing(vectors)...);
+                    made(i);
+                }
                 return;
             }
         }
         place.apply(row, f, vectors...);
     }
 
-private:
     __device__ __forceinline__ void keep(const Place<S>& all, uint4*& to, const T* from) const {
 #pragma unroll
         for (int i = 0; i < KEPT; i++) {
@@ -269,7 +281,12 @@ private:
         return vector;
     }
 
-    static __device__ __forceinline__ float zero_of(const T*) { return 0.0f; }
+    // In place of a vector past the end.
+    static __device__ __forceinline__ Vector<T, S::WIDTH> nothing(const T*) {
+        Vector<T, S::WIDTH> vector;
+        vector.fill([](int) { return 0.0f; });
+        return vector;
+    }
 
     template <class F, class... V>
     static __device__ __forceinline__ void combine(float (&v)[S::WIDTH], F f, const V&... vectors) {

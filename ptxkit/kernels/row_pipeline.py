@@ -208,7 +208,7 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
         while cluster < 16 and wide * vectors * threads * cluster < w.cols:
             cluster *= 2
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
-        yield from _weighing(tile, weights) if threads == 512 else ()
+        yield from _weighing(tile, wide, weights) if threads == 512 else ()
         part = min(vectors, 4)
         parts = vectors // part
         for stages in (2 * parts, parts + 1 if parts > 1 else 1):
@@ -218,17 +218,21 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
     return choose
 
 
-def _weighing(tile: dict[str, Any], weights: int) -> Iterator[dict[str, Any]]:
-    """Those that weigh shared memory against registers, for CTAs of 512 threads."""
+def _weighing(tile: dict[str, Any], wide: int, weights: int) -> Iterator[dict[str, Any]]:
+    """Those that weigh shared memory against registers, and few large CTAs against many, for what 512 threads would hold."""
     vectors, cluster = tile["VECTORS"], tile["CLUSTER"]
-    if cluster == 16 and vectors == 8 and weights < 2:
-        held = {"KEPT": 12, "HELD": 4} if weights else {}
-        yield tile | {"VECTORS": 16, "CLUSTER": 8, "PART": 4, "STAGES": 3 if weights else 4} | held
-    if weights > 1 and cluster == 4 and vectors == 8:
+    if vectors != 8:
+        return
+    if cluster == 16 and weights < 2:
+        kept = {"STAGES": 3, "KEPT": 12, "HELD": 4} if weights else {"STAGES": 4}
+        yield tile | {"VECTORS": 16, "CLUSTER": 8, "PART": 4} | kept
+    if cluster in (2, 4) and (weights == 2 or (wide == 8 and not weights)):
         # of two CTAs an SM one computes while the other waits
-        yield tile | {"THREADS": 256, "CLUSTER": 8, "PART": 8, "STAGES": 1, "RESIDENT": 2, "KEPT": 8}
-    if weights > 1 and vectors == 8:
-        yield tile | {"PART": 4, "STAGES": 3, "KEPT": 5, "HELD": 3}
+        two = tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 2, "RESIDENT": 2}
+        yield two | ({"PART": 4, "KEPT": 8} if weights else {"PART": 8})
+    if weights == 2:
+        yield tile | {"PART": 4, "STAGES": 3} | ({"KEPT": 5, "HELD": 3} if wide == 4 else {"KEPT": 6, "HELD": 2})
+        yield tile | {"PART": 4, "STAGES": 2, "KEPT": 8}
 
 
 def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
