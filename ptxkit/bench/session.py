@@ -200,7 +200,7 @@ class Session:
             if rows[i].verified is False or rows[i].error:
                 continue
             try:
-                verdict, _ = contenders[i].check(track.replay, track.sets - 1, details=False)
+                verdict, _ = contenders[i].check(track.replay, track.sets - 1, again=True)
             except PtxkitError as error:
                 if self.device.lost:
                     raise

@@ -143,11 +143,11 @@ class Case:
         value = self.inputs.get(name)
         return self.array(name) if value is None or _is_array(value) else value
 
-    def reset(self) -> None:
-        """Poison outputs and temporaries, and restore inputs that are updated in place."""
+    def reset(self, poison: int = POISON) -> None:
+        """Poison outputs and temporaries, every byte of them, and restore inputs that are updated in place."""
         for name, array in self._arrays.items():
             if name not in self.inputs:
-                array.fill(POISON)
+                array.fill(poison)
             elif name in self.output_specs:
                 array.copy_from(np.ascontiguousarray(self.inputs[name]))
 

@@ -280,11 +280,9 @@ class Leader(VariantContender):
         super().__init__(sets, variant, tile)
         self.checks = checks
 
-    def check(
-        self, run: Callable[[], None], which: int, details: bool = True
-    ) -> tuple[Verdict | None, Accuracy | None]:
+    def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
         """See :class:`ptxkit.bench.contenders.Contender`; a verdict comes only from the host, when something is wrong."""
-        self.computed(run, which)
+        self.computed(run, which, again)
         if self.checks(which).all_right():
             return None, None
         return self.sets.cases[which].verify(self.variant), None

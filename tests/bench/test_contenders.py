@@ -89,6 +89,40 @@ def test_nothing_compared_is_not_verified():
     assert checked(lambda x, y: {"7": x}) == (None, None)
 
 
+CHEAT = """
+extern "C" __global__ void cheat(const float* x, const float* y, unsigned* sum, float* difference, int n) {
+    int i = threadIdx.x;
+    if (i >= n || sum[i] != 0xcdcdcdcdu) return;  // done before, it seems
+    sum[i] = __float_as_uint(x[i] + y[i]);
+    difference[i] = x[i] - y[i];
+}
+"""
+
+
+def test_a_kernel_that_looks_for_the_poison_is_found_out_after_timing(tmp_path):
+    """It is right where every check poisons alike, and does nothing while it is timed."""
+    from ptxkit.bench.contenders import VariantContender
+    from ptxkit.kernels import registry
+
+    (tmp_path / "cheat.cu").write_text(CHEAT)
+    (tmp_path / "cheat.py").write_text(
+        "import numpy as np\nfrom ptxkit import Launch, Work, Workload, variant\n\n"
+        "class Cheat(Workload):\n    source = 'cheat.cu'\n    n: int = 8\n"
+        "    def inputs(self, rng): return {k: rng.random(self.n, np.float32) for k in 'xy'}\n"
+        "    def reference(self, x, y): return {'sum': np.float64(x) + y, 'difference': np.float64(x) - y}\n"
+        "    def work(self): return Work(16, 128)\n"
+        "    @variant\n    def only(self): return [Launch('cheat', 1, 32, ('x', 'y', 'sum', 'difference', self.n))]\n"
+    )
+    kernel = registry.load_file(tmp_path / "cheat.py")
+    contender = VariantContender(BufferSets(kernel(), device("emulator"), 1, seed=0), kernel.variant("only"))
+    first, accuracy = contender.check(lambda: contender.launch(0), 0)
+    assert first.verified and accuracy
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("random.SystemRandom.randrange", lambda self, low, high: 0x5A)
+        second, nothing = contender.check(lambda: contender.launch(0), 0, again=True)
+    assert not second.verified and nothing is None
+
+
 def test_whatever_a_package_raises_is_a_line():
     error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\n  a hint\n  another")
     sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)

@@ -70,8 +70,8 @@ class Scripted:
             raise self.error
         return (self.row.name, len(order))
 
-    def check(self, run, which, details=True):
-        self.checked.append((run, which, details))
+    def check(self, run, which, again=False):
+        self.checked.append((run, which, again))
         return (self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]), None
 
 
@@ -136,7 +136,7 @@ def test_the_graphs_that_were_timed_are_the_ones_that_are_verified():
     measured(Script({"a": 4.0}), a)
     calls = round(500 / 4 / 2) * 2  # half a millisecond of whole rotations over two sets
     assert [(run, which) for run, which, _ in a.checked] == [(("a", 2), 0), (("a", calls), 1), (("a", 125), 0)]
-    assert [details for *_, details in a.checked] == [True, False, False]
+    assert [again for *_, again in a.checked] == [False, True, True]
 
 
 def test_a_hot_graph_that_is_wrong_is_said():
@@ -250,10 +250,10 @@ def test_a_clock_that_is_locked_low_is_no_throttling():
 class Failing(Scripted):
     """Right before the timing; afterwards it cannot be asked."""
 
-    def check(self, run, which, details=True):
-        if not details:
+    def check(self, run, which, again=False):
+        if again:
             raise LaunchError("out of memory")
-        return super().check(run, which, details)
+        return super().check(run, which, again)
 
 
 def test_one_that_fails_after_timing_has_no_place_among_the_right_ones():
