@@ -95,6 +95,6 @@ def machine_difference(before: Mapping[str, object], after: Mapping[str, object]
     """In words, what makes times of two environments incomparable; "" when nothing does."""
     known = [
         "gpu",
-        *(k for k in ("cuda_driver", "kernel_driver") if k in before and k in after),
-    ]  # earlier files lack the last
+        *(k for k in ("gpu_uuid", "cuda_driver", "kernel_driver") if k in before and k in after),
+    ]  # earlier files lack some
     return ", ".join(f"{k} {before.get(k)} against {after.get(k)}" for k in known if before.get(k) != after.get(k))

@@ -247,6 +247,7 @@ def environment(device: Any) -> dict[str, str]:
     if device.kind == "gpu":
         facts = device.facts()
         found |= {"gpu": device.name, "cuda_driver": facts.cuda_driver, "kernel_driver": facts.kernel_driver}
+        found["gpu_uuid"] = facts.uuid
     for module in ("torch", "triton", "cupy"):
         if module in sys.modules:
             found[module] = str(getattr(sys.modules[module], "__version__", "unknown"))

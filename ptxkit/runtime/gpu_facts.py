@@ -30,7 +30,7 @@ class Facts:
     """What does not change.
 
     Attributes:
-        name: ``"NVIDIA H200"``.
+        name: ``"NVIDIA H200"``. uuid: of this one, ``"GPU-471c29a5-..."``.
         compute_capability: ``"9.0"``.
         cuda_driver: CUDA version that the driver implements, ``"13.0"``.
         kernel_driver: version of the driver itself, ``"580.95.05"``; ``"unknown"`` where nothing tells.
@@ -50,6 +50,7 @@ class Facts:
     l2_bytes: int
     memory_bytes: int
     shared_bytes: int
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def facts(device: GpuContext) -> Facts:
         l2_bytes=int(properties.l2_cache_size),
         memory_bytes=device.memory_bytes,
         shared_bytes=int(properties.max_shared_memory_per_block_optin),
+        uuid=f"GPU-{device.core.uuid}".replace("GPU-GPU-", "GPU-"),
     )
 
 

@@ -70,3 +70,9 @@ def test_other_machines_are_named():
     )
     assert machine_difference({"gpu": "A", "cuda_driver": "1"}, {"gpu": "B", "cuda_driver": "1"}) == "gpu A against B"
     assert machine_difference({"gpu": "A"}, {"gpu": "A"}) == ""
+
+
+def test_another_gpu_of_the_model_is_another_machine():
+    one = {"gpu": "A", "gpu_uuid": "GPU-1", "cuda_driver": "13.0"}
+    assert machine_difference(one, {**one, "gpu_uuid": "GPU-2"}) == "gpu_uuid GPU-1 against GPU-2"
+    assert machine_difference(one, {"gpu": "A", "cuda_driver": "13.0"}) == ""  # of a version that did not record it
