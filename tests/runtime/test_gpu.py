@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -66,6 +67,7 @@ def test_facts_and_sensors(gpu):
     assert facts.compute_capability == f"{gpu.target.cc // 10}.{gpu.target.cc % 10}"
     assert int(facts.cuda_driver.split(".")[0]) >= 13
     assert int(facts.kernel_driver.split(".")[0]) >= 580
+    assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", facts.uuid)
     sensors = gpu.sensors()
     assert 10 < sensors.temperature_c < 110
     assert 5 < sensors.power_w < 2000
