@@ -123,10 +123,9 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
 }
 
 // Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
-// one is computed. Of gamma and beta KEPT vectors a thread wait in shared memory, HELD in registers. An SM holds RESIDENT CTAs; FILLED: a
-// row fills the cluster's registers.
-template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT,
-          int HELD>
+// one is computed; KEPT vectors of gamma and beta a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row fills the
+// cluster's registers.
+template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
                   float eps) {
@@ -141,7 +140,7 @@ layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means,
     Claimed claims(claimed, next);
     const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
-    Weights<T, S, 2, KEPT, HELD> weights(fetched.behind());
+    const Weights<T, S, 2, KEPT> weights(fetched.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);

@@ -182,7 +182,7 @@ layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed c
     __shared__ RowRecords<float, S, 2> largest_slots;
     const Ahead<T, S, 1, STAGES, CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    Weights<T, S, 2, KEPT> weights(ahead.behind());
+    const Weights<T, S, 2, KEPT> weights(ahead.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);

@@ -118,9 +118,9 @@ rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int
 }
 
 // Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
-// one is computed. Of gamma KEPT vectors a thread wait in shared memory, HELD in registers. An SM holds RESIDENT CTAs; FILLED: a row
-// fills the cluster's registers.
-template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT, int HELD>
+// one is computed; KEPT vectors of gamma a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's
+// registers.
+template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
@@ -134,7 +134,7 @@ rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, 
     Claimed claims(claimed, next);
     const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    Weights<T, S, 1, KEPT, HELD> weights(fetched.behind());
+    const Weights<T, S, 1, KEPT> weights(fetched.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma);

@@ -192,21 +192,19 @@ __device__ __forceinline__ void rows_ahead(const Ahead<T, S, 1, STAGES, CACHE>& 
     }
 }
 
-// COUNT vectors that all rows share. Of each thread's VECTORS vectors of them the first KEPT wait in shared memory, the next HELD in
-// registers, the others in cache: a cluster that takes long rows reads so much of them that L2 would limit it. Dynamic shared memory:
-// COUNT * KEPT * LANES * 16 bytes.
-template <class T, class S, int COUNT, int KEPT, int HELD = 0>
+// COUNT vectors that all rows share, KEPT of each thread's VECTORS vectors of them in shared memory, the others in cache: a cluster
+// that takes long rows reads so much of them that L2 would limit it. Dynamic shared memory: COUNT * KEPT * LANES * 16 bytes.
+template <class T, class S, int COUNT, int KEPT>
 struct Weights {
-    static_assert(KEPT + HELD <= S::VECTORS, "no more than there are");
+    static_assert(KEPT <= S::VECTORS, "no more than there are");
     uint4* slots;
-    Vector<T, S::WIDTH> held[HELD ? COUNT * HELD : 1];
 
     // `where` is the same in all threads.
     __device__ __forceinline__ Weights(uint4* where) : slots(where + threadIdx.x % S::LANES) {}
 
     // One barrier; `all` is the place in a row that there is.
     template <class... Vectors>
-    __device__ __forceinline__ void begin(const Place<S>& all, const Vectors*... vectors) {
+    __device__ __forceinline__ void begin(const Place<S>& all, const Vectors*... vectors) const {
         static_assert(sizeof...(Vectors) == COUNT, "COUNT vectors");
         if constexpr (KEPT > 0) {
             if (all.vectors && threadIdx.x < S::LANES) {
@@ -214,10 +212,6 @@ struct Weights {
                 (keep(all, to, vectors), ...);
             }
             barrier_sync();
-        }
-        if constexpr (HELD > 0) {
-            int number = 0;
-            (hold(all, number++, vectors), ...);
         }
     }
 
@@ -231,14 +225,14 @@ struct Weights {
     template <int CACHE, class F, class... Vectors>
     __device__ __forceinline__ void store(const Place<S>& place, T* matrix, Row<S>& row, F f, const Vectors*... vectors) const {
         apply_each(place, row, f, [&](int i) { place.template store_vector<CACHE>(matrix, row, i); }, vectors...);
-        if (KEPT + HELD == 0 || !place.vectors) place.template store<CACHE>(matrix, row);
+        if (KEPT == 0 || !place.vectors) place.template store<CACHE>(matrix, row);
     }
 
 private:
     // made(i) is called when vector i is made, where rows move in vectors and there are any here.
     template <class F, class Made, class... Vectors>
     __device__ __forceinline__ void apply_each(const Place<S>& place, Row<S>& row, F f, Made made, const Vectors*... vectors) const {
-        if constexpr (KEPT + HELD > 0) {
+        if constexpr (KEPT > 0) {
             if (place.vectors) {
 #pragma unroll
                 for (int i = 0; i < S::VECTORS; i++) {
@@ -264,19 +258,9 @@ private:
         to += KEPT * S::LANES;
     }
 
-    __device__ __forceinline__ void hold(const Place<S>& all, int number, const T* from) {
-#pragma unroll
-        for (int i = KEPT; i < KEPT + HELD; i++) {
-            if (all.vectors && i * S::WIDTH < all.held) {
-                held[number * HELD + i - KEPT].template load<CACHE_KEEP>(from + (i * S::threads + all.thread) * S::WIDTH);
-            }
-        }
-    }
-
     __device__ __forceinline__ Vector<T, S::WIDTH> vector_of(const Place<S>& place, int i, int number, const T* from) const {
         Vector<T, S::WIDTH> vector;
         if (i < KEPT) vector.set(slots[(number * KEPT + i) * S::LANES]);
-        else if (i < KEPT + HELD) return held[number * HELD + i - KEPT];
         else vector.template load<CACHE_KEEP>(from + (i * S::threads + place.thread) * S::WIDTH);
         return vector;
     }

@@ -129,22 +129,10 @@ TILE_CLAIMED: Mapping[str, list[Any]] = {
     "PART": [4, 8, 2, 1, 16],  # vectors of a row's part, which is fetched as one
     "STAGES": [4, 1, 2, 3, 6, 8],  # parts that are on their way, or wait
     "RESIDENT": [1, 2, 3, 4],  # CTAs of an SM
-    "KEPT": [
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        8,
-        12,
-        16,
-    ],  # vectors of what all rows share that wait in shared memory, of each thread
-    "HELD": [0, 1, 2, 3, 4],  # and in registers
+    "KEPT": TILE["KEPT"],
 }
 
-TILE_CLAIMED_ALONE = {name: values for name, values in TILE_CLAIMED.items() if name not in ("KEPT", "HELD")}
+TILE_CLAIMED_ALONE = {name: values for name, values in TILE_CLAIMED.items() if name != "KEPT"}
 """Of kernels without vectors that all rows share."""
 
 
@@ -158,9 +146,11 @@ def claimed_bytes(t: Tile, weights: int) -> int:
 
 
 def claimed_fits(t: Tile, weights: int) -> bool:
-    """Whether an SM has the shared memory of RESIDENT CTAs that claim rows."""
-    slots = 4 * t.CLUSTER * t.THREADS // 32 + 2048  # a word of each warp of the row; records, barriers
-    return bool(t.RESIDENT * (claimed_bytes(t, weights) + slots + CTA_BYTES) <= SHARED_BYTES)
+    """Whether a CTA and an SM have the shared memory that RESIDENT CTAs take which claim rows."""
+    warps = t.THREADS // 32
+    slots = (4 if weights else 8) * t.CLUSTER * warps + 32 * (warps + t.CLUSTER) + 16 * t.STAGES + 128
+    mine = claimed_bytes(t, weights) + slots
+    return bool(mine <= SHARED_BYTES and t.RESIDENT * (mine + CTA_BYTES) <= SHARED_BYTES + CTA_BYTES)
 
 
 def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
@@ -181,11 +171,10 @@ def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
             return "a part is fetched when the next one was read: there must be room for two"
         if t.STAGES * t.PART > 3 * t.VECTORS:
             return f"{t.STAGES * t.PART} vectors are more than three rows"
-        held = t.HELD if weights else 0
-        if weights and t.KEPT + held > t.VECTORS:
-            return f"a thread has {t.VECTORS} vectors, not {t.KEPT + held}"
+        if weights and t.KEPT > t.VECTORS:
+            return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
         available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
-        if wide * t.VECTORS + 4 * weights * held + beside > available:
+        if wide * t.VECTORS + beside > available:
             return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
         if not claimed_fits(t, weights):
             return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
@@ -224,15 +213,15 @@ def _weighing(tile: dict[str, Any], wide: int, weights: int) -> Iterator[dict[st
     if vectors != 8:
         return
     if cluster == 16 and weights < 2:
-        kept = {"STAGES": 3, "KEPT": 12, "HELD": 4} if weights else {"STAGES": 4}
-        yield tile | {"VECTORS": 16, "CLUSTER": 8, "PART": 4} | kept
+        yield (
+            tile | {"VECTORS": 16, "CLUSTER": 8, "PART": 4} | ({"STAGES": 3, "KEPT": 16} if weights else {"STAGES": 4})
+        )
     if cluster in (2, 4) and (weights == 2 or (wide == 8 and not weights)):
         # of two CTAs an SM one computes while the other waits
         two = tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 2, "RESIDENT": 2}
         yield two | ({"PART": 4, "KEPT": 8} if weights else {"PART": 8})
     if weights == 2:
-        yield tile | {"PART": 4, "STAGES": 3} | ({"KEPT": 5, "HELD": 3} if wide == 4 else {"KEPT": 6, "HELD": 2})
-        yield tile | {"PART": 4, "STAGES": 2, "KEPT": 8}
+        yield tile | {"PART": 4, "STAGES": 3, "KEPT": 8}
 
 
 def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
@@ -260,7 +249,7 @@ def launch_claimed(
     clusters = min(w.rows, row.SMS * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
     filled = w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER
     shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.PART, t.STAGES, t.RESIDENT, filled)
-    full = (*template, *shape, *((t.KEPT, t.HELD) if weights else ()))
+    full = (*template, *shape, *((t.KEPT,) if weights else ()))
     return [
         unclaimed(),
         Launch(
