@@ -74,12 +74,12 @@ layernorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const flo
     backward_rows<true, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
 }
 
-template <class T, int THREADS, int LANES, int VECTORS, int STAGES, int UNDER_WAY, bool KEPT, int RESIDENT>
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int UNDER_WAY, bool KEPT, int RESIDENT>
 __global__ void __launch_bounds__(THREADS + 32 * fetching_warps<THREADS, THREADS / LANES>, RESIDENT)
 layernorm_backward_fetched(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
                            float* gammas, float* betas, int rows, int cols) {
-    backward_rows_fetched<true, T, THREADS, LANES, VECTORS, STAGES, UNDER_WAY, KEPT>(x, dy, gamma, means, rstds, dx, gammas,
-                                                                                    betas, rows, cols);
+    backward_rows_fetched<true, T, THREADS, LANES, VECTORS, CTAS, STAGES, UNDER_WAY, KEPT>(x, dy, gamma, means, rstds, dx,
+                                                                                          gammas, betas, rows, cols);
 }
 
 template <class T, int THREADS>

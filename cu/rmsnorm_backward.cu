@@ -73,12 +73,12 @@ rmsnorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float
     backward_rows<false, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
 }
 
-template <class T, int THREADS, int LANES, int VECTORS, int STAGES, int UNDER_WAY, bool KEPT, int RESIDENT>
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int UNDER_WAY, bool KEPT, int RESIDENT>
 __global__ void __launch_bounds__(THREADS + 32 * fetching_warps<THREADS, THREADS / LANES>, RESIDENT)
 rmsnorm_backward_fetched(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx,
                          float* gammas, int rows, int cols) {
-    backward_rows_fetched<false, T, THREADS, LANES, VECTORS, STAGES, UNDER_WAY, KEPT>(x, dy, gamma, nullptr, rstds, dx, gammas,
-                                                                                    nullptr, rows, cols);
+    backward_rows_fetched<false, T, THREADS, LANES, VECTORS, CTAS, STAGES, UNDER_WAY, KEPT>(x, dy, gamma, nullptr, rstds, dx,
+                                                                                          gammas, nullptr, rows, cols);
 }
 
 template <class T, int THREADS>

@@ -7,8 +7,8 @@
 // mean and rstd are those that the forward kernels keep for training.
 #pragma once
 #include "async_copy.cuh"
+#include "claims.cuh"
 #include "normalize.cuh"
-#include "row_pipeline.cuh"
 #include "wgmma.cuh"
 
 namespace ptxkit {
@@ -169,19 +169,27 @@ struct RowsAheadOf<T, S, 0> {
 template <class T, class S, int STAGES>
 using RowsAhead = typename RowsAheadOf<T, S, STAGES>::type;
 
-// The sums over a row of w * n and of w, which for RMS is not needed.
-template <bool CENTERED, class S>
-struct GradientSums {
-    RowRecords<Pair, S, 2> slots;
-
-    __device__ __forceinline__ Pair of(Pair part, unsigned turn) { return row_sum(part, slots, turn); }
+// What the warps of a row tell each other for the sums of w * n and of w, which for RMS is not needed.
+template <bool CENTERED>
+struct GradientRecordOf {
+    using type = float;
 };
-template <class S>
-struct GradientSums<false, S> {
-    RowRecords<float, S, 2> slots;
-
-    __device__ __forceinline__ Pair of(Pair part, unsigned turn) { return {row_sum(part.x, slots, turn), 0.0f}; }
+template <>
+struct GradientRecordOf<true> {
+    using type = Pair;
 };
+template <bool CENTERED>
+using GradientRecord = typename GradientRecordOf<CENTERED>::type;
+
+// The sums over the row.
+template <class Records>
+__device__ __forceinline__ Pair gradient_sums(Pair part, Records& records, unsigned turn, Pair) {
+    return row_sum(part, records, turn);
+}
+template <class Records>
+__device__ __forceinline__ Pair gradient_sums(Pair part, Records& records, unsigned turn, float) {
+    return {row_sum(part.x, records, turn), 0.0f};
+}
 
 // What a thread makes of the rows that it sees: dx, row by row; and its share of dgamma and dbeta, which adds up in registers, in f32.
 template <bool CENTERED, class S>
@@ -190,9 +198,9 @@ struct GradientsOfRows {
 
     // dx of a row. columns(i, x, dy, weight) gives the thread's i-th vector of x, dy and gamma; behind() is called when all threads of
     // the row have theirs, behind the barrier if they are several warps.
-    template <class Columns, class Behind>
-    __device__ __forceinline__ Row<S> add(const Columns& columns, Statistics statistics, float inverse_cols,
-                                          GradientSums<CENTERED, S>& row_sums, unsigned turn, const Behind& behind) {
+    template <class Columns, class Records, class Behind>
+    __device__ __forceinline__ Row<S> add(const Columns& columns, Statistics statistics, float inverse_cols, Records& records,
+                                          unsigned turn, const Behind& behind) {
         Row<S> n, w;
         Pair part[2] = {};
 #pragma unroll
@@ -210,7 +218,7 @@ struct GradientsOfRows {
             }
         }
         part[0] += part[1];
-        const Pair sums = row_sums.of(part[0], turn);
+        const Pair sums = gradient_sums(part[0], records, turn, GradientRecord<CENTERED>());
         behind();
         const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
         w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, statistics.rstd); });
@@ -276,7 +284,7 @@ template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS,
 __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
                                               T* dx, float* gammas, float* betas, int rows, int cols) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
-    __shared__ GradientSums<CENTERED, S> row_sums;
+    __shared__ RowRecords<GradientRecord<CENTERED>, S, 2> records;
     constexpr bool bulk = STAGES > 0;
     const RowsAhead<T, S, STAGES> ahead;
     Place<S> place(rows, cols, aligned16(x, dy, gamma, dx));
@@ -307,7 +315,7 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
         statistics = statistics_of(next);
         ahead.wait(place, at.stage, at.parity);
         const Row<S> of_x = ahead.row(place, at.stage, 0, x), of_dy = ahead.row(place, at.stage, 1, dy);
-        const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), of_row, inverse_cols, row_sums, turn & 1, [&] {
+        const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), of_row, inverse_cols, records, turn & 1, [&] {
             if constexpr (bulk) ahead.begin(turns, place, STAGES, at.stage, x, dy);
         });
         at.advance();
@@ -321,6 +329,12 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
 // four; and four give theirs, as a warpgroup, to THREADS threads that would run short.
 template <int THREADS, int GROUPS>
 constexpr int fetching_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
+
+// Rows that are taken at a time.
+template <class S>
+__device__ __forceinline__ unsigned taken() {
+    return gridDim.x / S::CTAS * S::groups;
+}
 
 // Rows of two matrices on their way to shared memory, for each group of threads that takes rows, and beside them gamma if KEPT. Lanes of
 // further warps fetch them, with their statistics, as soon as there is room: the warps that compute a row wait for one another in
@@ -370,7 +384,7 @@ struct Fetched {
             for (int i = 0; i < S::VECTORS; i++) {
                 if (group != i % S::groups) continue;
                 uint4 quad = {};
-                if (i * S::WIDTH < all.held) quad = ld_global(reinterpret_cast<const uint4*>(gamma) + i * S::LANES + thread);
+                if (i * S::WIDTH < all.held) quad = ld_global(reinterpret_cast<const uint4*>(gamma) + i * S::threads + all.thread);
                 slots[2 * STAGES * S::groups * words + i * S::LANES + thread] = quad;
             }
             barrier();
@@ -383,10 +397,10 @@ struct Fetched {
     __device__ __forceinline__ void fetch(unsigned group, const T* x, const T* dy, const float* means, const float* rstds,
                                           unsigned rows, unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
-        const unsigned bytes = cols * static_cast<unsigned>(sizeof(T));
+        const unsigned bytes = bytes_of(cols);
         Ring<STAGES> at, behind;  // UNDER_WAY rows
         unsigned turn = 0;
-        for (unsigned row = blockIdx.x * S::groups + group; row < rows; row += gridDim.x * S::groups, turn++) {
+        for (unsigned row = blockIdx.x / S::CTAS * S::groups + group; row < rows; row += taken<S>(), turn++) {
             if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[group][at.stage]), at.parity ^ 1);
             if (UNDER_WAY > 0 && turn >= UNDER_WAY) {
                 mbarrier_wait(cvta_to_shared(&shared.full[group][behind.stage]), behind.parity);
@@ -396,8 +410,8 @@ struct Fetched {
             const unsigned there = cvta_to_shared(&shared.full[group][at.stage]);
             const size_t first = static_cast<size_t>(row) * cols;
             mbarrier_arrive_expect_tx(there, 2 * bytes);
-            cp_async_bulk_shared_global_L2_cache_hint(cvta_to_shared(row_of(group, at.stage, 0)), x + first, bytes, there, policy);
-            cp_async_bulk_shared_global_L2_cache_hint(cvta_to_shared(row_of(group, at.stage, 1)), dy + first, bytes, there, policy);
+            copy(cvta_to_shared(row_of(group, at.stage, 0)), x + first, cols, there, policy);
+            copy(cvta_to_shared(row_of(group, at.stage, 1)), dy + first, cols, there, policy);
             at.advance();
         }
     }
@@ -432,6 +446,34 @@ struct Fetched {
     }
 
 private:
+    // f(i, column, bytes) for each of the places in a row where columns of this CTA lie together.
+    template <class F>
+    static __device__ __forceinline__ void each_chunk(unsigned cols, F f) {
+        if constexpr (S::CTAS == 1) {
+            f(0, 0, cols * static_cast<unsigned>(sizeof(T)));
+        } else {
+            constexpr unsigned chunk = S::LANES * S::WIDTH;
+#pragma unroll
+            for (unsigned i = 0; i < S::VECTORS; i++) {
+                const unsigned column = (i * S::CTAS + cluster_ctarank()) * chunk;
+                if (column < cols) f(i, column, ::min(chunk, cols - column) * static_cast<unsigned>(sizeof(T)));
+            }
+        }
+    }
+
+    // Of a row, those of this CTA.
+    static __device__ __forceinline__ unsigned bytes_of(unsigned cols) {
+        unsigned bytes = 0;
+        each_chunk(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
+        return bytes;
+    }
+
+    static __device__ __forceinline__ void copy(unsigned to, const T* from, unsigned cols, unsigned there, unsigned long long policy) {
+        each_chunk(cols, [&](unsigned i, unsigned column, unsigned size) {
+            cp_async_bulk_shared_global_L2_cache_hint(to + i * (16 * S::LANES), from + column, size, there, policy);
+        });
+    }
+
     // The group's row of x (0) or dy (1) in a stage.
     __device__ __forceinline__ uint4* row_of(unsigned group, unsigned stage, unsigned array) const {
         return slots + ((2 * stage + array) * S::groups + group) * words;
@@ -443,22 +485,44 @@ template <class S, class F>
 __device__ __forceinline__ void each_row(Place<S>& place, unsigned rows, unsigned cols, const F& f) {
     unsigned turn = 0;
 #pragma unroll 1
-    for (unsigned row = place.row; row < rows; row += gridDim.x * S::groups, turn ^= 1) {
+    for (unsigned row = place.row; row < rows; row += taken<S>(), turn ^= 1) {
         place.take(row, cols, cols);
         f(turn);
     }
 }
 
-// What backward_rows does, by groups of LANES threads that take a row each, and warps that fetch rows. Shares of dgamma and dbeta meet
-// in the CTA, in fixed order, and go to its row of `gammas` and `betas`.
-template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int STAGES, int UNDER_WAY, bool KEPT>
+// What the warps that compute a row tell each other, where others of their CTA do something else: in a CTA across a barrier, in a
+// cluster by st.async, as barrier.cluster would be for all. All threads of the cluster construct it, and have then started.
+template <class Record, class S, bool CLUSTER = (S::CTAS > 1)>
+struct RecordsBesideOthers {
+    using Shared = RowRecords<Record, S, 2>;
+    Shared& records;
+
+    __device__ __forceinline__ explicit RecordsBesideOthers(Shared& shared) : records(shared) {}
+};
+template <class Record, class S>
+struct RecordsBesideOthers<Record, S, true> {
+    using Shared = typename SentRecords<Record, S>::Shared;
+    SentRecords<Record, S> records;
+
+    __device__ __forceinline__ explicit RecordsBesideOthers(Shared& shared) : records(shared) {
+        barrier_cluster_arrive_release();
+        barrier_cluster_wait_acquire();
+    }
+};
+
+// What backward_rows does, by groups of LANES threads that take a row each, or clusters of CTAs, and warps that fetch rows. Shares of
+// dgamma and dbeta meet in the CTA, in fixed order, and go to its row of `gammas` and `betas`, or its cluster's.
+template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int UNDER_WAY, bool KEPT>
 __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, const T* gamma, const float* means,
                                                       const float* rstds, T* dx, float* gammas, float* betas, int rows, int cols) {
-    using S = RowBesideOthers<THREADS, LANES, VECTORS, vector_width<T>>;
+    using S = RowBesideOthers<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     using Rows = Fetched<CENTERED, T, S, STAGES, UNDER_WAY, KEPT>;
-    __shared__ GradientSums<CENTERED, S> row_sums;
+    using Records = RecordsBesideOthers<GradientRecord<CENTERED>, S>;
+    __shared__ typename Records::Shared shared_records;
     __shared__ typename Rows::Shared shared;
     const Rows fetched(shared);
+    Records among(shared_records);
     Place<S> place(rows, cols, aligned16(x, dy, gamma, dx));
     follow_previous_grid();
     const bool copies = place.vectors;  // else rows are loaded when their turn comes
@@ -481,8 +545,8 @@ __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, c
         Ring<STAGES> at;
         each_row(place, rows, cols, [&](unsigned turn) {
             const Statistics statistics = fetched.wait(group, at);
-            const Row<S> row = gradients.add(fetched.columns(group, at.stage, weight), statistics, inverse_cols, row_sums, turn,
-                                             [&] { fetched.release(group, at.stage); });
+            const Row<S> row = gradients.add(fetched.columns(group, at.stage, weight), statistics, inverse_cols, among.records,
+                                             turn, [&] { fetched.release(group, at.stage); });
             at.advance();
             place.template store<CACHE_INPUT>(dx, row);
         });
@@ -491,12 +555,12 @@ __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, c
         each_row(place, rows, cols, [&](unsigned turn) {
             const Statistics statistics = {mean_at<CENTERED>(means, place.row), rstds[place.row]};
             const Row<S> of_x = place.template load<CACHE_STREAM>(x), of_dy = place.template load<CACHE_STREAM>(dy);
-            const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), statistics, inverse_cols, row_sums, turn, [] {});
+            const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), statistics, inverse_cols, among.records, turn, [] {});
             place.template store<CACHE_INPUT>(dx, row);
         });
     }
     gradients.meet(reinterpret_cast<float4*>(fetched.slots), [] { Rows::barrier(); });
-    if (group == 0) gradients.store(all, blockIdx.x, cols, gammas, betas);
+    if (group == 0) gradients.store(all, blockIdx.x / CTAS, cols, gammas, betas);
 }
 
 // dx of a row of any length, by a cluster: its columns are read for the two sums and once more, backwards.

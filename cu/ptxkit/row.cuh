@@ -30,8 +30,8 @@ struct RowShape {
 };
 
 // Rows of the first THREADS threads of a CTA, which has others, too.
-template <int THREADS, int LANES, int VECTORS, int WIDTH>
-struct RowBesideOthers : RowShape<THREADS, LANES, VECTORS, 1, WIDTH> {
+template <int THREADS, int LANES, int VECTORS, int CTAS, int WIDTH>
+struct RowBesideOthers : RowShape<THREADS, LANES, VECTORS, CTAS, WIDTH> {
     static constexpr bool alone = false;
 };
 

@@ -29,6 +29,8 @@ TILE: Mapping[str, list[Any]] = {
 
 TILE_PIPELINED: Mapping[str, list[Any]] = {
     **TILE,
+    "CLUSTER": [1, 2, 4, 8, 16],
+    "PARTIALS": [132, 264, 396, 528, 66, 33, 32, 16, 8],
     "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are on their way while one is computed
     "UNDER_WAY": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
     "KEPT": [False, True],  # where warps fetch rows: whether gamma is in shared memory, not in registers
@@ -71,7 +73,7 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 def fetches(w: Any, t: Tile) -> bool:
     """Whether CTAs have warps of their own that fetch rows: where the TMA unit copies them, and no warp holds several."""
-    whole = t.CLUSTER == 1 and row.lanes(w, t) >= 32 and row.in_registers(w, t)
+    whole = row.lanes(w, t) >= 32 and row.in_registers(w, t)
     return bool(t.get("STAGES", 0)) and whole and t.THREADS > 32
 
 
@@ -260,16 +262,16 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     lanes = row.lanes(w, t)
     groups = t.THREADS // lanes
     fetched = fetches(w, t)
-    most = t.PARTIALS if fetched else max(t.PARTIALS // groups, 1)
+    most = t.PARTIALS if fetched else max(t.PARTIALS // groups, 1)  # CTAs, or clusters
     turns = cdiv(w.rows, most * groups)
     ctas = cdiv(w.rows, turns * groups)  # as many rows for each
     partial_rows = ctas if fetched else ctas * groups
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)
     if fetched:
-        template = (cu, t.THREADS, lanes, t.VECTORS, t.STAGES, t.UNDER_WAY, t.KEPT, t.RESIDENT)
-        block = t.THREADS + 32 * fetching_warps(w, t)
-        main = Launch(f"{norm}_backward_fetched", ctas, block, args, shared_bytes(w, t), template=template)
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.STAGES, t.UNDER_WAY, t.KEPT, t.RESIDENT)
+        name, grid, block = f"{norm}_backward_fetched", ctas * t.CLUSTER, t.THREADS + 32 * fetching_warps(w, t)
+        main = Launch(name, grid, block, args, shared_bytes(w, t), cluster, template=template)
     else:
         template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.RESIDENT)
         name, grid = f"{norm}_backward_vectorized", ctas * t.CLUSTER

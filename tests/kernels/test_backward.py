@@ -145,27 +145,33 @@ def test_ctas_take_row_after_row(device, kernel, cols):
         np.testing.assert_array_equal(first[name].view(np.uint32), again[name].view(np.uint32))
 
 
-FETCHED = [
-    (900, "f32", 128, 1),
-    (901, "f32", 128, 1),  # not copied
-    (1800, "f16", 128, 1),
-    (500, "f32", 128, 2),  # a group of two warps has a barrier of its own
-    (240, "f32", 128, 4),  # of one warp has none
-    (400, "bf16", 256, 8),  # two groups a fetching warp
-    (401, "bf16", 256, 8),
-    (800, "f32", 512, 4),  # the fetching warps give registers away
+FETCHED = [  # columns, dtype, THREADS, CLUSTER, rows that a CTA takes at a time
+    (900, "f32", 128, 1, 1),
+    (901, "f32", 128, 1, 1),  # not copied
+    (1800, "f16", 128, 1, 1),
+    (500, "f32", 128, 1, 2),  # a group of two warps has a barrier of its own
+    (240, "f32", 128, 1, 4),  # of one warp has none
+    (400, "bf16", 256, 1, 8),  # two groups a fetching warp
+    (401, "bf16", 256, 1, 8),
+    (800, "f32", 512, 1, 4),  # the fetching warps give registers away
+    (1000, "f32", 64, 2, 1),
+    (1001, "f32", 64, 2, 1),
+    (2900, "f32", 64, 8, 1),
+    (3000, "bf16", 64, 4, 1),
 ]
 
 
-@pytest.mark.parametrize(("cols", "dtype", "threads", "groups"), FETCHED, ids=lambda v: str(v))
+@pytest.mark.parametrize(("cols", "dtype", "threads", "cluster", "groups"), FETCHED, ids=lambda v: str(v))
 @pytest.mark.parametrize(("stages", "under_way", "kept"), [(1, 0, True), (3, 2, False)])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_warps_of_their_own_fetch_rows(kernel, stages, under_way, kept, cols, dtype, threads, groups):
+def test_warps_of_their_own_fetch_rows(kernel, stages, under_way, kept, cols, dtype, threads, cluster, groups):
     """CTAs take many turns, copies come as late as they may, and sums come out the same each time."""
     device = EmulatedDevice()
     device.completion = "latest-legal"
-    case = case_of(device, kernel, 300 * groups, cols, dtype)
-    tile = {"THREADS": threads, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": kept, "PARTIALS": 132}
+    rows, partials = (300 * groups, 132) if cluster == 1 else (40, 16)
+    case = case_of(device, kernel, rows, cols, dtype)
+    tile = {"THREADS": threads, "VECTORS": 2, "CLUSTER": cluster, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": kept}
+    tile["PARTIALS"] = partials
     first, again = (check(case, "pipelined", tile) for _ in range(2))
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
@@ -173,8 +179,8 @@ def test_warps_of_their_own_fetch_rows(kernel, stages, under_way, kept, cols, dt
     launch, finish = variant.launches(case.workload, variant.select_tile(case.workload, Target.parse("sm_90a"), tile))
     assert launch.kernel == f"{kernel.norm}_backward_fetched"
     assert launch.block[0] == threads + 32 * min(groups, 4)
-    assert launch.grid[0] < 132
-    assert launch.grid[0] in finish.args  # rows of partial sums
+    assert launch.grid[0] // cluster < partials
+    assert launch.grid[0] // cluster in finish.args  # rows of partial sums
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
