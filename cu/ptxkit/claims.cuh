@@ -60,7 +60,8 @@ struct SentRecords {
     __device__ __forceinline__ const Slot* of_warps(const Record& mine) const {
         Slot* all = shared.warps[sent & 1];
         if (laneid() == 0) all[threadIdx.x / 32].record = mine;
-        barrier_sync();
+        if constexpr (S::alone) barrier_sync();
+        else barrier_sync<0>(S::LANES);
         return all;
     }
 

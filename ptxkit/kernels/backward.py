@@ -103,16 +103,18 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
 
 def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
     """The same where the TMA unit copies: with many rows, what was fastest on an H200 with 800 MB."""
-    tile = _with_many_rows(w)
-    if tile and w.rows >= 8 * row.SMS * (tile["THREADS"] // row.lanes(w, Tile(tile | {"CLUSTER": 1}))):
-        yield tile
+    tile = _with_many_rows(w) if w.cols <= 8192 else _of_clusters(w)
+    if tile:
+        t = Tile({"CLUSTER": 1, "PARTIALS": row.SMS} | tile)
+        if w.rows >= 8 * t.PARTIALS * (t.THREADS // row.lanes(w, t)):
+            yield tile
     yield from preferred(w)
 
 
 def _with_many_rows(w: Any) -> dict[str, Any]:
     """From sweeps of 640 to 8192 columns; rows that fill their threads are a case of their own."""
     wide, full = width(w.dtype), w.cols & (w.cols - 1) == 0
-    if not 64 * wide < w.cols <= 8192:
+    if w.cols <= 64 * wide:
         return {}
     if wide == 8:
         step = {} if w.centered else {2048: (6, 2), 4096: (3, 0), 8192: (3, 0)}
@@ -125,6 +127,20 @@ def _with_many_rows(w: Any) -> dict[str, Any]:
         return {"THREADS": 512, "VECTORS": 4, "STAGES": 2, "UNDER_WAY": int(w.cols == 8192), "KEPT": True}
     stages, under_way = (4, 0) if w.centered or w.cols < 2048 else {2048: (4, 2), 4096: (3, 0)}.get(w.cols, (6, 0))
     return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way}
+
+
+def _of_clusters(w: Any) -> dict[str, Any]:
+    """From sweeps of 16384 to 131072 columns."""
+    cluster = 1 << (cdiv(w.cols, 8192) - 1).bit_length()
+    if cluster > 16:
+        return {}
+    partials = {2: 66, 4: 33, 8: 32, 16: 16}[cluster]
+    if width(w.dtype) == 8:
+        vectors, stages = 2, 6 if w.centered and cluster == 2 else 4
+    else:
+        vectors, stages = 4, 2 if cluster == 2 else 3
+    shape = {"THREADS": 512, "VECTORS": vectors, "CLUSTER": cluster, "PARTIALS": partials}
+    return shape | {"STAGES": stages, "KEPT": True}
 
 
 class Gradients(Workload):

@@ -170,7 +170,14 @@ def test_warps_of_their_own_fetch_rows(kernel, stages, under_way, kept, cols, dt
     device.completion = "latest-legal"
     rows, partials = (300 * groups, 132) if cluster == 1 else (40, 16)
     case = case_of(device, kernel, rows, cols, dtype)
-    tile = {"THREADS": threads, "VECTORS": 2, "CLUSTER": cluster, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": kept}
+    tile = {
+        "THREADS": threads,
+        "VECTORS": 2,
+        "CLUSTER": cluster,
+        "STAGES": stages,
+        "UNDER_WAY": under_way,
+        "KEPT": kept,
+    }
     tile["PARTIALS"] = partials
     first, again = (check(case, "pipelined", tile) for _ in range(2))
     for name in first:
@@ -184,7 +191,9 @@ def test_warps_of_their_own_fetch_rows(kernel, stages, under_way, kept, cols, dt
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("cols", [1, 64, 300, 1000, 1024, 2048, 3072, 4096, 8192, 32768, 65536, 262_144])
+@pytest.mark.parametrize(
+    "cols", [1, 64, 300, 1000, 1024, 2048, 3072, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144]
+)
 @pytest.mark.parametrize(("name", "rows"), [("vectorized", 512), ("pipelined", 512), ("pipelined", 65536)])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_preferred_tile_satisfies_the_constraint(kernel, name, rows, cols, dtype):
