@@ -59,6 +59,7 @@ def report_text(report: RunReport) -> str:
         f"{v.name}: {v.tile.removesuffix(' (tuned)')}, tuned by a sweep" for v in ran if v.tile.endswith("(tuned)")
     ]
     notes += [f"{v.name}: compiled for {v.target}" for v in ran if v.target not in ("", report.target)]
+    notes += [note for v in ran for note in misaligned(v)]
     if counted and done:
         notes.append("Counts are exact, of PTX instructions; the emulator has no times.")
         if report.iterations is not None:
@@ -68,6 +69,17 @@ def report_text(report: RunReport) -> str:
             f"Roof: {report.roof_gbs:.0f} GB/s, a device-to-device copy measured in this run. Times with a cold L2."
         )
     return "\n".join([*lines, "", *notes]).rstrip()
+
+
+def misaligned(variant: VariantReport) -> Iterator[str]:
+    """What to do about bulk copies to shared memory that is not well aligned."""
+    counters = variant.counters
+    if counters is not None and counters.async_misaligned_bytes:
+        share = counters.async_misaligned_bytes / counters.async_bytes["global_to_shared"]
+        yield (
+            f"{variant.name}: {share:.0%} of the bytes copied to shared memory go, by cp.async.bulk, to less than 128-byte "
+            "alignment, which a GPU does slowly: declare the destination __align__(128)"
+        )
 
 
 def header(kernel: str, sizes: Mapping[str, int], device: str, target: str, work: Work) -> list[str]:

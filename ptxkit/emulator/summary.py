@@ -206,5 +206,7 @@ def _add(s: _Sum, i: Instruction, lanes: int, warps: int, number: int, tally: Ta
                 s.flops[what.removeprefix("flops.")] += amount
             elif what.startswith("sectors."):
                 s.sectors[what.removeprefix("sectors.")] += amount
+            elif what == "misaligned":
+                s.n["async_misaligned_bytes"] += amount
             else:
                 s.moved[what] += amount

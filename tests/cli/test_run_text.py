@@ -47,6 +47,14 @@ def test_times_with_spread_bandwidth_roof_and_speedup():
     assert "Roof: 4000 GB/s" in report and "emulator" not in report
 
 
+def test_bulk_copies_to_poorly_aligned_shared_memory_are_told():
+    counters = Counters(async_bytes={"global_to_shared": 4000}, async_misaligned_bytes=1000)
+    counted = VariantReport("ahead", launches=1, counters=counters, **GOOD)
+    assert "ahead: 25% of the bytes" in text(counted, device_kind="emulator") and "__align__(128)" in text(counted)
+    aligned = VariantReport("ahead", launches=1, counters=Counters(async_bytes={"global_to_shared": 4000}), **GOOD)
+    assert "__align__" not in text(aligned, device_kind="emulator")
+
+
 def test_counts_and_what_iterations_mean_there():
     counters = Counters(
         instructions=12345, flops=2000, global_load_bytes=8000, global_store_bytes=4000, global_load_sectors=250,

@@ -451,6 +451,18 @@ def test_mistakes_name_the_instruction_and_the_thread(old, new, error, message):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize(("offset", "misaligned"), [(0, 0), (16, 3 * 512), (64, 3 * 512), (128, 0)])
+def test_bytes_to_poorly_aligned_shared_memory_are_counted(offset, misaligned):
+    source = RNG.integers(0, 2**32, 3 * 128, np.uint32)
+    body = load(512, WAIT.format(parity=0))
+    old = "@!%p0 bra ISSUED;"
+    assert old in body
+    program = Run(kernel(body.replace(old, f"add.u32 %r11, %r11, {offset}; {old}")))
+    _, out = program(source, np.zeros_like(source), grid=3, block=128)
+    np.testing.assert_array_equal(out.reshape(3, -1), source.reshape(3, -1)[:, ::-1])
+    assert program.result.counters.async_misaligned_bytes == misaligned
+
+
 def test_bytes_moved_are_counted():
     source = np.zeros(5 * 256, np.uint32)
     program = Run(kernel(load(1024, WAIT.format(parity=0))))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ptxkit.emulator.wave import Wave
 
 MECHANISM = "bulk"
+ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
 
 Reduction = tuple[Callable[..., Any], np.dtype[Any]]
 """Operation (old, source) -> new, and element type. Nothing flushes subnormal numbers: an H200 keeps those of f32, too."""
@@ -103,6 +104,10 @@ class _Bulk:
             start = (origin if self.source_space == "global" else target).start
             touched = (start + sizes + 31 >> 5) - (start >> 5)
             x.tally.add(self.number, f"sectors.{self.counter}", int(touched[distinct].sum()))
+        if self.counter == "global_to_shared":
+            misaligned = np.where(target.start % ALIGNED, sizes, 0)
+            if misaligned.any():
+                x.tally.add(self.number, "misaligned", int(misaligned[distinct].sum()))
         threads = x.thread[x.active()]
         barrier = None
         lanes = list(rest)
