@@ -93,10 +93,9 @@ __global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T*
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// With EARLY gamma and beta are on their way while the row's sums are made: behind x, as L2 gives just so many bytes a cycle, unless
-// ptxas would then spill.
-// Without, they come from L1 when the row is ready, and their registers hold more rows instead. LATE: see follow_previous_grid.
-// FILLED: a row fills the registers of a CTA or cluster.
+// With EARLY gamma and beta are on their way before the row's sums are made: behind x, as L2 gives just so many bytes a cycle, unless
+// the row is short, and soon summed, or ptxas would then spill. Without, they come from L1 when the row is ready, and their registers
+// hold more rows instead. LATE: see follow_previous_grid. FILLED: a row fills the registers of a CTA or cluster.
 template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
 layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
@@ -106,10 +105,11 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
         row_arrive<S, LATE>();
         Row<S> row = place.template load<CACHE>(x), weight, bias;
         auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
-        if constexpr (EARLY && S::elements > 16) load_weights();
+        constexpr bool behind = S::elements <= 16 && LANES >= 128;
+        if constexpr (EARLY && !behind) load_weights();
         row_wait<S>();
         const Statistics statistics = standardize(row, place, eps, slots, [&] {
-            if constexpr (EARLY && S::elements <= 16) load_weights();
+            if constexpr (EARLY && behind) load_weights();
         });
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
         if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });

@@ -138,9 +138,9 @@ __device__ __forceinline__ void finish_quantized(const Place<S>& place, signed c
     if (place.cols && place.thread == 0) scales[place.row] = quantizer.scale;
 }
 
-// With EARLY gamma and beta are on their way while the row's sums are made. Without, they come from L1
-// when the row is ready, the first two vectors of a thread a little earlier, and their registers hold more rows instead. FILLED: a row
-// a CTA or cluster, of as many columns as their registers hold, so that no vector is asked whether it is there.
+// With EARLY gamma and beta are on their way before the row's sums are made. Without, they come from L1 when the row is ready, the
+// first two vectors of a thread a little earlier, and their registers hold more rows instead. LATE: see follow_previous_grid. FILLED:
+// a row a CTA or cluster, of as many columns as their registers hold, so that no vector is asked whether it is there.
 template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2, sizeof(T) == 4 && !EARLY ? 8 : 32>)
 layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
@@ -153,13 +153,14 @@ layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed 
     row_arrive<S, LATE>();
     Row<S> row = place.template load<CACHE>(x), weight, bias;
     auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
-    if constexpr (EARLY && S::elements > 16) load_weights();
+    constexpr bool behind = S::elements <= 16 && sizeof(T) == 4;  // behind x; else the registers would hold fewer rows
+    if constexpr (EARLY && !behind) load_weights();
     row_wait<S>();
     auto finished = [](float v, float weight, float bias) { return fmaf(v, weight, bias); };
     Statistics statistics;
     if constexpr (EARLY || !FILLED) {
         statistics = standardize(row, place, eps, slots, [&] {
-            if constexpr (EARLY && S::elements <= 16) load_weights();
+            if constexpr (EARLY && behind) load_weights();
         });
         if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
         else place.apply(row, finished, gamma, beta);

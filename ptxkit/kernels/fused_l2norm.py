@@ -78,7 +78,7 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     tile = {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster, "HINT": hint}
     if not few and not resident and 2048 < w.cols <= 4096 and threads == 512:
         tile["THREADS"] = 1024  # two rows a CTA: fastest on an H200
-    if resident:
+    if resident and (w.cols >= 1024 or not row.few(w)):
         yield tile | {"LATE": True}
     yield tile
     for staged in (True, False):

@@ -78,7 +78,11 @@ class LayernormQuantize(Workload):
         args = ("x", "gamma", "beta", "q", "scales", self.cols, "eps")
         return [row.kept("layernorm_quantize_fused", self, args, (row.cu_type(self.dtype),), size=4)]
 
-    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=2), prefer=row.preferred(heavy=True, cache=0))
+    @variant(
+        tile=row.TILE,
+        constraint=row.usable(beside=36, early=2),
+        prefer=row.preferred(heavy=True, cache=0, alone=16, late=True),
+    )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; two barriers."""
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")

@@ -80,7 +80,7 @@ class Rmsnorm(Workload):
         args = ("x", "gamma", "y", self._rstd, self.cols, "eps")
         return [row.kept("rmsnorm_fused", self, args, (row.cu_type(self.dtype),))]
 
-    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(staged=STAGED))
+    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(weights=True, staged=STAGED))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")

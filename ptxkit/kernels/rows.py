@@ -107,7 +107,7 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     return check
 
 
-def _shape(w: Any, resident: bool, heavy: bool) -> tuple[int, int, int]:
+def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, int]:
     """THREADS, VECTORS and CLUSTER, for :func:`preferred`; a whole cluster of them may hold less than a row."""
     wide = width(w.dtype)
     sixteen = 16 // wide  # vectors of 16 columns, and as many registers
@@ -117,7 +117,7 @@ def _shape(w: Any, resident: bool, heavy: bool) -> tuple[int, int, int]:
 
     threads, vectors, cluster = 128, 1, 1
     if resident:
-        vectors = 1 if few(w) and not short(threads, 1) else 8 // wide  # fastest on an H200
+        vectors = 1 if few(w) and not short(threads, 1) else (alone if few(w) else 8) // wide  # fastest on an H200
         while threads < 1024 and short(threads, vectors):
             threads *= 2
         while 8 * w.rows <= SMS and cluster < 8 and short(threads, vectors, cluster):
@@ -145,6 +145,9 @@ def preferred(
     shared: bool = True,
     heavy: bool = False,
     cache: int = 4,
+    alone: int = 8,
+    late: bool = False,
+    weights: bool = False,
     staged: Mapping[int, tuple[int, int]] | None = None,
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`.
@@ -158,6 +161,9 @@ def preferred(
         shared: whether there are vectors that all rows share, for EARLY.
         heavy: whether the kernel computes so much that its instructions matter more than the bytes in flight.
         cache: CACHE of what comes from device memory.
+        alone: columns of a thread where each row has an SM of its own.
+        late: whether LATE pays for many rows of 16-bit elements, too.
+        weights: whether EARLY pays for rows of f32 from device memory, too.
         staged: THREADS and VECTORS, by the most columns, of rows of f32 from device memory that had better wait in the shared
             memory of eight CTAs: registers would hold them, but of one CTA an SM, and while that waits nothing is loaded.
     """
@@ -167,7 +173,7 @@ def preferred(
         for most, (of_cta, held) in (staged or {}).items():
             if width(w.dtype) == 4 and not resident and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
-        threads, vectors, cluster = _shape(w, resident, heavy)
+        threads, vectors, cluster = _shape(w, resident, heavy, alone)
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if resident else cache}
         wide = width(w.dtype)
         if (
@@ -175,8 +181,9 @@ def preferred(
         ):  # faster on an H200 for 512 rows of 262144 than 64 columns a thread
             yield tile | {"THREADS": 512, "VECTORS": 2}
         if wide * vectors * threads * cluster >= w.cols:
-            early = {"EARLY": True} if shared and resident and vectors * wide <= 16 else {}
-            ends = {"LATE": True} if resident and (wide == 4 or few(w)) else {}
+            at_once = shared and vectors * wide <= 16 and (resident or (weights and wide == 4))
+            early = {"EARLY": True} if at_once else {}
+            ends = {"LATE": True} if resident and (w.cols >= 1024 if few(w) else late or wide == 4) else {}
             yield tile | early | ends
             yield tile | early
             yield tile | ends
