@@ -355,7 +355,7 @@ struct Fetched {
 
     // One barrier of all threads.
     __device__ __forceinline__ explicit Fetched(Shared& shared) : shared(shared) {
-        extern __shared__ __align__(128) uint4 fetched_slots[];  // bulk copies to less aligned shared memory are a fifth slower
+        extern __shared__ __align__(128) uint4 fetched_slots[];  // bulk copies to less aligned shared memory are up to a fifth slower
         slots = fetched_slots;
         if (threadIdx.x == 0) {
             init_ring<S::groups * STAGES>(cvta_to_shared(shared.full), 1, cvta_to_shared(shared.empty), 1);

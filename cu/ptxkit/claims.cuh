@@ -196,7 +196,7 @@ struct Parts {
 
     // All threads construct it before their CTAs tell each other that they have started. One barrier.
     __device__ __forceinline__ explicit Parts(Shared& shared) : shared(shared) {
-        extern __shared__ __align__(128) uint4 part_slots[];  // bulk copies to less aligned shared memory are a fifth slower
+        extern __shared__ __align__(128) uint4 part_slots[];  // bulk copies to less aligned shared memory are up to a fifth slower
         slots = part_slots;
         if (threadIdx.x == 0) init_ring<STAGES>(cvta_to_shared(shared.full), 1, cvta_to_shared(shared.empty), S::cta_warps);
         barrier_sync();

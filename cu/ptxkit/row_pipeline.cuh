@@ -60,7 +60,7 @@ struct Ahead {
 
     // One barrier.
     __device__ __forceinline__ Ahead() {
-        extern __shared__ __align__(128) uint4 ahead_slots[];  // bulk copies to less aligned shared memory are a fifth slower
+        extern __shared__ __align__(128) uint4 ahead_slots[];  // bulk copies to less aligned shared memory are up to a fifth slower
         __shared__ unsigned long long there[S::THREADS / unit][STAGES];
         slots = ahead_slots + threadIdx.x / unit * (STAGES * ARRAYS * words);
         barriers = cvta_to_shared(there[threadIdx.x / unit]);

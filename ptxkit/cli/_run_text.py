@@ -78,7 +78,7 @@ def misaligned(variant: VariantReport) -> Iterator[str]:
         share = counters.async_misaligned_bytes / counters.async_bytes["global_to_shared"]
         yield (
             f"{variant.name}: {share:.0%} of the bytes copied to shared memory go, by cp.async.bulk, to less than 128-byte "
-            "alignment, which a GPU does slowly: declare the destination __align__(128)"
+            "alignment, which costs up to a fifth of the pace: declare the destination __align__(128)"
         )
 
 
