@@ -117,7 +117,9 @@ def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, i
 
     threads, vectors, cluster = 128, 1, 1
     if resident:
-        vectors = 1 if few(w) and not short(threads, 1) else (alone if few(w) else 8) // wide  # fastest on an H200
+        vectors = 1 if few(w) else 8 // wide  # fastest on an H200, as what follows
+        while few(w) and wide * vectors < alone and short(threads, vectors):
+            vectors *= 2
         while threads < 1024 and short(threads, vectors):
             threads *= 2
         while 8 * w.rows <= SMS and cluster < 8 and short(threads, vectors, cluster):

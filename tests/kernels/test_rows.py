@@ -1,0 +1,46 @@
+"""Tiles of row kernels by size: those that were fastest on an H200, and which of them are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from ptxkit.compiler.targets import Target
+from ptxkit.errors import UsageError
+from ptxkit.kernels import registry
+
+TARGET = Target.parse("sm_90a")
+
+
+def tile_of(kernel, size, tile=None, **options):
+    workload = registry.get(kernel).make(size.split("x"), options)
+    return workload.variant("vectorized").select_tile(workload, TARGET, tile)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "dtype", "expected"),
+    [
+        ("layernorm", "128x4096", "f32", (512, 2, True, True)),
+        ("layernorm", "128x256", "f32", (128, 1, True, False)),  # over before a grid that starts late is there
+        ("layernorm", "1024x1024", "bf16", (128, 1, True, False)),
+        ("rmsnorm", "16384x4096", "f32", (256, 4, True, False)),
+        ("rmsnorm", "16384x4096", "bf16", (256, 2, False, False)),
+        ("softmax", "1024x1024", "f32", (128, 2, None, True)),
+        ("softmax", "16384x4096", "f32", (256, 4, None, False)),
+        ("scale_mask_softmax", "1024x1024", "bf16", (128, 1, None, True)),
+        ("layernorm_quantize", "128x4096", "f32", (256, 4, True, True)),
+        ("layernorm_quantize", "128x1024", "f32", (128, 2, True, True)),  # one row a CTA
+        ("layernorm_quantize", "128x8192", "f32", (512, 4, True, True)),
+    ],
+)
+def test_preferred_tiles(kernel, size, dtype, expected):
+    tile = tile_of(kernel, size, dtype=dtype)
+    assert (tile.THREADS, tile.VECTORS, tile.get("EARLY"), tile.LATE) == expected
+    assert tile.CLUSTER == 1
+
+
+@pytest.mark.parametrize("kernel", ["layernorm", "softmax", "fused_l2norm"])
+def test_the_next_grid_is_held_back_where_rows_stay_in_l2_alone(kernel):
+    assert tile_of(kernel, "128x4096", {"LATE": True}).LATE
+    assert not tile_of(kernel, "128x4096", {"LATE": False}).LATE
+    with pytest.raises(UsageError, match="LATE is for rows in registers that stay in L2"):
+        tile_of(kernel, "16384x4096", {"LATE": True})
