@@ -124,32 +124,34 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
 
 // Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
 // one is computed; KEPT vectors of gamma and beta a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row fills the
-// cluster's registers. OVERLAP: the sums of a row are on their way between CTAs while the row before it is scaled and stored.
-template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT,
-          bool OVERLAP>
+// cluster's registers.
+template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
                   float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     using Fetched = Parts<T, S, PART, STAGES, CACHE>;
     using Claimed = Claims<S, Fetched::ahead + 1>;
-    using Sent = SentRecords<Deviations, S>;
-    using SentAhead = SentRecords<Deviations, S, 2>;
-    __shared__ typename Sent::Shared deviations;
-    __shared__ typename SentAhead::Shared deviations_ahead;
+    __shared__ typename SentRecords<Deviations, S>::Shared deviations;
     __shared__ typename Fetched::Shared stages;
     __shared__ typename Claimed::Shared claimed;
     __shared__ RowRecords<float, S> largest;
-    Sent sent(deviations);
+    SentRecords<Deviations, S> sent(deviations);
     Claimed claims(claimed, next);
     const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
     const Weights<T, S, 2, KEPT> weights(fetched.behind());
+    row_arrive<S>();
+    auto started = [&] {
+        weights.begin(place.any(cols), gamma, beta);
+        row_wait<S>();
+    };
     struct {
-        Sent& deviations;
+        SentRecords<Deviations, S>& deviations;
         RowRecords<float, S>& largest;
     } slots = {sent, largest};
-    auto finish = [&](const Place<S>& place, Row<S>& row, const Statistics& statistics) {
+    auto compute = [&](const Place<S>& place, Row<S>& row) {
+        const Statistics statistics = standardize(row, place, eps, slots);
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
         weights.template store<CACHE>(place, y, row, finished, gamma, beta);
         if (means && place.thread == 0) {
@@ -157,23 +159,7 @@ layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means,
             rstds[place.row] = statistics.rstd;
         }
     };
-    auto started = [&] {
-        weights.begin(place.any(cols), gamma, beta);
-        row_wait<S>();
-    };
-    if constexpr (OVERLAP) {
-        SentAhead ahead(deviations_ahead);
-        row_arrive<S>();
-        auto begin = [&](const Place<S>& place, Row<S>& row) { return begin_standardize(row, place, ahead); };
-        auto end = [&](const Place<S>& place, Row<S>& row, float pivot) {
-            finish(place, row, end_standardize(row, place, eps, pivot, ahead, [&] { return standardize(row, place, eps, slots); }));
-        };
-        rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, begin, end);
-    } else {
-        row_arrive<S>();
-        auto compute = [&](const Place<S>& place, Row<S>& row) { finish(place, row, standardize(row, place, eps, slots)); };
-        rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);
-    }
+    rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its statistics, or is read once more.

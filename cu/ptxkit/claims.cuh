@@ -28,47 +28,45 @@ __device__ __forceinline__ void send_word(const void* place, unsigned word, cons
 
 // What the warps of a row tell each other: those of a CTA across a barrier, then the first warps of the CTAs with st.async, 16 bytes
 // at a time where a record is longer than a word. Were all warps to tell each other, a row of 16 CTAs would send 65536 records, and
-// each warp would read 256. Up to AHEAD rows may be sent before the first of them is received.
-template <class Record, class S, int AHEAD = 1>
+// each warp would read 256.
+template <class Record, class S>
 struct SentRecords {
     static_assert(S::CTAS > 1, "st.async is for clusters");
     static_assert(sizeof(Record) == 4 || sizeof(Record) <= 16, "one word or four");
     using Shape = S;
     static constexpr bool by_ctas = true;
-    // Records are written over `turns` turns later. Who sends them then has received those of AHEAD turns before, from CTAs whose
-    // warps had all received those of AHEAD turns before that when they met at the barrier ahead of sending.
-    static constexpr unsigned turns = 2 * AHEAD;
     struct alignas(sizeof(Record) > 4 ? 16 : 4) Slot {
         Record record;
     };
     struct Shared {
-        Slot warps[2][S::cta_warps], ctas[turns][S::CTAS];
-        unsigned long long there[turns];
+        Slot warps[2][S::cta_warps], ctas[2][S::CTAS];
+        unsigned long long there[2];
     };
     Shared& shared;
-    unsigned sent = 0, received = 0;
+    unsigned count = 0;
 
     // All threads construct it before their CTAs tell each other that they have started.
     __device__ __forceinline__ explicit SentRecords(Shared& shared) : shared(shared) {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < turns; i++) mbarrier_init(cvta_to_shared(&shared.there[i]), 1);
+            for (int i = 0; i < 2; i++) mbarrier_init(cvta_to_shared(&shared.there[i]), 1);
             fence_mbarrier_init_release_cluster();
         }
     }
 
     // Gives the records of the CTA's warps. They are written over two turns later, behind the barrier of the turn between.
-    __device__ __forceinline__ const Slot* of_warps(const Record& mine) const {
-        Slot* all = shared.warps[sent & 1];
+    __device__ __forceinline__ const Slot* of_warps(Record mine) const {
+        Slot* all = shared.warps[count & 1];
         if (laneid() == 0) all[threadIdx.x / 32].record = mine;
         if constexpr (S::alone) barrier_sync();
         else barrier_sync<0>(S::LANES);
         return all;
     }
 
-    // Then sends the CTA's record, which each of its warps knows.
-    __device__ __forceinline__ void send(const Record& mine) {
-        const unsigned at = sent % turns;
-        sent++;
+    // Then gives the records of the CTAs, of which each warp knows its own. They, too, are written over two turns later: whoever sends
+    // those has got the ones of the turn between, from CTAs that had read the first before their barrier.
+    __device__ __forceinline__ const Slot* of_ctas(Record mine) {
+        const unsigned at = count & 1, parity = count >> 1 & 1;
+        count++;
         const unsigned there = cvta_to_shared(&shared.there[at]), slot = cvta_to_shared(&shared.ctas[at][cluster_ctarank()]);
         if (threadIdx.x == 0) mbarrier_arrive_expect_tx(there, sizeof(shared.ctas[at]));
         if (threadIdx.x < S::CTAS) {
@@ -83,19 +81,8 @@ struct SentRecords {
                 st_async_shared_cluster(to, word, barrier);
             }
         }
-    }
-
-    // And gives those of all CTAs.
-    __device__ __forceinline__ const Slot* receive() {
-        const unsigned at = received % turns, parity = received / turns & 1;
-        received++;
-        mbarrier_wait(cvta_to_shared(&shared.there[at]), parity);
+        mbarrier_wait(there, parity);
         return shared.ctas[at];
-    }
-
-    __device__ __forceinline__ const Slot* of_ctas(const Record& mine) {
-        send(mine);
-        return receive();
     }
 };
 
@@ -111,8 +98,7 @@ __device__ __forceinline__ T row_sum(T value, SentRecords<T, S>& records, unsign
 // claims them and tells the others.
 template <class S, int AHEAD>
 struct Claims {
-    // Whoever tells the row of turn t + AHEAD has got the records of turn t - 1, or of t - 2 where a row begins before the one ahead of
-    // it ends. Others may still be in that turn, which they have read, or in a later one.
+    // Whoever tells the row of turn t + AHEAD has got the records of turn t - 1. Others may still be in that turn, in no earlier one.
     static constexpr unsigned places = AHEAD <= 2 ? 4 : AHEAD <= 6 ? 8 : 16;
     static_assert(places >= AHEAD + 2, "a place is free when it is told again");
     struct Shared {
@@ -274,53 +260,6 @@ struct Parts {
         return row;
     }
 };
-
-// for each row of `matrix` that the cluster claims, with `fill` for padding: b = begin(place, row), and end(place, row, b) when the next
-// row has begun. begin sends records and end receives them, so that they are on their way meanwhile. started() is called once and
-// waits for the other CTAs of the cluster. FILLED: a row fills the cluster's registers.
-template <bool FILLED, class T, class S, int PART, int STAGES, int CACHE, int AHEAD, class Started, class Begin, class End>
-__device__ __forceinline__ void rows_claimed(const Parts<T, S, PART, STAGES, CACHE>& parts, Place<S> place, unsigned rows, unsigned cols,
-                                             const T* matrix, float fill, Claims<S, AHEAD>& claims, Started started, Begin begin,
-                                             End end) {
-    static_assert(AHEAD > Parts<T, S, PART, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
-    started();
-    claims.begin();
-    if (parts.copies(place) && threadIdx.x == 0) parts.begin(claims, rows, cols, matrix);
-    bar_warp_sync(all_lanes);
-    with_place<FILLED>(place, [&](Place<S> place) {
-        Ring<STAGES> at;
-        auto stand = [&](unsigned row_number) {
-            place.take(row_number, cols, cols);
-            if constexpr (FILLED) place.assume_filled();
-        };
-        auto take = [&](unsigned turn, unsigned row_number) {
-            stand(row_number);
-            claims.go_on(turn);
-            return parts.copies(place) ? parts.row(place, at, fill, claims, turn, rows, matrix)
-                                       : place.template load<CACHE>(matrix, fill);
-        };
-        unsigned turn = 0, row_number = claims.row(0);
-        if (row_number < rows) {
-            Row<S> row = take(turn, row_number);
-            auto begun = begin(place, row);
-#pragma unroll 1
-            for (;;) {
-                const unsigned next_number = claims.row(++turn);
-                Row<S> next;
-                auto next_begun = begun;
-                if (next_number < rows) {
-                    next = take(turn, next_number);
-                    next_begun = begin(place, next);
-                }
-                stand(row_number);
-                end(place, row, begun);
-                if (next_number >= rows) break;
-                row_number = next_number, row = next, begun = next_begun;
-            }
-        }
-        claims.end(turn);
-    });
-}
 
 // f(place, row) for each row of `matrix` that the cluster claims, with `fill` for padding. f gathers records. started() is called
 // once and waits for the other CTAs of the cluster. FILLED: a row fills the cluster's registers.

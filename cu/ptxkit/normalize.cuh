@@ -74,61 +74,22 @@ __device__ __forceinline__ Deviations joined(Part part, Columns columns) {
     return {pivot, sums.x, sums.y};
 }
 
-// Tells the other CTAs of a cluster of those of this one, when all lanes of a warp hold those of their warp; and gives the row's, when
-// the CTAs have told theirs. `records` are SentRecords of claims.cuh.
-
-template <class S, class Records>
-__device__ __forceinline__ void send_deviations(const Deviations& mine, const Place<S>& place, Records& records) {
-    const unsigned rank = cluster_ctarank();
-    const auto* warps = records.of_warps(mine);
-    const Deviations cta = joined<S::cta_warps>([&](unsigned i) { return warps[i].record; },
-                                                [&](unsigned i) { return place.warp_columns(rank * S::cta_warps + i); });
-    const float columns = place.cta_columns(rank);
-    records.send(cta.settled(columns, rcp_approx(fmaxf(columns, 1.0f))));
-}
-
-template <class S, class Records>
-__device__ __forceinline__ Deviations received_deviations(const Place<S>& place, Records& records) {
-    const auto* ctas = records.receive();
-    return joined<S::CTAS>([&](unsigned i) { return ctas[i].record; }, [&](unsigned i) { return place.cta_columns(i); });
-}
-
 // Of a row, when all lanes of a warp hold those of their warp.
 template <class S, class Records>
-__device__ __forceinline__ Deviations row_deviations(const Deviations& mine, const Place<S>& place, Records& records, unsigned turn) {
+__device__ __forceinline__ Deviations row_deviations(Deviations mine, const Place<S>& place, Records& records, unsigned turn) {
     if constexpr (Records::by_ctas) {
-        send_deviations(mine, place, records);
-        return received_deviations(place, records);
+        const unsigned rank = cluster_ctarank();
+        const auto* warps = records.of_warps(mine);
+        const Deviations cta = joined<S::cta_warps>([&](unsigned i) { return warps[i].record; },
+                                                    [&](unsigned i) { return place.warp_columns(rank * S::cta_warps + i); });
+        const float columns = place.cta_columns(rank);
+        const auto* ctas = records.of_ctas(cta.settled(columns, rcp_approx(fmaxf(columns, 1.0f))));
+        return joined<S::CTAS>([&](unsigned i) { return ctas[i].record; }, [&](unsigned i) { return place.cta_columns(i); });
     } else {
         const Deviations* warps = records.gather(mine, turn);
         return joined<S::warps>([&](unsigned i) { return warps[i]; }, [&](unsigned i) { return place.warp_columns(i); });
     }
 }
-
-// Of a thread's columns, from their mean, which padding becomes: it deviates by nothing.
-template <class S>
-__device__ __forceinline__ Deviations thread_deviations(Row<S>& row, const Place<S>& place, float inverse_held) {
-    Deviations mine;
-    // rounded on its own: were the product part of an fma in the deviations, those would be from another pivot
-    mine.pivot = __fmul_rn(row.sum([](float v, int) { return v; }), inverse_held);
-    place.pad(row, mine.pivot);
-    auto deviation = [&](float v, int) { return v - mine.pivot; };
-    mine.sum = row.sum(deviation);
-    mine.squares = row.sum([&](float v, int k) { return deviation(v, k) * deviation(v, k); });
-    return mine;
-}
-
-// Of a row: by how much its mean lies above the pivot, the sum of squared deviations from the mean, variance + eps.
-struct Moments {
-    float beyond, squares, variance_and_eps;
-
-    __device__ __forceinline__ Moments(const Deviations& all, float inverse_cols, float eps) {
-        beyond = all.sum * inverse_cols;
-        squares = fmaf(-all.sum, beyond, all.squares);
-        if (squares < 0.0f) squares = 0.0f;
-        variance_and_eps = fmaf(squares, inverse_cols, eps);
-    }
-};
 
 template <class S>
 struct StandardizeSlots {
@@ -151,7 +112,13 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
     Deviations mine, all;  // of this thread, of the row
 #pragma unroll 1
     for (unsigned turn = 0;; turn++) {
-        mine = thread_deviations(row, place, inverse_held);
+        // rounded on its own: were the product part of an fma in the deviations, those would be from another pivot
+        mine.pivot = __fmul_rn(row.sum([](float v, int) { return v; }), inverse_held);
+        place.pad(row, mine.pivot);  // which deviates by nothing
+        auto deviation = [&](float v, int) { return v - mine.pivot; };
+        mine.sum = row.sum(deviation);
+        mine.squares = row.sum([&](float v, int k) { return deviation(v, k) * deviation(v, k); });
+
         all.pivot = shfl_sync_idx(all_lanes, mine.pivot, laneid() & ~(S::lanes - 1));
         if (turn == 0) loaded();
         Pair sums = warp_sum<S::lanes>(mine.from(all.pivot, held));
@@ -159,10 +126,12 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
         if constexpr (S::warps > 1) {
             all = row_deviations(all.settled(columns, inverse_columns), place, slots.deviations, turn);
         }
-        const Moments moments(all, inverse_cols, eps);
-        beyond = moments.beyond, squares = moments.squares;
-        rstd = inverse_sqrt(moments.variance_and_eps);
-        const bool unsafe = !squares_are_safe(squares, moments.variance_and_eps);
+        beyond = all.sum * inverse_cols;  // the mean is all.pivot + beyond
+        squares = fmaf(-all.sum, beyond, all.squares);
+        if (squares < 0.0f) squares = 0.0f;
+        const float variance_and_eps = fmaf(squares, inverse_cols, eps);
+        rstd = inverse_sqrt(variance_and_eps);
+        const bool unsafe = !squares_are_safe(squares, variance_and_eps);
         if (turn || !any_row<S>(unsafe)) break;
         place.pad(row, 0.0f);
         scale = safe_scale(row, slots.largest);
@@ -183,36 +152,6 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& p
 template <class S, class Slots>
 __device__ __forceinline__ Statistics standardize(Row<S>& row, const Place<S>& place, float eps, Slots& slots) {
     return standardize(row, place, eps, slots, [] {});
-}
-
-// The same in two steps, for rows of a cluster: between them other things may be done, while what the CTAs have told is on its way.
-// The first gives the pivot that the second wants. A row out of the safe range is left to again(), which finds it as it was, with 0 for
-// padding.
-
-template <class S, class Records>
-__device__ __forceinline__ float begin_standardize(Row<S>& row, const Place<S>& place, Records& records) {
-    const float held = place.held, columns = place.warp_columns(place.thread / 32);
-    const Deviations mine = thread_deviations(row, place, rcp_approx(fmaxf(held, 1.0f)));
-    Deviations all;
-    all.pivot = shfl_sync_idx(all_lanes, mine.pivot, 0);
-    const Pair sums = warp_sum<32>(mine.from(all.pivot, held));
-    all.sum = sums.x, all.squares = sums.y;
-    send_deviations(all.settled(columns, rcp_approx(fmaxf(columns, 1.0f))), place, records);
-    return anew(mine.pivot);  // else deviations would be kept, beside the columns
-}
-
-template <class S, class Records, class Again>
-__device__ __forceinline__ Statistics end_standardize(Row<S>& row, const Place<S>& place, float eps, float pivot, Records& records,
-                                                      Again again) {
-    const Deviations all = received_deviations(place, records);
-    const Moments moments(all, rcp_approx(place.cols), eps);
-    if (!squares_are_safe(moments.squares, moments.variance_and_eps)) {
-        place.pad(row, 0.0f);
-        return again();
-    }
-    const float rstd = inverse_sqrt(moments.variance_and_eps), offset = ((pivot - all.pivot) - moments.beyond) * rstd;
-    row.each([&](float& v, int) { v = fmaf(v - pivot, rstd, offset); });
-    return {all.pivot + moments.beyond, rstd};
 }
 
 template <class S>

@@ -127,17 +127,13 @@ TILE_CLAIMED: Mapping[str, list[Any]] = {
     "CLUSTER": [8, 16, 4, 2],  # CTAs that hold one row; 16 is more than every GPU promises
     "CACHE": [4, 1],  # of cu/ptxkit/elementwise.cuh: input, stream
     "PART": [4, 8, 2, 1, 16],  # vectors of a row's part, which is fetched as one
-    "STAGES": [4, 1, 2, 3, 5, 6, 8],  # parts that are on their way, or wait
+    "STAGES": [4, 1, 2, 3, 6, 8],  # parts that are on their way, or wait
     "RESIDENT": [1, 2, 3, 4],  # CTAs of an SM
     "KEPT": TILE["KEPT"],
-    "OVERLAP": [False, True],  # whether a row begins before the row ahead of it is scaled and stored
 }
 
-
-def tile_claimed(weights: int) -> Mapping[str, list[Any]]:
-    """:data:`TILE_CLAIMED` of a kernel with ``weights`` vectors that all rows share; with two its rows may overlap."""
-    without = ("KEPT", "OVERLAP") if not weights else ("OVERLAP",) if weights < 2 else ()
-    return {name: values for name, values in TILE_CLAIMED.items() if name not in without}
+TILE_CLAIMED_ALONE = {name: values for name, values in TILE_CLAIMED.items() if name != "KEPT"}
+"""Of kernels without vectors that all rows share."""
 
 
 LEAST_CLAIMED = 16384
@@ -153,8 +149,6 @@ def claimed_fits(t: Tile, weights: int) -> bool:
     """Whether a CTA and an SM have the shared memory that RESIDENT CTAs take which claim rows."""
     warps = t.THREADS // 32
     slots = (4 if weights else 8) * t.CLUSTER * warps + 32 * (warps + t.CLUSTER) + 16 * t.STAGES + 240
-    if t.get("OVERLAP"):
-        slots += 32 * warps + 64 * t.CLUSTER + 32
     mine = claimed_bytes(t, weights) + slots
     return bool(mine <= SHARED_BYTES and t.RESIDENT * (mine + CTA_BYTES) <= SHARED_BYTES + CTA_BYTES)
 
@@ -180,7 +174,7 @@ def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
         if weights and t.KEPT > t.VECTORS:
             return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
         available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
-        if wide * t.VECTORS * (2 if t.get("OVERLAP") else 1) + beside > available:
+        if wide * t.VECTORS + beside > available:
             return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
         if not claimed_fits(t, weights):
             return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
@@ -233,7 +227,7 @@ def _weighing(tile: dict[str, Any], wide: int, weights: int) -> Iterator[dict[st
 def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
     """Declares the variant whose launches are those of :func:`launch_claimed`; arguments as of :func:`usable`."""
     return variant(
-        tile=tile_claimed(weights),
+        tile=TILE_CLAIMED if weights else TILE_CLAIMED_ALONE,
         constraint=claimable(beside, weights),
         prefer=preferred_claimed(weights),
         requires=("tma",),
@@ -255,7 +249,7 @@ def launch_claimed(
     clusters = min(w.rows, row.SMS * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
     filled = w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER
     shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.PART, t.STAGES, t.RESIDENT, filled)
-    full = (*template, *shape, *(t[name] for name in ("KEPT", "OVERLAP") if name in t))
+    full = (*template, *shape, *((t.KEPT,) if weights else ()))
     return [
         unclaimed(),
         Launch(
