@@ -10,6 +10,7 @@ from ptxkit.bench.judge import Judgement, judge, judge_ratio
 from ptxkit.bench.results import Mode, Results, Row, Target, Timed
 
 MODES: tuple[Mode, ...] = ("cold", "hot")
+LAUNCHES_ALIKE = 0.05  # relative difference of plain launches that is not worth a word
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,17 @@ def distances(before: Results, after: Results) -> Iterator[Distance]:
                 then, today = times[0].median_us / mine_before.median_us, times[1].median_us / mine_after.median_us
                 judgement = judge_ratio((mine_before, times[0]), (mine_after, times[1]))
                 yield Distance(target.key, peer.name, name, mode, then, today, judgement)
+
+
+def other_launches(before: Results, after: Results) -> Iterator[str]:
+    """A line for each target that was measured while plain launches cost something else; both must say what they cost."""
+    for target, other in _common(before, after):
+        spans = [t.conditions.plain_launch_us if t.conditions else None for t in (target, other)]
+        if spans[0] and spans[1] and abs(spans[1].median / spans[0].median - 1) > LAUNCHES_ALIKE:
+            yield (
+                f"{target.key}: a plain launch took {spans[0].median:.2f} us, then {spans[1].median:.2f}: "
+                "times of a few microseconds differ by that"
+            )
 
 
 def _common(before: Results, after: Results) -> Iterator[tuple[Target, Target]]:

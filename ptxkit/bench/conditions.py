@@ -37,6 +37,8 @@ class Conditions:
             read. Power is what the driver averages, over about a second on recent boards.
         held_down: what held the clock down -> in how many looks.
         dropped: samples thrown away for throttling, of all contenders.
+        plain_launch_us: of a small kernel launched plainly, one after another in a graph (:mod:`ptxkit.bench.plain_launch`);
+            None where nobody measured it, and in earlier files.
     """
 
     looks: int = 0
@@ -45,6 +47,7 @@ class Conditions:
     temperature_c: Span | None = None
     held_down: Mapping[str, int] = field(default_factory=dict)
     dropped: int = 0
+    plain_launch_us: Span | None = None
 
     def __str__(self) -> str:
         """One line for a report."""
@@ -57,6 +60,8 @@ class Conditions:
             words.append("the sensors cannot be read: nobody knows whether the GPU throttled")
         else:
             words.append(f"{self.dropped or 'no'} samples dropped for throttling")
+        if self.plain_launch_us:
+            words.append(f"a plain launch {self.plain_launch_us.median:.2f} us")
         return "; ".join(words)
 
 
@@ -68,6 +73,7 @@ class Log:
         self._kept: list[Sensors] = []
         self._held_down: Counter[str] = Counter()
         self._dropped = 0
+        self._launches_us: list[float] = []
 
     def keep(self, now: Sensors) -> None:
         """A look after samples that count."""
@@ -79,6 +85,10 @@ class Log:
         self._dropped += samples
         self._look(now)
 
+    def launched(self, time_us: float) -> None:
+        """What a plain launch took just now."""
+        self._launches_us.append(time_us)
+
     def conditions(self) -> Conditions:
         """The sum."""
         return Conditions(
@@ -88,6 +98,7 @@ class Log:
             temperature_c=_span([s.temperature_c for s in self._kept]),
             held_down=dict(sorted(self._held_down.items())),
             dropped=self._dropped,
+            plain_launch_us=_span(self._launches_us),
         )
 
     def _look(self, now: Sensors) -> None:

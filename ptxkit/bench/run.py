@@ -16,6 +16,7 @@ import ptxkit
 from ptxkit.bench import counted
 from ptxkit.bench.contenders import BufferSets, Contender, PeerContender, VariantContender, arrays_sha256, compared
 from ptxkit.bench.method import Method
+from ptxkit.bench.plain_launch import plain_launch
 from ptxkit.bench.results import Counted, Results, Roofs, Row, Target
 from ptxkit.bench.runner import silent
 from ptxkit.bench.session import Session
@@ -138,7 +139,7 @@ class BenchRun:
                 say(f"preparing {peer.name}")
                 row = Row(name=peer.name, kind="peer")
                 self._enter(rows, contenders, row, partial(PeerContender, sets, peer))
-        session = Session(self.device, sets, self.method, roofs)
+        session = Session(self.device, sets, self.method, roofs, plain=plain_launch)
         measured = session.measure(contenders, say)
         if self.counts:
             say("counting in the emulator")

@@ -61,6 +61,7 @@ class Session:
         method: how to measure.
         roofs: measured in this run.
         modes: in which each contender is timed.
+        plain: makes a call that gives the time of a plain launch, taken once a round; None for none.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Session:
         method: Method,
         roofs: Roofs,
         modes: Sequence[Mode] = ("cold", "hot"),
+        plain: Callable[[Any], Callable[[], float]] | None = None,
     ) -> None:
         self.modes = modes
         self.device = device
@@ -78,6 +80,7 @@ class Session:
         self.roofs = roofs
         self.highest_mhz = 0  # seen since the warm-up began
         self.log = Log()
+        self.plain = plain
 
     def measure(self, contenders: Sequence[Contender], say: Callable[[str], None]) -> list[Row]:
         """Verify, time, and verify again on fresh inputs; a row a contender.
@@ -149,6 +152,7 @@ class Session:
 
     def _sample(self, tracks: Sequence[Track], say: Callable[[str], None]) -> None:
         self.device.reset_persisting_l2()
+        plain = self.plain(self.device) if self.plain else None  # made where the contenders' graphs were
         begin = fruitful = time.perf_counter()
         kept = 0
         for number, order in enumerate(self.method.rounds(len(tracks))):
@@ -159,6 +163,8 @@ class Session:
             if self.method.over(samples, now - begin) or now - fruitful > PATIENCE_S:
                 return
             say(f"round {number + 1}, {self.method.progress(samples, now - begin)}")
+            if plain:
+                self.log.launched(plain())
             for k in order:
                 self._take(tracks[k])
 

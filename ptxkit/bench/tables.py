@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ptxkit.bench.comparison import compared, distances
+from ptxkit.bench.comparison import compared, distances, other_launches
 from ptxkit.bench.judge import judge, machine_difference
 from ptxkit.bench.results import Counted, Mode, Results, Row, Target, Timed
 from ptxkit.columns import plain
@@ -156,6 +156,7 @@ def compare_table(before: Results, after: Results) -> Table:
     notes = []
     if different := machine_difference(before.environment, after.environment):
         notes.append(f"not the same machine: {different}")
+    notes += other_launches(before, after)
     notes += _only(before, after)
     return Table("", ["", "", "", "before", "after", "change", "noise", "", "code"], rows, notes, keys=3)
 

@@ -33,7 +33,9 @@ def test_known_difference_of_machines_is_noise():
     assert judge(at(100), at(102.5), extra=0.03).word == "same"
 
 
-@pytest.mark.parametrize(("after", "word"), [(103.4, "same"), (104.4, "ambiguous"), (104.6, "slower"), (95.4, "faster")])
+@pytest.mark.parametrize(
+    ("after", "word"), [(103.4, "same"), (104.4, "ambiguous"), (104.6, "slower"), (95.4, "faster")]
+)
 def test_the_difference_of_machines_is_added_once(after, word):
     """Not three times, which would let a kernel become 9% slower unnoticed."""
     assert judge(at(100), at(after), extra=0.03).word == word

@@ -260,3 +260,17 @@ def test_one_that_fails_after_timing_has_no_place_among_the_right_ones():
     bad, good = measured(Script({"a": 4.0, "b": 4.0}), Failing("a", RIGHT), Scripted("b", RIGHT))[0]
     assert bad.error == "out of memory"
     assert (good.error, good.verified) == (None, True)
+
+
+def test_a_plain_launch_is_timed_in_every_round():
+    made = []
+
+    def plain(device):
+        made.append(device)
+        return lambda: 1.08
+
+    device = Script({"a": 4.0})
+    s = module.Session(device, Sets(), Method(iterations=8), Roofs(4000.0, 6000.0, {}), plain=plain)
+    s.measure([Scripted("a", RIGHT)], lambda what: None)
+    assert made == [device]
+    assert s.conditions().plain_launch_us.median == 1.08
