@@ -136,3 +136,27 @@ class DeviceArray:
 
 def _release(memory: Memory, address: int) -> None:
     memory.free(address)
+
+
+class MakesArrays:
+    """What every device does with its memory."""
+
+    def upload(self: Memory, array: Any, name: str = "") -> DeviceArray:
+        """A copy of a C-contiguous array.
+
+        Raises:
+            UsageError: it is not C-contiguous, or holds Python objects.
+            UnavailableError: the device has too little memory.
+        """
+        data = contiguous(array, name or "the array")
+        out = DeviceArray(self, data.shape, data.dtype, name)
+        out.copy_from(data)
+        return out
+
+    def empty(self: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> DeviceArray:
+        """An array with whatever was in its memory; poison in the emulator.
+
+        Raises:
+            UnavailableError: the device has too little memory.
+        """
+        return DeviceArray(self, shape, dtype, name)

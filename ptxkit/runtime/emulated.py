@@ -15,7 +15,7 @@ from ptxkit.emulator.launch import SHARED_LIMIT
 from ptxkit.errors import LaunchError, UnavailableError
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Bound
-from ptxkit.runtime.buffers import DeviceArray, contiguous
+from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
@@ -34,7 +34,7 @@ KEPT_MODULES = 64
 """Loaded modules that a device keeps for the next load of the same image; older ones live as long as a kernel of theirs."""
 
 
-class EmulatedDevice:
+class EmulatedDevice(MakesArrays):
     """Runs any target's PTX.
 
     Attributes:
@@ -113,17 +113,6 @@ class EmulatedDevice:
             m.oob_fill,
             m.im2col,
         )
-
-    def upload(self, array: Any, name: str = "") -> DeviceArray:
-        """A copy of a C-contiguous array."""
-        data = contiguous(array, name or "the array")
-        out = DeviceArray(self, data.shape, data.dtype, name)
-        out.copy_from(data)
-        return out
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> DeviceArray:
-        """A poisoned array."""
-        return DeviceArray(self, shape, dtype, name)
 
     def foreign(self, value: Any, what: str) -> np.ndarray[Any, Any] | None:
         """Another library's array in host memory, as numpy's.

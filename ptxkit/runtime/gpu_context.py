@@ -13,7 +13,7 @@ import numpy as np
 
 from ptxkit.compiler.targets import TARGETS, Target
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
-from ptxkit.runtime.buffers import DeviceArray, contiguous
+from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.driver import OUT_OF_MEMORY, Driver
 from ptxkit.runtime.host_arrays import host_array
 
@@ -35,7 +35,7 @@ FAULTS: dict[int, type[FaultError]] = {
 """What a kernel can do to its context. The context is lost with it, and every later call fails in the same way."""
 
 
-class GpuContext:
+class GpuContext(MakesArrays):
     """One GPU, on a stream of its own: all of it but kernels and time, which :class:`ptxkit.runtime.gpu.GpuDevice` adds.
 
     Attributes:
@@ -206,17 +206,6 @@ class GpuContext:
 
         self._enter()
         return encode(self, m)
-
-    def upload(self, array: Any, name: str = "") -> DeviceArray:
-        """A copy of a C-contiguous array."""
-        data = contiguous(array, name or "the array")
-        out = DeviceArray(self, data.shape, data.dtype, name)
-        out.copy_from(data)
-        return out
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> DeviceArray:
-        """An uninitialised array."""
-        return DeviceArray(self, shape, dtype, name)
 
     def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
         """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; one in host memory as numpy's.
