@@ -1,8 +1,8 @@
 """What a plain launch costs at the moment: one small kernel after another in a graph, each waiting for the one before.
 
 On an H200 it takes 1.04 us. In some processes add_mul_exp, as small and as plain, took 1.25 instead of 1.08 us from some moment
-on, at the same clocks: whatever is launched plainly is slower then, all peers among it, and kernels that may begin while the one before ends are not. Times of a few
-microseconds, and ratios of them, are of such a state; so it is recorded with them.
+on, at the same clocks: whatever is launched plainly is slower then, all peers among it, and kernels that may begin while the
+one before ends are not. Times of a few microseconds, and ratios of them, are of such a state; so it is recorded with them.
 """
 
 from __future__ import annotations
