@@ -143,7 +143,10 @@ __device__ __forceinline__ bool aligned16(const T*... pointers) {
 template <int THREADS, int VECTORS, int WIDTH, bool STRIDE, class Load, class Store, class One>
 __device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load load, Store store, One one) {
     constexpr unsigned tile = THREADS * VECTORS * WIDTH;
-    follow_previous_grid();
+    // What takes a microsecond has ended before a grid that starts early gains by it: on an H200 100,000 elements take 1.00 us
+    // in place of 1.10, but a million 2.08 in place of 2.04.
+    if (n < 1 << 18) follow_previous_grid<true>();
+    else follow_previous_grid();
     for (long long begin = static_cast<long long>(blockIdx.x) * tile; begin < n;
          begin += static_cast<long long>(gridDim.x) * tile) {
         if (aligned && n - begin >= tile) {
