@@ -197,7 +197,8 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
         while cluster < 16 and wide * vectors * threads * cluster < w.cols:
             cluster *= 2
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
-        yield from _weighing(tile, wide, weights) if threads == 512 else ()
+        drops = bool(getattr(w, "p", 0.0))  # random numbers take the registers of a longer part of a row
+        yield from _weighing(tile, wide, weights) if threads == 512 and not drops else ()
         part = min(vectors, 4)
         parts = vectors // part
         for stages in (2 * parts, parts + 1 if parts > 1 else 1):
