@@ -31,6 +31,14 @@ def test_preferred_tiles_do_not_spill(name, rows, cols, dtype):
         assert_sass(image, spills=0)
 
 
+@pytest.mark.parametrize(("cols", "dtype"), [(262_144, "f32"), (131_072, "bf16")])
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax"])
+def test_claimed_rows_do_not_spill(name, cols, dtype):
+    workload = registry.get(name)(rows=512, cols=cols, dtype=dtype)
+    step = build(workload, workload.variant("claimed"), Target.parse("sm_90a")).steps[1]
+    assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=["UBLKCP", "STAS"], spills=0)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("threads", "vectors"), [(1024, 4), (512, 8), (128, 8)])
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "scale_mask_softmax", "layernorm_quantize"])
