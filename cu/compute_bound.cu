@@ -2,7 +2,8 @@
 // on the roofline, from a few fma (memory_bound) to thousands (compute_bound).
 //
 // Each element is a chain of dependent fma. An SM hides their latency with other chains: of other warps in `chain_fused`, and
-// of the same thread in `chain_vectorized`, whose vectors hold four. All variants agree bit for bit.
+// of the same thread in `chain_vectorized`, whose vectors hold four, and in `chain_packed`, which does two an instruction. All
+// variants agree bit for bit.
 #include "ptxkit/elementwise.cuh"
 #include "ptxkit/floating_point.cuh"
 #include "ptxkit/special_registers.cuh"

@@ -217,7 +217,7 @@ __device__ __forceinline__ float inverse_sqrt(float a) {
 
 // A row is held by LANES threads of each of CTAS CTAs, 4 * QUADS columns a thread: THREADS / LANES rows a CTA when rows are
 // short, one row a cluster when they are long. Each takes ROWS rows, one after another; the next is on its way while the norm
-// of this one is summed. FILLED: there are so many rows, and columns, that no register is without one.
+// of this one is summed. LATE: see follow_previous_grid. FILLED: there are so many rows, and columns, that no register is without one.
 template <int THREADS, int LANES, int QUADS, int CTAS, int ROWS, int HINT, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols, float eps) {
     constexpr unsigned groups = THREADS / LANES, threads = LANES * CTAS;
@@ -267,8 +267,8 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
     else run(aligned);
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART quads a thread, are on their way while
-// one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART quads a thread, are on their way
+// while one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
 template <class T, int THREADS, int QUADS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 l2norm_claimed(const T* x, T* y, unsigned* next, int rows, int cols, float eps) {
@@ -289,7 +289,8 @@ l2norm_claimed(const T* x, T* y, unsigned* next, int rows, int cols, float eps) 
         const float square = row_sum(row.sum([](float v, int) { return v * v; }), sent) + eps;
         float factor = inverse_sqrt(square);
         if (!is_safe(square)) {
-            const double exact = row_sum(row.template sum<double>([](float v, int) { return static_cast<double>(v) * v; }), exact_slots);
+            auto squared = [](float v, int) { return static_cast<double>(v) * v; };
+            const double exact = row_sum(row.template sum<double>(squared), exact_slots);
             const Norm norm = norm_from_square(exact + eps);
             row.each([&](float& v, int) { v *= norm.scale; });
             factor = 1.0f / norm.value;

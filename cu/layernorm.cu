@@ -4,8 +4,8 @@
 // The story: `layernorm_mean` ... `layernorm_activate` are what a framework launches that has these as operations, eight passes
 // over device memory; `layernorm_fused` does the same arithmetic in one read and one write, bit for bit; `layernorm_vectorized`
 // holds the row in registers, moves 128 bits an access and meets at one barrier; `layernorm_streamed` is for rows that fit in no
-// cluster's registers: they wait in shared memory. `layernorm_claimed`, for long rows, is by clusters that
-// stay, claim row after row and copy them ahead.
+// cluster's registers: they wait in shared memory. `layernorm_claimed`, for long rows, is by clusters that stay, claim row after row
+// and copy them ahead.
 //
 // The first two sum in f64, which no row of f32 leaves; cu/ptxkit/normalize.cuh tells how the others do without.
 #include "ptxkit/activations.cuh"
@@ -122,10 +122,11 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
     });
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
-// one is computed; KEPT vectors of gamma and beta a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row fills the
-// cluster's registers.
-template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT>
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way
+// while one is computed; KEPT vectors of gamma and beta a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row
+// fills the cluster's registers.
+template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED,
+          int KEPT>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
                   float eps) {

@@ -6,8 +6,8 @@
 // operations, nine of them; `layernorm_backward_fused` makes dx in one reading of x and dy, and `layernorm_backward_columns`
 // dgamma and dbeta in another, bit for bit the same; `layernorm_backward_vectorized` reads x and dy once for everything: CTAs
 // stay, copy the next row while they compute this one, and keep what they saw of dgamma and dbeta in registers, which
-// `layernorm_backward_finish` adds up. With STAGES the TMA unit copies that many rows ahead; in `layernorm_backward_fetched` a warp of
-// its own tells it so. `layernorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
+// `layernorm_backward_finish` adds up. With STAGES the TMA unit copies that many rows ahead; in `layernorm_backward_fetched` warps of
+// their own tell it so. `layernorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
 #include "ptxkit/backward.cuh"
 
 using namespace ptxkit;

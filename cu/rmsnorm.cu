@@ -4,8 +4,7 @@
 // The story: `rmsnorm_square` ... `rmsnorm_scale` are what a framework launches that has these as operations, seven passes over
 // device memory; `rmsnorm_fused` does the same arithmetic in one read and one write, bit for bit; `rmsnorm_vectorized` holds the
 // row in registers and moves 128 bits an access; `rmsnorm_streamed` is for rows that fit in no cluster's registers: they wait in
-// shared memory. `rmsnorm_claimed`, for long rows, is by clusters that stay, claim row after row and copy
-// them ahead.
+// shared memory. `rmsnorm_claimed`, for long rows, is by clusters that stay, claim row after row and copy them ahead.
 #include "ptxkit/claims.cuh"
 #include "ptxkit/normalize.cuh"
 
@@ -96,8 +95,8 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_scale(const float* x, const T
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// With EARLY gamma is on its way together with x: best while SMs wait for the first row. Without, it comes from L1 when the row is
-// ready, and its registers hold more rows instead.
+// With EARLY gamma is on its way together with x. Without, it comes from L1 when the row is ready, and its registers hold more rows
+// instead. LATE: see follow_previous_grid. FILLED: a row fills the registers of a CTA or cluster.
 template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
 rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
@@ -117,9 +116,9 @@ rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int
     });
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
-// one is computed; KEPT vectors of gamma a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's
-// registers.
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way
+// while one is computed; KEPT vectors of gamma a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row fills the
+// cluster's registers.
 template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {

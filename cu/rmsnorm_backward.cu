@@ -6,8 +6,8 @@
 // operations, seven of them; `rmsnorm_backward_fused` makes dx in one reading of x and dy, and `rmsnorm_backward_columns`
 // dgamma in another, bit for bit the same; `rmsnorm_backward_vectorized` reads x and dy once for everything: CTAs stay,
 // copy the next row while they compute this one, and keep what they saw of dgamma in registers, which
-// `rmsnorm_backward_finish` adds up. With STAGES the TMA unit copies that many rows ahead; in `rmsnorm_backward_fetched` a warp of
-// its own tells it so. `rmsnorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
+// `rmsnorm_backward_finish` adds up. With STAGES the TMA unit copies that many rows ahead; in `rmsnorm_backward_fetched` warps of
+// their own tell it so. `rmsnorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
 #include "ptxkit/backward.cuh"
 
 using namespace ptxkit;

@@ -103,6 +103,7 @@ __device__ __forceinline__ Row<S> load_scores(const Place<S>& place, const T* s,
 
 __device__ __forceinline__ float zero_if_empty(float factor, float sum) { return sum == 0.0f ? 0.0f : factor; }
 
+// LATE: see follow_previous_grid.
 template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool LATE>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2>)
 scale_mask_softmax_vectorized(const T* s, const T* mask, T* y, int rows, int cols, float scale) {

@@ -4,8 +4,8 @@
 // The story: `softmax_max` ... `softmax_dropout` are what a framework launches that has these as operations, six passes over
 // device memory, eight with dropout; `softmax_fused` does the same arithmetic in one read and one write, bit for bit;
 // `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for
-// rows that fit in no cluster's registers: they wait in shared memory. `softmax_claimed`, for long rows, is
-// by clusters that stay, claim row after row and copy them ahead.
+// rows that fit in no cluster's registers: they wait in shared memory. `softmax_claimed`, for long rows, is by clusters that stay,
+// claim row after row and copy them ahead.
 #include "ptxkit/claims.cuh"
 #include "ptxkit/softmax.cuh"
 
@@ -82,6 +82,7 @@ softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale,
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
+// LATE: see follow_previous_grid. FILLED: a row fills the registers of a CTA or cluster.
 template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool LATE, bool FILLED>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2, DROPOUT ? 32 : 16>)
 softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
@@ -106,8 +107,8 @@ softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, flo
     });
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way while
-// one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way
+// while one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
 template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
 softmax_claimed(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {

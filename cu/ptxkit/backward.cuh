@@ -225,8 +225,8 @@ struct GradientsOfRows {
         return w;
     }
 
-    // Adds what the groups of a CTA have up, for the first, through shared memory that holds two rows of f32. barrier() is of all their
-    // threads.
+    // Adds what the groups of a CTA have up, for the first, through shared memory that holds two rows of f32. barrier() is of all
+    // their threads.
     template <class Barrier>
     __device__ __forceinline__ void meet(float4* where, const Barrier& barrier) {
         where += threadIdx.x % S::LANES;
@@ -325,8 +325,8 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
     gradients.store(all, group, cols, gammas, betas);
 }
 
-// Warps that fetch rows for so many groups of THREADS threads. Registers go to the quarters of an SM, so that one takes as many of them as
-// four; and four give theirs, as a warpgroup, to THREADS threads that would run short.
+// Warps that fetch rows for the GROUPS groups of THREADS threads. Registers go to the quarters of an SM, so that one takes as many of
+// them as four; and four give theirs, as a warpgroup, to 512 threads, which would run short.
 template <int THREADS, int GROUPS>
 constexpr int fetching_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
 
@@ -336,8 +336,8 @@ __device__ __forceinline__ unsigned taken() {
     return gridDim.x / S::CTAS * S::groups;
 }
 
-// Rows of two matrices on their way to shared memory, for each group of threads that takes rows, and beside them gamma if KEPT. Lanes of
-// further warps fetch them, with their statistics, as soon as there is room: the warps that compute a row wait for one another in
+// Rows of two matrices on their way to shared memory, for each group of threads that takes rows, and beside them gamma if KEPT. Lanes
+// of further warps fetch them, with their statistics, as soon as there is room: the warps that compute a row wait for one another in
 // each, and whoever had to fetch besides would be last.
 // Dynamic shared memory: 2 * STAGES * THREADS * VECTORS * 16 bytes, and LANES * VECTORS * 16 for gamma.
 template <bool CENTERED, class T, class S, int STAGES, int UNDER_WAY, bool KEPT>
@@ -391,9 +391,9 @@ struct Fetched {
         }
     }
 
-    // Fetches a group's rows: what one thread does. With more asked for than memory takes to stay busy, what is written waits. So no more
-    // than UNDER_WAY rows are, if it is not 0; and a row when its statistics are there, which takes its time where memory is busy: on an
-    // H200, 16384x4096 in f32, 187 us for layer normalization's gradients, against 202 with all asked for at once.
+    // Fetches a group's rows: what one thread does. With more asked for than memory takes to stay busy, what is written waits. So no
+    // more than UNDER_WAY rows are, if it is not 0; and a row when its statistics are there, which takes its time where memory is
+    // busy: on an H200, 16384x4096 in f32, 187 us for layer normalization's gradients, against 202 with all asked for at once.
     __device__ __forceinline__ void fetch(unsigned group, const T* x, const T* dy, const float* means, const float* rstds,
                                           unsigned rows, unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();

@@ -109,8 +109,8 @@ struct Claims {
     unsigned* next;
     unsigned claimed = 0;  // and not told yet
 
-    // Claims the rows of the first turns. The memory that `next` points at was set to 0. All threads construct it before their CTAs
-    // tell each other that they have started.
+    // The memory that `next` points at was set to 0. All threads construct it before their CTAs tell each other that they have
+    // started.
     __device__ __forceinline__ Claims(Shared& shared, unsigned* next) : shared(shared), next(next) {
         if (threadIdx.x == 0) {
             for (int i = 0; i < places; i++) mbarrier_init(cvta_to_shared(&shared.there[i]), 1);
@@ -170,10 +170,10 @@ private:
 template <class T, class S, int PART, int STAGES, int CACHE>
 struct Parts {
     static_assert(S::VECTORS % PART == 0, "rows in whole parts");
-    static constexpr int parts = S::VECTORS / PART;                 // of a row
-    static constexpr int ahead = (parts - 1 + STAGES) / parts;      // turns that the last part to be asked for is ahead, at most
+    static constexpr int parts = S::VECTORS / PART;             // of a row
+    static constexpr int ahead = (parts - 1 + STAGES) / parts;  // turns that the last part to be asked for is ahead, at most
     static_assert(parts == 1 || STAGES > 1, "a part is fetched when the next one was read");
-    static constexpr unsigned chunk = S::LANES * S::WIDTH;          // columns that lie together
+    static constexpr unsigned chunk = S::LANES * S::WIDTH;  // columns that lie together
     struct Shared {
         unsigned long long full[STAGES], empty[STAGES];
     };
@@ -194,7 +194,8 @@ struct Parts {
     static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 90 && place.vectors; }
 
     // Fetches part `part` of a row to a stage that nobody reads any more: what one thread does. Nothing past the last row.
-    __device__ __forceinline__ void fetch(unsigned row, unsigned rows, unsigned cols, int part, unsigned stage, const T* matrix) const {
+    __device__ __forceinline__ void fetch(unsigned row, unsigned rows, unsigned cols, int part, unsigned stage,
+                                          const T* matrix) const {
         if (row >= rows) return;
         const unsigned full = cvta_to_shared(shared.full) + 8 * stage, to = cvta_to_shared(slots) + stage * (16 * PART * S::LANES);
         const unsigned begins = cluster_ctarank() * chunk + part * (PART * S::CTAS * chunk);
@@ -210,7 +211,9 @@ struct Parts {
         const unsigned long long policy = load_policy<CACHE>();
 #pragma unroll
         for (int i = 0; i < PART; i++) {
-            if (const unsigned size = bytes(i)) copy_ahead<CACHE>(to + i * (16 * S::LANES), from + i * (S::CTAS * chunk), size, full, policy);
+            if (const unsigned size = bytes(i)) {
+                copy_ahead<CACHE>(to + i * (16 * S::LANES), from + i * (S::CTAS * chunk), size, full, policy);
+            }
         }
     }
 
@@ -264,8 +267,9 @@ struct Parts {
 // f(place, row) for each row of `matrix` that the cluster claims, with `fill` for padding. f gathers records. started() is called
 // once and waits for the other CTAs of the cluster. FILLED: a row fills the cluster's registers.
 template <bool FILLED, class T, class S, int PART, int STAGES, int CACHE, int AHEAD, class Started, class F>
-__device__ __forceinline__ void rows_claimed(const Parts<T, S, PART, STAGES, CACHE>& parts, Place<S> place, unsigned rows, unsigned cols,
-                                             const T* matrix, float fill, Claims<S, AHEAD>& claims, Started started, F f) {
+__device__ __forceinline__ void rows_claimed(const Parts<T, S, PART, STAGES, CACHE>& parts, Place<S> place, unsigned rows,
+                                             unsigned cols, const T* matrix, float fill, Claims<S, AHEAD>& claims,
+                                             Started started, F f) {
     static_assert(AHEAD > Parts<T, S, PART, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
     started();
     claims.begin();

@@ -98,8 +98,8 @@ struct StandardizeSlots {
 };
 
 // Makes each column (x - mean) * rstd, and padding, which must be 0, something finite. One barrier: every thread takes its own
-// mean as a pivot and sums deviations from it, first and second powers; then lanes take lane 0's, warps their mean, and the row that of
-// its first warp. Each pivot is a mean of more columns than the last, so that little cancels when sums move there, however far from
+// mean as a pivot and sums deviations from it, first and second powers; then lanes take lane 0's, warps their mean, and the row that
+// of its first warp. Each pivot is a mean of more columns than the last, so that little cancels when sums move there, however far from
 // 0 or from its neighbours a column lies. As the sum of deviations says what the pivot's rounding left, a mean far greater than
 // the deviations costs no accuracy either: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983, section 1
 // ("corrected two-pass") and its updating formulas. loaded() is called once, when all columns are there.

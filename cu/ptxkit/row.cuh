@@ -3,8 +3,8 @@
 //
 //     Place<Shape> place(rows, cols, aligned16(x, y));
 //     Row<Shape> row = place.template load<CACHE>(x);
-//     float factor = 1 / row_sum(row.sum(), slots);
-//     row.each([&](float& v) { v *= factor; });
+//     float factor = 1 / row_sum(row.sum([](float v, int) { return v; }), slots);
+//     row.each([&](float& v, int) { v *= factor; });
 //     place.template store<CACHE>(y, row);
 #pragma once
 #include "elementwise.cuh"
@@ -325,7 +325,9 @@ struct Place {
         begun.from = from;
         if (whole()) {
 #pragma unroll
-            for (int i = 0; i < begun.count; i++) begun.vectors[i].template load<CACHE_KEEP>(from + (i * S::threads + thread) * S::WIDTH);
+            for (int i = 0; i < begun.count; i++) {
+                begun.vectors[i].template load<CACHE_KEEP>(from + (i * S::threads + thread) * S::WIDTH);
+            }
         }
         return begun;
     }
@@ -440,7 +442,7 @@ private:
     }
 };
 
-// run(place). Where the launch says that a row is FILLED, the code for rows that move in vectors stands alone.
+// run(place). Where the launch says that a row is FILLED, rows that move in vectors have code of their own, which asks nothing.
 template <bool FILLED, class S, class F>
 __device__ __forceinline__ void with_place(Place<S> place, F run) {
     if constexpr (FILLED) {

@@ -43,7 +43,8 @@ struct Turns {
 
 // A bulk copy to shared memory with the policy of CACHE.
 template <int CACHE>
-__device__ __forceinline__ void copy_ahead(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned long long policy) {
+__device__ __forceinline__ void copy_ahead(unsigned to, const void* from, unsigned bytes, unsigned barrier,
+                                           unsigned long long policy) {
     if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) cp_async_bulk_shared_global(to, from, bytes, barrier);
     else cp_async_bulk_shared_global_L2_cache_hint(to, from, bytes, barrier, policy);
 }
@@ -87,14 +88,9 @@ struct Ahead {
     template <class... Matrix>
     __device__ __forceinline__ void begin(const Turns<S>& turns, const Place<S>& place, unsigned later, unsigned stage,
                                           const Matrix*... matrix) const {
-        if (copies(place)) begin_row(place.row + later * turns.taken, turns.rows, turns.cols, stage, matrix...);
-    }
-
-    // The same with row `row` of `rows`, where rows are copied.
-    template <class... Matrix>
-    __device__ __forceinline__ void begin_row(unsigned row, unsigned rows, unsigned cols, unsigned stage,
-                                              const Matrix*... matrix) const {
         static_assert(sizeof...(Matrix) == ARRAYS, "a matrix for each array");
+        if (!copies(place)) return;
+        const unsigned row = place.row + later * turns.taken, rows = turns.rows, cols = turns.cols;
         if constexpr (S::warps == 1) bar_warp_sync(all_lanes);
         if (!leads() || row >= rows) return;
         const size_t first = static_cast<size_t>(row) * cols;

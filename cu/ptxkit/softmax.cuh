@@ -1,6 +1,6 @@
 // Exponentials of rows relative to their maximum, and the sum of them, with one barrier: each warp takes its own maximum, and what
 // it made is corrected by one factor when the row's is known. Milakov, Gimelshein, "Online normalizer calculation for softmax",
-// 2018, arXiv:1805.02867, with warps for elements.
+// 2018, arXiv:1805.02867, with warps for elements. Or relative to a column of the row, where the sum shows that this one would do.
 #pragma once
 #include "floating_point.cuh"
 #include "philox.cuh"
@@ -108,8 +108,8 @@ struct GuessedSlots {
 // Padding must be -inf; again() gives the row once more.
 //
 // With one base for all columns nobody waits for the maximum, and a sum is all that warps have to tell each other. The guess is a
-// column of the row, so that its own exponential is 1, and what underflows is a probability below 2^-126. A sum up to 2^30 says that no
-// column lies so far above it that the product with log2(e) has lost its digits. Other rows are read again, from L2.
+// column of the row, so that its own exponential is 1, and what underflows is a probability below 2^-126. A sum up to 2^30 says that
+// no column lies so far above it that the product with log2(e) has lost its digits. Other rows are read again, from L2.
 template <class S, class Again>
 __device__ __forceinline__ float exponentials_from(float guess, Row<S>& row, GuessedSlots<S>& slots, Again again) {
     const float base = guess * 1.442695041f;
@@ -124,8 +124,8 @@ __device__ __forceinline__ float exponentials_from(float guess, Row<S>& row, Gue
     return factor;
 }
 
-// The same of a row in parts: load(part, begin) gives the columns of the part that begins at column `begin`, with -inf for padding.
-// The result is the row's.
+// The largest of a row in parts, and the sum of its exponentials: load(part, begin) gives the columns of the part that begins at
+// column `begin`, with -inf for padding.
 template <class S, class Load>
 __device__ __forceinline__ MaxSum max_sum_in_parts(const Place<S>& place, RowRecords<MaxSum, S>& slots, Load load) {
     MaxSum mine = {-infinity(), 0.0f};

@@ -24,7 +24,7 @@ TILE: Mapping[str, list[Any]] = {
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
     "RESIDENT": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
-    "PARTIALS": [132, 264, 396, 528],  # rows of partial sums; groups of threads that fetch theirs share one
+    "PARTIALS": [132, 264, 396, 528],  # rows of partial sums at most: a CTA's where warps fetch rows, else a group's
 }
 
 TILE_PIPELINED: Mapping[str, list[Any]] = {

@@ -1,7 +1,8 @@
-"""What descriptions of pipelined row kernels share: tiles and launches of CTAs that stay and copy rows ahead.
+"""What descriptions of row kernels whose CTAs stay and copy rows ahead share: tiles and launches.
 
-Their kernels use ``cu/ptxkit/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS, CACHE,
-STAGES, KEPT, RESIDENT`` last.
+Pipelined kernels use ``cu/ptxkit/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS, CACHE,
+STAGES, KEPT, RESIDENT`` last. Kernels that claim long rows use ``cu/ptxkit/claims.cuh`` and have ``THREADS, VECTORS, CTAS,
+CACHE, PART, STAGES, RESIDENT, FILLED`` last, and then ``KEPT`` where rows share something.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ptxkit.kernels import rows as row
 from ptxkit.kernels.elementwise import width
 from ptxkit.kernels.variant import Variant
 
-SHARED_BYTES = 227 * 1024  # of an SM's shared memory, for all its CTAs
+SHARED_BYTES = 227 * 1024  # of shared memory that a CTA may have; an SM has CTA_BYTES more
 CTA_BYTES = 1024  # of it that a CTA takes beside its own
 SLOT_BYTES = 2560  # of what the warps of a row tell each other, at most
 

@@ -1,8 +1,8 @@
 """What descriptions of row kernels share: tiles, which of them can hold a row and suit which size, and their launches.
 
 Their kernels use ``cu/ptxkit/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments ``THREADS,
-LANES, VECTORS, CTAS, CACHE, EARLY, LATE, FILLED`` last; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS,
-STAGED`` last.
+LANES, VECTORS, CTAS, CACHE, EARLY, LATE, FILLED`` last, without EARLY where rows share nothing, and without FILLED where the
+description does not ask for it; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS, STAGED`` last.
 """
 
 from __future__ import annotations
@@ -178,9 +178,8 @@ def preferred(
         threads, vectors, cluster = _shape(w, resident, heavy, alone)
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if resident else cache}
         wide = width(w.dtype)
-        if (
-            wide == 8 and cluster == 8 and not resident
-        ):  # faster on an H200 for 512 rows of 262144 than 64 columns a thread
+        if wide == 8 and cluster == 8 and not resident:
+            # faster on an H200 for 512 rows of 262144 than 64 columns a thread
             yield tile | {"THREADS": 512, "VECTORS": 2}
         if wide * vectors * threads * cluster >= w.cols:
             at_once = shared and vectors * wide <= 16 and (resident or (weights and wide == 4))
