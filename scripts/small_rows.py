@@ -110,7 +110,7 @@ PIECES = (
     ("rows written", "WRITE", True),
     ("copy", "COPY", True),
     ("copy, no store before the row is there", "WHOLE", True),
-    ("and the lanes' squares summed", "LANES", True),
+    ("lanes' squares summed, each warp for itself", "LANES", True),
     ("and the warps' sums", "WARPS", True),
     ("and a reciprocal root: l2norm, no more", "L2NORM", True),
 )

@@ -93,8 +93,7 @@ def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roof
 
 def machine_difference(before: Mapping[str, object], after: Mapping[str, object]) -> str:
     """In words, what makes times of two environments incomparable; "" when nothing does."""
-    known = [
-        "gpu",
-        *(k for k in ("gpu_uuid", "cuda_driver", "kernel_driver") if k in before and k in after),
-    ]  # earlier files lack some
+    # earlier files lack some
+    recorded = [k for k in ("gpu_uuid", "cuda_driver", "kernel_driver") if k in before and k in after]
+    known = ["gpu", *recorded]
     return ", ".join(f"{k} {before.get(k)} against {after.get(k)}" for k in known if before.get(k) != after.get(k))

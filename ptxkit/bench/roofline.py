@@ -90,10 +90,9 @@ def _roofs(results: Results) -> Roofs:
     return results.roofs
 
 
-def ridge(roofs: Roofs, unit: str) -> float | None:
-    """Intensity at which the memory roof meets a unit's peak, in flops per byte."""
-    peak = roofs.peak_tflops.get(unit)
-    return None if peak is None else peak * 1e3 / roofs.copy_gbs
+def ridge(roofs: Roofs, peak: float) -> float:
+    """Intensity at which the memory roof meets a peak of so many TFLOP/s, in flops per byte."""
+    return peak * 1e3 / roofs.copy_gbs
 
 
 def peaks(roofs: Roofs) -> list[tuple[str, float]]:
@@ -117,10 +116,7 @@ def text(results: Results, mode: Mode = "cold", bars: int = 40, width: int | Non
         filled = min(bars, round(bars * p.fraction))
         bar = "█" * filled + "·" * (bars - filled)
         rows.append([p.target, p.row, f"{p.intensity:.3g}", f"{p.rate:.3g}", p.bound, f"{p.fraction:.1%}", bar])
-    ridges = [
-        f"{units} {peak:.4g} TFLOP/s (ridge at {peak * 1e3 / roofs.copy_gbs:.3g} flop/B)"
-        for units, peak in peaks(roofs)
-    ]
+    ridges = [f"{units} {peak:.4g} TFLOP/s (ridge at {ridge(roofs, peak):.3g} flop/B)" for units, peak in peaks(roofs)]
     head = f"{results.device}, {mode}: copy {roofs.copy_gbs:.0f} GB/s, L2 {roofs.l2_gbs:.0f} GB/s, {', '.join(ridges)}"
     headers = ["", "", "flop/B", "TFLOP/s", "bound by", "of roof", ""]
     align = ("left", "left", "right", "right", "right", "right", "right")
@@ -144,7 +140,7 @@ def draw(results: Results, path: str | Path, mode: Mode = "cold") -> None:
 def _plot(axes: Any, results: Results, shown: list[Point], mode: Mode) -> None:
     roofs = _roofs(results)
     intensities = [p.intensity for p in shown]
-    ridges = [r for unit in roofs.peak_tflops if (r := ridge(roofs, unit)) is not None]
+    ridges = [ridge(roofs, peak) for peak in roofs.peak_tflops.values()]
     low, high = min([*intensities, 1]) / 4, max([*intensities, *ridges]) * 4
     top = max(roofs.peak_tflops.values(), default=high * roofs.copy_gbs / 1e3)
     memory = [("copy", roofs.copy_gbs, "-")]
@@ -156,7 +152,7 @@ def _plot(axes: Any, results: Results, shown: list[Point], mode: Mode) -> None:
         below = {"textcoords": "offset points", "va": "top", "color": "0.35", "fontsize": 8}
         axes.annotate(f"{name} {bandwidth:.0f} GB/s", (low, low * bandwidth / 1e3), (8, 2), **below)
     for unit, peak in peaks(roofs):
-        axes.plot([peak * 1e3 / roofs.copy_gbs, high], [peak, peak], color="0.35", lw=1.2)
+        axes.plot([ridge(roofs, peak), high], [peak, peak], color="0.35", lw=1.2)
         axes.annotate(f"{unit} {peak:.4g} TFLOP/s", (high, peak), ha="right", va="bottom", color="0.35", fontsize=8)
     for number, key in enumerate(dict.fromkeys(p.target for p in shown)):
         mine = [p for p in shown if p.target == key]

@@ -102,8 +102,8 @@ def run(
 
     Ctrl-C and SIGTERM end it early: what is measured by then is shown, written (marked as partial), checked and recorded.
 
-    Exit codes: 0 measured, 1 a wrong result, an alarm or (--check) a kernel that became slower, 2 usage, 3 no such device,
-    peer or profiler, 5 fault, 130 interrupted, 143 terminated.
+    Exit codes: 0 measured, 1 a wrong result, an alarm, a variant without a time or (--check) one that became slower, 2 usage,
+    3 no such device, peer, profiler or expectations, 4 does not compile, 5 fault, 130 interrupted, 143 terminated.
     """
     from ptxkit.bench import expectations
     from ptxkit.bench.method import Method
@@ -204,7 +204,8 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
     Ctrl-C and SIGTERM end it early: what is measured by then is compared and written.
 
     Exit codes: 0 same, faster or ambiguous, 1 a variant is slower or has no time any more, or a result is wrong, 2 usage, 3 no
-    GPU, 130 interrupted, 143 terminated. A peer that became slower or is not here any more is said and no more.
+    GPU, 4 does not compile, 5 fault, 130 interrupted, 143 terminated. A peer that became slower or is not here any more is said
+    and no more.
     """
     from ptxkit.bench import receipts, results
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text

@@ -59,9 +59,8 @@ class CupyPeer(Peer):
     name = "cupy"
     summary = "CuPy, one ElementwiseKernel for each operation"
     packages = ("cupy",)
-    wheels: ClassVar[Mapping[str, str]] = {
-        "cupy": "cupy-cuda13x"
-    }  # "cupy" is the source, which takes a toolkit to build
+    # "cupy" is the source, which takes a toolkit to build
+    wheels: ClassVar[Mapping[str, str]] = {"cupy": "cupy-cuda13x"}
 
     def version(self) -> str:
         """See :meth:`Peer.version`. The distribution is called after its CUDA, such as ``cupy-cuda13x``."""

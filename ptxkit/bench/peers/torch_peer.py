@@ -15,8 +15,6 @@ from ptxkit.kernels.workload import Workload
 from ptxkit.runtime.gpu_graph import instantiated, node_count
 
 WARM_UP = 3  # calls: torch.compile compiles in the first, and the allocator has seen all sizes after them
-
-
 BY_ORDER = tuple(map(str, range(100)))  # names of outputs, where the workload declares none
 
 
