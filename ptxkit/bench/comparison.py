@@ -118,4 +118,6 @@ def _code(before: Row, after: Row) -> str:
         return "same version" if before.version == after.version else f"{before.version} -> {after.version}"
     if before.cubin_sha256 == after.cubin_sha256:
         return "same cubin"
+    if before.code_sha256 and before.code_sha256 == after.code_sha256:
+        return "same code"
     return "same PTX, other cubin" if before.source_sha256 == after.source_sha256 else "changed"

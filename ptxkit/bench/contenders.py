@@ -13,6 +13,7 @@ import numpy as np
 from ptxkit.bench import dropout
 from ptxkit.bench.results import Accuracy, Row
 from ptxkit.errors import PtxkitError
+from ptxkit.inspect.elf import machine_code
 from ptxkit.kernels import execute
 from ptxkit.kernels.generated import Generated
 from ptxkit.kernels.verify import Verdict, compare_all, error_percentiles
@@ -95,6 +96,7 @@ class VariantContender:
             ),
             source_sha256=_sha256(*(image.ptx.encode() for image in build.images)),
             cubin_sha256=_sha256(*(image.cubin or b"" for image in build.images)),
+            code_sha256=_sha256(*(machine_code(image.cubin) for image in build.images if image.cubin)),
         )
 
     def launch(self, which: int) -> None:

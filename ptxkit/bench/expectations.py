@@ -17,7 +17,7 @@ from ptxkit.files import check_writable, stem_of, write_json
 SCHEMA = "ptxkit.expectations/1"
 MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
 MODES: tuple[Mode, ...] = ("cold", "hot")
-CUBIN = 16  # digits of its hash that are recorded
+CODE = 16  # digits of its hash that are recorded
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ExpectedRow:
 
     cold: ExpectedTime | None = None
     hot: ExpectedTime | None = None
-    cubin: str | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ def _record(row: Row) -> dict[str, Any]:
             }
     if row.version:
         record["version"] = row.version
-    if row.cubin_sha256:
-        record["cubin"] = row.cubin_sha256[:CUBIN]
+    if row.code_sha256:
+        record["code"] = row.code_sha256[:CODE]
     if row.tile:
         record["tile"] = dict(row.tile)
     return record
@@ -182,7 +182,7 @@ def check(expected: Mapping[str, Any], results: Results) -> Iterator[Held]:
                 then = Timed(
                     before["median_us"], before["median_us"], 0.0, (0.0, 0.0), before["spread_us"], before["samples"]
                 )
-                code = _code(recorded[row.name].get("cubin"), row)
+                code = _code(recorded[row.name].get("code"), row)
                 yield Held(target.key, row.name, mode, then.median_us, now.median_us, judge(then, now, MACHINES), code)
 
 
@@ -195,6 +195,6 @@ def _times(target: Target) -> Iterator[tuple[Row, Mode, Timed]]:
 
 
 def _code(recorded: str | None, row: Row) -> str:
-    if not recorded or not row.cubin_sha256:
+    if not recorded or not row.code_sha256:
         return ""
-    return "same code" if row.cubin_sha256.startswith(recorded) else "changed code"
+    return "same code" if row.code_sha256.startswith(recorded) else "changed code"

@@ -135,7 +135,8 @@ def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Itera
                 why = now.skipped or now.error or now.worst or "no sample was taken without throttling"
                 yield f"{old.key} {row.name}: no time, {why}"
             if row.source_sha256 != now.source_sha256:
-                yield f"{old.key} {row.name}: its PTX has changed"
+                same = bool(row.code_sha256) and row.code_sha256 == now.code_sha256
+                yield f"{old.key} {row.name}: its PTX has changed{', its machine code has not' if same else ''}"
             elif row.cubin_sha256 != now.cubin_sha256:
                 yield f"{old.key} {row.name}: the same PTX gives another cubin"
             if row.counted and now.counted and after.device_kind == "emulator":

@@ -102,7 +102,8 @@ class Row:
         roof_fraction: bandwidth over the copy bandwidth of the same run.
         alarms: what cannot be, such as a time below the physical floor.
         registers, local_bytes, shared_bytes: the most of its kernels.
-        source_sha256, cubin_sha256: over its sources as compiled (PTX) and its machine code, in order.
+        source_sha256, cubin_sha256: over its sources as compiled (PTX) and its cubins, in order.
+        code_sha256: over its machine code, which no comment changes; "" in earlier files.
         counted: by the emulator. measured: by a profiler.
     """
 
@@ -130,6 +131,7 @@ class Row:
     shared_bytes: int | None = None
     source_sha256: str = ""
     cubin_sha256: str = ""
+    code_sha256: str = ""
     counted: Counted | None = None
     measured: Mapping[str, float] | None = None
 

@@ -11,6 +11,7 @@ A cubin is a 64-bit ELF file of machine 190. What of it is NVIDIA's own is not d
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Iterator
@@ -258,3 +259,17 @@ def _what_it_is(data: bytes) -> str:
     if is_elf(data):
         return "it is an ELF file, but not for a GPU" if len(data) >= 64 else "it is cut off"
     return f"it starts with {data[:4].hex(' ')}"
+
+
+BESIDE_CODE = re.compile(r"\.(rela?\.)?(nv_)?debug|\.note|\.(sh)?strtab|\.symtab")
+
+
+def machine_code(cubin: bytes) -> bytes:
+    """Hash of what a cubin does: its code, constants and attributes, not of the source lines it remembers."""
+    digest = hashlib.sha256()
+    read = Cubin(cubin)
+    for section in read.sections:
+        if not BESIDE_CODE.match(section.name):
+            digest.update(f"{section.name} {section.type} {section.size}\0".encode())
+            digest.update(read.content(section))
+    return digest.digest()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ptxkit.errors import PtxkitError
-from ptxkit.inspect.elf import Cubin
+from ptxkit.inspect.elf import machine_code
 from ptxkit.inspect.residency import occupancy
 from ptxkit.kernels.build import build
 from ptxkit.sweep.problem import Problem
@@ -88,20 +87,6 @@ def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
     cached = all(image.from_cache for image in built.images)
     fingerprint = digest.hexdigest()[:16]
     return Compiled("", seconds, cached, fingerprint, registers, spills, shared, least, limiter, threads, ctas)
-
-
-BESIDE_CODE = re.compile(r"\.(rela?\.)?(nv_)?debug|\.note|\.(sh)?strtab|\.symtab")
-
-
-def machine_code(cubin: bytes) -> bytes:
-    """Hash of what a cubin does: its code, constants and attributes, not of the source lines it remembers."""
-    digest = hashlib.sha256()
-    read = Cubin(cubin)
-    for section in read.sections:
-        if not BESIDE_CODE.match(section.name):
-            digest.update(f"{section.name} {section.type} {section.size}\0".encode())
-            digest.update(read.content(section))
-    return digest.digest()
 
 
 def _product(dims: Any) -> int:

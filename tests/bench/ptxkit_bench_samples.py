@@ -9,7 +9,7 @@ def timed(median, spread=0.05, **more):
     return Timed(median, median, spread, (median - spread, median + spread), spread, 30, **more)
 
 
-def make_results(*, fused=25.0, unfused=100.0, peer=40.0, gpu="NVIDIA H200", alarms=(), cubin="c1", **changes):
+def make_results(*, fused=25.0, unfused=100.0, peer=40.0, gpu="NVIDIA H200", alarms=(), cubin="c1", code="", **changes):
     moved = Counted(1000, 600, 800, 400, 25, 13, 0, 0.5)
     rows = (
         Row(
@@ -39,6 +39,7 @@ def make_results(*, fused=25.0, unfused=100.0, peer=40.0, gpu="NVIDIA H200", ala
             counted=moved,
             source_sha256="s",
             cubin_sha256=cubin,
+            code_sha256=code,
         ),
         Row("torch", kind="peer", version="torch 2.11", verified=True, cold=timed(peer), note="3 launches"),
     )

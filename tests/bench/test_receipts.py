@@ -135,3 +135,12 @@ def test_counts_that_have_changed_are_named():
         "saxpy n=1000 unfused: other counts: load bytes 800 then, 1,600 now",
         "saxpy n=1000 fused: same counts",
     ]
+
+
+@pytest.mark.parametrize(("code", "rest"), [("m", ", its machine code has not"), ("n", "")])
+def test_ptx_that_has_changed_may_be_the_same_machine_code(code, rest):
+    before, after = make_results(code="m"), make_results(code=code)
+    (target,) = after.targets
+    rows = (target.rows[0], replace(target.rows[1], source_sha256="t"), *target.rows[2:])
+    after = replace(after, targets=(replace(target, rows=rows),))
+    assert list(receipts.changes(before, after)) == [f"saxpy n=1000 fused: its PTX has changed{rest}"]

@@ -40,6 +40,8 @@ def test_comparison_says_whether_the_code_changed():
     assert rows["fused", "cold"][7:] == ["slower", "same PTX, other cubin"]
     assert rows["unfused", "cold"][7:] == ["same", "same cubin"]
     assert rows["torch", "cold"][8] == "same version"
+    before, after = (make_results(cubin=cubin, code="m") for cubin in ("c1", "c2"))  # a comment was written
+    assert {r[8] for r in tables.compare_table(before, after).rows if r[1] == "fused"} == {"same code"}
 
 
 def test_comparison_of_other_machines_says_so():
