@@ -10,8 +10,7 @@
 // summed once more in f64, which holds any sum of f32 squares. The row is still at hand then: nothing is read twice, and
 // rows in the safe range pay one comparison.
 #include "ptxkit/claims.cuh"
-#include "ptxkit/floating_point.cuh"
-#include "ptxkit/row.cuh"
+#include "ptxkit/normalize.cuh"
 
 using namespace ptxkit;
 
@@ -208,12 +207,6 @@ struct RowSlots {
         else return group_sum<LANES, groups>(value, group[threadIdx.x / LANES], threadIdx.x / LANES, turn);
     }
 };
-
-// 1 / sqrt(a) for safe a: the approximation and one Newton step, which leaves at most 1 ulp.
-__device__ __forceinline__ float inverse_sqrt(float a) {
-    float r = rsqrt_approx_ftz(a);
-    return fmaf(0.5f * r, fmaf(-a * r, r, 1.0f), r);
-}
 
 // A row is held by LANES threads of each of CTAS CTAs, 4 * QUADS columns a thread: THREADS / LANES rows a CTA when rows are
 // short, one row a cluster when they are long. Each takes ROWS rows, one after another; the next is on its way while the norm

@@ -330,12 +330,6 @@ __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* 
 template <int THREADS, int GROUPS>
 constexpr int fetching_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
 
-// Rows that are taken at a time.
-template <class S>
-__device__ __forceinline__ unsigned taken() {
-    return gridDim.x / S::CTAS * S::groups;
-}
-
 // Rows of two matrices on their way to shared memory, for each group of threads that takes rows, and beside them gamma if KEPT. Lanes
 // of further warps fetch them, with their statistics, as soon as there is room: the warps that compute a row wait for one another in
 // each, and whoever had to fetch besides would be last.
@@ -400,7 +394,7 @@ struct Fetched {
         const unsigned bytes = bytes_of(cols);
         Ring<STAGES> at, behind;  // UNDER_WAY rows
         unsigned turn = 0;
-        for (unsigned row = blockIdx.x / S::CTAS * S::groups + group; row < rows; row += taken<S>(), turn++) {
+        for (unsigned row = blockIdx.x / S::CTAS * S::groups + group; row < rows; row += rows_taken<S>(), turn++) {
             if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[group][at.stage]), at.parity ^ 1);
             if (UNDER_WAY > 0 && turn >= UNDER_WAY) {
                 mbarrier_wait(cvta_to_shared(&shared.full[group][behind.stage]), behind.parity);
@@ -485,7 +479,7 @@ template <class S, class F>
 __device__ __forceinline__ void each_row(Place<S>& place, unsigned rows, unsigned cols, const F& f) {
     unsigned turn = 0;
 #pragma unroll 1
-    for (unsigned row = place.row; row < rows; row += taken<S>(), turn ^= 1) {
+    for (unsigned row = place.row; row < rows; row += rows_taken<S>(), turn ^= 1) {
         place.take(row, cols, cols);
         f(turn);
     }

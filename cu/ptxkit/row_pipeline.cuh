@@ -24,13 +24,19 @@ __device__ __forceinline__ void each_vector(const Place<S>& place, F f, Without 
     }
 }
 
+// Rows that the grid takes at a time.
+template <class S>
+__device__ __forceinline__ unsigned rows_taken() {
+    return gridDim.x / S::CTAS * S::groups;
+}
+
 // Rows place.row, place.row + taken, ... of `rows`, where `taken` are computed at a time.
 template <class S>
 struct Turns {
     unsigned rows, cols, taken, count;
 
     __device__ __forceinline__ Turns(unsigned rows, unsigned cols)
-        : rows(rows), cols(cols), taken(gridDim.x / S::CTAS * S::groups), count((rows - 1) / taken + 1) {}
+        : rows(rows), cols(cols), taken(rows_taken<S>()), count((rows - 1) / taken + 1) {}
 
     // The place `turns` later; past the last row an empty one.
     __device__ __forceinline__ Place<S> later(const Place<S>& place, unsigned turns) const {

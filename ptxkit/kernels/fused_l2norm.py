@@ -15,7 +15,6 @@ from ptxkit.kernels.elementwise import L2_BYTES
 KEPT_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
 THREADS = 256  # of a CTA, in the unfused chain and in fused
 ELEMENTS = 4  # of a thread, in the element-wise launches of the chain
-REGISTERS = 65536  # of an SM
 
 
 def lanes(w: FusedL2norm, t: Tile) -> int:
@@ -38,8 +37,9 @@ def staged_bytes(w: FusedL2norm, t: Tile) -> int:
 def usable(w: FusedL2norm, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
     beside = 28 if in_registers(w, t) else 36  # registers beside the row; measured, so that nothing spills
-    if (1 + (t.ROWS > 1)) * 4 * t.QUADS + beside > REGISTERS // t.THREADS:
-        return f"{t.THREADS} threads have {REGISTERS // t.THREADS} registers each, too few for QUADS={t.QUADS} ROWS={t.ROWS}"
+    available = row.REGISTERS // t.THREADS
+    if (1 + (t.ROWS > 1)) * 4 * t.QUADS + beside > available:
+        return f"{t.THREADS} threads have {available} registers each, too few for QUADS={t.QUADS} ROWS={t.ROWS}"
     if t.CLUSTER > 1 and w.cols <= 4 * t.QUADS * t.THREADS * t.CLUSTER // 2:
         return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
     if t.ROWS > 1 and not in_registers(w, t):
