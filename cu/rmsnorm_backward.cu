@@ -9,6 +9,8 @@
 // `rmsnorm_backward_finish` adds up. With STAGES the TMA unit copies that many rows ahead; in `rmsnorm_backward_fetched` warps of
 // their own tell it so. `rmsnorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
 #include "ptxkit/backward.cuh"
+#include "ptxkit/backward_fetched.cuh"
+#include "ptxkit/backward_rows.cuh"
 
 using namespace ptxkit;
 
