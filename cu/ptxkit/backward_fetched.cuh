@@ -72,7 +72,7 @@ struct Fetched {
     __device__ __forceinline__ void fetch(unsigned group, const T* x, const T* dy, const float* means, const float* rstds,
                                           unsigned rows, unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
-        const unsigned bytes = bytes_of(cols);
+        const unsigned bytes = chunk_bytes<T, S>(cols);
         Ring<STAGES> at, behind;  // UNDER_WAY rows
         unsigned turn = 0;
         for (unsigned row = blockIdx.x / S::CTAS * S::groups + group; row < rows; row += rows_taken<S>(), turn++) {
@@ -85,8 +85,8 @@ struct Fetched {
             const unsigned there = cvta_to_shared(&shared.full[group][at.stage]);
             const size_t first = static_cast<size_t>(row) * cols;
             mbarrier_arrive_expect_tx(there, 2 * bytes);
-            copy(cvta_to_shared(row_of(group, at.stage, 0)), x + first, cols, there, policy);
-            copy(cvta_to_shared(row_of(group, at.stage, 1)), dy + first, cols, there, policy);
+            copy_chunks<CACHE_INPUT, S>(cvta_to_shared(row_of(group, at.stage, 0)), x + first, cols, there, policy);
+            copy_chunks<CACHE_INPUT, S>(cvta_to_shared(row_of(group, at.stage, 1)), dy + first, cols, there, policy);
             at.advance();
         }
     }
@@ -121,34 +121,6 @@ struct Fetched {
     }
 
 private:
-    // f(i, column, bytes) for each of the places in a row where columns of this CTA lie together.
-    template <class F>
-    static __device__ __forceinline__ void each_chunk(unsigned cols, F f) {
-        if constexpr (S::CTAS == 1) {
-            f(0, 0, cols * static_cast<unsigned>(sizeof(T)));
-        } else {
-            constexpr unsigned chunk = S::LANES * S::WIDTH;
-#pragma unroll
-            for (unsigned i = 0; i < S::VECTORS; i++) {
-                const unsigned column = (i * S::CTAS + cluster_ctarank()) * chunk;
-                if (column < cols) f(i, column, ::min(chunk, cols - column) * static_cast<unsigned>(sizeof(T)));
-            }
-        }
-    }
-
-    // Of a row, those of this CTA.
-    static __device__ __forceinline__ unsigned bytes_of(unsigned cols) {
-        unsigned bytes = 0;
-        each_chunk(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
-        return bytes;
-    }
-
-    static __device__ __forceinline__ void copy(unsigned to, const T* from, unsigned cols, unsigned there, unsigned long long policy) {
-        each_chunk(cols, [&](unsigned i, unsigned column, unsigned size) {
-            cp_async_bulk_shared_global_L2_cache_hint(to + i * (16 * S::LANES), from + column, size, there, policy);
-        });
-    }
-
     // The group's row of x (0) or dy (1) in a stage.
     __device__ __forceinline__ uint4* row_of(unsigned group, unsigned stage, unsigned array) const {
         return slots + ((2 * stage + array) * S::groups + group) * words;

@@ -55,6 +55,38 @@ __device__ __forceinline__ void copy_ahead(unsigned to, const void* from, unsign
     else cp_async_bulk_shared_global_L2_cache_hint(to, from, bytes, barrier, policy);
 }
 
+// f(i, column, bytes) for each of the places in a row where columns of this CTA lie together: in a cluster a vector of each of LANES
+// threads, of a CTA alone all.
+template <class T, class S, class F>
+__device__ __forceinline__ void each_chunk(unsigned cols, F f) {
+    if constexpr (S::CTAS == 1) {
+        f(0, 0, cols * static_cast<unsigned>(sizeof(T)));
+    } else {
+        constexpr unsigned chunk = S::LANES * S::WIDTH;
+#pragma unroll
+        for (unsigned i = 0; i < S::VECTORS; i++) {
+            const unsigned column = (i * S::CTAS + cluster_ctarank()) * chunk;
+            if (column < cols) f(i, column, ::min(chunk, cols - column) * static_cast<unsigned>(sizeof(T)));
+        }
+    }
+}
+
+// Bytes of these places.
+template <class T, class S>
+__device__ __forceinline__ unsigned chunk_bytes(unsigned cols) {
+    unsigned bytes = 0;
+    each_chunk<T, S>(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
+    return bytes;
+}
+
+// Copies them from a row to shared memory, where each takes LANES * 16 bytes.
+template <int CACHE, class S, class T>
+__device__ __forceinline__ void copy_chunks(unsigned to, const T* row, unsigned cols, unsigned barrier, unsigned long long policy) {
+    each_chunk<T, S>(cols, [&](unsigned i, unsigned column, unsigned size) {
+        copy_ahead<CACHE>(to + i * (16 * S::LANES), row + column, size, barrier, policy);
+    });
+}
+
 // Rows of ARRAYS matrices, of the STAGES turns to come. The TMA unit copies them: an SM's loads and cp.async share a queue with its
 // shared memory and its shuffles, and a row that waits there holds those up. What threads copy together is a row's part in a CTA, or
 // a warp's neighbouring rows. Dynamic shared memory: STAGES * ARRAYS * THREADS * VECTORS * 16 bytes.
@@ -108,16 +140,8 @@ struct Ahead {
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
             ((copy_ahead<CACHE>(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
         } else {
-            unsigned bytes = 0;
-            each_chunk(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
-            mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
-            auto copy_chunks = [&](const T* from) {
-                each_chunk(cols, [&](unsigned i, unsigned column, unsigned size) {
-                    copy_ahead<CACHE>(to + i * (16 * S::LANES), from + column, size, barrier, policy);
-                });
-                to += 16 * words;
-            };
-            (copy_chunks(matrix + first), ...);
+            mbarrier_arrive_expect_tx(barrier, ARRAYS * chunk_bytes<T, S>(cols));
+            ((copy_chunks<CACHE, S>(to, matrix + first, cols, barrier, policy), to += 16 * words), ...);
         }
     }
 
@@ -146,18 +170,6 @@ struct Ahead {
     }
 
 private:
-    // f(i, column, bytes) for each of the places in a row where columns of this CTA lie together.
-    template <class F>
-    static __device__ __forceinline__ void each_chunk(unsigned cols, F f) {
-        constexpr unsigned chunk = S::LANES * S::WIDTH;
-        const unsigned begins = cluster_ctarank() * chunk;
-#pragma unroll
-        for (unsigned i = 0; i < S::VECTORS; i++) {
-            const unsigned column = begins + i * (S::CTAS * chunk);
-            if (column < cols) f(i, column, ::min(chunk, cols - column) * static_cast<unsigned>(sizeof(T)));
-        }
-    }
-
     static __device__ __forceinline__ bool leads() { return threadIdx.x % unit == 0; }
 };
 
