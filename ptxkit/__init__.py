@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit import errors as errors
 
 if TYPE_CHECKING:
+    from ptxkit.emulator.settings import EmulatorSettings as EmulatorSettings
     from ptxkit.kernels.inputs import uniform as uniform
     from ptxkit.kernels.launch import Launch as Launch
     from ptxkit.kernels.launch import Tile as Tile
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Device": "ptxkit.runtime.device",
     "DeviceArray": "ptxkit.runtime.buffers",
+    "EmulatorSettings": "ptxkit.emulator.settings",
     "Im2col": "ptxkit.runtime.tensor_map",
     "Launch": "ptxkit.kernels.launch",
     "TensorMap": "ptxkit.runtime.tensor_map",

@@ -23,6 +23,7 @@ from tabulate import tabulate
 from ptxkit.compiler import compile_source
 from ptxkit.compiler.paths import cu_dir
 from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.isa.parser import parse
 
 ENTRY = "l2norm_fused<256, true>"
@@ -55,7 +56,7 @@ class FusedL2norm:
             grid=(self.rows, 1, 1),
             block=(THREADS, 1, 1),
             shared_bytes=4 * self.cols,
-            counters=counters,
+            settings=EmulatorSettings(counting=counters),
         )
         return result.elapsed_s * 1e3, result.counters.instructions if result.counters else 0
 
@@ -76,9 +77,7 @@ def main() -> int:
             rows.append(
                 (f"{shape[0]} x {shape[1]}", "yes" if counters else "no", median(times), times[0], times[-1], rate)
             )
-    print(
-        f"fused_l2norm, variant fused; {platform.machine()}, {os.cpu_count()} processors, numpy {np.__version__}"
-    )
+    print(f"fused_l2norm, variant fused; {platform.machine()}, {os.cpu_count()} processors, numpy {np.__version__}")
     headers = ["size", "counters", "median ms", "least ms", "most ms", "M thread instructions/s"]
     print(tabulate(rows, headers, floatfmt=".1f"))
     if options.profile:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ptxkit.compiler.targets import Target
     from ptxkit.kernels.workload import Workload
     from ptxkit.runtime.device import Device
-    from ptxkit.runtime.emulated import EmulatedDevice
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # so that -5 reaches the sizes, to be refused there
@@ -95,10 +94,12 @@ def command(
     from ptxkit.runtime.device import device as open_device
 
     device = open_device(device_kind)
+    settings: dict[str, Any] = {}
     if completion is not None:
-        emulated(device, "--completion", "completes as it does").completion = completion
+        settings["completion"] = completion
     if racecheck or racecheck_lanes:
-        emulated(device, "--racecheck", "cannot be watched").racecheck = "lanes" if racecheck_lanes else "warps"
+        settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
+    changed = emulator_settings(device, settings)
     workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
     runner = Runner(
         workload, device, variants=variants, target=target, tile=held_tile, seed=seed, iterations=iterations
@@ -107,7 +108,7 @@ def command(
         plan = runner.plan()
         print_json(plan) if as_json else click.echo(_run_text.plan_text(plan))
         return 0
-    with stdout_set_aside(as_json), _run_text.progress() as say:
+    with changed, stdout_set_aside(as_json), _run_text.progress() as say:
         report = runner.run(say)
     if as_json:
         print_json(report.to_json())
@@ -117,17 +118,21 @@ def command(
     return report.exit_code
 
 
-def emulated(device: Device, option: str, why: str) -> EmulatedDevice:
-    """The device, for an option that only the emulator has.
+def emulator_settings(device: Device, changes: dict[str, Any]) -> contextlib.AbstractContextManager[object]:
+    """A block in which the emulator has the settings that options gave.
 
     Raises:
         UsageError: the device is a GPU.
     """
     from ptxkit.runtime.emulated import EmulatedDevice
 
+    if not changes:
+        return contextlib.nullcontext()
     if not isinstance(device, EmulatedDevice):
-        raise UsageError(f"{option} is the emulator's: add --device emulator; {device.name} {why}")
-    return device
+        raise UsageError(
+            f"--{next(iter(changes))} is for the emulator only, and this is {device.name}; add --device emulator"
+        )
+    return device.settings(**changes)
 
 
 def refuse_options(numbers: Sequence[str]) -> None:

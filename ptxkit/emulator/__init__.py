@@ -2,5 +2,6 @@
 
 from ptxkit.emulator.counters import Counters, LineCounters
 from ptxkit.emulator.machine import Machine
+from ptxkit.emulator.settings import EmulatorSettings
 
-__all__ = ["Counters", "LineCounters", "Machine"]
+__all__ = ["Counters", "EmulatorSettings", "LineCounters", "Machine"]

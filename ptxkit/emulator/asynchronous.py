@@ -112,7 +112,7 @@ class Queue:
 
     def __init__(self, wave: Wave) -> None:
         self.wave = wave
-        self.eager = wave.launch.completion == "eager"
+        self.eager = wave.launch.settings.completion == "eager"
         self.groups: dict[str, _Groups] = {}
         self.barriers: list[Operation] = []
         self._serial = 0

@@ -23,6 +23,7 @@ from ptxkit.errors import FaultError, LaunchError
 if TYPE_CHECKING:
     from ptxkit.emulator.machine import Machine
     from ptxkit.emulator.program import EntryCode
+    from ptxkit.emulator.settings import EmulatorSettings
 
 Dim = tuple[int, int, int]
 
@@ -54,9 +55,7 @@ class Launch:
         shape: Shape,
         dynamic_shared: int,
         cooperative: bool,
-        counting: bool,
-        completion: str,
-        racecheck: bool | str,
+        settings: EmulatorSettings,
         write_output: Callable[[str], None],
     ) -> None:
         self.machine = machine
@@ -73,8 +72,8 @@ class Launch:
             layout.shared_bytes if not dynamic_shared else layout.dynamic_base - SHARED_BASE + dynamic_shared
         )
         self.cooperative = cooperative
-        self.counting = counting
-        self.completion = completion
+        self.settings = settings
+        racecheck = settings.racecheck
         self.hazards = (
             Hazards(self.name, (i for _, i in code.instructions), racecheck == "lanes") if racecheck else None
         )
@@ -190,7 +189,7 @@ class Launch:
 
         def work() -> None:
             nonlocal finished
-            tally = Tally(len(self.code.blocks), self.counting)
+            tally = Tally(len(self.code.blocks), self.settings.counting)
             with lock:
                 tallies.append(tally)
             with np.errstate(all="ignore"):

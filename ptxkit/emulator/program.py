@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from ptxkit.emulator.counters import Counters, LineCounters
 from ptxkit.emulator.launch import Dim, Launch, Shape
 from ptxkit.emulator.layout import Layout, callees, make_layout
 from ptxkit.emulator.memory import SHARED_WINDOW
+from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.summary import summarize
 from ptxkit.errors import CompileError, LaunchError, UsageError
 from ptxkit.isa.model import Function, Instruction, Module, Variable
@@ -49,7 +49,7 @@ class LaunchResult:
     """What a launch did.
 
     Attributes:
-        counters: totals; None when they were not asked for.
+        counters: totals; None when the settings say not to count.
         lines: the same per source line.
         elapsed_s: host seconds that the emulation took. Says nothing about a GPU.
     """
@@ -168,10 +168,7 @@ class Program:
         shared_bytes: int = 0,
         cluster: Dim | None = None,
         cooperative: bool = False,
-        counters: bool = True,
-        completion: str = "eager",
-        racecheck: bool | str = False,
-        stdout: Callable[[str], None] | None = None,
+        settings: EmulatorSettings = DEFAULTS,
     ) -> LaunchResult:
         """Run a kernel to its end.
 
@@ -181,21 +178,13 @@ class Program:
             grid, block, cluster: (x, y, z); cluster None takes the kernel's ``.reqnctapercluster``, else 1.
             shared_bytes: dynamic shared memory.
             cooperative: all CTAs are resident at once.
-            counters: also count sectors and bank conflicts; without, they stay 0 and the rest is counted all the same.
-            completion: ``"eager"``: asynchronous operations complete at once; ``"latest-legal"``: only when a wait forces them.
-            racecheck: also follow which warps (``"lanes"``: which threads) access which bytes of shared memory, and what puts
-                that in order.
-            stdout: receives what the kernel prints; default is standard output.
+            settings: how the launch is emulated.
 
         Raises:
             LaunchError: the launch does not fit the kernel.
-            RaceError: with ``racecheck``, when the launch is over: warps accessed the same shared memory out of order.
+            RaceError: with ``settings.racecheck``, when the launch is over: warps accessed the same shared memory out of order.
             FaultError: and its children, from the instruction that failed.
         """
-        if completion not in ("eager", "latest-legal"):
-            raise UsageError(f"completion is 'eager' or 'latest-legal', not {completion!r}")
-        if racecheck not in (False, True, "warps", "lanes"):
-            raise UsageError(f"racecheck is False, True, 'warps' or 'lanes', not {racecheck!r}")
         if shared_bytes < 0:
             raise LaunchError(f"{entry}: {shared_bytes} bytes of dynamic shared memory")
         code = self.bind(entry)
@@ -215,14 +204,12 @@ class Program:
             shape,
             shared_bytes,
             cooperative,
-            counters,
-            completion,
-            racecheck,
-            stdout or _print,
+            settings,
+            settings.write_output or _print,
         )
         tallies = launch.run()
         elapsed = time.perf_counter() - began
-        if not counters:
+        if not settings.counting:
             return LaunchResult(None, [], elapsed)
         totals, lines = summarize(code, tallies)
         return LaunchResult(totals, lines, elapsed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ import numpy as np
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.emulator import Counters, LineCounters, Machine, tensor_map
 from ptxkit.emulator.launch import SHARED_LIMIT
-from ptxkit.errors import LaunchError, UnavailableError
+from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
+from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
@@ -20,6 +20,7 @@ from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
 from ptxkit.runtime.parameters import parameters_of
+from ptxkit.runtime.settings import HasSettings
 from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
@@ -34,17 +35,16 @@ KEPT_MODULES = 64
 """Loaded modules that a device keeps for the next load of the same image; older ones live as long as a kernel of theirs."""
 
 
-class EmulatedDevice(MakesArrays):
+class EmulatedDevice(MakesArrays, HasSettings):
     """Runs any target's PTX.
 
+    Args:
+        machine: memory and multiprocessors; None makes one.
+        settings: of launches for which neither the launch nor a :meth:`settings` block says otherwise.
+
     Attributes:
-        counting: whether launches count sectors and bank conflicts too.
-        completion: ``"eager"`` or ``"latest-legal"``, see :meth:`ptxkit.emulator.program.Program.launch`.
-        racecheck: whether launches raise a RaceError when warps access shared memory with nothing that puts that in order;
-            ``"lanes"`` tells lanes of a warp apart, too.
         counters: summed over the launches since :meth:`reset_counters`.
         lines: the same per source line.
-        write_output: receives what kernels print.
     """
 
     kind = "emulator"
@@ -52,14 +52,11 @@ class EmulatedDevice(MakesArrays):
     target: Target | None = None
     lacks: frozenset[str] = frozenset({"tcgen05"})
 
-    def __init__(self, machine: Machine | None = None) -> None:
+    def __init__(self, machine: Machine | None = None, settings: EmulatorSettings = DEFAULTS) -> None:
+        super().__init__(settings)
         self.machine = machine or Machine()
-        self.counting = True
-        self.completion = "eager"
-        self.racecheck: bool | str = False
         self.counters = Counters()
         self._lines: dict[tuple[str, int], Counters] = {}
-        self.write_output: Callable[[str], None] = _print
         self._modules: dict[str, LoadedModule] = {}
 
     @property
@@ -149,9 +146,21 @@ class EmulatedDevice(MakesArrays):
         return self._modules[key]
 
     def prepare(
-        self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any, *, once: bool = False
+        self,
+        kernel: Kernel,
+        bound: Bound,
+        geometry: Geometry,
+        stream: Any,
+        *,
+        once: bool = False,
+        settings: EmulatorSettings | None = None,
     ) -> Callable[[], None]:
-        """A callable that executes the launch to its end."""
+        """A callable that executes the launch to its end, with ``settings`` or with those in force when it is called."""
+        if settings is not None and not isinstance(settings, EmulatorSettings):
+            raise UsageError(
+                f"{kernel.readable}: settings= is an EmulatorSettings, not {settings!r}; "
+                "write ptxkit.EmulatorSettings(racecheck=...)"
+            )
         if stream is not None:
             raise LaunchError(f"{kernel.readable}: the emulator has no streams; leave stream out")
         program: Program = kernel.handle
@@ -172,10 +181,7 @@ class EmulatedDevice(MakesArrays):
                 shared_bytes=geometry.shared,
                 cluster=geometry.cluster,
                 cooperative=geometry.cooperative,
-                counters=self.counting,
-                completion=self.completion,
-                racecheck=self.racecheck,
-                stdout=self.write_output,
+                settings=settings or self.current_settings,
             )
             if result.counters is not None:
                 self.counters += result.counters
@@ -218,8 +224,3 @@ def ptx_name(source_name: str) -> str:
     """What messages call the PTX of a source: ``saxpy.cu`` has ``saxpy.ptx``, though it may never have been a file."""
     stem, dot, suffix = source_name.rpartition(".")
     return f"{stem}.ptx" if dot and suffix in ("cu", "cuh", "ptx") else f"{source_name or 'source'}.ptx"
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -9,12 +9,12 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from ptxkit.compiler.image import FunctionResources
-from ptxkit.errors import CompileError, FaultError, LaunchError
+from ptxkit.errors import CompileError, FaultError, LaunchError, UsageError
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Bound, buffer_size
 from ptxkit.runtime.device import Measurement
@@ -36,6 +36,7 @@ from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
+    from ptxkit.emulator.settings import EmulatorSettings
     from ptxkit.isa.model import Function
     from ptxkit.runtime.gpu_timing import Timing
 
@@ -129,10 +130,31 @@ class GpuDevice(GpuContext):
         if ours != theirs if aligned else [size for _, size in ours] != [size for _, size in theirs]:
             raise LaunchError(f"{name}: the driver lays the parameters out as {theirs}, the signature says {ours}")
 
+    def settings(self, **changes: Any) -> NoReturn:
+        """Refuse: a GPU has none of the emulator's settings.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(f"{', '.join(changes) or 'settings'}: for the emulator only, and this is {self.name}")
+
     def prepare(
-        self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any, *, once: bool = False
+        self,
+        kernel: Kernel,
+        bound: Bound,
+        geometry: Geometry,
+        stream: Any,
+        *,
+        once: bool = False,
+        settings: EmulatorSettings | None = None,
     ) -> Callable[[], None]:
-        """A callable that launches once on the stream; its host cost is one driver call. ``once``: it is called but once."""
+        """A callable that launches once on the stream; its host cost is one driver call. ``once``: it is called but once.
+
+        Raises:
+            UsageError: with ``settings``, which are for the emulator.
+        """
+        if settings is not None:
+            raise UsageError(f"{kernel.readable}: settings= is for the emulator only, and this is {self.name}")
         self._enter()
         where = self.stream_handle if stream is None else stream_pointer(stream)
         self._allow(kernel, geometry)

@@ -17,6 +17,7 @@ from ptxkit.runtime.parameters import Parameter
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import FunctionResources, Image
+    from ptxkit.emulator.settings import EmulatorSettings
     from ptxkit.isa.model import Function
     from ptxkit.runtime.tensor_map_rules import Encoding
 
@@ -50,9 +51,20 @@ class Backend(Protocol):
         """Wait for the device."""
 
     def prepare(
-        self, kernel: Kernel, bound: Bound, geometry: Geometry, stream: Any, *, once: bool = False
+        self,
+        kernel: Kernel,
+        bound: Bound,
+        geometry: Geometry,
+        stream: Any,
+        *,
+        once: bool = False,
+        settings: EmulatorSettings | None = None,
     ) -> Callable[[], None]:
-        """A callable that launches once, as cheaply as the device can; with ``once`` it is called but once."""
+        """A callable that launches once, as cheaply as the device can; with ``once`` it is called but once.
+
+        Raises:
+            UsageError: ``settings`` on a device that does not emulate.
+        """
 
 
 class Geometry:
@@ -175,6 +187,7 @@ class Kernel:
         cluster: Any = None,
         cooperative: bool = False,
         stream: Any = None,
+        settings: EmulatorSettings | None = None,
     ) -> PreparedLaunch:
         """Check and bind everything, so that each launch costs the least host time.
 
@@ -185,9 +198,12 @@ class Kernel:
             shared: dynamic shared memory in bytes.
             cooperative: all CTAs are resident at once.
             stream: an object with ``__cuda_stream__``; None takes the device's own.
+            settings: all settings of this launch, in the emulator; None takes those in force when it is launched
+                (:meth:`ptxkit.runtime.emulated.EmulatedDevice.settings`).
 
         Raises:
-            LaunchError: names the argument and the mend. numpy arrays are refused here: upload them first.
+            UsageError: ``settings`` on a GPU.
+            LaunchError: names the argument and the fix. numpy arrays are refused here: upload them first.
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative)
         bound = bind(self.readable, self.parameters, args, self.backend, self.backend.foreign)
@@ -196,7 +212,8 @@ class Kernel:
             raise LaunchError(
                 f"{self.readable}: {p.label} is a numpy array; a prepared launch takes device.upload of it"
             )
-        return PreparedLaunch(self, geometry, self.backend.prepare(self, bound, geometry, stream), bound.keep)
+        fire = self.backend.prepare(self, bound, geometry, stream, settings=settings)
+        return PreparedLaunch(self, geometry, fire, bound.keep)
 
     def __call__(
         self,
@@ -207,6 +224,7 @@ class Kernel:
         cluster: Any = None,
         cooperative: bool = False,
         stream: Any = None,
+        settings: EmulatorSettings | None = None,
     ) -> None:
         """Launch once. numpy arrays are copied to the device and, once the kernel is done, back where they are writeable; with
         device arrays alone nothing is copied and nobody waits.
@@ -222,7 +240,7 @@ class Kernel:
             if place not in copies:
                 copies[place] = self.backend.upload(array, p.name or f"argument {p.index + 1}")
             bound.address(p, copies[place].address)
-        self.backend.prepare(self, bound, geometry, stream, once=True)()
+        self.backend.prepare(self, bound, geometry, stream, once=True, settings=settings)()
         if not bound.host:
             return
         self.backend.synchronize()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptxkit import cli
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.runtime.device import device
 
 DESCRIPTION = '''
@@ -47,9 +48,7 @@ extern "C" __global__ void mine(const float* x, float* y) {
 def mine(tmp_path):
     (tmp_path / "mine.py").write_text(DESCRIPTION)
     (tmp_path / "mine.cu").write_text(SOURCE)
-    yield tmp_path / "mine.py"
-    device("emulator").completion = "eager"
-    device("emulator").racecheck = False
+    return tmp_path / "mine.py"
 
 
 @pytest.mark.parametrize(("completion", "code"), [("eager", 0), ("latest-legal", 1)])
@@ -66,6 +65,7 @@ def test_a_race(mine, option, capsys):
     assert stopped.value.code == 5
     error = capsys.readouterr().err
     assert "a race in shared memory" in error and "cp.async.wait_group" in error
+    assert device("emulator").current_settings == EmulatorSettings()
 
 
 @pytest.mark.gpu
@@ -73,4 +73,4 @@ def test_a_gpu_completes_as_it_does(mine, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(["run", str(mine), "--device", "gpu", "--completion", "eager"])
     assert stopped.value.code == 2
-    assert "--completion is the emulator's" in capsys.readouterr().err
+    assert "--completion is for the emulator only" in capsys.readouterr().err

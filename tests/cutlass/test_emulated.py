@@ -17,6 +17,7 @@ from ptxkit.cutlass.kernels.cutlass_gemm import CutlassGemm
 from ptxkit.cutlass.params import notes
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import LaunchError, MemoryFault, RaceError
 from ptxkit.kernels import execute
 from ptxkit.kernels.build import build
@@ -31,10 +32,8 @@ SMALL = ({"m": 128, "n": 128, "k": 64}, {"m": 200, "n": 144, "k": 80, "alpha": 2
 @cache
 def device(mode: str, sms: int = 132) -> EmulatedDevice:
     """An emulated GPU; persistent kernels launch as many CTAs as it has multiprocessors."""
-    made = EmulatedDevice(Machine(capacity=1 << 30, sms=sms))
-    made.completion = mode
-    made.racecheck = mode == "eager"  # any race is an error
-    return made
+    settings = EmulatorSettings(completion=mode, racecheck=mode == "eager")  # any race is an error
+    return EmulatedDevice(Machine(capacity=1 << 30, sms=sms), settings)
 
 
 def operands(w: CutlassGemm) -> dict[str, np.ndarray]:

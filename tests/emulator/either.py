@@ -9,6 +9,7 @@ import pytest
 from programs import kernel
 
 from ptxkit.compiler import assemble, toolkit
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.runtime.device import Device
 from ptxkit.runtime.emulated import EmulatedDevice
 
@@ -27,8 +28,7 @@ class Bench:
         if device.kind == "gpu" and completion != MODES[0]:
             pytest.skip("a GPU has one completion mode, its own")
         if device.kind == "emulator":
-            device = EmulatedDevice()  # not the one that other tests share
-            device.completion = completion
+            device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
         self.device = device
 
     def __call__(

@@ -22,6 +22,7 @@ from alu_forms import THREADS, Form
 from ptxkit.compiler import assemble
 from ptxkit.compiler.image import Image
 from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.isa.parser import parse
 
 INPUT_ROWS, OUTPUT_ROWS, BLOCK = 5, 3, 256
@@ -64,7 +65,13 @@ def emulate_and_assemble(forms: Sequence[Form], target: str, version: str) -> tu
     for n, form in enumerate(forms):
         machine.write(source, words(form))
         machine.write(destination, results[n])
-        program.launch(f"k{n}", params, grid=(THREADS // BLOCK, 1, 1), block=(BLOCK, 1, 1), counters=False)
+        program.launch(
+            f"k{n}",
+            params,
+            grid=(THREADS // BLOCK, 1, 1),
+            block=(BLOCK, 1, 1),
+            settings=EmulatorSettings(counting=False),
+        )
         results[n] = machine.read(destination, OUTPUT_ROWS * THREADS * 8).view(np.uint64).reshape(OUTPUT_ROWS, THREADS)
     return image, results
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxkit.emulator import Machine
 from ptxkit.emulator.program import LaunchResult
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.isa.parser import parse
 
 HEAD = ".version 8.7\n.target {target}\n.address_size 64\n"
@@ -35,7 +36,14 @@ class Run:
         self.result: LaunchResult | None = None
 
     def __call__(
-        self, *arguments: Any, grid: Any = 1, block: Any = 32, shared: int = 0, cluster: Any = None, **options: Any
+        self,
+        *arguments: Any,
+        grid: Any = 1,
+        block: Any = 32,
+        shared: int = 0,
+        cluster: Any = None,
+        cooperative: bool = False,
+        **settings: Any,
     ) -> list[np.ndarray]:
         """Launch ``k``; every array argument is uploaded, and all come back as they are afterwards."""
         data, buffers = b"", []
@@ -54,8 +62,8 @@ class Run:
             block=_three(block),
             shared_bytes=shared,
             cluster=None if cluster is None else _three(cluster),
-            stdout=self.output.append,
-            **options,
+            cooperative=cooperative,
+            settings=EmulatorSettings(write_output=self.output.append, **settings),
         )
         return [self.machine.read(address, a.nbytes).view(a.dtype).reshape(a.shape) for address, a in buffers]
 

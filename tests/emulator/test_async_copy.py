@@ -11,6 +11,7 @@ from programs import THREAD, Run, kernel
 
 from ptxkit.compiler import compile_source
 from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault, TrapError, UnsupportedError
 from ptxkit.isa.parser import parse
 
@@ -356,6 +357,10 @@ def test_what_libcudacxx_makes_of_it(completion, target):
     source, out = machine.allocate(x.nbytes, "x"), machine.allocate(1024, "y")
     machine.write(source, x)
     program.launch(
-        "k", np.array([source, out], np.uint64).tobytes(), grid=(1, 1, 1), block=(64, 1, 1), completion=completion
+        "k",
+        np.array([source, out], np.uint64).tobytes(),
+        grid=(1, 1, 1),
+        block=(64, 1, 1),
+        settings=EmulatorSettings(completion=completion),
     )
     assert (machine.read(out, 1024).view(np.int32).reshape(64, 4) == x.sum(0)[::-1]).all()

@@ -9,6 +9,7 @@ import pytest
 from either import MODES, has_cccl
 
 from ptxkit.compiler import compile_source
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.runtime.device import Device
 from ptxkit.runtime.emulated import EmulatedDevice
 
@@ -29,9 +30,7 @@ def place(device: Device, request) -> Device:
         pytest.skip("a GPU has one completion mode, its own")
     if device.kind == "gpu":
         return device
-    emulator = EmulatedDevice()  # not the one that other tests share
-    emulator.completion = request.param
-    return emulator
+    return EmulatedDevice(settings=EmulatorSettings(completion=request.param))
 
 
 def test_bulk_copies_and_distributed_shared_memory(image, place):

@@ -12,6 +12,7 @@ import pytest
 from ptxkit.compiler import compile_source
 from ptxkit.emulator import Machine
 from ptxkit.emulator.program import Program
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import TrapError
 from ptxkit.isa.parser import parse
 
@@ -56,7 +57,9 @@ def test_everything_at_once(program):
     machine.write(counter, np.zeros(1, np.int32))
     printed: list[str] = []
     params = struct.pack("<d3i4xQi", 0.7, 1, 2, 3, out, N)
-    program.launch("k1", params, grid=(8, 1, 1), block=(128, 1, 1), stdout=printed.append)
+    program.launch(
+        "k1", params, grid=(8, 1, 1), block=(128, 1, 1), settings=EmulatorSettings(write_output=printed.append)
+    )
     got = machine.read(out, 4 * N).view(np.float32)
     want = np.array([expected(i) for i in range(N)])
     assert np.max(np.abs(got - want) / np.abs(want)) < 1e-6

@@ -16,6 +16,7 @@ from test_bulk_copy import WAIT as BULK_WAIT
 from test_cluster import WAIT, async_reduction, async_store
 
 import ptxkit
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import RaceError
 from ptxkit.runtime.emulated import EmulatedDevice
 
@@ -41,15 +42,14 @@ class Tried:
     """What becomes of a program: whether its result is right as late as is legal, and whether its warps race."""
 
     def __init__(self) -> None:
-        self.device = EmulatedDevice()
-        self.device.completion = "latest-legal"
+        self.device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
 
     def check(self, run) -> tuple[bool, bool]:
         """``run(device)`` says whether the result is right. (right, races)"""
         right = run(self.device)
-        self.device.racecheck = True
         try:
-            assert run(self.device) is right
+            with self.device.settings(racecheck=True):
+                assert run(self.device) is right
         except RaceError:
             return right, True
         return right, False

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tensor_boxes import HEAD, OPERATIONS, POISON, Boxed, Columns, source
 
 import ptxkit
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, MemoryFault, TrapError
 from ptxkit.runtime.emulated import EmulatedDevice
 
@@ -35,9 +36,8 @@ def mode(request, device):
             pytest.skip("a GPU has no modes")
         yield device
         return
-    device.completion = request.param
-    yield device
-    device.completion = MODES[0]
+    with device.settings(completion=request.param):
+        yield device
 
 
 @lru_cache(maxsize=64)
@@ -637,9 +637,8 @@ def test_a_missing_wait_shows_in_the_mode_that_is_latest_legal(emulator):
     m = ptxkit.TensorMap(emulator.upload(np.ones((8, 32), np.float32)), box=(4, 32))
     results = {}
     for mode in MODES:
-        emulator.completion = mode
         out = np.zeros(512, np.uint8)
-        impatient(m, out, grid=1, block=32, shared=512)
+        impatient(m, out, grid=1, block=32, shared=512, settings=EmulatorSettings(completion=mode))
         results[mode] = set(out.view(np.float32).tolist())
     assert results["eager"] == {1.0}
     assert 1.0 not in results["latest-legal"]

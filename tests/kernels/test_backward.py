@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.targets import Target
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.kernels import execute
 from ptxkit.kernels.inputs import dtype_of
 from ptxkit.kernels.layernorm import Layernorm
@@ -167,8 +168,7 @@ FETCHED = [  # columns, dtype, THREADS, CLUSTER, rows that a CTA takes at a time
 def test_warps_of_their_own_fetch_rows(device, kernel, stages, under_way, kept, cols, dtype, threads, cluster, groups):
     """CTAs take many turns, copies come as late as they may, and sums come out the same each time."""
     if device.kind == "emulator":
-        device = EmulatedDevice()
-        device.completion = "latest-legal"
+        device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     rows, partials = (300 * groups, 132) if cluster == 1 else (40, 16)
     case = case_of(device, kernel, rows, cols, dtype)
     tile = {"THREADS": threads, "VECTORS": 2, "CLUSTER": cluster, "PARTIALS": partials}

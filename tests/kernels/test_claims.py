@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.targets import Target
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels import row_pipeline as pipeline
@@ -40,8 +41,7 @@ def small(monkeypatch):
 def check(device, name, rows, cols, tile, **options):
     """Run ``claimed``, demand that it verifies, twice, and return its second launch."""
     if device.kind == "emulator":
-        device = EmulatedDevice()
-        device.completion = "latest-legal"
+        device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     workload = registry.get(name)(rows=rows, cols=cols, **options)
     inputs = workload.inputs(np.random.default_rng(3))
     if name != "softmax" and "dtype" not in options:

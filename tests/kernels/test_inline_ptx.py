@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.targets import Target
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import FaultError, UnavailableError, UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.build import build
@@ -45,8 +46,7 @@ def test_special_values(device, variant):
 
 def test_asynchronous_copies_are_waited_for():
     """In the emulator's other completion mode a wait too few would show as poison."""
-    device = EmulatedDevice()
-    device.completion = "latest-legal"
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     run(device, "async_copy", n=3 * N)
 
 

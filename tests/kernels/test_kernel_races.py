@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, RaceError
 from ptxkit.kernels import execute, registry, row_pipeline
 from ptxkit.kernels.build import build
@@ -23,9 +24,7 @@ CASES = [
 
 
 def checked(racecheck: str = "warps") -> EmulatedDevice:
-    device = EmulatedDevice()
-    device.racecheck, device.counting = racecheck, False
-    return device
+    return EmulatedDevice(settings=EmulatorSettings(racecheck=racecheck, counting=False))
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)

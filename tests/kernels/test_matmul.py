@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.targets import Target
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.build import build
@@ -132,15 +133,13 @@ def test_a_cta_takes_many_tiles(device, few_ctas, kernel, variant, k):
 @pytest.mark.parametrize(("kernel", "variant"), STEPS)
 def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, kernel, variant):
     """Everything asynchronous ends as late as the program's own waits allow, over several tiles a CTA."""
-    device = EmulatedDevice()
-    device.completion = "latest-legal"
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     check(device, kernel, variant, 300, 264, 200)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_no_tile_relies_on_copies_that_happen_to_be_early(few_ctas, tile):
-    device = EmulatedDevice()
-    device.completion = "latest-legal"
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     check(device, "matmul_wgmma", "step8_tma_store", 520, 392, 264, tile)
 
 

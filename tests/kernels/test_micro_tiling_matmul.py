@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.paths import cu_dir
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.micro_tiling_matmul import bulk_usable, ring_usable, usable
@@ -70,8 +71,7 @@ RING_TILES = [
 @pytest.mark.parametrize("tile", RING_TILES, ids=str)
 def test_tiles_of_the_ring(tile, completion):
     """The order of copies, waits and releases, with copies as early and as late as they may be; more tiles than stages."""
-    device = EmulatedDevice()
-    device.completion = completion
+    device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
     check(device, "step8_ring", 140, 132, 148, **tile)
 
 
@@ -93,8 +93,7 @@ STREAM_TILE = {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 
 def test_shares(monkeypatch, completion, turns, sms, m, n, k):
     """Shares that begin and end anywhere, with copies as early and as late as they may be."""
     monkeypatch.setattr("ptxkit.kernels.micro_tiling_matmul.SMS", sms)
-    device = EmulatedDevice()
-    device.completion = completion
+    device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
     check(device, "step9_stream_k", m, n, k, **STREAM_TILE, TURNS=turns)
 
 

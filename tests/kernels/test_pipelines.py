@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.two_stage_pipeline import TwoStagePipeline
@@ -36,8 +37,7 @@ def test_a_cta_takes_many_tiles(device, monkeypatch, kernel, variant):
 @pytest.mark.parametrize(("kernel", "variant"), VARIANTS)
 def test_no_variant_relies_on_copies_that_happen_to_be_early(monkeypatch, kernel, variant):
     """Everything asynchronous ends as late as the program's own waits allow."""
-    device = EmulatedDevice()
-    device.completion = "latest-legal"
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     monkeypatch.setattr(f"ptxkit.kernels.{kernel}.{registry.get(kernel).__name__}.ctas", lambda *_: 2)
     check(device, kernel, variant, 2048 * 23 + 400)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.targets import Target
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry, row_pipeline
 from ptxkit.kernels import rows as row
@@ -32,8 +33,7 @@ def few_multiprocessors(monkeypatch):
 
 
 def check(rows, cols, tile, **options):
-    device = EmulatedDevice()
-    device.completion = "latest-legal"
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     workload = registry.get(NAME)(rows=rows, cols=cols, **options)
     inputs = workload.inputs(np.random.default_rng(2))
     if options.get("dtype", "f32") == "f32":

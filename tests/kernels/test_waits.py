@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault
 from ptxkit.kernels import execute, registry, row_pipeline
 from ptxkit.kernels.build import build
@@ -26,8 +27,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_latest_legal_completion(name, variant, monkeypatch):
     monkeypatch.setattr(row_pipeline, "LEAST_CLAIMED", 0)
-    device = EmulatedDevice()
-    device.completion = "latest-legal"
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     kind = registry.get(name)
     workload = kind.make((), {}, small=True)
     built = build(workload, kind.variant(variant))
@@ -63,8 +63,7 @@ def test_a_wait_that_is_left_out_is_found(name, variant, opcode, monkeypatch):
     kind = registry.get(name)
     found = {}
     for completion in ("eager", "latest-legal"):
-        device = EmulatedDevice()
-        device.completion = completion
+        device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
         case = execute.Case(kind.make((), {}, small=True), device, seed=5)
         try:
             found[completion] = execute.run(case, kind.variant(variant)).verdict.verified

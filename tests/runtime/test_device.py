@@ -91,8 +91,8 @@ def test_the_emulator_survives_a_fault(emulator):
 
 def test_what_kernels_print_can_be_redirected(emulator):
     said = []
-    emulator.write_output = said.append
-    ptxkit.compile(SOURCE, device=emulator)["say"](7, grid=1, block=1)
+    with emulator.settings(write_output=said.append):
+        ptxkit.compile(SOURCE, device=emulator)["say"](7, grid=1, block=1)
     assert "".join(said) == "n is 7\n"
 
 

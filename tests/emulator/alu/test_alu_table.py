@@ -11,6 +11,7 @@ import ptxas_oracle
 import pytest
 from programs import Run
 
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.table import entries, lookup
 
 ALL = list(alu_forms.forms())
@@ -87,7 +88,9 @@ def test_every_pattern_runs_as_a_program():
         words = alu_forms.inputs(form, threads)
         machine.write(source, np.ascontiguousarray(words).view(np.uint8).reshape(-1))
         params = np.array([source, target], np.uint64).tobytes()
-        run.program.launch(f"k{n}", params, grid=(1, 1, 1), block=(threads, 1, 1), counters=False)
+        run.program.launch(
+            f"k{n}", params, grid=(1, 1, 1), block=(threads, 1, 1), settings=EmulatorSettings(counting=False)
+        )
         destinations, sources = form.types()
         if any(t.name == "cc" for t in (*destinations, *sources)):
             continue

@@ -19,6 +19,7 @@ import pytest
 
 from ptxkit.compiler import compile_source
 from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.isa.parser import parse
 
 N = 256
@@ -47,7 +48,7 @@ def launch(program: Any, kernel: str, dtype: Any, *inputs: np.ndarray) -> dict[s
     nbytes = len(names) * N * np.dtype(dtype).itemsize
     out = machine.allocate(nbytes)
     params = struct.pack(f"<{len(addresses) + 1}Qi", *addresses, out, N)
-    program.launch(kernel, params, grid=(2, 1, 1), block=(128, 1, 1), counters=False)
+    program.launch(kernel, params, grid=(2, 1, 1), block=(128, 1, 1), settings=EmulatorSettings(counting=False))
     rows = machine.read(out, nbytes).view(dtype).reshape(len(names), N)
     for address in (*addresses, out):
         machine.free(address)
@@ -406,7 +407,9 @@ def test_halves(program, kernel):
     seen = 0
     for name, got in results.items():
         inner = re.sub(r"^bits\((.*)\)$", r"\1", name)
-        if inner not in narrow or (("relu" in inner or ("hfma2" in inner and t == "bf16")) and program.target == "sm_75"):
+        if inner not in narrow or (
+            ("relu" in inner or ("hfma2" in inner and t == "bf16")) and program.target == "sm_75"
+        ):
             continue
         want = narrow[inner]
         have = (
@@ -458,7 +461,7 @@ def test_complex_numbers(program):
 
 def test_printf(program):
     printed: list[str] = []
-    program.launch("say", b"", grid=(1, 1, 1), block=(1, 1, 1), stdout=printed.append)
+    program.launch("say", b"", grid=(1, 1, 1), block=(1, 1, 1), settings=EmulatorSettings(write_output=printed.append))
     values = (-7, 7, -1 << 40, 1 << 40, 2 / 3, 1e-7, 1e20, "x", "text", 0xBEEF)
     first = "%d %u %d %x %5.2f %e %g %c %s %% %08x\n" % values  # noqa: UP031  # printf is what is tested
     text = "".join(printed)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from matrix_programs import BITS, DTYPES, as_float, integers, names, pack, program, to_bits, unpack
 
 from ptxkit.compiler import assemble
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault
 from ptxkit.runtime.emulated import EmulatedDevice
 
@@ -344,8 +345,7 @@ def test_any_case_is_exact(device):
 def test_a_missing_proxy_fence_is_named():
     case = Case(64, "f32", "bf16", "bf16")
     a, b, c = matrices(case, 2)
-    emulator = EmulatedDevice()
-    emulator.completion = "latest-legal"
+    emulator = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     got = execute(emulator, text(case), case, inputs(case, a, b, c), 2)
     np.testing.assert_array_equal(got, expected(case, a, b, c))
     source = text(case).replace("fence.proxy.async.shared::cta;", "")

@@ -12,6 +12,7 @@ from matrix_programs import integers
 from test_wgmma import Case
 
 from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault, TrapError, UnsupportedError
 from ptxkit.isa.parser import parse
 
@@ -28,7 +29,9 @@ def launch(source: str, case: Case, registers: np.ndarray, ctas: int, completion
     machine.write(first, given)
     params = np.array([first, second], np.uint64).tobytes()
     program = machine.load(parse(source, "wgmma.ptx"), "sm_90a")
-    result = program.launch("k", params, grid=(ctas, 1, 1), block=(block, 1, 1), completion=completion)
+    result = program.launch(
+        "k", params, grid=(ctas, 1, 1), block=(block, 1, 1), settings=EmulatorSettings(completion=completion)
+    )
     words = machine.read(second, count * 256 * ctas * 4).view(np.uint32).reshape(count, -1).astype(np.uint64)
     return dense.unpacked(case, words), result
 

@@ -1,0 +1,59 @@
+"""How a launch is emulated: one immutable value that is part of the launch, so that no launch changes another.
+
+To add a setting, add a field with a default that leaves launches as they are, describe it, and check its values in
+``__post_init__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+
+from ptxkit.errors import UsageError
+
+COMPLETIONS = ("eager", "latest-legal")
+
+
+@dataclass(frozen=True)
+class EmulatorSettings:
+    """The settings of one launch in the emulator.
+
+    Attributes:
+        counting: count sectors and bank conflicts, and return counters.
+        completion: ``"eager"``: asynchronous operations complete at once; ``"latest-legal"``: only when a wait forces them.
+        racecheck: raise a RaceError when warps (``"lanes"``: threads) access the same shared memory with nothing that puts the
+            accesses in order. True is ``"warps"``.
+        write_output: receives what kernels print; None is standard output.
+
+    Raises:
+        UsageError: a value that its setting does not have.
+    """
+
+    counting: bool = True
+    completion: str = "eager"
+    racecheck: bool | str = False
+    write_output: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.counting, bool):
+            raise UsageError(f"counting is True or False, not {self.counting!r}")
+        if self.completion not in COMPLETIONS:
+            raise UsageError(f"completion is 'eager' or 'latest-legal', not {self.completion!r}")
+        if not isinstance(self.racecheck, bool) and self.racecheck not in ("warps", "lanes"):
+            raise UsageError(f"racecheck is False, True, 'warps' or 'lanes', not {self.racecheck!r}")
+        if self.write_output is not None and not callable(self.write_output):
+            raise UsageError(f"write_output is a function of one string, not {self.write_output!r}")
+
+
+DEFAULTS = EmulatorSettings()
+NAMES = tuple(f.name for f in fields(EmulatorSettings))
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError, with the nearest name, where ``name`` is not a setting."""
+    if name not in NAMES:
+        near = get_close_matches(name, NAMES, n=1)
+        raise UsageError(
+            f"the emulator has no setting {name!r}; {f'did you mean {near[0]}?' if near else 'it has ' + ', '.join(NAMES)}"
+        )
