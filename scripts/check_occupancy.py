@@ -18,10 +18,10 @@ from cuda.bindings import driver
 from tabulate import tabulate
 
 from ptxkit.compiler import Target, compile_source
-from ptxkit.compiler.targets import TARGETS
 from ptxkit.inspect.disassembly import sass
 from ptxkit.inspect.model import SassFunction
-from ptxkit.inspect.residency import SM_LIMITS, occupancy
+from ptxkit.inspect.residency import occupancy
+from ptxkit.targets import TARGETS
 
 KERNEL = """
 extern "C" __global__ void {name}(const float* x, float* y, int n) {{
@@ -68,25 +68,25 @@ def open_gpu() -> Target:
     major = checked(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
     minor = checked(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
     target = TARGETS.get(f"sm_{major}{minor}a") or TARGETS[f"sm_{major}{minor}"]
-    limits = SM_LIMITS[target.cc]
+    limits = target.limits
     for name, ours in (
         ("MAX_THREADS_PER_MULTIPROCESSOR", limits.threads),
         ("MAX_BLOCKS_PER_MULTIPROCESSOR", limits.ctas),
         ("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR", limits.shared_bytes),
         ("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", limits.shared_bytes_per_cta),
         ("RESERVED_SHARED_MEMORY_PER_BLOCK", limits.reserved_bytes),
-        ("MAX_REGISTERS_PER_MULTIPROCESSOR", 65536),
+        ("MAX_REGISTERS_PER_MULTIPROCESSOR", limits.registers),
     ):
         theirs = checked(driver.cuDeviceGetAttribute(getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
         if ours != theirs:
-            sys.exit(f"{name} is {theirs} here; SM_LIMITS[{target.cc}] says {ours}")
+            sys.exit(f"{name} is {theirs} here; ptxkit.targets says {ours}")
     return target
 
 
 def compare(module: Any, function: SassFunction, block: int, dynamic: int) -> list[Any] | None:
     """A row about a launch on which the two disagree, or None."""
     handle = checked(driver.cuModuleGetFunction(module, function.name.encode()))
-    most = SM_LIMITS[function.target.cc].shared_bytes_per_cta - function.resources.shared_bytes
+    most = function.target.limits.shared_bytes_per_cta - function.resources.shared_bytes
     attribute = driver.CUfunction_attribute
     checked(driver.cuFuncSetAttribute(handle, attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most))
     theirs = checked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, block, dynamic))
@@ -132,7 +132,7 @@ def main() -> int:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     target = open_gpu()
-    largest = min(48 * 1024, SM_LIMITS[target.cc].shared_bytes_per_cta)
+    largest = target.limits.default_shared_bytes
     shapes = [
         (live, rng.choice([0, rng.randrange(1, largest)]), rng.choice([0, 1, 2, 3, 5, 8, 16])) for live in LIVE * 2
     ]
@@ -143,7 +143,7 @@ def main() -> int:
     rows = []
     for _ in range(options.configurations):
         function = rng.choice(functions)
-        room = SM_LIMITS[target.cc].shared_bytes_per_cta - function.resources.shared_bytes
+        room = target.limits.shared_bytes_per_cta - function.resources.shared_bytes
         dynamic = rng.choice([0, 0, rng.randrange(room + 1), room])
         if row := compare(
             module, function, rng.choice([rng.randrange(1, 1025), 32 * rng.randrange(1, 33)]), dynamic

@@ -24,12 +24,12 @@ import ptxkit
 from ptxkit.bench.run import require_gpu
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import PtxkitError
 from ptxkit.inspect.banks import turn
 from ptxkit.inspect.disassembly import sass
 from ptxkit.inspect.elf import Cubin
 from ptxkit.runtime.device import Device
+from ptxkit.targets import Target
 
 COUNT = 256
 ROUNDS = (50, 250)

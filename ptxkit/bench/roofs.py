@@ -43,7 +43,7 @@ PEAK_ROUNDS = 2000  # 512 cycles of an SM's tensor cores each and warpgroup, so 
 
 def tensor_peaks_tflops(device: Any) -> dict[str, float]:
     """Rates of the tensor cores by element type, bf16 and f16, which have the same; empty where there is no wgmma."""
-    from ptxkit.compiler.targets import missing
+    from ptxkit.targets import missing
 
     if missing(["wgmma"], device.target) is not None:
         return {}
@@ -59,8 +59,8 @@ def tensor_peak(device: Any, ctas: int, rounds: int) -> tuple[Any, Any]:
     """A prepared launch of cu/tensor_peak.cu on random numbers in [-1, 1), and the array of its threads' sums."""
     from ptxkit.compiler.nvrtc import compile_source
     from ptxkit.compiler.paths import cu_dir
-    from ptxkit.compiler.targets import lowest_target
     from ptxkit.kernels.inputs import uniform
+    from ptxkit.targets import lowest_target
 
     image = compile_source(cu_dir() / "tensor_peak.cu", target=device.target or lowest_target(["wgmma"]))
     data = device.upload(uniform(np.random.default_rng(0), PEAK_SHARED // 2, "bf16"), "tiles")

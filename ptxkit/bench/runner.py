@@ -17,10 +17,10 @@ from ptxkit.kernels.build import target_for, unavailable
 
 if TYPE_CHECKING:
     from ptxkit.bench.statistics import Summary
-    from ptxkit.compiler.targets import Target
     from ptxkit.kernels.variant import Variant
     from ptxkit.kernels.workload import Workload
     from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
 
 
 def silent(what: str) -> None:

@@ -154,7 +154,7 @@ def _finding_text(finding: Finding) -> str:
 
 def curves(subject: Subject) -> Iterator[str]:
     """What more or fewer registers, shared memory or threads would do to occupancy."""
-    from ptxkit.inspect.residency import curve
+    from ptxkit.targets.occupancy import curve
 
     function, found = subject.function, subject.occupancy
     yield heading(subject)

@@ -15,9 +15,9 @@ from ptxkit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from ptxkit.bench.run_report import RunReport
-    from ptxkit.compiler.targets import Target
     from ptxkit.kernels.workload import Workload
     from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # so that -5 reaches the sizes, to be refused there
@@ -168,7 +168,7 @@ def parse_arch(arch: str | None) -> Target | None:
     """
     if arch is None:
         return None
-    from ptxkit.compiler.targets import Target
+    from ptxkit.targets import Target
 
     try:
         return Target.parse(arch)

@@ -124,9 +124,9 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
 def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Problem:
     from ptxkit.cli._text import to_stderr
     from ptxkit.cli.run import parse_arch, refuse_options
-    from ptxkit.compiler.targets import lowest_target
     from ptxkit.kernels.build import unavailable
     from ptxkit.sweep.problem import Problem
+    from ptxkit.targets import lowest_target
 
     refuse_options(numbers)
     name, _, variant_name = kernel.partition(":")

@@ -6,7 +6,7 @@ Importing this package loads no CUDA library; :func:`compile_source` does when s
 from ptxkit.compiler.assemble import assemble
 from ptxkit.compiler.image import FunctionResources, Image
 from ptxkit.compiler.nvrtc import compile_source
-from ptxkit.compiler.targets import FEATURES, TARGETS, Target, lowest_target, missing
+from ptxkit.targets import FEATURES, TARGETS, Target, lowest_target, missing
 
 __all__ = [
     "FEATURES",

@@ -12,8 +12,8 @@ from typing import Any
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.image import FunctionResources, Image, entry_names, shorten, without_comments
 from ptxkit.compiler.sources import read_source
-from ptxkit.compiler.targets import TARGETS, Target
 from ptxkit.errors import CompileError, PtxSyntaxError, UnavailableError
+from ptxkit.targets import TARGETS, Target
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Why ptxas refuses an instruction: which targets have it, said in the words of :mod:`ptxkit.compiler.targets`.
+"""Why ptxas refuses an instruction: which targets have it, said in the words of :mod:`ptxkit.targets`.
 
 ptxas says ``Instruction 'tcgen05.fence' not supported on .target 'sm_90a'`` and leaves it at that. The table below maps what it
 quotes, together with the instruction itself, to the rule of targets that have it. Sources: the "Target ISA Notes" of the PTX
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ptxkit.compiler.targets import FEATURES, Target, needs
+from ptxkit.targets import FEATURES, Target, needs
 
 _REFUSED = re.compile(
     r"(?:Instruction|Feature|Modifier) '(?P<what>[^']+)' "

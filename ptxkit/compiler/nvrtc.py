@@ -12,8 +12,8 @@ from ptxkit.compiler import toolkit
 from ptxkit.compiler.image import Image, entry_names, shorten
 from ptxkit.compiler.paths import cu_dir
 from ptxkit.compiler.sources import is_path, read_source
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError
+from ptxkit.targets import Target
 
 if TYPE_CHECKING:
     from ptxkit.compiler.diagnostics import Diagnostic, SourceText

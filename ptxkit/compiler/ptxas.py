@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from ptxkit.compiler import explain
 from ptxkit.compiler.diagnostics import Diagnostic, SourceText
 from ptxkit.compiler.image import FunctionResources
-from ptxkit.compiler.targets import Target
+from ptxkit.targets import Target
 
 _PTXAS = re.compile(
     r"^(?:ptxas|nvJitLink)\s*(?:.*?, line (?P<line>\d+);)?\s*(?P<severity>error|fatal|warning|info)\s*:\s*(?P<message>.*)$"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ptxkit.compiler.image import Image
-from ptxkit.compiler.targets import Target
 from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.classes import group_of, width_bits
 from ptxkit.inspect.cycles import depth_of
@@ -16,6 +15,7 @@ from ptxkit.inspect.divergence import divergent_regions, varying_guards
 from ptxkit.inspect.model import SassFunction, SassInstruction
 from ptxkit.inspect.residency import occupancy
 from ptxkit.isa.model import Loc
+from ptxkit.targets import Target
 
 LOST_TO_BANKS = 0.1  # share of issue slots; the page shows less, too
 MOSTLY = 0.7  # share of arithmetic in a loop that is bound by issue

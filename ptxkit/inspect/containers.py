@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 from ptxkit.compiler import toolkit
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.inspect.elf import Cubin, is_cubin, is_elf
+from ptxkit.targets import Target
 
 _FATBIN = bytes.fromhex("50ed55ba")
 

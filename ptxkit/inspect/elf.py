@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ptxkit.compiler.image import FunctionResources
-from ptxkit.compiler.targets import TARGETS, Target
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.targets import TARGETS, Target
 
 _MACHINE_CUDA = 190
 _SHT_NOBITS = 8

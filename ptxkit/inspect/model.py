@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ptxkit.compiler.image import FunctionResources
-from ptxkit.compiler.targets import Target
 from ptxkit.inspect.elf import LaunchBounds
 from ptxkit.isa.model import Loc
+from ptxkit.targets import Target
 
 if TYPE_CHECKING:
     from ptxkit.inspect.blocks import Block

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxkit.compiler.image import Image, base_name
-from ptxkit.compiler.targets import TARGETS, Target, lowest_target
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.inspect.containers import read_cubin
 from ptxkit.inspect.disassembly import sass
@@ -22,6 +21,7 @@ from ptxkit.inspect.elf import Cubin
 from ptxkit.inspect.model import SassFunction
 from ptxkit.inspect.residency import Occupancy, default_block, occupancy
 from ptxkit.inspect.sources import SourceFile, source_files
+from ptxkit.targets import TARGETS, Target, lowest_target
 
 if TYPE_CHECKING:
     from ptxkit.kernels.build import Build

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ptxkit.compiler.targets import Target
     from ptxkit.inspect.subject import Subject
     from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
 
 
 def runs_on(code: Target, gpu: Target) -> bool:

@@ -22,10 +22,10 @@ from ptxkit.kernels.build import generated_sources, target_for, unavailable
 from ptxkit.kernels.generated import Generated
 
 if TYPE_CHECKING:
-    from ptxkit.compiler.targets import Target
     from ptxkit.kernels.variant import Variant
     from ptxkit.kernels.workload import Workload
     from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
 
 PROGRAM_BYTES = 3.5e9
 """Memory for one compile; the largest of CUTLASS's took 3.2e9."""

@@ -13,9 +13,9 @@ from ptxkit.kernels.launch import Launch, Tile
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import FunctionResources, Image
-    from ptxkit.compiler.targets import Target
     from ptxkit.kernels.variant import Variant
     from ptxkit.kernels.workload import Workload
+    from ptxkit.targets import Target
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,14 @@ class Build:
 
 def target_for(variant: Variant, target: Target | None) -> Target:
     """``target``, or the lowest that the variant can be compiled for when the device is none in particular."""
-    from ptxkit.compiler.targets import lowest_target
+    from ptxkit.targets import lowest_target
 
     return target or lowest_target(variant.requires)
 
 
 def unavailable(variant: Variant, target: Target | None, workload: Workload | None = None) -> str | None:
     """Why the variant cannot be compiled for ``target``, or has no tile for the workload, or None when it can."""
-    from ptxkit.compiler.targets import missing
+    from ptxkit.targets import missing
 
     reason = missing(variant.requires, target_for(variant, target))
     return reason or (variant.refusal(workload) if workload is not None else None)

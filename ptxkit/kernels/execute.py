@@ -25,11 +25,11 @@ from ptxkit.kernels.workload import suggestion
 from ptxkit.runtime.tensor_map import TensorMap
 
 if TYPE_CHECKING:
-    from ptxkit.compiler.targets import Target
     from ptxkit.emulator.counters import Counters
     from ptxkit.kernels.variant import Variant
     from ptxkit.kernels.workload import Workload
     from ptxkit.runtime.device import Device, DeviceArray, Kernel, PreparedLaunch
+    from ptxkit.targets import Target
 
 POISON = 0xCD
 """Every byte of an output before a launch: -4.3e8 as a float32, so that an element nobody wrote fails verification."""

@@ -13,9 +13,9 @@ from ptxkit.kernels.blame import blamed
 from ptxkit.kernels.launch import Launch, Tile, Tolerance
 
 if TYPE_CHECKING:
-    from ptxkit.compiler.targets import Target
     from ptxkit.kernels.generated import Generated
     from ptxkit.kernels.workload import Workload
+    from ptxkit.targets import Target
 
 Constraint = Callable[[Any, Tile], "bool | str | None"]
 Preference = Callable[[Any], Iterable[Mapping[str, Any]]]
@@ -102,7 +102,7 @@ class Variant:
         Raises:
             UsageError: an override names no parameter, has a value that is not offered, or leaves no usable tile.
         """
-        from ptxkit.compiler.targets import missing
+        from ptxkit.targets import missing
 
         held = self.held(workload, overrides or {})
         reason = None
@@ -174,13 +174,11 @@ class Variant:
 def _too_large(launches: Iterable[Launch], target: Target) -> str | None:
     """Why ``target`` cannot give a launch its dynamic shared memory, or has no clusters of that size; None when it can."""
     for launch in launches:
-        if launch.shared > target.shared_bytes_per_cta:
-            return (
-                f"{launch.shared:,} bytes of shared memory; a CTA of {target} may have {target.shared_bytes_per_cta:,}"
-            )
+        if launch.shared > (most := target.limits.shared_bytes_per_cta):
+            return f"{launch.shared:,} bytes of shared memory; a CTA of {target} may have {most:,}"
         ctas = prod(launch.cluster) if isinstance(launch.cluster, tuple) else 1  # a Launch makes it a tuple
-        if ctas > target.ctas_per_cluster:
-            return f"a cluster of {ctas} CTAs; {target} promises {target.ctas_per_cluster}"
+        if ctas > (most := target.limits.largest_cluster):
+            return f"a cluster of {ctas} CTAs; {target} promises {most}"
     return None
 
 

@@ -12,8 +12,8 @@ from ptxkit.runtime.device import Device
 from ptxkit.runtime.device import device as open_device
 
 if TYPE_CHECKING:
-    from ptxkit.compiler.targets import Target
     from ptxkit.runtime.kernel import LoadedModule
+    from ptxkit.targets import Target
 
 
 def compile(

@@ -14,9 +14,9 @@ from ptxkit.runtime.kernel import Kernel, LoadedModule, PreparedLaunch
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
-    from ptxkit.compiler.targets import Target
     from ptxkit.emulator.counters import Counters, LineCounters
     from ptxkit.runtime.tensor_map_rules import Encoding
+    from ptxkit.targets import Target
 
 __all__ = ["Device", "DeviceArray", "Kernel", "LoadedModule", "Measurement", "PreparedLaunch", "device", "gpu_present"]
 
@@ -43,7 +43,7 @@ class Device(Protocol):
         kind: ``"gpu"`` or ``"emulator"``.
         name: ``"NVIDIA H200"``, ``"ptxkit emulator"``.
         target: what to compile for, with the ``a`` suffix where there is one; None for a device that runs any target.
-        lacks: features of :data:`ptxkit.compiler.targets.FEATURES` that it cannot run all the same.
+        lacks: features of :data:`ptxkit.targets.FEATURES` that it cannot run all the same.
     """
 
     kind: str

@@ -25,10 +25,10 @@ from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
-    from ptxkit.compiler.targets import Target
     from ptxkit.emulator.program import Program
     from ptxkit.isa.model import Module
     from ptxkit.runtime.tensor_map_rules import Encoding
+    from ptxkit.targets import Target
 
 RESERVED = 64 << 20  # bytes left for kernel parameters, module variables and device malloc
 KEPT_MODULES = 64

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.compiler.targets import TARGETS, Target
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.driver import OUT_OF_MEMORY, Driver
 from ptxkit.runtime.host_arrays import host_array
+from ptxkit.targets import TARGETS, Target
 
 if TYPE_CHECKING:
     from ptxkit.runtime.gpu_facts import Facts, Sensors

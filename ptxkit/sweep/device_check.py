@@ -49,7 +49,7 @@ class DeviceChecks:
         if not plain:
             return
         from ptxkit.compiler.nvrtc import compile_source
-        from ptxkit.compiler.targets import lowest_target
+        from ptxkit.targets import lowest_target
 
         target = device.target or lowest_target(())
         kernel = device.load(compile_source(SOURCE, target=target, name="count_outside.cu"), SOURCE)["count_outside"]

@@ -17,9 +17,9 @@ from ptxkit.kernels import registry
 from ptxkit.kernels.launch import Tile
 
 if TYPE_CHECKING:
-    from ptxkit.compiler.targets import Target
     from ptxkit.kernels.variant import Variant
     from ptxkit.kernels.workload import Workload
+    from ptxkit.targets import Target
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Problem:
     @cached_property
     def parsed_target(self) -> Target:
         """The target."""
-        from ptxkit.compiler.targets import Target
+        from ptxkit.targets import Target
 
         return Target.parse(self.target)
 
@@ -160,17 +160,16 @@ def shape_of(problem: Problem, tile: Tile) -> LaunchShape:
 
 
 def _objections(problem: Problem, tile: Tile) -> Iterator[str]:
-    from ptxkit.compiler.targets import missing
-    from ptxkit.inspect.residency import SM_LIMITS
+    from ptxkit.targets import missing
 
     launches = problem.chosen.launches(problem.workload, tile)
     reason = missing(problem.chosen.requirements(launches), problem.parsed_target)
     if reason is not None:
         yield reason
-    limits = SM_LIMITS[problem.parsed_target.cc]
+    limits = problem.parsed_target.limits
     for launch in launches:
         x, y, z = launch.block  # type: ignore[misc]  # a Launch makes it three
-        if x * y * z > 1024:
-            yield "more than 1024 threads"
+        if x * y * z > limits.threads_per_cta:
+            yield f"more than {limits.threads_per_cta} threads"
         if launch.shared > limits.shared_bytes_per_cta:
             yield f"more than {limits.shared_bytes_per_cta} bytes of shared memory"

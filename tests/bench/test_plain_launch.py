@@ -12,8 +12,8 @@ from ptxkit_bench_samples import make_results
 from ptxkit.bench import plain_launch as module
 from ptxkit.bench import tables
 from ptxkit.bench.conditions import Conditions, Log, Span
-from ptxkit.compiler.targets import Target
 from ptxkit.runtime.device import device
+from ptxkit.targets import Target
 
 
 def test_the_kernel_runs_and_the_time_is_of_one_launch():

@@ -7,9 +7,9 @@ import pytest
 
 from ptxkit.bench import roofs
 from ptxkit.compiler.paths import cu_dir
-from ptxkit.compiler.targets import Target
 from ptxkit.kernels.inputs import uniform
 from ptxkit.runtime.device import device
+from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
 
 

@@ -11,11 +11,11 @@ from ptxkit import Launch, Work, Workload, variant
 from ptxkit.bench import roofs, runner
 from ptxkit.bench.measure import WARM_UP, cold_times_us
 from ptxkit.bench.statistics import FixedSamples, TimeBudget
-from ptxkit.compiler.targets import Target
 from ptxkit.emulator.counters import Counters
 from ptxkit.errors import CompileError, MemoryFault, UnavailableError, UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.verify import Verdict
+from ptxkit.targets import Target
 
 RIGHT = Verdict(True, 1e-7, 2e-7, 1.0, 100, 0)
 WRONG = Verdict(False, 1.0, 2.0, 9.0, 100, 3, "y[3] is 7, the reference says 8")

@@ -166,8 +166,8 @@ def test_differences_are_joined_with_times(capsys, monkeypatch):
     ],
 )
 def test_which_code_runs_where(code, gpu, runs):
-    from ptxkit.compiler.targets import Target
     from ptxkit.inspect.timing import runs_on
+    from ptxkit.targets import Target
 
     assert runs_on(Target.parse(code), Target.parse(gpu)) is runs
 
@@ -176,10 +176,10 @@ def test_a_variant_is_timed_as_it_was_built(monkeypatch):
     from types import SimpleNamespace
 
     from ptxkit.bench import runner
-    from ptxkit.compiler.targets import Target
     from ptxkit.inspect.subject import subjects
     from ptxkit.inspect.timing import time_us
     from ptxkit.runtime.device import device
+    from ptxkit.targets import Target
 
     asked = {}
 

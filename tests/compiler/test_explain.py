@@ -4,8 +4,8 @@ import pytest
 
 from ptxkit.compiler.assemble import assemble
 from ptxkit.compiler.explain import explain
-from ptxkit.compiler.targets import FEATURES, TARGETS
 from ptxkit.errors import CompileError
+from ptxkit.targets import FEATURES, TARGETS
 
 PTX = """.version 9.0
 .target {target}

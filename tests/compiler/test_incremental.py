@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.compiler import compile_source, incremental, nvrtc
-from ptxkit.compiler.targets import TARGETS
 from ptxkit.errors import CompileError
+from ptxkit.targets import TARGETS
 
 SOURCE = '#include "one.cuh"\n__global__ void k(int* x) { *x = ONE; }\n'
 

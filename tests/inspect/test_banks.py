@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.compiler.targets import Target
 from ptxkit.inspect import banks
 from ptxkit.inspect.advice import findings
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.targets import Target
 
 TARGETS = ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"]
 COUNT = 256

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxkit.compiler import compile_source
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import PtxkitError, UnavailableError, UsageError
 from ptxkit.inspect import lines
 from ptxkit.inspect.containers import read_cubin
 from ptxkit.inspect.elf import Cubin
+from ptxkit.targets import Target
 
 BOUNDS = r"""
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(256) clustered(float* y) { y[threadIdx.x] = 1; }

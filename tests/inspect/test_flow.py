@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.inspect.blocks import dominators, dot, entries
 from ptxkit.inspect.cycles import loops
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.targets import Target
 
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"])

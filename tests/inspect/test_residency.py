@@ -9,9 +9,10 @@ import subprocess
 import pytest
 
 from ptxkit.compiler import compile_source, toolkit
-from ptxkit.compiler.targets import TARGETS, Target
 from ptxkit.errors import UsageError
-from ptxkit.inspect.residency import SM_LIMITS, curve, occupancy
+from ptxkit.inspect.residency import occupancy
+from ptxkit.targets import SM_LIMITS, TARGETS, Target
+from ptxkit.targets.occupancy import curve
 
 HARNESS = r"""
 #include <limits.h>

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import CompileError, UnavailableError, UsageError
 from ptxkit.inspect.report import document, ptx_range
 from ptxkit.inspect.subject import Settings, subjects
+from ptxkit.targets import Target
 
 SOURCE = """template <int N> __global__ void scaled(float* y, float a) { y[threadIdx.x] *= a * N; }
 #ifdef EXTRA

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.add_activation import AddActivation
 from ptxkit.kernels.build import build
 from ptxkit.kernels.inputs import dtype_of
+from ptxkit.targets import Target
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 DTYPES = ["f32", "f16", "bf16"]

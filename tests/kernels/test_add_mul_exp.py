@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.add_mul_exp import AddMulExp
 from ptxkit.kernels.build import build
 from ptxkit.kernels.elementwise import TILE
 from ptxkit.kernels.verify import compare
+from ptxkit.targets import Target
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

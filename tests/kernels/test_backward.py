@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.kernels import execute
 from ptxkit.kernels.inputs import dtype_of
@@ -14,6 +13,7 @@ from ptxkit.kernels.layernorm_backward import LayernormBackward
 from ptxkit.kernels.rmsnorm import Rmsnorm
 from ptxkit.kernels.rmsnorm_backward import RmsnormBackward
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
 
 KERNELS = [LayernormBackward, RmsnormBackward]
 VARIANTS = ["unfused", "fused", "vectorized", "pipelined"]

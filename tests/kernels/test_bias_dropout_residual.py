@@ -7,13 +7,13 @@ import pytest
 
 from ptxkit import Tolerance
 from ptxkit.compiler.nvrtc import compile_source
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.bias_dropout_residual import BiasDropoutResidual
 from ptxkit.kernels.inputs import dtype_of
 from ptxkit.kernels.philox import philox4x32_10, random_words
 from ptxkit.kernels.verify import compare
+from ptxkit.targets import Target
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 DTYPES = ["f32", "f16", "bf16"]

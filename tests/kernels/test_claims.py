@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels import row_pipeline as pipeline
 from ptxkit.kernels import rows as row
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
 
 NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax"]
 f32 = np.float32

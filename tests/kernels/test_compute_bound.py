@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.disassembly import sass
@@ -13,6 +12,7 @@ from ptxkit.kernels import execute, registry
 from ptxkit.kernels.build import build
 from ptxkit.kernels.compute_bound import ComputeBound
 from ptxkit.kernels.memory_bound import MemoryBound
+from ptxkit.targets import Target
 
 VARIANTS = ["unfused", "fused", "vectorized", "packed"]
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError, UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.build import build
 from ptxkit.kernels.launch import Launch
 from ptxkit.kernels.saxpy import Saxpy
+from ptxkit.targets import Target
 
 DESCRIPTION = '''
 import numpy as np

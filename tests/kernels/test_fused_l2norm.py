@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.build import build
 from ptxkit.kernels.fused_l2norm import FusedL2norm
 from ptxkit.kernels.verify import compare
+from ptxkit.targets import Target
 
 VARIANTS = ["unfused", "fused", "vectorized", "ptx"]
 f32 = np.float32

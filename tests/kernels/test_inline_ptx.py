@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import FaultError, UnavailableError, UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.build import build
 from ptxkit.kernels.inline_ptx import BLACKWELL, HOPPER, PLAIN, PTX, InlinePtx
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
 
 N = 2048
 

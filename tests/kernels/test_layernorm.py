@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.build import build
 from ptxkit.kernels.inputs import dtype_of
 from ptxkit.kernels.layernorm import Layernorm
+from ptxkit.targets import Target
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
 from ptxkit.kernels.build import build
+from ptxkit.targets import Target
 
 FORWARD = ["fused_l2norm", "layernorm", "rmsnorm", "softmax", "scale_mask_softmax", "layernorm_quantize"]
 GRADIENTS = ["layernorm_backward", "rmsnorm_backward"]

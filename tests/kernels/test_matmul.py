@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry
@@ -13,6 +12,7 @@ from ptxkit.kernels.build import build
 from ptxkit.kernels.matmul_mma import MatmulMma
 from ptxkit.kernels.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
 
 WGMMA = list(MatmulWgmma.variants())

@@ -167,6 +167,6 @@ def multiplying(name):
 
 
 def _sm_90a():
-    from ptxkit.compiler.targets import Target
+    from ptxkit.targets import Target
 
     return Target.parse("sm_90a")

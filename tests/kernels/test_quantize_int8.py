@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute
 from ptxkit.kernels.build import build
 from ptxkit.kernels.quantize_int8 import QuantizeInt8
+from ptxkit.targets import Target
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels import execute, registry, row_pipeline
 from ptxkit.kernels import rows as row
 from ptxkit.kernels.launch import Tile
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
 
 NAME = "layernorm_quantize"
 f32 = np.float32

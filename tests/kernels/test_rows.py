@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import UsageError
 from ptxkit.kernels import registry
+from ptxkit.targets import Target
 
 TARGET = Target.parse("sm_90a")
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
-from ptxkit.compiler.targets import Target
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.kernels.launch import dim3
 from ptxkit.kernels.workload import snake_case
+from ptxkit.targets import Target
 
 
 class Base(Workload):

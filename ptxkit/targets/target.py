@@ -1,11 +1,7 @@
-"""The GPU targets ptxkit knows, the features each has, and what to say when one is missing.
+"""The GPU targets that ptxkit knows, which features each has, and what to say when one is missing.
 
-A *requirement* is a feature name (``"wgmma"``) or a target (``"sm_80"``, ``"sm_90a"``). What a target has is written once, in
-:data:`FEATURES`, as a rule of three kinds of token, after the PTX ISA's "Target ISA Notes" and ``.target`` sections:
-
-``sm_80``    that architecture and every later one, whatever the suffix;
-``sm_90a``   that architecture-specific target alone: ``a`` code runs nowhere else;
-``sm_100f``  the family: the ``f`` and ``a`` forms of that architecture and of the later ones of its family.
+A *requirement* is a feature name (``"wgmma"``) or a target (``"sm_80"``, ``"sm_90a"``). :mod:`ptxkit.targets.features` has the
+rules that say which target has which feature, :mod:`ptxkit.targets.sm` what an SM of a target holds.
 """
 
 from __future__ import annotations
@@ -16,72 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ptxkit.errors import UsageError
+from ptxkit.targets.features import FEATURES
+from ptxkit.targets.sm import SM_LIMITS, SmLimits
 
 # PTX ISA, ".target": architectures of one family, in order; 107 as NVRTC 13.5 treats it.
 _FAMILIES = ((100, 103, 107), (110,), (120, 121))
 
-_PLAIN = (75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+_PLAIN = tuple(SM_LIMITS)
 _WITH_A = (90, 100, 103, 107, 110, 120, 121)
 _WITH_F = (100, 103, 107, 110, 120, 121)
-
-
-@dataclass(frozen=True)
-class Feature:
-    """One thing a kernel can require.
-
-    Attributes:
-        description: a few words, for listings.
-        rule: the targets that have it, as tokens (see the module's docstring); several are alternatives.
-    """
-
-    description: str
-    rule: tuple[str, ...]
-
-
-def _feature(description: str, rule: str) -> Feature:
-    return Feature(description, tuple(rule.split()))
-
-
-_BLACKWELL = "sm_100f sm_110f sm_120f"
-_DATACENTER = "sm_100f sm_110f"
-
-FEATURES: dict[str, Feature] = {
-    "mma.f16": _feature("mma.sync on f16, accumulating in f16 or f32", "sm_75"),
-    "mma.int8": _feature("mma.sync on s8 and u8", "sm_75"),
-    "mma.bf16": _feature("mma.sync on bf16", "sm_80"),
-    "mma.tf32": _feature("mma.sync on tf32", "sm_80"),
-    "mma.f64": _feature("mma.sync on f64", "sm_80"),
-    "mma.sp": _feature("mma.sp: 2:4 structured sparsity", "sm_80"),
-    "mma.fp8": _feature("mma.sync on e4m3 and e5m2", "sm_89"),
-    "mma.block_scale": _feature("mma.sync with block scaling: mxf8f6f4, mxf4, nvf4", "sm_120f"),
-    "ldmatrix": _feature("ldmatrix and movmatrix", "sm_75"),
-    "stmatrix": _feature("stmatrix", "sm_90"),
-    "bf16": _feature("bf16 fma, conversion, min and max", "sm_80"),
-    "bf16.add": _feature("bf16 add, sub and mul", "sm_90"),
-    "cp.async": _feature("cp.async: copies from global to shared memory without registers", "sm_80"),
-    "mbarrier": _feature("mbarrier objects in shared memory", "sm_80"),
-    "mbarrier.try_wait": _feature("mbarrier.try_wait, expect_tx and complete_tx", "sm_90"),
-    "redux": _feature("redux.sync on integers", "sm_80"),
-    "redux.f32": _feature("redux.sync min and max on f32", "sm_100f"),
-    "cache_hint": _feature("createpolicy, L2 cache hints, discard and applypriority", "sm_80"),
-    "fp8": _feature("cvt to and from e4m3x2 and e5m2x2", "sm_89"),
-    "fp4": _feature("cvt to and from e2m1x2, e2m3x2, e3m2x2 and ue8m0x2", _BLACKWELL),
-    "tma": _feature("cp.async.bulk and cp.async.bulk.tensor", "sm_90"),
-    "tensormap.replace": _feature("changing a tensor map on the device", f"sm_90a {_BLACKWELL}"),
-    "clusters": _feature("thread block clusters and barrier.cluster", "sm_90"),
-    "dsmem": _feature("distributed shared memory: mapa, ld and st.shared::cluster", "sm_90"),
-    "st.async": _feature("st.async and red.async", "sm_90"),
-    "elect": _feature("elect.sync", "sm_90"),
-    "griddepcontrol": _feature("programmatic dependent launch", "sm_90"),
-    "multimem": _feature("multimem loads and reductions over several GPUs", "sm_90"),
-    "wgmma": _feature("warpgroup matrix multiply", "sm_90a"),
-    "setmaxnreg": _feature("moving registers between warpgroups", f"sm_90a {_BLACKWELL}"),
-    "f32x2": _feature("add, mul and fma on f32x2", "sm_100"),
-    "ld.256": _feature("256-bit loads and stores of global memory", "sm_100"),
-    "tcgen05": _feature("fifth-generation tensor cores and tensor memory", _DATACENTER),
-    "clusterlaunchcontrol": _feature("clusterlaunchcontrol: work stealing between clusters", "sm_100"),
-}
-"""Feature name -> what it is and which targets have it."""
 
 _NAME = re.compile(r"(?:sm_|compute_|lto_)?(\d+)([af]?)")
 
@@ -128,16 +67,16 @@ class Target:
         return self.cc, ("", "f", "a").index(self.suffix)
 
     @property
-    def shared_bytes_per_cta(self) -> int:
-        """The most shared memory that a CTA may ask for (CUDA C++ Programming Guide, "Compute Capabilities")."""
-        other = {75: 64, 80: 163, 86: 99, 87: 163, 88: 99, 89: 99, 107: 327, 120: 99, 121: 99}
-        return other.get(self.cc, 227) * 1024
+    def limits(self) -> SmLimits:
+        """What an SM, a CTA and a cluster of this target can have.
 
-    @property
-    def ctas_per_cluster(self) -> int:
-        """The most CTAs of a cluster: 8 on every GPU that has clusters. Where a launch may ask for more, 16, if a GPC has so
-        many SMs (Hopper and Blackwell Tuning Guides, "Thread Block Clusters")."""
-        return 16 if self.cc in (90, 100, 103) else 8
+        Raises:
+            UsageError: the target is older than every target that ptxkit knows (PTX may say ``.target sm_70``).
+        """
+        found = SM_LIMITS.get(self.cc)
+        if found is None:
+            raise UsageError(f"the limits of {self} are not known; targets are {', '.join(TARGETS)}")
+        return found
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -145,7 +84,7 @@ class Target:
         return frozenset(name for name, feature in FEATURES.items() if self.satisfies(feature.rule))
 
     def satisfies(self, rule: Iterable[str]) -> bool:
-        """Whether any token of a rule (see the module's docstring) holds here."""
+        """Whether any token of a rule (see :mod:`ptxkit.targets.features`) holds here."""
         return any(self._token_holds(token) for token in rule)
 
     def accepts(self, built_for: Target) -> bool:
@@ -181,6 +120,20 @@ TARGETS: dict[str, Target] = {
     )
 }
 """Every target by name, oldest first; of one architecture the plain one first."""
+
+
+def target_that_runs(name: str) -> Target:
+    """The target whose limits apply to code built for ``name``: that target, or for PTX of an older architecture (``sm_70``)
+    the oldest target that ptxkit knows, because it runs such PTX.
+
+    Raises:
+        UsageError: there is no such target.
+    """
+    if match := re.fullmatch(r"sm_(\d+)", name):
+        oldest = next(iter(TARGETS.values()))
+        if int(match[1]) < oldest.cc:
+            return oldest
+    return Target.parse(name)
 
 
 def rule_of(requirement: str) -> tuple[str, ...]:

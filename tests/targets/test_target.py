@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.compiler.targets import FEATURES, TARGETS, Target, lowest_target, missing, needs, rule_of
 from ptxkit.errors import UsageError
+from ptxkit.targets import FEATURES, TARGETS, Target, lowest_target, missing, needs, rule_of
 
 targets = st.sampled_from(sorted(TARGETS.values(), key=lambda t: t.order))
 
