@@ -16,37 +16,37 @@ from ptxkit import errors as errors
 
 if TYPE_CHECKING:
     from ptxkit.emulator.settings import EmulatorSettings as EmulatorSettings
-    from ptxkit.kernels.inputs import uniform as uniform
-    from ptxkit.kernels.launch import Launch as Launch
-    from ptxkit.kernels.launch import Tile as Tile
-    from ptxkit.kernels.launch import Tolerance as Tolerance
-    from ptxkit.kernels.launch import Work as Work
-    from ptxkit.kernels.launch import cdiv as cdiv
-    from ptxkit.kernels.variant import variant as variant
-    from ptxkit.kernels.workload import Workload as Workload
     from ptxkit.runtime.api import compile as compile
     from ptxkit.runtime.buffers import DeviceArray as DeviceArray
     from ptxkit.runtime.device import Device as Device
     from ptxkit.runtime.device import device as device
-    from ptxkit.runtime.tensor_map import Im2col as Im2col
-    from ptxkit.runtime.tensor_map import TensorMap as TensorMap
+    from ptxkit.runtime.tensor_map.description import Im2col as Im2col
+    from ptxkit.runtime.tensor_map.description import TensorMap as TensorMap
+    from ptxkit.workload.inputs import uniform as uniform
+    from ptxkit.workload.launch import Launch as Launch
+    from ptxkit.workload.launch import Tile as Tile
+    from ptxkit.workload.launch import Tolerance as Tolerance
+    from ptxkit.workload.launch import Work as Work
+    from ptxkit.workload.launch import cdiv as cdiv
+    from ptxkit.workload.variant import variant as variant
+    from ptxkit.workload.workload import Workload as Workload
 
 _HOMES = {
     "Device": "ptxkit.runtime.device",
     "DeviceArray": "ptxkit.runtime.buffers",
     "EmulatorSettings": "ptxkit.emulator.settings",
-    "Im2col": "ptxkit.runtime.tensor_map",
-    "Launch": "ptxkit.kernels.launch",
-    "TensorMap": "ptxkit.runtime.tensor_map",
-    "Tile": "ptxkit.kernels.launch",
-    "Tolerance": "ptxkit.kernels.launch",
-    "Work": "ptxkit.kernels.launch",
-    "Workload": "ptxkit.kernels.workload",
-    "cdiv": "ptxkit.kernels.launch",
+    "Im2col": "ptxkit.runtime.tensor_map.description",
+    "Launch": "ptxkit.workload.launch",
+    "TensorMap": "ptxkit.runtime.tensor_map.description",
+    "Tile": "ptxkit.workload.launch",
+    "Tolerance": "ptxkit.workload.launch",
+    "Work": "ptxkit.workload.launch",
+    "Workload": "ptxkit.workload.workload",
+    "cdiv": "ptxkit.workload.launch",
     "compile": "ptxkit.runtime.api",
     "device": "ptxkit.runtime.device",
-    "uniform": "ptxkit.kernels.inputs",
-    "variant": "ptxkit.kernels.variant",
+    "uniform": "ptxkit.workload.inputs",
+    "variant": "ptxkit.workload.variant",
 }
 
 __version__ = "0.1.0"

@@ -25,14 +25,14 @@ import numpy as np
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.paths import cu_dir
-from ptxkit.kernels import micro_tiling_matmul as described
-from ptxkit.kernels.execute import Data
-from ptxkit.kernels.launch import Tile
+from ptxkit.kernels.gemm import micro_tiling_matmul as described
 from ptxkit.runtime.device import device
 from ptxkit.sweep import search
 from ptxkit.sweep.journal import Journal
 from ptxkit.sweep.problem import Problem, explore
 from ptxkit.sweep.run import Sweep
+from ptxkit.workload.execute import Data
+from ptxkit.workload.launch import Tile
 
 VARIANT = "step6_warps"
 SHARED = 48 << 10

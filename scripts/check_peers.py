@@ -18,9 +18,9 @@ from tabulate import tabulate
 
 from ptxkit.bench.peers import Peer, peers
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels.verify import compare_all
 from ptxkit.runtime.device import device as open_device
+from ptxkit.workload import execute, registry
+from ptxkit.workload.verify import compare_all
 
 # kernel -> options to try beside the defaults
 OPTIONS: dict[str, list[dict[str, Any]]] = {

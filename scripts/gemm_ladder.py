@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from ptxkit.bench.results import Results, Row, Target, load
+from ptxkit.bench.results.results import Results, Row, Target, load
 from ptxkit.errors import PtxkitError, UsageError
 
 BEGIN, END = "<!-- ladder -->", "<!-- end of ladder -->"

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from ptxkit.kernels import execute, registry
 from ptxkit.runtime.device import device as open_device
+from ptxkit.workload import execute, registry
 
 DEFAULT = ["128", "4096", "8192", "4096", "16384", "8192"]
 ROUNDS, SAMPLES = 8, 15

@@ -23,14 +23,14 @@ from typing import Any
 from tabulate import tabulate
 
 import ptxkit
-from ptxkit.bench.contenders import BufferSets, PeerContender, VariantContender
+from ptxkit.bench.cases import parse_sizes
+from ptxkit.bench.measure.candidates import BufferSets, PeerContender, VariantContender
+from ptxkit.bench.measure.run import require_gpu
+from ptxkit.bench.measure.statistics import median_standard_error, summarize
 from ptxkit.bench.peers import peers
-from ptxkit.bench.run import require_gpu
-from ptxkit.bench.statistics import median_standard_error, summarize
-from ptxkit.bench.targets import parse_sizes
 from ptxkit.errors import PtxkitError, UsageError
-from ptxkit.kernels import registry
-from ptxkit.kernels.workload import Workload
+from ptxkit.workload import registry
+from ptxkit.workload.workload import Workload
 
 SETS = 2  # of buffers that calls rotate over
 GRAPH_US = 25_000.0  # of one graph at most; a turn is at least two

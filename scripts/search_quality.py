@@ -14,9 +14,9 @@ from statistics import median
 
 from tabulate import tabulate
 
-from ptxkit.kernels.launch import Tile
 from ptxkit.sweep import journal, search
 from ptxkit.sweep.model import Geometry, transferred
+from ptxkit.workload.launch import Tile
 
 SHARES = (0.02, 0.05, 0.10, 0.15)
 NEAR = 1.02

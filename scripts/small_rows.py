@@ -23,14 +23,14 @@ import numpy as np
 from tabulate import tabulate
 
 import ptxkit
-from ptxkit.bench.contenders import BufferSets, PeerContender, VariantContender
+from ptxkit.bench.measure.candidates import BufferSets, PeerContender, VariantContender
+from ptxkit.bench.measure.run import require_gpu
+from ptxkit.bench.measure.statistics import summarize
 from ptxkit.bench.peers import peers
-from ptxkit.bench.run import require_gpu
-from ptxkit.bench.statistics import summarize
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import PtxkitError
-from ptxkit.kernels import registry
+from ptxkit.workload import registry
 
 NODES = 200  # launches of a graph
 BATCH = 3  # samples of a contender in one round

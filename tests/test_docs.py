@@ -11,9 +11,9 @@ import click
 import pytest
 
 from ptxkit import cli
-from ptxkit.bench.runner import Runner
-from ptxkit.kernels import registry
+from ptxkit.bench.measure.runner import Runner
 from ptxkit.runtime.device import device
+from ptxkit.workload import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,8 +49,8 @@ def test_the_kernel_of_the_page_is_right(kernel, dtype, sizes):
 
 
 def test_its_variants_agree_bit_for_bit_as_the_page_says(kernel):
-    from ptxkit.bench.run import BenchRun
-    from ptxkit.bench.targets import Plan
+    from ptxkit.bench.cases import Plan
+    from ptxkit.bench.measure.run import BenchRun
 
     (target,) = BenchRun(device("emulator")).run([Plan(kernel.make((5, 300), {"dtype": "f16"}))]).targets
     assert len({row.accuracy.outputs_sha256 for row in target.rows}) == 1

@@ -1,4 +1,4 @@
-"""Who may import whom, and how quickly the package starts. The layers themselves are import-linter's, in pyproject.toml."""
+"""Who may import whom, and how little a start loads. The layers themselves are import-linter's, in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def importers(*prefixes: str) -> set[str]:
 
 
 def test_only_the_gpu_device_and_cutlass_touch_the_driver():
-    strangers = {f for f in importers(*DRIVER) if f != "runtime/gpu.py" and not f.startswith(("runtime/gpu_", "cutlass/"))}
+    strangers = {f for f in importers(*DRIVER) if not f.startswith(("runtime/gpu/", "cutlass/"))}
     assert not strangers
 
 
@@ -73,23 +72,9 @@ def test_help_starts_nothing_heavy(command):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def fastest_ms(*args: str) -> float:
-    """The best of several starts, less the interpreter's own, so that a busy machine does not fail the test."""
-
-    def best(command: list[str]) -> float:
-        times = []
-        for _ in range(7):
-            start = time.perf_counter()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            times.append(time.perf_counter() - start)
-        return 1e3 * min(times)
-
-    return best([sys.executable, *args]) - best([sys.executable, "-c", "pass"])
-
-
-def test_import_takes_less_than_50_ms():
-    assert fastest_ms("-c", "import ptxkit") < 50
-
-
-def test_help_takes_less_than_200_ms():
-    assert fastest_ms("-m", "ptxkit", "--help") < 200
+@pytest.mark.parametrize("statement, most", [("import ptxkit", 60), ("import ptxkit.cli", 130)])
+def test_import_loads_few_modules(statement, most):
+    """A start is quick when it loads little: the number of modules stands for its time, which depends on the machine."""
+    code = f"import sys\nbefore = set(sys.modules)\n{statement}\nprint(len(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= most

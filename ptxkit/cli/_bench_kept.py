@@ -11,7 +11,7 @@ import click
 from ptxkit.errors import PtxkitError, UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.bench.results import Results
+    from ptxkit.bench.results.results import Results
 
 
 class Kept:

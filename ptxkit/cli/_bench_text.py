@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ptxkit.bench.results import Results
-    from ptxkit.bench.tables import Table
-    from ptxkit.bench.targets import Plan
+    from ptxkit.bench.cases import Plan
+    from ptxkit.bench.report.tables import Table
+    from ptxkit.bench.results.results import Results
 
 
 def rendered(found: Sequence[Table], kind: Any) -> str:
     """Tables as text, as wide as the terminal."""
-    from ptxkit.bench.tables import render
+    from ptxkit.bench.report.tables import render
     from ptxkit.cli._text import terminal_width
 
     return "\n\n".join(render(table, kind, terminal_width()) for table in found)
@@ -26,10 +26,10 @@ def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
         kind: ``"table"``, ``"markdown"`` or ``"csv"``. notes: what else is to be said of the run; CSV has none.
     """
     if kind == "csv":
-        from ptxkit.bench.csv_text import results_csv
+        from ptxkit.bench.report.csv_text import results_csv
 
         return results_csv(results)
-    from ptxkit.bench import details, tables
+    from ptxkit.bench.report import details, tables
 
     roof = results.roofs.copy_gbs if results.roofs else None
     found = [
@@ -44,7 +44,7 @@ def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
 
 def _how(results: Results) -> str:
     """What the figures rest on."""
-    from ptxkit.bench.roofline import peaks
+    from ptxkit.bench.report.roofline import peaks
 
     roofs = results.roofs
     if roofs is None:
@@ -67,14 +67,14 @@ def compared_text(before: Results, after: Results, kind: Any, *, distances: bool
     Raises:
         UsageError: they have no time and no count in common.
     """
-    from ptxkit.bench import tables
+    from ptxkit.bench.report import tables
     from ptxkit.errors import UsageError
 
     times = tables.compare_table(before, after)
     if not times.rows:
         raise UsageError(f"nothing in common: one has {_contents(before)}, the other {_contents(after)}")
     if kind == "csv":
-        from ptxkit.bench.csv_text import compare_csv
+        from ptxkit.bench.report.csv_text import compare_csv
 
         return compare_csv(before, after)
     further = tables.distance_table(before, after) if distances else None

@@ -10,7 +10,7 @@ import click
 from ptxkit.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from ptxkit.bench.results import Results, Row
+    from ptxkit.bench.results.results import Results, Row
 
 WRONG = 1
 
@@ -39,7 +39,7 @@ def _complaints(row: Row) -> Iterator[tuple[str, int]]:
 
 def held(expected: Mapping[str, Any], results: Results) -> int:
     """Whether a variant is slower than expected (1), or none of the targets has an expectation (3)."""
-    from ptxkit.bench import expectations
+    from ptxkit.bench.results import expectations
     from ptxkit.cli._text import to_stderr
 
     found = list(expectations.check(expected, results))
@@ -62,7 +62,7 @@ def held(expected: Mapping[str, Any], results: Results) -> int:
 
 def rerun(before: Results, after: Results) -> int:
     """Of a receipt run again: 1 where a variant is slower, or has no time any more."""
-    from ptxkit.bench.comparison import compared
+    from ptxkit.bench.results.comparison import compared
     from ptxkit.cli._text import to_stderr
 
     slower = any(c.kind == "variant" and c.judgement.word == "slower" for c in compared(before, after))

@@ -11,14 +11,14 @@ from click.shell_completion import CompletionItem
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.workload import Workload
+    from ptxkit.workload.workload import Workload
 
 
 def kernel_argument(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Completions for a kernel: registered names, and files once it looks like a path."""
     if "/" in incomplete or incomplete.startswith("."):
         return [CompletionItem(incomplete, type="file")]
-    from ptxkit.kernels import registry
+    from ptxkit.workload import registry
 
     return [CompletionItem(name) for name in registry.names() if name.startswith(incomplete)]
 
@@ -29,7 +29,7 @@ def find_kernel(name: str) -> type[Workload]:
     Raises:
         UsageError: no such kernel or file, or the file describes none.
     """
-    from ptxkit.kernels import registry
+    from ptxkit.workload import registry
 
     if "/" not in name and not name.endswith(".py"):
         return registry.get(name)

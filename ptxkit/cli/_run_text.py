@@ -12,8 +12,8 @@ from ptxkit.cli._text import count, styled, table
 from ptxkit.quantities import optional, quantity, time_text
 
 if TYPE_CHECKING:
-    from ptxkit.bench.run_report import RunReport, VariantReport
-    from ptxkit.kernels.launch import Work
+    from ptxkit.bench.results.run_report import RunReport, VariantReport
+    from ptxkit.workload.launch import Work
 
 Row = list[str]
 

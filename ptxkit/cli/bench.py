@@ -12,7 +12,7 @@ from ptxkit.cli._kernel import kernel_argument, parse_pairs, peer_list
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.bench.targets import Plan
+    from ptxkit.bench.cases import Plan
 
 
 class Seconds(click.FloatRange):
@@ -39,9 +39,9 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
 def list_(kind: Any, as_json: bool) -> int:
     """What can be measured: kernels, sizes, variants, and the peers that know them."""
-    from ptxkit.bench import csv_text, tables
+    from ptxkit.bench.cases import plans
     from ptxkit.bench.peers import every, peers
-    from ptxkit.bench.targets import plans
+    from ptxkit.bench.report import csv_text, tables
     from ptxkit.cli import _bench_text
     from ptxkit.cli._text import print_json
 
@@ -105,12 +105,12 @@ def run(
     Exit codes: 0 measured, 1 a wrong result, an alarm, a variant without a time or (--check) one that became slower, 2 usage,
     3 no such device, peer, profiler or expectations, 4 does not compile, 5 fault, 130 interrupted, 143 terminated.
     """
-    from ptxkit.bench import expectations
-    from ptxkit.bench.method import Method
+    from ptxkit.bench.cases import parse_sizes, plans
+    from ptxkit.bench.measure.method import Method
+    from ptxkit.bench.measure.profilers import find, profiled
+    from ptxkit.bench.measure.run import BenchRun, require_gpu
     from ptxkit.bench.peers import peers
-    from ptxkit.bench.profilers import find, profiled
-    from ptxkit.bench.run import BenchRun, require_gpu
-    from ptxkit.bench.targets import parse_sizes, plans
+    from ptxkit.bench.results import expectations
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cli._text import print_json
@@ -176,7 +176,8 @@ def run(
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
 def compare(before: str, after: str | None, kind: Any) -> int:
     """Hold two results against each other, time by time; of one alone, its variants against the unfused baseline."""
-    from ptxkit.bench import csv_text, results, tables
+    from ptxkit.bench.report import csv_text, tables
+    from ptxkit.bench.results import results
     from ptxkit.cli import _bench_text
 
     first = results.load(before)
@@ -207,7 +208,8 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
     GPU, 4 does not compile, 5 fault, 130 interrupted, 143 terminated. A peer that became slower or is not here any more is said
     and no more.
     """
-    from ptxkit.bench import receipts, results
+    from ptxkit.bench.results import rerun as receipts
+    from ptxkit.bench.results import results
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cli._text import print_json
@@ -240,7 +242,8 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
 @click.option("--mode", type=click.Choice(["cold", "hot"]), default="cold", show_default=True)
 def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: Any) -> int:
     """Where the variants of RESULTS, of these KERNELs or all, stand under the roofs of their run: as text, or drawn."""
-    from ptxkit.bench import results, roofline
+    from ptxkit.bench.report import roofline
+    from ptxkit.bench.results import results
     from ptxkit.cli._text import terminal_width
 
     loaded = results.load(result).of_kernels(kernels)
@@ -259,7 +262,7 @@ def _without_times(**given: Any) -> list[str]:
 
 
 def _check_tile(tile: dict[str, str], chosen: list[Plan]) -> None:
-    from ptxkit.kernels.workload import suggestion
+    from ptxkit.workload.workload import suggestion
 
     known = dict.fromkeys(n for plan in chosen for v in plan.workload.variants().values() for n in v.tile)
     for name in tile:

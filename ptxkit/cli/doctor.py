@@ -124,7 +124,7 @@ def attempt(name: str, mend: str, find: Callable[[], str], *, optional: bool = F
 def kernels() -> str:
     """The bundled sources and descriptions."""
     from ptxkit.compiler.paths import cu_dir
-    from ptxkit.kernels import registry
+    from ptxkit.workload import registry
 
     if not cu_dir().is_dir():
         raise UnavailableError(f"{cu_dir()} is not there")

@@ -9,7 +9,7 @@ import click
 from ptxkit.cli._kernel import kernel_argument
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.workload import Workload
+    from ptxkit.workload.workload import Workload
 
 
 @click.command()
@@ -22,7 +22,7 @@ def command(kernels: tuple[str, ...], as_json: bool) -> None:
     """
     from ptxkit.cli._kernel import find_kernel
     from ptxkit.cli._text import print_json
-    from ptxkit.kernels import registry
+    from ptxkit.workload import registry
 
     described = [describe(find_kernel(name)) for name in (kernels or registry.names())]
     if as_json:

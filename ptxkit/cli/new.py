@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
 def command(name: str, directory: Path) -> None:
     """Write NAME.cu and NAME.py, a kernel and its description that run and verify as they stand."""
     check_name(name)
-    from ptxkit.kernels.workload import snake_case
+    from ptxkit.workload.workload import snake_case
 
     title = "".join(word.capitalize() for word in name.split("_"))
     naming = "" if snake_case(title) == name else f'    name = "{name}"\n'  # conv_2d: Conv2d alone would be conv2d

@@ -14,10 +14,10 @@ from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
 from ptxkit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.bench.run_report import RunReport
-    from ptxkit.kernels.workload import Workload
+    from ptxkit.bench.results.run_report import RunReport
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
+    from ptxkit.workload.workload import Workload
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # so that -5 reaches the sizes, to be refused there
@@ -90,7 +90,7 @@ def command(
         workload_class.variant(name)
     target = parse_arch(arch)
 
-    from ptxkit.bench.runner import Runner
+    from ptxkit.bench.measure.runner import Runner
     from ptxkit.runtime.device import device as open_device
 
     device = open_device(device_kind)

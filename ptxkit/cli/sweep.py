@@ -15,10 +15,10 @@ from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs, peer_l
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.workload import Workload
     from ptxkit.sweep.problem import Problem, Space
     from ptxkit.sweep.report import Outcome
     from ptxkit.sweep.search import Search
+    from ptxkit.workload.workload import Workload
 
 DEFAULT = "micro_tiling_matmul"
 EXHAUSTIVE_UP_TO = 256  # configurations; larger spaces are searched
@@ -76,12 +76,12 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     """
     from ptxkit.cli._run_text import progress
     from ptxkit.cli._text import to_stderr
-    from ptxkit.kernels.ahead import is_slow, processes
     from ptxkit.runtime.device import device as open_device
     from ptxkit.sweep.journal import Journal, default_path
     from ptxkit.sweep.problem import explore
     from ptxkit.sweep.report import Outcome
     from ptxkit.sweep.run import Sweep
+    from ptxkit.workload.ahead import is_slow, processes
 
     device = open_device(given["device_kind"])
     timed = device.kind == "gpu"
@@ -124,9 +124,9 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
 def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Problem:
     from ptxkit.cli._text import to_stderr
     from ptxkit.cli.run import parse_arch, refuse_options
-    from ptxkit.kernels.build import unavailable
     from ptxkit.sweep.problem import Problem
     from ptxkit.targets import lowest_target
+    from ptxkit.workload.build import unavailable
 
     refuse_options(numbers)
     name, _, variant_name = kernel.partition(":")
@@ -199,11 +199,11 @@ def _search(given: Any, problem: Problem, space: Space, sms: int) -> tuple[Searc
 
 def _with_roofs(outcome: Outcome, device: Any, given: Any) -> Outcome:
     """The outcome with the roofs and the best peer, measured in this process now that nothing else uses the GPU."""
-    from ptxkit.bench.method import Method
+    from ptxkit.bench.cases import Plan
+    from ptxkit.bench.measure.method import Method
+    from ptxkit.bench.measure.roofs import roofs
+    from ptxkit.bench.measure.run import BenchRun
     from ptxkit.bench.peers import peers
-    from ptxkit.bench.roofs import roofs
-    from ptxkit.bench.run import BenchRun
-    from ptxkit.bench.targets import Plan
 
     names = peer_list(given["peer_names"])
     measured = roofs(device)
@@ -225,8 +225,8 @@ def _with_roofs(outcome: Outcome, device: Any, given: Any) -> Outcome:
 def _finish(outcome: Outcome, given: Any, journal: Path) -> int:
     from ptxkit.cli._text import print_json, table, to_stderr
     from ptxkit.files import write_json
-    from ptxkit.kernels import tuned
     from ptxkit.sweep import heatmap, report
+    from ptxkit.workload import tuned
 
     if given["json_file"] == "-":
         print_json(report.to_json(outcome))

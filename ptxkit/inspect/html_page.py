@@ -22,7 +22,7 @@ from ptxkit.inspect.report import document
 from ptxkit.inspect.subject import Subject
 
 if TYPE_CHECKING:
-    from ptxkit.emulator.counters import Counters, LineCounters
+    from ptxkit.emulator.counters.counters import Counters, LineCounters
 
 PARTS = Path(__file__).parent / "page"
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
@@ -99,8 +99,8 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
     """
     if subject.build is None:
         return None, "no heat: this is code alone, nothing to run; inspect a KERNEL:VARIANT or a description"
-    from ptxkit.kernels import execute
     from ptxkit.runtime.device import device
+    from ptxkit.workload import execute
 
     build = subject.build
     small = type(build.workload).make((), build.workload.options, small=True)

@@ -24,9 +24,9 @@ from ptxkit.inspect.sources import SourceFile, source_files
 from ptxkit.targets import TARGETS, Target, lowest_target
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.build import Build
-    from ptxkit.kernels.launch import Launch
-    from ptxkit.kernels.workload import Workload
+    from ptxkit.workload.build import Build
+    from ptxkit.workload.launch import Launch
+    from ptxkit.workload.workload import Workload
 
 _SUFFIXES = r"cu|cuh|ptx|cubin|fatbin|bin|o|a|so|exe"
 _FILE = re.compile(rf"(?P<path>.*?\.(?:{_SUFFIXES})(?:\.[\d.]+)?)(?::(?P<entry>.+))?", re.DOTALL)
@@ -231,8 +231,8 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
     workload_class, variant_name = _find_workload(name)
     if settings.defines or settings.options:
         raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/{name}.cu")
-    from ptxkit.kernels.ahead import compile_ahead
-    from ptxkit.kernels.build import unavailable
+    from ptxkit.workload.ahead import compile_ahead
+    from ptxkit.workload.build import unavailable
 
     fields = workload_class.fields()
     workload = workload_class.of({**settings.kernel, **{n: v for n, v in settings.tile.items() if n in fields}})
@@ -261,7 +261,7 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
 
 
 def _find_workload(name: str) -> tuple[type[Workload], str]:
-    from ptxkit.kernels import registry
+    from ptxkit.workload import registry
 
     head, _, variant = name.partition(":")
     if head.endswith(".py"):
@@ -270,7 +270,7 @@ def _find_workload(name: str) -> tuple[type[Workload], str]:
 
 
 def _of_variant(workload: Workload, variant_name: str, settings: Settings) -> tuple[Subject, ...]:
-    from ptxkit.kernels.build import build
+    from ptxkit.workload.build import build
 
     variant = workload.variant(variant_name)
     target = settings.target or lowest_target(variant.requires)

@@ -27,7 +27,7 @@ def time_us(subject: Subject, device: Device) -> float | None:
     Raises:
         UsageError: the variant's sizes need more memory than there is.
     """
-    from ptxkit.bench.runner import Runner
+    from ptxkit.bench.measure.runner import Runner
 
     built = subject.build
     if built is None or device.target is None or not runs_on(built.target, device.target):

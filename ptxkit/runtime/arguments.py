@@ -10,7 +10,7 @@ pointer a :class:`~ptxkit.runtime.buffers.DeviceArray`; a C-contiguous numpy arr
 int     a numpy integer of the same width whose value fits, or a Python int that fits; ``bool`` takes True and False
 float   a numpy scalar of the same dtype, or a Python float, which is rounded to it
 struct  as many bytes: ``bytes``, a ctypes structure, a numpy record or array; for a CUtensorMap, which is 128 bytes aligned to
-        64, a :class:`~ptxkit.runtime.tensor_map.TensorMap`
+        64, a :class:`~ptxkit.runtime.tensor_map.description.TensorMap`
 bits    a numpy scalar of that width, or a Python int that fits, with or without sign
 word    what a pointer takes, or ``np.int64``: whether it is one, neither the PTX nor a C++ name tells
 ======= =============================================================================================================
@@ -30,7 +30,7 @@ import numpy as np
 from ptxkit.errors import LaunchError, UsageError
 from ptxkit.runtime.buffers import DeviceArray, Memory
 from ptxkit.runtime.parameters import Parameter
-from ptxkit.runtime.tensor_map import TensorMap, check_parameter, device_address
+from ptxkit.runtime.tensor_map.description import TensorMap, check_parameter, device_address
 
 Foreign = Callable[[Any, str], "int | np.ndarray[Any, Any] | None"]
 """The device address of another library's array, or a numpy array that shares its memory if that is the host's; None if the

@@ -11,7 +11,7 @@ import numpy as np
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.tensor_map_rules import Encoding
+    from ptxkit.runtime.tensor_map.rules import Encoding
 
 
 class Memory(Protocol):

@@ -1,4 +1,4 @@
-"""What a device offers: :mod:`ptxkit.runtime.gpu` and :mod:`ptxkit.runtime.emulated` implement it, alike to everybody else."""
+"""What a device offers: :mod:`ptxkit.runtime.gpu.device` and :mod:`ptxkit.runtime.emulated` implement it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ptxkit.runtime.kernel import Kernel, LoadedModule, PreparedLaunch
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
-    from ptxkit.emulator.counters import Counters, LineCounters
-    from ptxkit.runtime.tensor_map_rules import Encoding
+    from ptxkit.emulator.counters.counters import Counters, LineCounters
+    from ptxkit.runtime.tensor_map.rules import Encoding
     from ptxkit.targets import Target
 
 __all__ = ["Device", "DeviceArray", "Kernel", "LoadedModule", "Measurement", "PreparedLaunch", "device", "gpu_present"]
@@ -142,7 +142,7 @@ def _gpu(index: int) -> Device:
         raise UnavailableError(
             "there is no GPU here, or no NVIDIA driver; use --device emulator (ptxkit doctor tells more)"
         )
-    from ptxkit.runtime.gpu import GpuDevice
+    from ptxkit.runtime.gpu.device import GpuDevice
 
     return GpuDevice(index)
 

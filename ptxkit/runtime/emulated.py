@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.compiler.image import FunctionResources
-from ptxkit.emulator import Counters, LineCounters, Machine, tensor_map
-from ptxkit.emulator.launch import SHARED_LIMIT
+from ptxkit.emulator import Counters, LineCounters, Machine
+from ptxkit.emulator.engine.launch import SHARED_LIMIT
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
+from ptxkit.emulator.tma import tensor_map
 from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import Bound
@@ -25,9 +26,9 @@ from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
-    from ptxkit.emulator.program import Program
+    from ptxkit.emulator.engine.program import Program
     from ptxkit.isa.model import Module
-    from ptxkit.runtime.tensor_map_rules import Encoding
+    from ptxkit.runtime.tensor_map.rules import Encoding
     from ptxkit.targets import Target
 
 RESERVED = 64 << 20  # bytes left for kernel parameters, module variables and device malloc

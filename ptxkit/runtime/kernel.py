@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.image import FunctionResources, Image
     from ptxkit.emulator.settings import EmulatorSettings
     from ptxkit.isa.model import Function
-    from ptxkit.runtime.tensor_map_rules import Encoding
+    from ptxkit.runtime.tensor_map.rules import Encoding
 
 Dim = tuple[int, int, int]
 MAX_THREADS = 1024

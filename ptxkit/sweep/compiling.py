@@ -11,8 +11,8 @@ from typing import Any
 from ptxkit.errors import PtxkitError
 from ptxkit.inspect.elf import machine_code
 from ptxkit.inspect.residency import occupancy
-from ptxkit.kernels.build import build
 from ptxkit.sweep.problem import Problem
+from ptxkit.workload.build import build
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.kernels.verify import DEFAULT_TOLERANCES
+from ptxkit.workload.verify import DEFAULT_TOLERANCES
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.execute import Case
-    from ptxkit.kernels.launch import Tolerance
+    from ptxkit.workload.execute import Case
+    from ptxkit.workload.launch import Tolerance
 
 SOURCE = """
 // Counts elements that are outside both |actual - expected| <= absolute + relative * |expected| and ulp units in the last place

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels.launch import Tile
 from ptxkit.sweep.problem import Problem
+from ptxkit.workload.launch import Tile
 
 SCHEMA = "ptxkit.sweep/1"
 Status = Literal["ok", "slow", "compile", "wrong", "fault", "timeout", "launch"]

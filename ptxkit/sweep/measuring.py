@@ -16,19 +16,19 @@ from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.contenders import BufferSets, VariantContender
-from ptxkit.bench.method import Method
-from ptxkit.bench.statistics import summarize
+from ptxkit.bench.measure.candidates import BufferSets, VariantContender
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
-from ptxkit.kernels import execute
 from ptxkit.sweep.device_check import DeviceChecks
 from ptxkit.sweep.problem import Problem
+from ptxkit.workload import execute
 
 if TYPE_CHECKING:
-    from ptxkit.bench.results import Accuracy
+    from ptxkit.bench.results.results import Accuracy
     from ptxkit.compiler.image import Image
-    from ptxkit.kernels.variant import Variant
-    from ptxkit.kernels.verify import Verdict
+    from ptxkit.workload.variant import Variant
+    from ptxkit.workload.verify import Verdict
 
 SURELY_HOPELESS = 1.6  # times the best, in the launch that is verified: its first, which may be slow for other reasons
 HOPELESS = 1.25  # times the best: slower ones are not measured to the end
@@ -249,8 +249,8 @@ class Bench:
 
     def leaders(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[dict[str, Any]] | str:
         """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device."""
-        from ptxkit.bench.results import Roofs
-        from ptxkit.bench.session import Session
+        from ptxkit.bench.measure.session import Session
+        from ptxkit.bench.results.results import Roofs
 
         method = Method(budget_s=budget_s, precision=0.002)
         session = Session(self.device, self.sets, method, Roofs(math.inf, math.inf), modes=("cold",))
@@ -281,7 +281,7 @@ class Leader(VariantContender):
         self.checks = checks
 
     def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
-        """See :class:`ptxkit.bench.contenders.Contender`; a verdict comes only from the host, when something is wrong."""
+        """See :class:`~ptxkit.bench.measure.candidates.Contender`."""
         self.computed(run, which, again)
         if self.checks(which).all_right():
             return None, None

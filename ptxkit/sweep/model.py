@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ptxkit.emulator.counters import Counters
+    from ptxkit.emulator.counters.counters import Counters
 
 ISSUE = 4  # warp instructions an SM issues in a clock
 ENOUGH_WARPS = (

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from ptxkit.errors import FaultError, PtxkitError
-from ptxkit.kernels import execute
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.model import Geometry, cost
 from ptxkit.sweep.problem import Problem
+from ptxkit.workload import execute
 
 _CASES: dict[str, execute.Case] = {}  # inputs and reference are made once a process
 

@@ -13,13 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import registry
-from ptxkit.kernels.launch import Tile
+from ptxkit.workload import registry
+from ptxkit.workload.launch import Tile
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.variant import Variant
-    from ptxkit.kernels.workload import Workload
     from ptxkit.targets import Target
+    from ptxkit.workload.variant import Variant
+    from ptxkit.workload.workload import Workload
 
 
 @dataclass(frozen=True)

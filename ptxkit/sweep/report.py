@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
-from ptxkit.kernels.build import build
 from ptxkit.quantities import time_text
 from ptxkit.sweep.journal import SCHEMA, Entry
 from ptxkit.sweep.problem import Problem, Space
+from ptxkit.workload.build import build
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.launch import Work
+    from ptxkit.workload.launch import Work
 
 INVALIDITY = {
     "ok": "correct",

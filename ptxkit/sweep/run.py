@@ -15,14 +15,14 @@ from multiprocessing import active_children, get_context
 from typing import Any
 
 from ptxkit.errors import FaultError, UnavailableError
-from ptxkit.kernels.ahead import is_slow, processes
-from ptxkit.kernels.launch import Tile
 from ptxkit.sweep.compiling import Compiled, compile_tile
 from ptxkit.sweep.journal import Entry, Journal
 from ptxkit.sweep.measuring import MeasuringProcess
 from ptxkit.sweep.modelled import model_tile
 from ptxkit.sweep.problem import Problem
 from ptxkit.sweep.search import Search
+from ptxkit.workload.ahead import is_slow, processes
+from ptxkit.workload.launch import Tile
 
 LEADERS = 6  # measured once more, against each other
 NEAR = 1.05  # times the best: who is not within that is no leader

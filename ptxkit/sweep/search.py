@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ptxkit.errors import UnavailableError
-from ptxkit.kernels.launch import Tile
+from ptxkit.workload.launch import Tile
 
 Features = Callable[[Tile], Sequence[float]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxkit.bench.results import Accuracy, Counted, Results, Roofs, Row, Target, Timed
+from ptxkit.bench.results.results import Accuracy, Counted, Results, Roofs, Row, Target, Timed
 
 
 def timed(median, spread=0.05, **more):

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench.comparison import compared, distances
-from ptxkit.bench.judge import judge_ratio
-from ptxkit.bench.results import Timed
+from ptxkit.bench.results.comparison import compared, distances
+from ptxkit.bench.results.judge import judge_ratio
+from ptxkit.bench.results.results import Timed
 
 
 def with_rows(results, change):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.bench.conditions import Conditions, Log, Span
-from ptxkit.runtime.gpu_facts import Sensors
+from ptxkit.bench.measure.conditions import Conditions, Log, Span
+from ptxkit.runtime.gpu.facts import Sensors
 
 
 def test_spans_are_of_what_was_kept_and_reasons_of_all():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ptxkit import Launch, Work, Workload, variant
-from ptxkit.bench.contenders import BufferSets, PeerContender
+from ptxkit.bench.measure.candidates import BufferSets, PeerContender
+from ptxkit.bench.measure.run import BenchRun
 from ptxkit.bench.peers.base import PeerCall
-from ptxkit.bench.run import BenchRun
 from ptxkit.errors import FaultError, PtxkitError, UsageError
 from ptxkit.runtime.device import device
 
@@ -101,8 +101,8 @@ extern "C" __global__ void cheat(const float* x, const float* y, unsigned* sum, 
 
 def test_a_kernel_that_looks_for_the_poison_is_found_out_after_timing(tmp_path):
     """It is right where every check poisons alike, and does nothing while it is timed."""
-    from ptxkit.bench.contenders import VariantContender
-    from ptxkit.kernels import registry
+    from ptxkit.bench.measure.candidates import VariantContender
+    from ptxkit.workload import registry
 
     (tmp_path / "cheat.cu").write_text(CHEAT)
     (tmp_path / "cheat.py").write_text(
@@ -137,7 +137,7 @@ def test_whatever_a_package_raises_is_a_line():
 
 
 def test_a_peer_that_fails_is_a_row_and_no_more():
-    from ptxkit.bench.results import Row
+    from ptxkit.bench.results.results import Row
 
     run = BenchRun(SimpleNamespace(kind="gpu"))
     rows, contenders = [], []

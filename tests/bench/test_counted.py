@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ptxkit.bench.counted import counted
-from ptxkit.emulator.counters import Counters
+from ptxkit.bench.measure.counted import counted
+from ptxkit.emulator.counters.counters import Counters
 
 
 def test_asynchronous_copies_count_like_loads_and_stores():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench import csv_text
+from ptxkit.bench.report import csv_text
 
 
 def lines(text):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ptxkit.bench import details
-from ptxkit.bench.results import Accuracy, Counted
+from ptxkit.bench.report import details
+from ptxkit.bench.results.results import Accuracy, Counted
 
 MEASURED = {
     "dram_read_bytes": 8e6,

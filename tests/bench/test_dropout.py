@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.bench import dropout
-from ptxkit.kernels import registry
-from ptxkit.kernels.verify import compare_all
+from ptxkit.bench.measure import dropout
+from ptxkit.workload import registry
+from ptxkit.workload.verify import compare_all
 
 CASES = [("bias_dropout_residual", "out"), ("softmax", "y")]
 

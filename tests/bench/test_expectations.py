@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench import expectations
+from ptxkit.bench.results import expectations
 from ptxkit.errors import UnavailableError, UsageError
 
 

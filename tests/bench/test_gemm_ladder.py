@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ptxkit.bench.results import Results, Row, Target, Timed
+from ptxkit.bench.results.results import Results, Row, Target, Timed
 
 
 @pytest.fixture(scope="module")

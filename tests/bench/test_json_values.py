@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench import receipts, roofline, tables
-from ptxkit.bench import results as module
-from ptxkit.bench.json_values import NotNegative, Positive, read_as
+from ptxkit.bench.report import roofline, tables
+from ptxkit.bench.results import rerun as receipts
+from ptxkit.bench.results import results as module
+from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.errors import PtxkitError, UsageError
 
 WHOLE = json.loads(json.dumps(make_results().to_json()))

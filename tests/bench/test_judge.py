@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.bench.judge import alarms, judge, machine_difference
-from ptxkit.bench.results import Roofs, Timed
+from ptxkit.bench.results.judge import alarms, judge, machine_difference
+from ptxkit.bench.results.results import Roofs, Timed
 
 ROOFS = Roofs(4000.0, 6000.0, {"f32": 60.0})
 

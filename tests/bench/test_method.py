@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.bench.method import Method, known, throttled
+from ptxkit.bench.measure.method import Method, known, throttled
 
 MB = 1 << 20
 

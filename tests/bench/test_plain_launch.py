@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench import plain_launch as module
-from ptxkit.bench import tables
-from ptxkit.bench.conditions import Conditions, Log, Span
+from ptxkit.bench.measure import plain_launch as module
+from ptxkit.bench.measure.conditions import Conditions, Log, Span
+from ptxkit.bench.report import tables
 from ptxkit.runtime.device import device
 from ptxkit.targets import Target
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench import profilers
+from ptxkit.bench.measure import profilers
 from ptxkit.errors import UnavailableError
 
 COLUMNS = {
@@ -92,7 +92,7 @@ def test_nsys_leaves_a_report_of_one_call_of_each_variant(nsys, tmp_path):
     options, child = calls[1][: calls[1].index(sys.executable)], calls[1][calls[1].index(sys.executable) :]
     assert options[0] == "profile"
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--trace=cuda"} < set(options)
-    assert child[1:3] == ["-m", "ptxkit.bench.profiled_call"]
+    assert child[1:3] == ["-m", "ptxkit.bench.measure.profiled_call"]
     call = profilers.call_of(child[3])
     assert (call["kernel"], call["sizes"], call["variant"], call["tile"]) == (
         "saxpy",

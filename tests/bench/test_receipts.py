@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from ptxkit_bench_samples import make_results, timed
 
-from ptxkit.bench import receipts
-from ptxkit.bench.method import Method
-from ptxkit.bench.results import Row
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.results import rerun as receipts
+from ptxkit.bench.results.results import Row
 from ptxkit.errors import UnavailableError, UsageError
 
 GPU = SimpleNamespace(kind="gpu", name="NVIDIA H200")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ptxkit.bench import results as module
+from ptxkit.bench.results import results as module
 from ptxkit.errors import UsageError
 from ptxkit.files import write_json
 
@@ -105,8 +105,8 @@ def test_an_earlier_file_is_read_in_todays_names(results, tmp_path):
 def test_conditions_are_read_back_and_shown_in_a_line(results, tmp_path):
     from dataclasses import replace
 
-    from ptxkit.bench.conditions import Conditions, Span
-    from ptxkit.bench.tables import target_table
+    from ptxkit.bench.measure.conditions import Conditions, Span
+    from ptxkit.bench.report.tables import target_table
 
     conditions = Conditions(5, Span(1935, 1965, 1980), None, Span(40, 41, 42), {"power cap": 2}, 4)
     there = replace(results, targets=(replace(results.targets[0], conditions=conditions),))

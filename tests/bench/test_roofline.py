@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench import roofline
+from ptxkit.bench.report import roofline
 from ptxkit.errors import UsageError
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.bench import roofs
+from ptxkit.bench.measure import roofs
 from ptxkit.compiler.paths import cu_dir
-from ptxkit.kernels.inputs import uniform
 from ptxkit.runtime.device import device
 from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
+from ptxkit.workload.inputs import uniform
 
 
 def test_every_round_multiplies_whole_tiles():

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from ptxkit.bench.run_report import COUNTERS, RunReport, VariantReport
-from ptxkit.bench.statistics import summarize
-from ptxkit.emulator.counters import Counters
+from ptxkit.bench.measure.statistics import summarize
+from ptxkit.bench.results.run_report import COUNTERS, RunReport, VariantReport
+from ptxkit.emulator.counters.counters import Counters
 from ptxkit.errors import CompileError, MemoryFault
-from ptxkit.kernels.launch import Work
+from ptxkit.workload.launch import Work
 
 GOOD = {"verified": True, "max_abs_error": 1e-7, "max_rel_error": 2e-7, "launches": 1}
 

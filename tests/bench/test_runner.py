@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from ptxkit import Launch, Work, Workload, variant
-from ptxkit.bench import roofs, runner
-from ptxkit.bench.measure import WARM_UP, cold_times_us
-from ptxkit.bench.statistics import FixedSamples, TimeBudget
-from ptxkit.emulator.counters import Counters
+from ptxkit.bench.measure import roofs, runner
+from ptxkit.bench.measure.cold import WARM_UP, cold_times_us
+from ptxkit.bench.measure.statistics import FixedSamples, TimeBudget
+from ptxkit.emulator.counters.counters import Counters
 from ptxkit.errors import CompileError, MemoryFault, UnavailableError, UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.verify import Verdict
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.verify import Verdict
 
 RIGHT = Verdict(True, 1e-7, 2e-7, 1.0, 100, 0)
 WRONG = Verdict(False, 1.0, 2.0, 9.0, 100, 3, "y[3] is 7, the reference says 8")
@@ -71,7 +71,7 @@ def script(monkeypatch):
     outcome = {}
 
     def run(case, variant, target, tile, *, explicit):
-        from ptxkit.kernels.build import target_for, unavailable
+        from ptxkit.workload.build import target_for, unavailable
 
         reason = unavailable(variant, target)
         if reason and explicit:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from ptxkit import Launch, Work, Workload, variant
-from ptxkit.bench import session as module
-from ptxkit.bench.method import Method
-from ptxkit.bench.results import Roofs, Row
+from ptxkit.bench.measure import session as module
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.results.results import Roofs, Row
 from ptxkit.errors import FaultError, LaunchError
-from ptxkit.kernels.verify import Verdict
-from ptxkit.runtime.gpu_facts import Sensors
+from ptxkit.runtime.gpu.facts import Sensors
+from ptxkit.workload.verify import Verdict
 
 RIGHT, WRONG = Verdict(True, 0, 0, 0, 10, 0), Verdict(False, 1, 1, 1, 10, 1, "y[3] is 7, the reference says 8")
 

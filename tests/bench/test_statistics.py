@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptxkit.bench.statistics import FixedSamples, TimeBudget, median_standard_error, quantile, student_t95, summarize
+from ptxkit.bench.measure.statistics import (
+    FixedSamples,
+    TimeBudget,
+    median_standard_error,
+    quantile,
+    student_t95,
+    summarize,
+)
 
 samples = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=60)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ptxkit_bench_samples import make_results
 
-from ptxkit.bench import tables
-from ptxkit.bench.results import Accuracy
+from ptxkit.bench.report import tables
+from ptxkit.bench.results.results import Accuracy
 
 
 def cells(results):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ptxkit.bench.targets import parse_sizes, plans
+from ptxkit.bench.cases import parse_sizes, plans
 from ptxkit.errors import UsageError
-from ptxkit.kernels import registry
+from ptxkit.workload import registry
 
 
 def test_no_word_means_every_kernel():

@@ -227,7 +227,7 @@ def slow_receipt(where, slow):
 
 
 def test_an_earlier_file_stays_until_there_is_something_to_write(gpu, tmp_path, monkeypatch):
-    from ptxkit.bench import run
+    from ptxkit.bench.measure import run
 
     def stopped(*_):
         raise KeyboardInterrupt
@@ -292,7 +292,8 @@ class Gpu:
     """A GPU whose results are known: ``ptxkit bench run`` without one."""
 
     def __init__(self, monkeypatch, where):
-        from ptxkit.bench import expectations, run
+        from ptxkit.bench.measure import run
+        from ptxkit.bench.results import expectations
 
         found = types.SimpleNamespace(kind="gpu", name="NVIDIA H200", target=None)
         monkeypatch.setattr("ptxkit.runtime.device.device", lambda kind: found)
@@ -422,7 +423,7 @@ def test_expectations_are_replaced_whole_or_not_at_all(gpu, capsys, monkeypatch,
 @pytest.fixture
 def verified(monkeypatch, tmp_path):
     """``bench verify`` of a receipt, on a GPU that finds what the test says."""
-    from ptxkit.bench import receipts
+    from ptxkit.bench.results import rerun as receipts
     from ptxkit.files import write_json
 
     write_json(tmp_path / "r.json", make_results().to_json())

@@ -175,7 +175,7 @@ def test_which_code_runs_where(code, gpu, runs):
 def test_a_variant_is_timed_as_it_was_built(monkeypatch):
     from types import SimpleNamespace
 
-    from ptxkit.bench import runner
+    from ptxkit.bench.measure import runner
     from ptxkit.inspect.subject import subjects
     from ptxkit.inspect.timing import time_us
     from ptxkit.runtime.device import device

@@ -63,7 +63,7 @@ def test_half_a_pair_is_never_left(tmp_path):
 
 @pytest.mark.parametrize("name", ["conv_2d", "a_b", "my_saxpy"])
 def test_the_kernel_has_the_name_of_its_files(name, tmp_path):
-    from ptxkit.kernels import registry
+    from ptxkit.workload import registry
 
     assert exit_of("new", name, "--directory", str(tmp_path)) == 0
     assert registry.load_file(tmp_path / f"{name}.py").name == name

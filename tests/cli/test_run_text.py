@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from ptxkit.bench.run_report import RunReport, VariantReport
-from ptxkit.bench.statistics import summarize
+from ptxkit.bench.measure.statistics import summarize
+from ptxkit.bench.results.run_report import RunReport, VariantReport
 from ptxkit.cli._run_text import report_text
-from ptxkit.emulator.counters import Counters
+from ptxkit.emulator.counters.counters import Counters
 from ptxkit.errors import MemoryFault
-from ptxkit.kernels.launch import Work
+from ptxkit.workload.launch import Work
 
 GOOD = {"verified": True, "max_abs_error": 1e-7, "max_rel_error": 2e-7}
 

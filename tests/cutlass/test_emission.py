@@ -14,8 +14,8 @@ from ptxkit.cutlass.emit import emit
 from ptxkit.cutlass.kernels.cutlass_gemm import CutlassGemm
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import CompileError
-from ptxkit.kernels.build import build
-from ptxkit.runtime.tensor_map_rules import Encoding
+from ptxkit.runtime.tensor_map.rules import Encoding
+from ptxkit.workload.build import build
 
 CPP = {"bf16": "cutlass::bfloat16_t", "f16": "cutlass::half_t", "tf32": "cutlass::tfloat32_t", "f32": "float",
        "e4m3": "cutlass::float_e4m3_t", "e5m2": "cutlass::float_e5m2_t", "s8": "int8_t", "s32": "int32_t"}  # fmt: skip

@@ -19,9 +19,9 @@ from ptxkit.cutlass.program import GemmProgram
 from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import LaunchError, MemoryFault, RaceError
-from ptxkit.kernels import execute
-from ptxkit.kernels.build import build
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
 
 MODES = ("eager", "latest-legal")
 

@@ -8,9 +8,9 @@ from ptxkit.bench.peers.alternatives import same_product
 from ptxkit.bench.peers.cutlass_peer import CutlassPeer
 from ptxkit.bench.peers.ladder_peer import LadderPeer
 from ptxkit.errors import LaunchError, UnavailableError
-from ptxkit.kernels import ahead, execute, registry
-from ptxkit.kernels.variant import Variant
 from ptxkit.runtime.device import Measurement, device
+from ptxkit.workload import ahead, execute, registry
+from ptxkit.workload.variant import Variant
 
 MINE = """
 import numpy as np
@@ -196,7 +196,7 @@ def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
 
 
 def test_what_the_emulator_cannot_run_is_said_before_it_is_compiled(monkeypatch):
-    from ptxkit.kernels import build
+    from ptxkit.workload import build
 
     w = registry.get("cutlass_gemm")(128, 128, 64)
     case = execute.Case(w, device("emulator"))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import ptxkit.emulator.alu  # noqa: F401  (fills the table)
-from ptxkit.emulator.table import CARRY, Entry, entries, lookup
+import ptxkit.emulator.instructions.arithmetic  # noqa: F401  (fills the table)
+from ptxkit.emulator.engine.table import CARRY, Entry, entries, lookup
 from ptxkit.isa.types import PtxType
 
 THREADS = 2048

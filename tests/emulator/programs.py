@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.emulator import Machine
-from ptxkit.emulator.program import LaunchResult
+from ptxkit.emulator.engine.program import LaunchResult
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.isa.parser import parse
 

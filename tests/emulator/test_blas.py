@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ptxkit.emulator import blas
+from ptxkit.emulator.engine import blas
 
 
 @pytest.fixture

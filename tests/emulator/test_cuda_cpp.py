@@ -11,7 +11,7 @@ import pytest
 
 from ptxkit.compiler import compile_source
 from ptxkit.emulator import Machine
-from ptxkit.emulator.program import Program
+from ptxkit.emulator.engine.program import Program
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import TrapError
 from ptxkit.isa.parser import parse

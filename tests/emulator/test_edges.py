@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import ptxkit.emulator.program  # noqa: F401  fills the table
-from ptxkit.emulator.table import lookup
+import ptxkit.emulator.engine.program  # noqa: F401  fills the table
+from ptxkit.emulator.engine.table import lookup
 
 
 def lanes(opcode: str, *values: float) -> np.ndarray:

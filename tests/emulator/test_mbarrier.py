@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
-from ptxkit.emulator.mbarriers import MAX_COUNT, pack, parity, unpack
+from ptxkit.emulator.sync.mbarriers import MAX_COUNT, pack, parity, unpack
 from ptxkit.errors import DeadlockError, MemoryFault, TrapError, UnsupportedError
 
 HEAD = THREAD + ".shared .align 8 .b64 bar[64]; mov.u32 %r10, bar; setp.eq.u32 %p0, %r0, 0;\n"

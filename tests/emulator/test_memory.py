@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
-from ptxkit.emulator.traffic import sectors, wavefronts
+from ptxkit.emulator.memory.traffic import sectors, wavefronts
 from ptxkit.errors import LaunchError, MemoryFault
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from programs import THREAD, Run, kernel
 
-from ptxkit.emulator.races.hazards import Hazard
+from ptxkit.emulator.racecheck.hazards import Hazard
 from ptxkit.errors import FaultError, RaceError, UsageError
 
 HEAD = (

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
-from ptxkit.emulator.builtins import format_printf
-from ptxkit.emulator.effects.atomics import apply_in_order
+from ptxkit.emulator.instructions.atomics import apply_in_order
+from ptxkit.emulator.instructions.builtins import format_printf
 from ptxkit.errors import DeadlockError, TrapError
 
 LANE = np.arange(32)

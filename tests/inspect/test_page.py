@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ptxkit.emulator.counters import Counters, LineCounters
+from ptxkit.emulator.counters.counters import Counters, LineCounters
 from ptxkit.errors import UsageError
 from ptxkit.inspect import html_page
 from ptxkit.inspect.subject import subjects

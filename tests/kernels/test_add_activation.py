@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.add_activation import AddActivation
-from ptxkit.kernels.build import build
-from ptxkit.kernels.inputs import dtype_of
+from ptxkit.kernels.elementwise.add_activation import AddActivation
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
+from ptxkit.workload.inputs import dtype_of
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 DTYPES = ["f32", "f16", "bf16"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.nvrtc import compile_source
-from ptxkit.kernels import execute
-from ptxkit.kernels.add_gelu import AddGelu
-from ptxkit.kernels.elementwise import ELEMENTS
-from ptxkit.kernels.inputs import dtype_of
+from ptxkit.kernels.elementwise.add_gelu import AddGelu
+from ptxkit.kernels.elementwise.elementwise import ELEMENTS
+from ptxkit.workload import execute
+from ptxkit.workload.inputs import dtype_of
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 TILES = [{"THREADS": 128, "VECTORS": 8, "CACHE": 3}, {"THREADS": 512, "VECTORS": 2, "CACHE": 2}]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.add_mul_exp import AddMulExp
-from ptxkit.kernels.build import build
-from ptxkit.kernels.elementwise import TILE
-from ptxkit.kernels.verify import compare
+from ptxkit.kernels.elementwise.add_mul_exp import AddMulExp
+from ptxkit.kernels.elementwise.elementwise import TILE
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
+from ptxkit.workload.verify import compare
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

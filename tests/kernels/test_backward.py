@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.kernels import execute
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.layernorm import Layernorm
-from ptxkit.kernels.layernorm_backward import LayernormBackward
-from ptxkit.kernels.rmsnorm import Rmsnorm
-from ptxkit.kernels.rmsnorm_backward import RmsnormBackward
+from ptxkit.kernels.rows.layernorm import Layernorm
+from ptxkit.kernels.rows.layernorm_backward import LayernormBackward
+from ptxkit.kernels.rows.rmsnorm import Rmsnorm
+from ptxkit.kernels.rows.rmsnorm_backward import RmsnormBackward
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.inputs import dtype_of
 
 KERNELS = [LayernormBackward, RmsnormBackward]
 VARIANTS = ["unfused", "fused", "vectorized", "pipelined"]

@@ -8,12 +8,12 @@ import pytest
 from ptxkit import Tolerance
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.bias_dropout_residual import BiasDropoutResidual
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.philox import philox4x32_10, random_words
-from ptxkit.kernels.verify import compare
+from ptxkit.kernels.elementwise.bias_dropout_residual import BiasDropoutResidual
+from ptxkit.kernels.elementwise.philox import philox4x32_10, random_words
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.verify import compare
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 DTYPES = ["f32", "f16", "bf16"]

@@ -7,11 +7,11 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels import row_pipeline as pipeline
-from ptxkit.kernels import rows as row
+from ptxkit.kernels.rows import row_pipeline as pipeline
+from ptxkit.kernels.rows import rows as row
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.workload import execute, registry
 
 NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax"]
 f32 = np.float32

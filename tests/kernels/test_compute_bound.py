@@ -8,11 +8,11 @@ import pytest
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.inspect.banks import register_banks
 from ptxkit.inspect.disassembly import sass
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels.build import build
-from ptxkit.kernels.compute_bound import ComputeBound
-from ptxkit.kernels.memory_bound import MemoryBound
+from ptxkit.kernels.elementwise.compute_bound import ComputeBound
+from ptxkit.kernels.elementwise.memory_bound import MemoryBound
 from ptxkit.targets import Target
+from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
 
 VARIANTS = ["unfused", "fused", "vectorized", "packed"]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.build import build
-from ptxkit.kernels.fused_l2norm import FusedL2norm
-from ptxkit.kernels.verify import compare
+from ptxkit.kernels.rows.fused_l2norm import FusedL2norm
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
+from ptxkit.workload.verify import compare
 
 VARIANTS = ["unfused", "fused", "vectorized", "ptx"]
 f32 = np.float32

@@ -7,11 +7,11 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import FaultError, UnavailableError, UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.build import build
 from ptxkit.kernels.inline_ptx import BLACKWELL, HOPPER, PLAIN, PTX, InlinePtx
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
 
 N = 2048
 

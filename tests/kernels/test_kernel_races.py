@@ -9,9 +9,10 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, RaceError
-from ptxkit.kernels import execute, registry, row_pipeline
-from ptxkit.kernels.build import build
+from ptxkit.kernels.rows import row_pipeline
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
 
 ELSEWHERE = {"cutlass_gemm"}  # tests/cutlass/test_emulated.py
 CASES = [

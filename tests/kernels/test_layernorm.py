@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.build import build
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.layernorm import Layernorm
+from ptxkit.kernels.rows.layernorm import Layernorm
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
+from ptxkit.workload.inputs import dtype_of
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.layernorm_quantize import LayernormQuantize, quantizable
+from ptxkit.kernels.rows.layernorm_quantize import LayernormQuantize, quantizable
+from ptxkit.workload import execute
+from ptxkit.workload.inputs import dtype_of
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels.build import build
 from ptxkit.targets import Target
+from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
 
 FORWARD = ["fused_l2norm", "layernorm", "rmsnorm", "softmax", "scale_mask_softmax", "layernorm_quantize"]
 GRADIENTS = ["layernorm_backward", "rmsnorm_backward"]

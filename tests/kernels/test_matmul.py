@@ -7,13 +7,13 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels.build import build
-from ptxkit.kernels.matmul_mma import MatmulMma
-from ptxkit.kernels.matmul_wgmma import MatmulWgmma
+from ptxkit.kernels.gemm.matmul_mma import MatmulMma
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
+from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
 
 WGMMA = list(MatmulWgmma.variants())
 MMA = list(MatmulMma.variants())

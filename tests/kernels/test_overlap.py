@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ptxkit.inspect.disassembly import sass
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels.build import build
+from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
 
 ROUNDS = 24
 

@@ -7,11 +7,11 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels.two_stage_pipeline import TwoStagePipeline
-from ptxkit.kernels.warp_specialized import WarpSpecialized
+from ptxkit.kernels.pipelines.two_stage_pipeline import TwoStagePipeline
+from ptxkit.kernels.pipelines.warp_specialized import WarpSpecialized
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.testing import assert_sass
+from ptxkit.workload import execute, registry
 
 VARIANTS = [(w.name, v) for w in (TwoStagePipeline, WarpSpecialized) for v in w.variants()]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.build import build
-from ptxkit.kernels.quantize_int8 import QuantizeInt8
+from ptxkit.kernels.elementwise.quantize_int8 import QuantizeInt8
 from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.build import build
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

@@ -7,11 +7,12 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute, registry, row_pipeline
-from ptxkit.kernels import rows as row
-from ptxkit.kernels.launch import Tile
+from ptxkit.kernels.rows import row_pipeline
+from ptxkit.kernels.rows import rows as row
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.workload import execute, registry
+from ptxkit.workload.launch import Tile
 
 NAME = "layernorm_quantize"
 f32 = np.float32

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ptxkit.inspect.disassembly import sass
-from ptxkit.kernels import registry
-from ptxkit.kernels.build import build
 from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
+from ptxkit.workload import registry
+from ptxkit.workload.build import build
 
 NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax", "scale_mask_softmax", "layernorm_quantize"]
 NAMES += ["layernorm_backward", "rmsnorm_backward"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import registry
 from ptxkit.targets import Target
+from ptxkit.workload import registry
 
 TARGET = Target.parse("sm_90a")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ptxkit.kernels import execute
-from ptxkit.kernels.saxpy import Saxpy
+from ptxkit.kernels.elementwise.saxpy import Saxpy
+from ptxkit.workload import execute
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 257, 1023, 4096])

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.scale_mask_softmax import ScaleMaskSoftmax
-from ptxkit.kernels.softmax import TOLERANCES
-from ptxkit.kernels.verify import compare
+from ptxkit.kernels.rows.scale_mask_softmax import ScaleMaskSoftmax
+from ptxkit.kernels.rows.softmax import TOLERANCES
+from ptxkit.workload import execute
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.verify import compare
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.softmax import TOLERANCES, Softmax
-from ptxkit.kernels.verify import compare
+from ptxkit.kernels.rows.softmax import TOLERANCES, Softmax
+from ptxkit.workload import execute
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.verify import compare
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 f32 = np.float32

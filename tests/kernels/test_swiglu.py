@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.swiglu import Swiglu
+from ptxkit.kernels.elementwise.swiglu import Swiglu
+from ptxkit.workload import execute
+from ptxkit.workload.inputs import dtype_of
 
 VARIANTS = ["unfused", "fused", "vectorized"]
 DTYPES = ["f32", "f16", "bf16"]

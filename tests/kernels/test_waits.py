@@ -9,9 +9,10 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault
-from ptxkit.kernels import execute, registry, row_pipeline
-from ptxkit.kernels.build import build
+from ptxkit.kernels.rows import row_pipeline
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
 
 ASYNCHRONOUS = ("cp.async", "cp.reduce.async", "st.async", "red.async", "wgmma.mma_async")
 ELSEWHERE = {"cutlass_gemm"}  # half a minute to compile each: tests/cutlass/test_emulated.py runs a few, in both modes

@@ -13,10 +13,10 @@ from cuda.bindings import driver as bindings
 
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
 from ptxkit.isa.parser import parse
-from ptxkit.runtime import driver
 from ptxkit.runtime.arguments import bind
-from ptxkit.runtime.gpu import GpuDevice, _waits_for_previous_grid, stream_pointer
-from ptxkit.runtime.gpu_context import own_target
+from ptxkit.runtime.gpu import driver
+from ptxkit.runtime.gpu.context import own_target
+from ptxkit.runtime.gpu.device import GpuDevice, _waits_for_previous_grid, stream_pointer
 from ptxkit.runtime.kernel import Geometry
 from ptxkit.runtime.parameters import parameters_of
 
@@ -278,7 +278,7 @@ def test_a_prepared_launch_becomes_a_graph_at_its_first_call(gpu, monkeypatch):
         made.append((stream, launch_on))
         return lambda: device.driver.call("cuGraphLaunch")
 
-    monkeypatch.setattr("ptxkit.runtime.gpu.capture", capture)
+    monkeypatch.setattr("ptxkit.runtime.gpu.device.capture", capture)
     gpu._plain, gpu._side_stream = False, 99
     launch = prepared(gpu)
     assert made == []
@@ -296,7 +296,7 @@ def test_what_the_driver_makes_no_graph_of_is_launched_plainly(gpu, monkeypatch)
     def refuse(*_):
         raise FaultError("no graph")
 
-    monkeypatch.setattr("ptxkit.runtime.gpu.capture", refuse)
+    monkeypatch.setattr("ptxkit.runtime.gpu.device.capture", refuse)
     gpu._plain, gpu._side_stream = False, 99
     launch = prepared(gpu)
     gpu.driver.calls.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from ptxkit.runtime import gpu_facts
+from ptxkit.runtime.gpu import facts as gpu_facts
 
 GPU = SimpleNamespace(core=SimpleNamespace(pci_bus_id="0000:06:00.0"))
 

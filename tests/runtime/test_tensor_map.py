@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ptxkit
-from ptxkit.emulator import tensor_map as emulated
+from ptxkit.emulator.tma import tensor_map as emulated
 from ptxkit.errors import LaunchError, UsageError
 from ptxkit.runtime.arguments import bind
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.runtime.parameters import Parameter
-from ptxkit.runtime.tensor_map import Im2col, TensorMap
-from ptxkit.runtime.tensor_map_rules import ELEMENT_TYPES, SWIZZLES, Encoding, contiguous_strides
+from ptxkit.runtime.tensor_map.description import Im2col, TensorMap
+from ptxkit.runtime.tensor_map.rules import ELEMENT_TYPES, SWIZZLES, Encoding, contiguous_strides
 
 DEVICE = EmulatedDevice()
 ARRAY = DEVICE.upload(np.zeros((64, 32), np.float32), "a")
@@ -296,7 +296,7 @@ __global__ void copy_tile(const __grid_constant__ CUtensorMap x, const __grid_co
 
 
 def test_a_workload_copies_by_tensor_maps(device, tmp_path):
-    from ptxkit.kernels.execute import Case, run
+    from ptxkit.workload.execute import Case, run
 
     source = tmp_path / "copy.cu"
     source.write_text(COPY)
@@ -333,7 +333,7 @@ def test_a_workload_copies_by_tensor_maps(device, tmp_path):
 def test_the_driver_takes_what_the_rules_allow(data):
     """And the other way round: nothing is refused here that it would take, but for element strides of the last dimension."""
     from ptxkit.runtime.device import device as open_device
-    from ptxkit.runtime.gpu_tensor_map import encode
+    from ptxkit.runtime.gpu.tensor_map import encode
 
     gpu = open_device("gpu")
     element = data.draw(st.sampled_from([t for t in ELEMENT_TYPES.values() if not t.packed]))

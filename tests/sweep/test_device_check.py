@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxkit.kernels import execute, registry
 from ptxkit.runtime.device import device
 from ptxkit.sweep.device_check import DeviceChecks
+from ptxkit.workload import execute, registry
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from ptxkit.kernels.launch import Tile
 from ptxkit.sweep import search
+from ptxkit.workload.launch import Tile
 
 AXES = {
     "M": (16, 32, 64, 128),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.kernels import execute, registry, tuned
 from ptxkit.runtime.device import device
+from ptxkit.workload import execute, registry, tuned
 
 NORM = registry.get("fused_l2norm")
 

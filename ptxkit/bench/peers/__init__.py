@@ -15,7 +15,7 @@ from types import ModuleType
 
 from ptxkit.bench.peers.base import Peer, PeerCall
 from ptxkit.errors import DescriptionError, UsageError
-from ptxkit.kernels.workload import suggestion
+from ptxkit.workload.workload import suggestion
 
 __all__ = ["Peer", "PeerCall", "every", "names", "peers"]
 

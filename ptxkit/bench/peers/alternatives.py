@@ -9,14 +9,14 @@ from typing import Any
 
 from ptxkit.bench.peers.base import Peer, PeerCall
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
-from ptxkit.kernels import execute, registry
-from ptxkit.kernels.ahead import compile_ahead
-from ptxkit.kernels.build import unavailable
-from ptxkit.kernels.gemm import gemm_of
-from ptxkit.kernels.launch import array_spec
-from ptxkit.kernels.variant import Variant
-from ptxkit.kernels.workload import Workload
+from ptxkit.kernels.gemm.product import gemm_of
 from ptxkit.runtime.buffers import DeviceArray
+from ptxkit.workload import execute, registry
+from ptxkit.workload.ahead import compile_ahead
+from ptxkit.workload.build import unavailable
+from ptxkit.workload.launch import array_spec
+from ptxkit.workload.variant import Variant
+from ptxkit.workload.workload import Workload
 
 SAMPLES = 5  # launches by which the fastest is chosen
 

@@ -15,9 +15,9 @@ from ptxkit.runtime.buffers import DeviceArray
 if TYPE_CHECKING:
     import numpy as np
 
-    from ptxkit.kernels.launch import Tolerance
-    from ptxkit.kernels.workload import Workload
-    from ptxkit.runtime.gpu import GpuDevice
+    from ptxkit.runtime.gpu.device import GpuDevice
+    from ptxkit.workload.launch import Tolerance
+    from ptxkit.workload.workload import Workload
 
 
 class Readable(Protocol):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.errors import FaultError, UnavailableError
 
 if TYPE_CHECKING:
-    from ptxkit.kernels.gemm import Gemm
+    from ptxkit.kernels.gemm.product import Gemm
     from ptxkit.runtime.buffers import DeviceArray
-    from ptxkit.runtime.gpu import GpuDevice
+    from ptxkit.runtime.gpu.device import GpuDevice
 
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "float64": 1, "int8": 3, "int32": 10}  # cudaDataType
 COMPUTE_F64 = 70

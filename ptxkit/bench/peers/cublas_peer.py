@@ -8,10 +8,10 @@ from typing import Any
 
 from ptxkit.bench.peers.base import Peer, PeerCall
 from ptxkit.bench.peers.cublas import TYPES, Cublas
-from ptxkit.kernels.gemm import gemm_of
-from ptxkit.kernels.launch import array_spec
-from ptxkit.kernels.workload import Workload
-from ptxkit.runtime.gpu import GpuDevice
+from ptxkit.kernels.gemm.product import gemm_of
+from ptxkit.runtime.gpu.device import GpuDevice
+from ptxkit.workload.launch import array_spec
+from ptxkit.workload.workload import Workload
 
 DISTRIBUTION = "nvidia-cublas"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ptxkit.bench.peers.base import Peer, PeerCall
-from ptxkit.kernels.launch import Tolerance, array_spec
-from ptxkit.kernels.workload import Workload
 from ptxkit.runtime.buffers import DeviceArray
+from ptxkit.workload.launch import Tolerance, array_spec
+from ptxkit.workload.workload import Workload
 
 
 @dataclass(frozen=True)

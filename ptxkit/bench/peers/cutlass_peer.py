@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from ptxkit.bench.peers.alternatives import Alternatives, Candidate, same_product, variants_of
 from ptxkit.cutlass import package
 from ptxkit.errors import UnavailableError
-from ptxkit.kernels.gemm import gemm_of
-from ptxkit.kernels.launch import array_spec
-from ptxkit.kernels.workload import Workload
+from ptxkit.kernels.gemm.product import gemm_of
+from ptxkit.workload.launch import array_spec
+from ptxkit.workload.workload import Workload
 
 KERNEL = "cutlass_gemm"
 TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}

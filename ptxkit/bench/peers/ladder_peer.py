@@ -7,7 +7,7 @@ from itertools import chain
 
 import ptxkit
 from ptxkit.bench.peers.alternatives import Alternatives, Candidate, same_product, variants_of
-from ptxkit.kernels.workload import Workload
+from ptxkit.workload.workload import Workload
 
 LADDERS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")  # fastest first
 LAST = 3  # steps of each that may be its fastest

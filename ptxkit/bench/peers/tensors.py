@@ -12,7 +12,7 @@ from ptxkit.errors import UnavailableError
 from ptxkit.runtime.buffers import DeviceArray
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.gpu import GpuDevice
+    from ptxkit.runtime.gpu.device import GpuDevice
 
 BITS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 """Types that the array interface cannot name -> an integer of their size. Name and size are the same in torch and ml_dtypes."""

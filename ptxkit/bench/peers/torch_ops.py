@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ptxkit.kernels.gemm import Gemm, gemm_of
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.launch import Tolerance
-from ptxkit.kernels.workload import Workload
+from ptxkit.kernels.gemm.product import Gemm, gemm_of
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.workload import Workload
 
 Function = Callable[..., Any]
 
@@ -72,7 +72,8 @@ def find(workload: Workload) -> TorchOp | None:
     """The definition for a workload: a bundled kernel's from here, another's from its own method ``torch``, or None.
 
     The method takes the inputs by name, as tensors, and returns the outputs in the order of ``outputs()``, or of the reference
-    where none are declared. A workload with a method ``gemm`` (see :class:`ptxkit.kernels.gemm.Gemm`) is a matrix product.
+    where none are declared. A workload with a method ``gemm`` is a matrix product: see
+    :class:`ptxkit.kernels.gemm.product.Gemm`.
     """
     own = getattr(workload, "torch", None)
     if callable(own):

@@ -11,8 +11,8 @@ from ptxkit.bench.peers.base import Peer, PeerCall
 from ptxkit.bench.peers.tensors import Slot, Torch, captured
 from ptxkit.bench.peers.torch_ops import TorchOp
 from ptxkit.errors import FaultError
-from ptxkit.kernels.workload import Workload
-from ptxkit.runtime.gpu_graph import instantiated, node_count
+from ptxkit.runtime.gpu.graph import instantiated, node_count
+from ptxkit.workload.workload import Workload
 
 WARM_UP = 3  # calls: torch.compile compiles in the first, and the allocator has seen all sizes after them
 BY_ORDER = tuple(map(str, range(100)))  # names of outputs, where the workload declares none

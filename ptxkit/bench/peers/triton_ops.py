@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ptxkit.kernels.launch import Tolerance, cdiv
-from ptxkit.kernels.workload import Workload
+from ptxkit.workload.launch import Tolerance, cdiv
+from ptxkit.workload.workload import Workload
 
 Config = Mapping[str, int]
 """num_warps, and the constants of the kernel that are chosen by measuring."""

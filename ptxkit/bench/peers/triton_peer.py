@@ -12,10 +12,10 @@ from ptxkit.bench.peers.base import Peer, PeerCall
 from ptxkit.bench.peers.tensors import Torch
 from ptxkit.bench.peers.triton_ops import Config, Program
 from ptxkit.errors import PtxkitError, UnavailableError
-from ptxkit.kernels.launch import array_spec
-from ptxkit.kernels.workload import Workload
 from ptxkit.runtime.buffers import DeviceArray
-from ptxkit.runtime.gpu import GpuDevice
+from ptxkit.runtime.gpu.device import GpuDevice
+from ptxkit.workload.launch import array_spec
+from ptxkit.workload.workload import Workload
 
 TUNING_SAMPLES = 15  # of each configuration, cold
 OUTPUT = "out:"  # before the name of an output among a program's arguments

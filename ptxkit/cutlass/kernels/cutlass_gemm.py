@@ -11,9 +11,9 @@ from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, varia
 from ptxkit.cutlass.description import BITS, OUTPUTS, GemmDescription
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import DescriptionError
-from ptxkit.kernels.elementwise import activation
-from ptxkit.kernels.gemm import Gemm
-from ptxkit.kernels.matmul import LARGE, SMS
+from ptxkit.kernels.elementwise.elementwise import activation
+from ptxkit.kernels.gemm.matmul import LARGE, SMS
+from ptxkit.kernels.gemm.product import Gemm
 
 Describe = Callable[["CutlassGemm", Tile], GemmDescription]
 

@@ -13,8 +13,8 @@ import pytest
 from ptxkit.bench import peers as package
 from ptxkit.bench.peers import Peer, PeerCall, names, peers
 from ptxkit.errors import DescriptionError, UnavailableError, UsageError
-from ptxkit.kernels import registry
 from ptxkit.runtime.device import device as open_device
+from ptxkit.workload import registry
 
 
 class Fake(Peer):

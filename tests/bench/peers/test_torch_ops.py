@@ -16,10 +16,10 @@ from ptxkit.bench.peers import torch_ops
 from ptxkit.bench.peers.compile_peer import CompilePeer, _copied
 from ptxkit.bench.peers.cublas import column_major
 from ptxkit.bench.peers.cublas_peer import CublasPeer
-from ptxkit.kernels import registry
-from ptxkit.kernels.gemm import Gemm
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.verify import compare
+from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.workload import registry
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.verify import compare
 
 CASES = [
     ("saxpy", [1000], {}),

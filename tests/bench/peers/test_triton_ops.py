@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from ptxkit.bench.peers import triton_ops
-from ptxkit.kernels import registry
-from ptxkit.kernels.inputs import dtype_of
-from ptxkit.kernels.launch import Tolerance, array_spec
-from ptxkit.kernels.verify import compare
+from ptxkit.workload import registry
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.launch import Tolerance, array_spec
+from ptxkit.workload.verify import compare
 
 CASES = [
     ("saxpy", [3000], {}),

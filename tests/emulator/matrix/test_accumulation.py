@@ -14,7 +14,7 @@ import pytest
 import test_mma
 import test_wgmma
 
-from ptxkit.emulator.effects.matrix.accumulation import Accumulation, accumulation, to_f32_toward_zero
+from ptxkit.emulator.tensor_core.accumulation import Accumulation, accumulation, to_f32_toward_zero
 
 LOWEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
 KINDS: dict[str, Any] = {

@@ -8,10 +8,10 @@ import re
 import ptxas_oracle
 import pytest
 
-import ptxkit.emulator.effects  # noqa: F401  fills the table
-from ptxkit.emulator.table import Entry, entries, lookup
+import ptxkit.emulator.instructions  # noqa: F401  fills the table
+from ptxkit.emulator.engine.table import Entry, entries, lookup
 
-GROUPS = "ptxkit.emulator.effects.matrix."
+GROUPS = "ptxkit.emulator.tensor_core."
 BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
 BITS |= {"s4": 4, "u4": 4, "b1": 1}
 _TYPE = re.compile(r"\.(f16|bf16|tf32|f32|f64|e4m3|e5m2|s8|u8|s4|u4|b1|s32)(?=\.|$)")

@@ -1,0 +1,107 @@
+"""What can be benchmarked: every kernel, at the sizes its description names or at given ones."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ptxkit.bench.results.results import Target
+from ptxkit.errors import UsageError
+from ptxkit.workload import registry
+from ptxkit.workload.workload import Workload, suggestion
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One target.
+
+    Attributes:
+        workload: what is computed.
+        variants: those that are measured; all where none are named. tiles: variant -> tile parameters it is held to.
+        peers: only these of the run's; None for all.
+    """
+
+    workload: Workload
+    variants: tuple[str, ...] = ()
+    tiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: tuple[str, ...] | None = None
+
+
+def plans(
+    words: Sequence[str],
+    sizes: Sequence[Sequence[str]] = (),
+    options: Mapping[str, str] | None = None,
+    *,
+    small: bool = False,
+) -> list[Plan]:
+    """The targets that the words name.
+
+    Args:
+        words: ``KERNEL`` or ``KERNEL:VARIANT``, a description file in place of the name; none means every bundled kernel.
+        sizes: of each of them, instead of what the descriptions say.
+        options: option -> value, for the kernels that have it.
+        small: take the emulator's sizes where none are given.
+
+    Raises:
+        UsageError: no such kernel or variant, sizes that do not fit it, an option that none of the kernels has.
+    """
+    chosen: dict[type[Workload], list[str]] = {}
+    whole: set[type[Workload]] = set()  # named without a variant, at least once
+    for word in words or registry.names():
+        name, colon, variant = word.partition(":")
+        kernel = registry.find(name)
+        wanted = chosen.setdefault(kernel, [])
+        if colon:
+            wanted.append(kernel.variant(variant).name)
+        else:
+            whole.add(kernel)
+    held = dict(options or {})
+    for option in held:
+        if not any(option in kernel.option_types() for kernel in chosen):
+            known = dict.fromkeys(o for kernel in chosen for o in kernel.option_types())
+            raise UsageError(f"none of these kernels has an option {option!r}; {suggestion(option, known)}")
+    made: dict[Workload, Plan] = {}
+    for kernel, variants in chosen.items():
+        mine = {name: value for name, value in held.items() if name in kernel.option_types()}
+        if sizes:
+            cases = [kernel.make(list(s), mine) for s in sizes]
+        elif small:
+            cases = [kernel.make((), mine, small=True)]
+        else:
+            cases = [kernel(**{**case, **mine}) for case in kernel.benchmarks]
+        for workload in cases:
+            made.setdefault(workload, Plan(workload, () if kernel in whole else tuple(dict.fromkeys(variants))))
+    return list(made.values())
+
+
+def description_of(kernel: type[Workload]) -> str:
+    """Path of a user's own description; "" for a kernel that is found by its name."""
+    if not kernel.__module__.startswith(registry.FILE_MODULE):
+        return ""
+    return str(sys.modules[kernel.__module__].__file__)
+
+
+def kernel_of(target: Target) -> type[Workload]:
+    """The kernel of a result.
+
+    Raises:
+        UsageError: it is not here.
+    """
+    return registry.find(target.description or target.kernel)
+
+
+def parse_sizes(text: str) -> list[tuple[str, ...]]:
+    """``"8192x4096,128x4096"`` -> ``[("8192", "4096"), ("128", "4096")]``.
+
+    Raises:
+        UsageError: an empty size, or one that is not numbers joined by x.
+    """
+    found = []
+    for part in text.split(","):
+        if not re.fullmatch(r"\d[\d_]*(x\d[\d_]*)*", part.strip()):
+            raise UsageError(f"--sizes takes sizes such as 8192x4096,128x4096, not {part.strip()!r}")
+        found.append(tuple(part.strip().split("x")))
+    return found

@@ -1,0 +1,1 @@
+"""How variants and peers are measured."""

@@ -1,0 +1,120 @@
+"""How ``ptxkit bench`` measures, as numbers; docs/benchmarking.md gives the reasons. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ptxkit.bench.measure.statistics import median_standard_error, quantile
+from ptxkit.bench.results.json_values import Positive
+
+
+@dataclass(frozen=True)
+class Method:
+    """The parameters of a measurement.
+
+    Attributes:
+        budget_s: seconds after which a target's measurement ends, once there are ``minimum`` samples of each contender.
+        precision: relative half-width of the median's 95% interval at which a contender needs no more samples.
+        minimum: samples of each contender at least, unless they take longer than ``limit_s``. maximum: at most.
+        iterations: exactly so many samples instead, however long that takes, or None.
+        batch: samples of a contender in one round.
+        sample_us: calls are put together in one graph until a sample takes about so long.
+        calls: at most so many.
+        cache_factor: the sets of buffers together are at least so many times the L2 cache.
+        order_seed: of the random order within a round.
+    """
+
+    budget_s: Positive = 2.0
+    precision: Positive = 0.005
+    minimum: int = 20
+    maximum: int = 2000
+    iterations: int | None = None
+    batch: int = 4
+    sample_us: Positive = 500.0
+    calls: int = 400
+    cache_factor: Positive = 3.0
+    order_seed: int = 0
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which a measurement ends with fewer than ``minimum`` samples."""
+        return 10 * self.budget_s + 60
+
+    def sets(self, footprint_bytes: int, l2_bytes: int, free_bytes: int) -> int:
+        """How many sets of buffers the cold calls rotate over: at least two, as many as memory allows."""
+        wanted = max(2, math.ceil(self.cache_factor * l2_bytes / max(1, footprint_bytes)) + 1)
+        return max(1, min(wanted, self.calls, int(free_bytes // max(1, 2 * footprint_bytes))))
+
+    def calls_for(self, call_us: float, sets: int) -> int:
+        """Calls in one sample: whole rotations, about ``sample_us`` long."""
+        rotations = max(1, round(self.sample_us / max(call_us, 0.1) / sets))
+        return sets * min(rotations, max(1, self.calls // sets))
+
+    def wants(self, samples: Sequence[float]) -> int:
+        """How many samples more a contender needs now; 0 when it is known well enough."""
+        n = len(samples)
+        if self.iterations is not None:
+            return min(self.batch, self.iterations - n) if n < self.iterations else 0
+        if n < self.minimum:
+            return min(self.batch, self.minimum - n)
+        if n >= self.maximum or known(samples, self.precision):
+            return 0
+        return self.batch
+
+    def over(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> bool:
+        """Whether to stop: nobody needs more, or the budget is spent and everybody has the minimum, or ``limit_s`` are over."""
+        if not any(self.wants(s) for s in samples):
+            return True
+        if self.iterations is not None:
+            return False
+        return elapsed_s >= self.limit_s or (
+            elapsed_s >= self.budget_s and all(len(s) >= self.minimum for s in samples)
+        )
+
+    def progress(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> str:
+        """What there is to wait for, in words."""
+        fewest = min(map(len, samples), default=0)
+        if self.iterations is not None:
+            return f"{fewest} of {self.iterations} samples"
+        if elapsed_s < self.budget_s:
+            return f"at most {self.budget_s - elapsed_s:.0f} s more"
+        return f"{fewest} of at least {self.minimum} samples"
+
+    def rounds(self, contenders: int) -> Iterator[list[int]]:
+        """Endless random orders of the contenders, reproducible from ``order_seed``."""
+        generator = random.Random(self.order_seed)
+        while True:
+            yield generator.sample(range(contenders), contenders)
+
+
+def known(samples: Sequence[float], precision: float) -> bool:
+    """Whether the median is known: the half-width of its 95% interval is within ``precision`` of it."""
+    if len(samples) < 2:
+        return False
+    middle = quantile(samples, 0.5)
+    return 1.96 * median_standard_error(samples) <= precision * middle
+
+
+HARD = ("hardware slowdown", "thermal", "hardware thermal slowdown", "power brake")
+POWER_CAP = "power cap"
+SLOW_CLOCK = 0.75  # of the highest seen: below that something holds the clock that did not when it was seen
+
+
+def throttled(reasons: Sequence[str], clock_mhz: int | None, highest_mhz: int) -> bool:
+    """Whether samples taken now are worth nothing.
+
+    A power cap alone is no reason: matrix kernels on random data run into it always, and so does whoever uses them.
+
+    Args:
+        reasons: what the driver says holds the clock down. clock_mhz: of the SMs, now.
+        highest_mhz: the highest clock seen since this measurement began, 0 before there is one. Not what the data sheet says:
+            clocks that somebody has locked, and boards that never get there, are no throttling.
+    """
+    if any(reason in HARD for reason in reasons):
+        return True
+    if POWER_CAP in reasons:
+        return False
+    return bool(clock_mhz and clock_mhz < SLOW_CLOCK * highest_mhz)

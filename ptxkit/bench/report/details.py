@@ -1,0 +1,94 @@
+"""What stands behind a target's times: the bytes that each contender moves, counted and measured, and how exact it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ptxkit.bench.report.roofline import moved_intensity
+from ptxkit.bench.report.tables import BASELINE, Table
+from ptxkit.bench.results.results import Accuracy, Row, Target
+from ptxkit.quantities import optional, quantity
+
+Column = tuple[str, Callable[[Row], str]]
+SHOWN = ("50", "99.9")  # percentiles, before the largest
+
+
+def traffic_table(target: Target) -> Table | None:
+    """Bytes of every variant: by threads, as the emulator counts them, and in device memory, as ncu measures them. None where
+    neither is known."""
+    rows = [row for row in target.rows if row.cold and (row.counted or row.measured)]
+    if not rows:
+        return None
+    base = target.row(BASELINE)
+    columns: list[Column] = [
+        ("flop/B moved", lambda row: f"{moved_intensity(target, row):.3g}"),
+        ("loaded", lambda row: quantity(row.counted.load_bytes, "B") if row.counted else "-"),
+        ("stored", lambda row: quantity(row.counted.store_bytes, "B") if row.counted else "-"),
+        ("counted, x unfused", lambda row: _fewer(_counted_bytes(base), _counted_bytes(row))),
+        ("DRAM read", lambda row: _measured(row, "dram_read_bytes", "B")),
+        ("DRAM written", lambda row: _measured(row, "dram_write_bytes", "B")),
+        ("DRAM, x unfused", lambda row: _fewer(_dram_bytes(base), _dram_bytes(row))),
+        ("L2 hits", lambda row: optional((row.measured or {}).get("l2_hit_percent"), ".1f", "%")),
+        ("occupancy", lambda row: optional((row.measured or {}).get("occupancy_percent"), ".1f", "%")),
+        ("registers", lambda row: optional((row.measured or {}).get("registers", row.registers), ".0f")),
+        ("shared", lambda row: "-" if row.shared_bytes is None else quantity(row.shared_bytes, "B")),
+        ("launches", lambda row: str(row.launches or "-")),
+    ]
+    notes = []
+    sizes = next((row.counted.sizes for row in rows if row.counted and row.counted.sizes), None)
+    if any(row.counted for row in rows):
+        at = f", at {' '.join(f'{k}={v}' for k, v in sizes.items())}" if sizes else ""
+        notes.append(f"loaded, stored: what threads ask for, counted in the emulator{at}")
+    if any(row.measured for row in rows):
+        notes.append("DRAM, L2 hits, occupancy: measured by ncu, one call; ratios are of the longest kernel")
+    return _table(f"{target.key}: what moves", rows, columns, notes)
+
+
+def accuracy_table(target: Target) -> Table | None:
+    """Errors against the float64 reference: median, 99.9th percentile, largest. None where nothing was compared."""
+    rows = [row for row in target.rows if row.accuracy]
+    if not rows:
+        return None
+    columns: list[Column] = [
+        (
+            f"{name}, {' / '.join(f'{p}%' for p in SHOWN)} / max",
+            lambda row, key=key: _errors(row.accuracy, key),  # type: ignore[misc]
+        )
+        for name, key in (("absolute error", "abs"), ("relative error", "rel"), ("ulp", "ulp"))
+    ]
+    return _table(f"{target.key}: how exact", rows, columns, ())
+
+
+def _errors(accuracy: Accuracy | None, kind: str) -> str:
+    """The worst output's percentiles, then the largest error of all."""
+    if accuracy is None:
+        return "-"
+    percentiles = [output[kind] for output in accuracy.percentiles.values() if kind in output]
+    found = [max((p.get(point, 0.0) for p in percentiles), default=None) for point in SHOWN]
+    largest = {"abs": accuracy.max_abs, "rel": accuracy.max_rel, "ulp": accuracy.max_ulp}[kind]
+    return " / ".join(optional(value, ".2g") for value in (*found, largest))
+
+
+def _table(title: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str]) -> Table:
+    """Without the columns in which nobody has anything."""
+    made = [(header, [cell(row) for row in rows]) for header, cell in columns]
+    kept = [(header, cells) for header, cells in made if any(c != "-" for c in cells)]
+    lines = [[row.name, *(cells[i] for _, cells in kept)] for i, row in enumerate(rows)]
+    return Table(title, ["", *(header for header, _ in kept)], lines, notes)
+
+
+def _counted_bytes(row: Row | None) -> float | None:
+    return row.counted.load_bytes + row.counted.store_bytes if row and row.counted else None
+
+
+def _dram_bytes(row: Row | None) -> float | None:
+    return row.measured.get("dram_bytes") if row and row.measured else None
+
+
+def _fewer(base: float | None, mine: float | None) -> str:
+    return f"{base / mine:.2f}x" if base and mine else "-"
+
+
+def _measured(row: Row, name: str, unit: str) -> str:
+    value = (row.measured or {}).get(name)
+    return "-" if value is None else quantity(value, unit)

@@ -1,0 +1,193 @@
+"""The roofline of a run: attainable rate against arithmetic intensity, with the roofs of that run and a point a variant.
+
+S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for multicore architectures", 2009.
+A variant's intensity is its flops over the bytes it moves, as the emulator counts both; where it was not counted, the work's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptxkit.bench.report.tables import BASELINE
+from ptxkit.bench.results.results import Mode, Results, Roofs, Row, Target
+from ptxkit.columns import plain
+from ptxkit.errors import UsageError
+from ptxkit.figures import drawn_to
+
+MARKERS = "os^Dv"  # one more after every ten colours
+NAMED = 8  # up to so many targets have the name of their best variant beside it
+
+
+@dataclass(frozen=True)
+class Point:
+    """A variant under the roofs.
+
+    Attributes:
+        target: its key. row: the variant's name.
+        intensity: flops per byte moved. rate: TFLOP/s.
+        roof: TFLOP/s attainable at that intensity. bound: ``"memory"`` or the unit whose peak is the roof.
+    """
+
+    target: str
+    row: str
+    intensity: float
+    rate: float
+    roof: float
+    bound: str
+
+    @property
+    def fraction(self) -> float:
+        """Of the roof."""
+        return self.rate / self.roof
+
+
+def points(results: Results, mode: Mode = "cold") -> Iterator[Point]:
+    """Every variant that has a time and some flops.
+
+    Raises:
+        UsageError: the results have no times.
+    """
+    roofs = _roofs(results)
+    for target in results.targets:
+        for row in target.rows:
+            timed = row.timed(mode)
+            if row.kind == "variant" and timed and target.flops and not row.alarms and row.verified is not False:
+                intensity = moved_intensity(target, row)
+                rate = target.flops / timed.median_us / 1e6
+                if math.isinf(intensity):  # it moves nothing, and has no place under the roofs
+                    continue
+                memory = intensity * _bandwidth(target, roofs, mode) / 1e3
+                peak = roofs.peak_tflops.get(target.unit)
+                if peak is not None and peak < memory:
+                    yield Point(target.key, row.name, intensity, rate, peak, target.unit)
+                else:
+                    yield Point(target.key, row.name, intensity, rate, memory, "memory")
+
+
+def moved_intensity(target: Target, row: Row) -> float:
+    """Flops of the work over the bytes that the variant moves; infinite where there are none."""
+    if row.measured and row.measured.get("dram_bytes"):
+        return target.flops / row.measured["dram_bytes"]
+    if row.counted is None or not row.counted.flops:
+        return target.intensity
+    from ptxkit.bench.report.tables import traffic
+
+    over = traffic(target, row.counted)
+    return target.intensity / over if over else target.intensity
+
+
+def _bandwidth(target: Target, roofs: Roofs, mode: Mode) -> float:
+    return roofs.l2_gbs if mode == "hot" and target.lives_in == "L2" else roofs.copy_gbs
+
+
+def _roofs(results: Results) -> Roofs:
+    if results.roofs is None:
+        raise UsageError("these results are counts of the emulator; a roofline needs times, from a GPU")
+    return results.roofs
+
+
+def ridge(roofs: Roofs, peak: float) -> float:
+    """Intensity at which the memory roof meets a peak of so many TFLOP/s, in flops per byte."""
+    return peak * 1e3 / roofs.copy_gbs
+
+
+def peaks(roofs: Roofs) -> list[tuple[str, float]]:
+    """Units and their peak, those with the same one together: ``[("f32", 62.8), ("bf16, f16", 960.0)]``."""
+    units: dict[float, list[str]] = {}
+    for unit, peak in roofs.peak_tflops.items():
+        units.setdefault(peak, []).append(unit)
+    return [(", ".join(names), peak) for peak, names in units.items()]
+
+
+def text(results: Results, mode: Mode = "cold", bars: int = 40, width: int | None = None) -> str:
+    """A line a variant: intensity, rate, and a bar for its part of the roof.
+
+    Args:
+        bars: columns of the longest bar. width: of the terminal that it must fit, or None.
+    """
+    roofs = _roofs(results)
+    bars = bars if width is None else max(10, min(bars, width // 5))
+    rows = []
+    for p in sorted(points(results, mode), key=lambda p: (p.target, p.intensity)):
+        filled = min(bars, round(bars * p.fraction))
+        bar = "█" * filled + "·" * (bars - filled)
+        rows.append([p.target, p.row, f"{p.intensity:.3g}", f"{p.rate:.3g}", p.bound, f"{p.fraction:.1%}", bar])
+    ridges = [f"{units} {peak:.4g} TFLOP/s (ridge at {ridge(roofs, peak):.3g} flop/B)" for units, peak in peaks(roofs)]
+    head = f"{results.device}, {mode}: copy {roofs.copy_gbs:.0f} GB/s, L2 {roofs.l2_gbs:.0f} GB/s, {', '.join(ridges)}"
+    headers = ["", "", "flop/B", "TFLOP/s", "bound by", "of roof", ""]
+    align = ("left", "left", "right", "right", "right", "right", "right")
+    return f"{head}\n\n{plain(rows, headers, align, width)}"
+
+
+def draw(results: Results, path: str | Path, mode: Mode = "cold") -> None:
+    """Draw it to a file; the format follows from its suffix.
+
+    Raises:
+        UsageError: no times, another suffix, or a file that cannot be written.
+        UnavailableError: matplotlib is not here.
+    """
+    shown = list(points(results, mode))
+    if not shown:
+        raise UsageError(f"no variant of these results has a {mode} time and flops")
+    with drawn_to(path, "a roofline", (12, 6)) as figure:
+        _plot(figure.subplots(), results, shown, mode)
+
+
+def _plot(axes: Any, results: Results, shown: list[Point], mode: Mode) -> None:
+    roofs = _roofs(results)
+    intensities = [p.intensity for p in shown]
+    ridges = [ridge(roofs, peak) for peak in roofs.peak_tflops.values()]
+    low, high = min([*intensities, 1]) / 4, max([*intensities, *ridges]) * 4
+    top = max(roofs.peak_tflops.values(), default=high * roofs.copy_gbs / 1e3)
+    memory = [("copy", roofs.copy_gbs, "-")]
+    if mode == "hot":
+        memory.append(("L2 copy", roofs.l2_gbs, "--"))
+    for name, bandwidth, style in memory:
+        end = min(high, top * 1e3 / bandwidth)
+        axes.plot([low, end], [low * bandwidth / 1e3, end * bandwidth / 1e3], style, color="0.35", lw=1.2)
+        below = {"textcoords": "offset points", "va": "top", "color": "0.35", "fontsize": 8}
+        axes.annotate(f"{name} {bandwidth:.0f} GB/s", (low, low * bandwidth / 1e3), (8, 2), **below)
+    for unit, peak in peaks(roofs):
+        axes.plot([ridge(roofs, peak), high], [peak, peak], color="0.35", lw=1.2)
+        axes.annotate(f"{unit} {peak:.4g} TFLOP/s", (high, peak), ha="right", va="bottom", color="0.35", fontsize=8)
+    for number, key in enumerate(dict.fromkeys(p.target for p in shown)):
+        mine = [p for p in shown if p.target == key]
+        color, marker = f"C{number % 10}", MARKERS[number // 10 % len(MARKERS)]
+        axes.plot(
+            [p.intensity for p in mine], [p.rate for p in mine], marker, color=color, ms=5, label=_short(results, key)
+        )
+        base = next((p for p in mine if p.row == BASELINE), None)
+        best = max(mine, key=lambda p: p.rate)
+        if base is not None and best is not base:
+            arrow = {"arrowstyle": "->", "color": color, "lw": 1.2}
+            axes.annotate("", (best.intensity, best.rate), (base.intensity, base.rate), arrowprops=arrow)
+        if len({p.target for p in shown}) > NAMED:
+            continue
+        axes.annotate(
+            best.row, (best.intensity, best.rate), (4, 4), textcoords="offset points", fontsize=7, color=color
+        )
+    moved = any(row.counted or row.measured for target in results.targets for row in target.rows)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="arithmetic intensity, flop per byte " + ("moved" if moved else "of the work (nothing was counted)"),
+        ylabel="TFLOP/s",
+        title=f"{results.device}, {mode}; roofs measured in the run of {results.created}",
+    )
+    axes.grid(which="both", lw=0.3)
+    axes.legend(
+        fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0
+    )  # beside the roofs, not on them
+
+
+def _short(results: Results, key: str) -> str:
+    """A target's name without the options that are the same in every target of its kernel."""
+    target = results.target(key)
+    assert target is not None
+    alike = [t.options for t in results.targets if t.kernel == target.kernel]
+    told = {k: v for k, v in target.options.items() if any(other.get(k) != v for other in alike)}
+    return " ".join([target.kernel, *(f"{k}={v}" for k, v in {**target.sizes, **told}.items())])

@@ -1,0 +1,1 @@
+"""What a measurement found, as values: their JSON, comparison with earlier ones, and expectations."""

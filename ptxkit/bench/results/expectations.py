@@ -1,0 +1,200 @@
+"""What a GPU did before: ``expectations/<gpu>.json``, written from real runs only, and held against new ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
+from ptxkit.bench.results.judge import Judgement, judge
+from ptxkit.bench.results.results import Mode, Results, Row, Target, Timed, cuda_driver_named
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import check_writable, stem_of, write_json
+
+SCHEMA = "ptxkit.expectations/1"
+MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
+MODES: tuple[Mode, ...] = ("cold", "hot")
+CODE = 16  # digits of its hash that are recorded
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """A median, as it was recorded."""
+
+    median_us: Positive
+    spread_us: NotNegative
+    samples: int
+
+
+@dataclass(frozen=True)
+class ExpectedRow:
+    """A contender's times, and the first digits of the hash of its machine code."""
+
+    cold: ExpectedTime | None = None
+    hot: ExpectedTime | None = None
+    code: str | None = None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a file must say of a target; what else it says is for people."""
+
+    rows: Mapping[str, ExpectedRow]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+def directory() -> Path:
+    """Where the expectations are: beside the package in a checkout, in the working directory elsewhere."""
+    root = Path(__file__).resolve().parents[3]
+    return (root if (root / "pyproject.toml").is_file() else Path.cwd()) / "expectations"
+
+
+def path_for(gpu: str, where: Path | None = None) -> Path:
+    """The file of a GPU: ``NVIDIA H200`` -> ``nvidia-h200.json``."""
+    return (where or directory()) / f"{stem_of(gpu)}.json"
+
+
+def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]:
+    """The expectations with what these results say put in; targets and contenders that were not run stay.
+
+    Rows that were wrong, raised an alarm or have no time are left out.
+
+    Raises:
+        UsageError: the results are not of a GPU.
+    """
+    if results.device_kind != "gpu":
+        raise UsageError("expectations come from a GPU; the emulator has no times")
+    targets = dict((known or {}).get("targets", {}))
+    for target in results.targets:
+        rows = {row.name: _record(row) for row in target.rows if _good(row)}
+        if rows:
+            rows = {**targets.get(target.key, {}).get("rows", {}), **rows}
+            targets[target.key] = {
+                "created": results.created,
+                "environment": dict(results.environment),
+                "roof_gbs": results.roofs and results.roofs.copy_gbs,
+                "rows": rows,
+            }
+    return {"schema": SCHEMA, "gpu": results.device, "targets": dict(sorted(targets.items()))}
+
+
+def _good(row: Row) -> bool:
+    return row.cold is not None and row.verified is not False and not row.alarms and row.error is None
+
+
+def _record(row: Row) -> dict[str, Any]:
+    record: dict[str, Any] = {"kind": row.kind}
+    for mode in MODES:
+        timed = row.timed(mode)
+        if timed:
+            record[mode] = {
+                "median_us": timed.median_us,
+                "spread_us": timed.spread_us,
+                "samples": timed.samples,
+            }
+    if row.version:
+        record["version"] = row.version
+    if row.code_sha256:
+        record["code"] = row.code_sha256[:CODE]
+    if row.tile:
+        record["tile"] = dict(row.tile)
+    return record
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The expectations in a file.
+
+    Raises:
+        UnavailableError: there is none. UsageError: it is not one.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnavailableError(
+            f"there are no expectations for this GPU ({path}); ptxkit bench run --update-expectations records them"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} cannot be read as expectations: {error}") from None
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA or not isinstance(value.get("targets"), dict):
+        raise UsageError(f"{path} does not hold {SCHEMA}; ptxkit bench run --update-expectations writes it")
+    for key, target in value["targets"].items():
+        try:
+            read_as(Expected, target, f"targets[{key!r}]")
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+        target["environment"] = cuda_driver_named(target.get("environment", {}))
+    return value
+
+
+def prepared(path: Path) -> dict[str, Any] | None:
+    """What is recorded already, None where nothing is; called before measuring what :func:`save` is to write.
+
+    Raises:
+        UsageError: the file is something else, or cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    check_writable(path)
+    return load(path) if path.is_file() else None
+
+
+def save(path: Path, value: Mapping[str, Any]) -> None:
+    """Replace the file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, value)
+
+
+@dataclass(frozen=True)
+class Held:
+    """One row held against its expectation.
+
+    Attributes:
+        target: its key. row, mode: which time. expected_us, found_us: medians.
+        judgement: what the difference is.
+        code: ``"same code"``, ``"changed code"``, or ``""`` where the expectation does not say which code it is of.
+    """
+
+    target: str
+    row: str
+    mode: Mode
+    expected_us: float
+    found_us: float
+    judgement: Judgement
+    code: str = ""
+
+
+def check(expected: Mapping[str, Any], results: Results) -> Iterator[Held]:
+    """Every variant's times that have an expectation. Peers are not held to anything."""
+    for target in results.targets:
+        recorded = expected["targets"].get(target.key, {}).get("rows", {})
+        for row, mode, now in _times(target):
+            before = recorded.get(row.name, {}).get(mode)
+            if before:
+                then = Timed(
+                    before["median_us"], before["median_us"], 0.0, (0.0, 0.0), before["spread_us"], before["samples"]
+                )
+                code = _code(recorded[row.name].get("code"), row)
+                yield Held(target.key, row.name, mode, then.median_us, now.median_us, judge(then, now, MACHINES), code)
+
+
+def _times(target: Target) -> Iterator[tuple[Row, Mode, Timed]]:
+    for row in target.rows:
+        for mode in MODES:
+            timed = row.timed(mode)
+            if row.kind == "variant" and timed:
+                yield row, mode, timed
+
+
+def _code(recorded: str | None, row: Row) -> str:
+    if not recorded or not row.code_sha256:
+        return ""
+    return "same code" if row.code_sha256.startswith(recorded) else "changed code"

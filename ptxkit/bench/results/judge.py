@@ -1,0 +1,99 @@
+"""Whether a time is the same as another, and whether it can be at all. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ptxkit.bench.results.results import Roofs, Timed
+
+Word = Literal["same", "faster", "slower", "ambiguous"]
+
+SMALLEST = 0.005  # relative: no two runs of one binary agree better than this on a GPU that manages its own clocks
+CERTAIN = 3.0  # times the combined spread, beyond which a difference is called one
+OVERSHOOT = 1.08  # of a measured bandwidth: the copy that measures it is itself not perfect
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a second time says about a first.
+
+    Attributes:
+        word: ``"same"``, ``"faster"``, ``"slower"``, or ``"ambiguous"`` where the spread hides what it is.
+        change: relative, negative where the second is faster. noise: the relative difference that means nothing.
+    """
+
+    word: Word
+    change: float
+    noise: float
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.change:+.1%}, noise {self.noise:.1%})"
+
+
+def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
+    """Compare two medians in the light of their spreads.
+
+    The noise is the root of the sum of the squares of both relative spreads (half the interquartile range), at least 0.5%; up
+    to that a difference means nothing, beyond three times that it is one, and in between more samples are needed.
+
+    Args:
+        extra: relative difference between two machines or days that is to be expected, added to each of the two limits.
+    """
+    noise = max(SMALLEST, _together(before, after))
+    return _judged(after.median_us / before.median_us - 1, noise, extra)
+
+
+def judge_ratio(before: tuple[Timed, Timed], after: tuple[Timed, Timed]) -> Judgement:
+    """Whether the first of a pair has gained on the second: the change of its share of the other's time.
+
+    The noise is that of :func:`judge`, of all four times.
+    """
+    shares = [mine.median_us / theirs.median_us for mine, theirs in (before, after)]
+    return _judged(shares[1] / shares[0] - 1, max(SMALLEST, _together(*before, *after)))
+
+
+def _together(*times: Timed) -> float:
+    """The relative spread of what is made of independent times by multiplying and dividing."""
+    return math.sqrt(sum((t.spread_us / t.median_us) ** 2 for t in times))
+
+
+def _judged(change: float, noise: float, extra: float = 0.0) -> Judgement:
+    if abs(change) <= noise + extra:
+        return Judgement("same", change, noise + extra)
+    if abs(change) <= CERTAIN * noise + extra:
+        return Judgement("ambiguous", change, noise + extra)
+    return Judgement("faster" if change < 0 else "slower", change, noise + extra)
+
+
+def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roofs: Roofs) -> list[str]:
+    """Why a time cannot be, as sentences; none when it can.
+
+    Args:
+        cold_us: time of one call with nothing in the L2 cache.
+        nbytes, flops, unit: the least work.
+        in_l2: the working set fits into L2, so that writes need not reach device memory within the time.
+        roofs: measured in the same run.
+    """
+    found = []
+    roof = roofs.l2_gbs if in_l2 else roofs.copy_gbs
+    floor_us = nbytes / (roof * 1e3) / OVERSHOOT
+    if cold_us < floor_us:
+        found.append(
+            f"{cold_us:.4g} us is below the floor: {nbytes:,} bytes take {floor_us:.4g} us at {OVERSHOOT:.2f} x {roof:.0f} GB/s"
+        )
+    peak = roofs.peak_tflops.get(unit)
+    if peak and cold_us < flops / (peak * 1e6) / OVERSHOOT:
+        rate = flops / cold_us / 1e6
+        found.append(f"{rate:.4g} TFLOP/s is more than the {unit} peak of this run, {peak:.4g} TFLOP/s")
+    return found
+
+
+def machine_difference(before: Mapping[str, object], after: Mapping[str, object]) -> str:
+    """In words, what makes times of two environments incomparable; "" when nothing does."""
+    # earlier files lack some
+    recorded = [k for k in ("gpu_uuid", "cuda_driver", "kernel_driver") if k in before and k in after]
+    known = ["gpu", *recorded]
+    return ", ".join(f"{k} {before.get(k)} against {after.get(k)}" for k in known if before.get(k) != after.get(k))

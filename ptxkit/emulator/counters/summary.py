@@ -1,0 +1,212 @@
+"""Turns the tallies of a launch into counters, for the whole and per source line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ptxkit.emulator.counters.counters import Counters, LineCounters
+from ptxkit.emulator.counters.tally import Tally
+from ptxkit.isa.model import Instruction
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.program import EntryCode
+
+_FLOAT_SUFFIX = {"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64", "tf32"}
+_PER_LANE = {"f16x2": 2, "bf16x2": 2, "f32x2": 2}
+_FLOPS = {
+    "add": 1,
+    "sub": 1,
+    "mul": 1,
+    "fma": 2,
+    "mad": 2,
+    "div": 1,
+    "rcp": 1,
+    "sqrt": 1,
+    "rsqrt": 1,
+    "ex2": 1,
+    "lg2": 1,
+    "sin": 1,
+    "cos": 1,
+    "tanh": 1,
+}
+_CONTROL = {"bra", "brx", "call", "ret", "exit", "trap", "brkpt"}
+_LOGIC = {
+    "and",
+    "or",
+    "xor",
+    "not",
+    "cnot",
+    "shl",
+    "shr",
+    "shf",
+    "lop3",
+    "prmt",
+    "bfe",
+    "bfi",
+    "bmsk",
+    "brev",
+    "popc",
+    "clz",
+    "bfind",
+    "fns",
+    "szext",
+}
+_SPECIAL = {"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"}
+_WARP = {"shfl", "vote", "match", "redux", "elect", "activemask"}
+_SYNC = {"bar", "barrier", "mbarrier", "membar", "fence", "nanosleep", "griddepcontrol"}
+_TENSOR = {"mma": "mma", "wmma": "mma", "wgmma": "wgmma", "tcgen05": "tcgen05"}
+_MATRIX_MOVES = {"ldmatrix": "load", "stmatrix": "store"}
+
+
+@lru_cache(maxsize=8192)
+def classify(opcode: str) -> str:
+    """Class of an instruction for ``Counters.by_class``."""
+    parts = opcode.split(".")
+    name, last = parts[0], parts[-1]
+    if name == "cp" or parts[:2] in (["st", "async"], ["red", "async"]):
+        return "async.copy"
+    if name in ("ld", "ldu", "st", "atom", "red"):
+        space = next(
+            (
+                p.partition("::")[0]
+                for p in parts[1:]
+                if p.partition("::")[0] in ("global", "shared", "local", "param", "const")
+            ),
+            "generic",
+        )
+        return f"{ {'ld': 'load', 'ldu': 'load', 'st': 'store'}.get(name, 'atomic') }.{space}"
+    if name in _CONTROL:
+        return "control"
+    if name == "wmma" and parts[1] in ("load", "store"):
+        return "matrix.move"
+    if name in _TENSOR:
+        return _TENSOR[name]
+    if name in _MATRIX_MOVES or name == "movmatrix":
+        return "matrix.move"
+    if name == "bar" and "warp" in parts:
+        return "warp"
+    if name in _WARP:
+        return "warp"
+    if name in _SYNC:
+        return "barrier"
+    if name in ("mov", "selp", "cvta", "slct"):
+        return "move"
+    if name == "cvt":
+        return "convert"
+    if name in ("setp", "set", "testp"):
+        return "compare"
+    if name in _LOGIC:
+        return "logic"
+    if last in _FLOAT_SUFFIX:
+        if name in _SPECIAL and ("approx" in parts or name in ("ex2", "lg2", "sin", "cos", "tanh")):
+            return "special"
+        return {"f64": "float64", "f32": "float32", "f32x2": "float32"}.get(last, "float16")
+    return "integer"
+
+
+@lru_cache(maxsize=8192)
+def flops_of(opcode: str) -> tuple[str, int]:
+    """Floating-point operations of one lane, and their type."""
+    parts = opcode.split(".")
+    if parts[-1] not in _FLOAT_SUFFIX or parts[0] not in _FLOPS:
+        return "", 0
+    t = parts[-1]
+    return t.removesuffix("x2"), _FLOPS[parts[0]] * _PER_LANE.get(t, 1)
+
+
+@dataclass
+class _Sum:
+    """Counters while they are added up."""
+
+    n: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    classes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    flops: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    moved: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    sectors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def freeze(self) -> Counters:
+        return Counters(
+            **self.n,
+            flops=sum(self.flops.values()),
+            by_class=dict(self.classes),
+            flops_by_type=dict(self.flops),
+            async_bytes=dict(self.moved),
+            async_sectors=dict(self.sectors),
+        )
+
+
+def summarize(code: EntryCode, tallies: list[Tally]) -> tuple[Counters, list[LineCounters]]:
+    """Counters of the launch, and one entry per source line that executed, in order of file and line."""
+    total = _Sum()
+    lines: dict[tuple[str, int], _Sum] = defaultdict(_Sum)
+    for tally in tallies:
+        for block in code.blocks:
+            lanes, warps = tally.block_lanes[block.index], tally.block_warps[block.index]
+            if not warps:
+                continue
+            for number, i in block.instructions:
+                mine = lanes if i.predicate is None else tally.predicated_lanes.get(number, 0)
+                for s in (total, lines[_place(code, i)]):
+                    _add(s, i, mine, warps, number, tally)
+    result = [LineCounters(file, line, s.freeze()) for (file, line), s in sorted(lines.items())]
+    return total.freeze(), result
+
+
+def _moved(opcode: str) -> tuple[str, str]:
+    """What a matrix move does, and where: ldmatrix and stmatrix know shared memory alone."""
+    name, *parts = opcode.split(".")
+    if name in _MATRIX_MOVES:
+        return _MATRIX_MOVES[name], "shared"
+    return parts[0], next((p.partition("::")[0] for p in parts if p.startswith(("global", "shared"))), "generic")
+
+
+def _place(code: EntryCode, i: Instruction) -> tuple[str, int]:
+    return (i.loc.file, i.loc.line) if i.loc is not None else (code.path, i.line)
+
+
+def _add(s: _Sum, i: Instruction, lanes: int, warps: int, number: int, tally: Tally) -> None:
+    kind = classify(i.opcode)
+    s.n["instructions"] += lanes
+    s.n["warp_instructions"] += warps
+    s.classes[kind] += lanes
+    t, each = flops_of(i.opcode)
+    if each:
+        s.flops[t] += each * lanes
+    row = tally.memory.get(number)
+    if row is not None:
+        nbytes, units, passes, conflicts, count = row
+        action, _, space = kind.partition(".")
+        if kind == "matrix.move":
+            action, space = _moved(i.opcode)
+        if space == "generic":
+            # a row with passes went to shared memory; one with sectors, or with neither counted, to global
+            space = "shared" if passes else "global"
+        if kind == "async.copy":
+            if units:
+                s.sectors["global_to_shared"] += units
+        elif action == "atomic":
+            if space == "global":
+                s.n["global_atomics"] += count
+        elif space in ("global", "shared", "local"):
+            s.n[f"{space}_{action}_bytes"] += nbytes
+            if space == "global":
+                s.n[f"global_{action}_sectors"] += units
+            elif space == "shared":
+                s.n[f"shared_{action}_wavefronts"] += passes
+                s.n["shared_bank_conflicts"] += conflicts
+    if number in tally.branches:
+        s.n["branches"] += tally.branches[number]
+        s.n["divergent_branches"] += tally.divergent.get(number, 0)
+    for (n, what), amount in tally.extra.items():
+        if n == number:
+            if what.startswith("flops."):
+                s.flops[what.removeprefix("flops.")] += amount
+            elif what.startswith("sectors."):
+                s.sectors[what.removeprefix("sectors.")] += amount
+            elif what == "misaligned":
+                s.n["async_misaligned_bytes"] += amount
+            else:
+                s.moved[what] += amount

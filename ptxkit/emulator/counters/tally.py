@@ -1,0 +1,82 @@
+"""The running counts of one worker thread, kept per block and per instruction; summed up when the launch is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
+"""Columns of a memory instruction's counts: bytes asked for, sectors, shared-memory passes, passes beyond the least, lanes."""
+
+
+class Tally:
+    """Counts of what one worker has executed so far."""
+
+    __slots__ = (
+        "block_lanes",
+        "block_warps",
+        "branches",
+        "divergent",
+        "extra",
+        "memory",
+        "patterns",
+        "predicated_lanes",
+        "traffic",
+    )
+
+    def __init__(self, blocks: int, traffic: bool) -> None:
+        self.traffic = traffic
+        self.block_lanes = [0] * blocks
+        self.block_warps = [0] * blocks
+        self.predicated_lanes: dict[int, int] = {}
+        self.branches: dict[int, int] = {}
+        self.divergent: dict[int, int] = {}
+        self.memory: dict[int, list[int]] = {}
+        self.extra: dict[tuple[int, str], int] = {}
+        self.patterns: dict[int, Any] = {}
+
+    def block(self, group: Group, index: int) -> None:
+        """``group`` executes a block."""
+        self.block_lanes[index] += group.lanes
+        self.block_warps[index] += group.warps
+
+    def lanes(self, group: Group, number: int) -> None:
+        """``group`` is what the guard of an instruction left over."""
+        self.predicated_lanes[number] = self.predicated_lanes.get(number, 0) + group.lanes
+
+    def predicated(self, group: Group, number: int, predicate: Any) -> None:
+        """A pure instruction ran under ``predicate``."""
+        if predicate.size == 1:
+            n = group.lanes if predicate.flat[0] else 0
+        elif group.mask is None:
+            n = int(np.count_nonzero(predicate)) * (group.warps * 32 // predicate.size)
+        else:
+            n = int(np.count_nonzero(predicate & group.mask))
+        self.predicated_lanes[number] = self.predicated_lanes.get(number, 0) + n
+
+    def branch(self, number: int, warps: int, divergent: int) -> None:
+        """A branch was executed by ``warps`` warps, ``divergent`` of which went both ways."""
+        self.branches[number] = self.branches.get(number, 0) + warps
+        if divergent:
+            self.divergent[number] = self.divergent.get(number, 0) + divergent
+
+    def access(self, number: int, nbytes: int, units: int, wavefronts: int, conflicts: int, lanes: int) -> None:
+        """A memory instruction was executed."""
+        row = self.memory.get(number)
+        if row is None:
+            self.memory[number] = [nbytes, units, wavefronts, conflicts, lanes]
+        else:
+            row[0] += nbytes
+            row[1] += units
+            row[2] += wavefronts
+            row[3] += conflicts
+            row[4] += lanes
+
+    def add(self, number: int, what: str, amount: int) -> None:
+        """Anything else worth counting, by name."""
+        key = (number, what)
+        self.extra[key] = self.extra.get(key, 0) + amount

@@ -1,0 +1,224 @@
+"""Asynchronous operations that a program has issued: when they are performed, and what may be seen of them until then.
+
+PTX promises of an asynchronous operation only that it is complete once the program has waited for it. A
+:class:`Queue`, one a wave, holds the operations and takes that promise either way (``completion`` of a launch):
+
+- ``"eager"``: an operation is performed when it is issued. The waits find nothing to do.
+- ``"latest-legal"``: it is performed when the program's own wait forces it and not before. Until then its destination
+  is poisoned, and its source is read as late as its destination is written. A missing wait then shows as a wrong
+  answer.
+
+How to use it. An instruction makes one :class:`Operation` for all threads that execute it together, with one
+*element* per thread (or per warpgroup, where that acts as one), and hands it to :meth:`Queue.submit` with its
+completion mechanism. Everything that can fail (bounds, alignment) is checked before that, so that the message names
+the thread that issued it. ``perform(which)`` does the work of the elements ``which``, an index for the arrays of the
+operation: :data:`EVERY` or an integer array. The mechanisms:
+
+- groups (``"cp.async"``, ``"bulk"``, ``"wgmma"``): ``owner`` is the wave-wide index of the thread
+  (``x.thread[x.active()]``) whose group the element belongs to; of a warpgroup take its first thread.
+  ``*.commit_group`` calls :meth:`Queue.commit`, and ``*.wait_group N`` calls :meth:`Queue.wait`, which performs what
+  the executing threads have to see.
+- ``"mbarrier"``: ``barrier`` is the index of each element's mbarrier among the 8-byte words of the wave's shared
+  memory (``wave.shared.view(np.uint64)``). ``perform`` ends with ``wave.mbarriers.complete_tx(barrier[which],
+  bytes)``. The wave calls :meth:`Queue.force` when all threads wait.
+
+``poison()`` overwrites the destinations; it is called at once, and in latest-legal mode alone. An operation that adds
+to its destination has none. What an operation needs of registers it must copy when it is made, since the program may
+go on to change them. One that reads shared memory and writes elsewhere also gives ``capture(which)``, which takes the
+source's bytes now: that is what ``wait_group.read`` forces, and what the end of the CTA makes impossible. ``wgmma``
+reads shared memory in ``perform``, keeps the accumulators of its chain in the closure and poisons the registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
+
+EVERY = slice(None)
+"""Selects all elements of an operation."""
+
+MODES = ("eager", "latest-legal")
+
+
+@dataclass(eq=False)
+class Operation:
+    """What one instruction has issued for all threads that executed it together, E elements.
+
+    Attributes:
+        owner: (E,) int64, wave-wide index of the thread that an element belongs to.
+        perform: does the work of the elements ``which``.
+        poison: overwrites every destination; None where old values remain legal.
+        capture: reads the source of ``which`` now, so that ``perform`` need not; None where nothing is read late.
+        barrier: (E,) int64, the mbarrier that an element completes on; None for group mechanisms.
+        group: (E,) int64, number of the group that an element belongs to; set by the queue.
+        left: elements that are not performed yet; None means all of them. Kept by the queue.
+        unread: elements that are not captured yet, in the same way.
+        serial: order of issue.
+    """
+
+    owner: NDArray[np.int64]
+    perform: Callable[[Any], None]
+    poison: Callable[[], None] | None = None
+    capture: Callable[[Any], None] | None = None
+    barrier: NDArray[np.int64] | None = None
+    group: NDArray[np.int64] | None = None
+    left: NDArray[np.int64] | None = None
+    unread: NDArray[np.int64] | None = None
+    serial: int = 0
+
+    def run(self, chosen: Any) -> bool:
+        """Perform the remaining elements for which ``chosen``, (E,) bool, holds; True when none remains."""
+        if self.left is None:
+            if chosen.all():
+                self.perform(EVERY)
+                return True
+            self.left = np.arange(len(self.owner))
+        now = self.left[chosen[self.left]]
+        if len(now):
+            self.perform(now)
+            self.left = self.left[~chosen[self.left]]
+        return len(self.left) == 0
+
+    def read(self, chosen: Any) -> None:
+        """Capture the sources of those for which ``chosen`` holds."""
+        if self.capture is None:
+            return
+        if self.unread is None:
+            self.unread = np.arange(len(self.owner))
+        now = self.unread[chosen[self.unread]]
+        if len(now):
+            self.capture(now)
+            self.unread = self.unread[~chosen[self.unread]]
+
+
+@dataclass
+class _Groups:
+    """One group mechanism: operations in flight, and how many groups each thread has committed."""
+
+    committed: NDArray[np.int64]
+    pending: list[Operation] = field(default_factory=list)
+
+
+class Queue:
+    """Operations in flight in one wave."""
+
+    def __init__(self, wave: Wave) -> None:
+        self.wave = wave
+        self.eager = wave.launch.settings.completion == "eager"
+        self.groups: dict[str, _Groups] = {}
+        self.barriers: list[Operation] = []
+        self._serial = 0
+
+    def _of(self, mechanism: str) -> _Groups:
+        g = self.groups.get(mechanism)
+        if g is None:
+            g = self.groups[mechanism] = _Groups(np.zeros(self.wave.shape[0] * self.wave.shape[1] * 32, np.int64))
+        return g
+
+    def submit(self, operation: Operation, mechanism: str) -> None:
+        """Issue an operation; ``mechanism`` is ``"mbarrier"`` or the name of a kind of groups."""
+        if self.eager:
+            operation.perform(EVERY)
+            return
+        if operation.poison is not None:
+            operation.poison()
+        self._serial += 1
+        operation.serial = self._serial
+        if mechanism == "mbarrier":
+            self.barriers.append(operation)
+            return
+        g = self._of(mechanism)
+        operation.group = g.committed[operation.owner]
+        g.pending.append(operation)
+
+    def commit(self, x: Group, mechanism: str) -> None:
+        """The threads of ``x`` close their group."""
+        if self.wave.races is not None:
+            self.wave.races.operations.commit(x, mechanism)
+        if not self.eager:
+            self._of(mechanism).committed[x.thread[x.active()]] += 1
+
+    def wait(self, x: Group, mechanism: str, newest: int, reading: bool = False) -> None:
+        """Perform the groups of the threads of ``x`` but for the ``newest`` ones.
+
+        Args:
+            reading: only the sources have to be read.
+        """
+        if self.wave.races is not None:
+            self.wave.races.operations.wait(x, mechanism, newest)
+        g = self.groups.get(mechanism)
+        if g is None or not g.pending:
+            return
+        bound = np.full(len(g.committed), -1, np.int64)
+        threads = x.thread[x.active()]
+        bound[threads] = g.committed[threads] - newest
+        remaining = []
+        for operation in g.pending:
+            assert operation.group is not None
+            chosen = operation.group < bound[operation.owner]
+            if reading:
+                operation.read(chosen)
+                remaining.append(operation)
+            elif not chosen.any() or not operation.run(chosen):
+                remaining.append(operation)
+        g.pending = remaining
+
+    def drain(self, mechanism: str, threads: NDArray[np.int64], before: int) -> None:
+        """Perform what ``threads`` issued in groups, committed or not, ahead of the operation with serial ``before``."""
+        g = self.groups.get(mechanism)
+        if g is None:
+            return
+        mine = np.zeros(len(g.committed), np.bool_)
+        mine[threads] = True
+        g.pending = [o for o in g.pending if o.serial > before or not o.run(mine[o.owner])]
+
+    def force(self, wanted: NDArray[np.int64]) -> bool:
+        """Perform what completes on the mbarriers ``wanted``, since nobody can go on without; False if that is nothing."""
+        some = False
+        todo, self.barriers = self.barriers, []
+        for operation in todo:
+            assert operation.barrier is not None
+            chosen = np.isin(operation.barrier, wanted)
+            if not chosen.any():
+                self.barriers.append(operation)
+                continue
+            before = len(operation.owner) if operation.left is None else len(operation.left)
+            if not operation.run(chosen):
+                assert operation.left is not None
+                some |= len(operation.left) < before
+                self.barriers.append(operation)
+            else:
+                some = True
+        return some
+
+    def finish(self) -> None:
+        """Every thread has exited: what has been read reaches global memory; what has not been read is lost with the CTA."""
+        for g in self.groups.values():
+            for operation in g.pending:
+                if operation.unread is None:
+                    continue
+                read = np.ones(len(operation.owner), np.bool_)
+                read[operation.unread] = False
+                operation.run(read)
+        self.groups.clear()
+        self.barriers.clear()
+
+
+def windows(flat: NDArray[np.uint8], unit: int, count: int) -> Any:
+    """Every run of ``count`` units of ``unit`` bytes (1, 2, 4, 8, 16) in ``flat``: index it with the units where runs start.
+
+    ``windows(a, 16, n)[starts]`` gathers rows of 16 n bytes, and assigning to it scatters them.
+    """
+    dtype = np.dtype(f"u{min(unit, 8)}")
+    rows = flat[: len(flat) // unit * unit].view(dtype).reshape(-1, unit // dtype.itemsize)
+    n = len(rows) - count + 1
+    step, inner = rows.strides
+    return np.lib.stride_tricks.as_strided(rows, (max(n, 0), count, rows.shape[1]), (step, step, inner), writeable=True)

@@ -1,0 +1,141 @@
+"""What an instruction is bound to: a Step with typed operands, and the Binding that effect functions get to make one.
+
+An ``@effect`` function is called once per instruction, with a :class:`Binding`, and returns a :class:`Step`. Its ``call`` runs
+every time: it gets the :class:`~ptxkit.emulator.engine.threads.Group` that executes and one lane array per source, and returns
+one lane array, a tuple of them for several destinations, or None for none. A ``@blocking`` function returns a :class:`Gated`
+step: its gate decides who may execute it now and who has to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.emulator.engine.table import Form
+from ptxkit.errors import UnsupportedError
+from ptxkit.isa.model import Address, Function, Immediate, Instruction, Operand, Pair, Register, Symbol, Vector
+from ptxkit.isa.types import TYPES, PtxType
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.code import Block
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.memory.layout import Layout
+
+U32, U64, S32, PRED = TYPES["u32"], TYPES["u64"], TYPES["s32"], TYPES["pred"]
+B8, B16, B32, B64 = TYPES["b8"], TYPES["b16"], TYPES["b32"], TYPES["b64"]
+
+Typed = tuple[Operand | None, PtxType]
+
+
+@dataclass
+class Step:
+    """One bound instruction.
+
+    Attributes:
+        call: see the module's text; a pure step gets no group.
+        sources, destinations: operand and the type it is read or written as; a destination None is a sink.
+        pure: ``call`` takes the lane arrays alone.
+    """
+
+    call: Callable[..., Any]
+    sources: tuple[Typed, ...] = ()
+    destinations: tuple[Typed, ...] = ()
+    pure: bool = False
+
+
+class Gate:
+    """Stands before a blocking instruction.
+
+    Attributes:
+        reads: operands that the gate itself looks at.
+    """
+
+    reads: tuple[Operand | None, ...] = ()
+
+    def enter(self, group: Group, block: Block) -> Group | None:
+        """Let ``group`` try to pass: the part that may execute now, or None.
+
+        Whoever has to wait is handed to the wave here (``wave.park`` and its relatives), with what will wake it.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class Gated:
+    """A blocking instruction: its gate, and the step for those who passed (None when passing is all there is)."""
+
+    gate: Gate
+    step: Step | None = None
+
+
+@dataclass(frozen=True)
+class Where:
+    """Names an instruction in messages."""
+
+    path: str
+    instruction: Instruction
+    function: str
+
+    def __str__(self) -> str:
+        i = self.instruction
+        place = f"{self.path}:{i.line}"
+        if i.loc is not None and i.loc.file != self.path:
+            place += f" ({i.loc})"
+        return f"{place} {i.opcode}"
+
+
+@dataclass
+class Binding:
+    """What an effect or blocking function knows of its instruction.
+
+    Attributes:
+        instruction, form: the instruction and its opcode taken apart.
+        index: number of the instruction in the program, the key of its counters.
+        layout: where the variables that the entry can reach were placed.
+        target: compute capability as a number (90), for what depends on it.
+    """
+
+    instruction: Instruction
+    form: Form
+    index: int
+    where: Where
+    function: Function
+    layout: Layout
+    target: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def operands(self) -> tuple[Operand | None, ...]:
+        """The instruction's operands."""
+        return self.instruction.operands
+
+    def fail(self, why: str) -> UnsupportedError:
+        """The error for a form that matches a pattern but cannot be executed."""
+        return UnsupportedError(f"{self.where}: {why}")
+
+    def elements(self, operand: Operand | None) -> tuple[Operand | None, ...]:
+        """The scalars of a vector operand, or the operand alone."""
+        return operand.items if isinstance(operand, Vector) else (operand,)
+
+    def pair(self, operand: Operand | None) -> tuple[Operand | None, Operand | None]:
+        """Both halves of ``d|p``; the second is None when there is no ``|``."""
+        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+    def address(self, operand: Operand | None) -> tuple[Operand, int]:
+        """Base and byte offset of ``[...]``; an absolute address has the immediate as its base.
+
+        Raises:
+            UnsupportedError: not an address operand.
+        """
+        if not isinstance(operand, Address):
+            raise self.fail(f"expected an address in brackets, found {operand}")
+        if operand.base is None:
+            return Immediate(operand.offset), 0
+        if isinstance(operand.base, Symbol):
+            return Symbol(operand.base.name, operand.base.offset + operand.offset), 0
+        return operand.base, operand.offset
+
+    def register_type(self, operand: Operand | None) -> PtxType | None:
+        """Declared type of a register operand."""
+        return self.function.registers.get(operand.name) if isinstance(operand, Register) else None

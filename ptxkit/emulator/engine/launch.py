@@ -1,0 +1,246 @@
+"""One launch: checks it, cuts the grid into waves, runs them on worker threads, and sums up what was counted."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.counters.tally import Tally
+from ptxkit.emulator.engine.blas import one_thread
+from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.memory.layout import SHARED_BASE
+from ptxkit.emulator.racecheck.hazards import Hazards
+from ptxkit.errors import FaultError, LaunchError
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.machine import Machine
+    from ptxkit.emulator.engine.program import EntryCode
+    from ptxkit.emulator.settings import EmulatorSettings
+
+Dim = tuple[int, int, int]
+
+LANES_PER_WAVE = 32768  # a float32 register of that many lanes is 128 KB: a few of them stay in the L2 cache
+MIN_LANES_PER_WAVE = 4096  # below this the interpreter's overhead outweighs the gain of a second worker
+SHARED_PER_WAVE = 256 << 20  # bytes of emulated shared memory that one wave may hold
+SHARED_LIMIT = 227 * 1024
+MAX_CLUSTER = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Grid, block and cluster of a launch."""
+
+    grid: Dim
+    block: Dim
+    cluster: Dim
+    explicit_cluster: bool
+
+
+class Launch:
+    """What every wave of a launch shares."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        code: EntryCode,
+        params: bytes,
+        shape: Shape,
+        dynamic_shared: int,
+        cooperative: bool,
+        settings: EmulatorSettings,
+        write_output: Callable[[str], None],
+    ) -> None:
+        self.machine = machine
+        self.code = code
+        self.name = code.name
+        self.grid, self.block, self.cluster = shape.grid, shape.block, shape.cluster
+        self.explicit_cluster = shape.explicit_cluster
+        self.threads = prod(self.block)
+        self.ctas = prod(self.grid)
+        self.cluster_size = prod(self.cluster)
+        self.dynamic_shared = dynamic_shared
+        layout = code.layout
+        self.shared_bytes = (
+            layout.shared_bytes if not dynamic_shared else layout.dynamic_base - SHARED_BASE + dynamic_shared
+        )
+        self.cooperative = cooperative
+        self.settings = settings
+        racecheck = settings.racecheck
+        self.hazards = (
+            Hazards(self.name, (i for _, i in code.instructions), racecheck == "lanes") if racecheck else None
+        )
+        self.write_output = write_output
+        self.sms = machine.sms
+        self.serial = machine.next_serial()
+        self.start_ns = time.time_ns()
+        self._check(params)
+        self.params = params
+        self.param_allocation = machine.memory.allocate(max(len(params), 1), "kernel parameters")
+        self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
+        self._parameters: dict[tuple[int, str], Any] = {}
+        self.running: set[int] = set()  # numbers of the waves that are being executed
+
+    def _check(self, params: bytes) -> None:
+        name, layout = self.name, self.code.layout
+        if min(*self.grid, *self.block, *self.cluster) < 1:
+            raise LaunchError(
+                f"{name}: grid {self.grid}, block {self.block} and cluster {self.cluster} must be at least 1 everywhere"
+            )
+        if self.threads > 1024 or self.block[2] > 64:
+            raise LaunchError(
+                f"{name}: {self.threads} threads in a block {self.block}; the limit is 1024, and 64 along z"
+            )
+        if self.grid[0] > 2**31 - 1 or max(self.grid[1:]) > 65535:
+            raise LaunchError(f"{name}: grid {self.grid}; the limits are 2147483647, 65535 and 65535")
+        if len(params) != layout.param_bytes:
+            raise LaunchError(f"{name}: {len(params)} bytes of parameters, the kernel takes {layout.param_bytes}")
+        if any(g % c for g, c in zip(self.grid, self.cluster, strict=True)):
+            raise LaunchError(f"{name}: grid {self.grid} is not a multiple of the cluster {self.cluster}")
+        if self.cluster_size > MAX_CLUSTER:
+            raise LaunchError(
+                f"{name}: {self.cluster_size} CTAs in a cluster; the limit is {MAX_CLUSTER}, and 8 is portable"
+            )
+        ranks = self.code.function.directives.get("maxclusterrank")
+        if ranks and self.cluster_size > int(ranks[0]):
+            raise LaunchError(f"{name}: {self.cluster_size} CTAs in a cluster, the kernel allows {ranks[0]}")
+        if "explicitcluster" in self.code.function.directives and not self.explicit_cluster:
+            raise LaunchError(f"{name}: has to be launched with a cluster; the kernel is declared .explicitcluster")
+        if self.shared_bytes > SHARED_LIMIT:
+            raise LaunchError(
+                f"{name}: {self.shared_bytes:,} bytes of shared memory a CTA; the limit is {SHARED_LIMIT:,}"
+            )
+        directives = self.code.function.directives
+        required = directives.get("reqntid")
+        if required and tuple(int(v) for v in (*required, 1, 1)[:3]) != self.block:
+            raise LaunchError(f"{name}: launched with a block of {self.block}, the kernel requires {tuple(required)}")
+        limit = directives.get("maxntid")
+        if limit and self.threads > prod(int(v) for v in limit):
+            raise LaunchError(
+                f"{name}: {self.threads} threads a block, the kernel is bounded to {prod(int(v) for v in limit)}"
+            )
+
+    def parameter(self, offset: int, dtype: np.dtype) -> Any:
+        """A kernel parameter as one-element lanes."""
+        key = (offset, dtype.char)
+        lanes = self._parameters.get(key)
+        if lanes is None:
+            lanes = self._parameters[key] = np.frombuffer(self.params, dtype, 1, offset).reshape(1, 1, 1)
+        return lanes
+
+    def cta_coordinates(self, linear: int) -> Dim:
+        """Grid coordinates of a CTA."""
+        gx, gy, _ = self.grid
+        return linear % gx, linear // gx % gy, linear // (gx * gy)
+
+    def describe(self) -> str:
+        """For messages: how much was launched."""
+        return f"{self.ctas} CTA{'s' * (self.ctas != 1)} of {self.threads} threads"
+
+    def order(self) -> Any:
+        """Linear CTA indices in the order they become resident; the CTAs of a cluster stand together, by rank."""
+        if self.cluster_size == 1:
+            return np.arange(self.ctas, dtype=np.int64)
+        gx, gy, gz = self.grid
+        cx, cy, cz = self.cluster
+        index = np.arange(self.ctas, dtype=np.int64).reshape(gz // cz, cz, gy // cy, cy, gx // cx, cx)
+        return np.ascontiguousarray(index.transpose(0, 2, 4, 1, 3, 5)).reshape(-1)
+
+    def waves(self, workers: int) -> list[Any]:
+        """The grid's CTAs, cut into waves."""
+        padded = -(-self.threads // 32) * 32
+        total = self.ctas * padded
+        if self.cooperative or total <= MIN_LANES_PER_WAVE:
+            per_wave = self.ctas
+        else:
+            lanes = min(LANES_PER_WAVE, max(MIN_LANES_PER_WAVE, -(-total // workers)))
+            per_wave = max(1, lanes // padded)
+            shared = self.shared_bytes + 2048
+            if self.hazards is not None:
+                actors = padded if self.hazards.lanes else padded // 32
+                # records of accesses, and clocks: what every actor knows of those of its cluster
+                shared = shared * (5 + 2 * actors) + 32 * actors * actors * self.cluster_size
+            per_wave = min(per_wave, max(1, SHARED_PER_WAVE // shared))
+            per_wave = -(-per_wave // self.cluster_size) * self.cluster_size
+        order = self.order()
+        return [order[i : i + per_wave] for i in range(0, self.ctas, per_wave)]
+
+    def run(self) -> list[Tally]:
+        """Execute every wave.
+
+        Raises:
+            FaultError: and its children; of several waves that fail, the one with the lowest CTAs.
+        """
+        workers = min(self.machine.workers, 8)
+        waves = self.waves(workers)
+        tallies: list[Tally] = []
+        lock = threading.Lock()
+        todo = iter(range(len(waves)))
+        failures: dict[int, BaseException] = {}
+        outputs: dict[int, list[str]] = {}
+        finished = 0
+
+        def work() -> None:
+            nonlocal finished
+            tally = Tally(len(self.code.blocks), self.settings.counting)
+            with lock:
+                tallies.append(tally)
+            with np.errstate(all="ignore"):
+                while True:
+                    with lock:
+                        n = next(todo, None)
+                        if n is None or failures:
+                            return
+                        self.running.add(n)
+                    output: list[str] = []
+                    try:
+                        wave = Wave(self, waves[n], tally, n)
+                        output = wave.output
+                        wave.run()
+                    except BaseException as e:  # noqa: BLE001  kept, and raised by the caller's thread
+                        failures[n] = e
+                    with lock:
+                        self.running.discard(n)
+                        outputs[n] = output
+                        # in grid order, so that what kernels print does not depend on the workers
+                        while finished in outputs:
+                            text = "".join(outputs.pop(finished))
+                            finished += 1
+                            if text:
+                                self.write_output(text)
+
+        try:
+            with one_thread():
+                if len(waves) == 1 or workers == 1:
+                    work()
+                else:
+                    with ThreadPoolExecutor(min(workers, len(waves))) as pool:
+                        for future in [pool.submit(work) for _ in range(min(workers, len(waves)))]:
+                            future.result()
+        finally:
+            self.machine.memory.free(self.param_allocation.base)
+        failure = failures[min(failures)] if failures else None
+        if self.hazards is not None and (failure is None or isinstance(failure, FaultError)):
+            self.hazards.finish(failure)
+        if failure is not None:
+            raise failure
+        return tallies
+
+    def waits_for_earlier(self, number: int) -> bool:
+        """Whether a wave before this one is still being executed, so that its stores may yet come."""
+        return any(n < number for n in tuple(self.running))
+
+
+def worker_count() -> int:
+    """Worker threads: the processors this process may use, or ``PTXKIT_EMULATOR_THREADS``."""
+    text = os.environ.get("PTXKIT_EMULATOR_THREADS", "")
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,83 @@
+"""An emulated device: its memory and the modules loaded into it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.engine.launch import worker_count
+from ptxkit.emulator.memory.allocations import GlobalMemory
+from ptxkit.isa.model import Module
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.program import Program
+
+
+class Machine:
+    """Device memory and loaded programs.
+
+    Args:
+        capacity: bytes of global memory; default is three quarters of what the host has free.
+        sms: multiprocessors that %nsmid reports.
+        workers: host threads that execute waves.
+    """
+
+    def __init__(self, capacity: int | None = None, sms: int = 132, workers: int | None = None) -> None:
+        self.memory = GlobalMemory(available_bytes() * 3 // 4 if capacity is None else capacity)
+        self.sms = sms
+        self.workers = worker_count() if workers is None else workers
+        self.version = 0
+        self.atomic_lock = threading.RLock()
+        self._serial = itertools.count(1)
+
+    def next_serial(self) -> int:
+        """Number of the next launch."""
+        return next(self._serial)
+
+    def allocate(self, nbytes: int, name: str = "") -> int:
+        """Address of ``nbytes`` of poisoned memory, 256-byte aligned; ``name`` appears in fault messages."""
+        return self.memory.allocate(nbytes, name).base
+
+    def free(self, address: int) -> None:
+        """Give an allocation back."""
+        self.memory.free(address)
+
+    def write(self, address: int, data: Any) -> None:
+        """Copy bytes or a contiguous array to device memory."""
+        flat = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
+        self.memory.slice(address, len(flat))[:] = flat
+
+    def read(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of device memory."""
+        return self.memory.slice(address, nbytes).copy()
+
+    def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """Device memory itself, for as long as the allocation lives."""
+        return self.memory.slice(address, nbytes)
+
+    def load(self, module: Module, target: str = "sm_90a") -> Program:
+        """Place a module's variables; its kernels are bound when first used.
+
+        Args:
+            target: what the machine pretends to be, for what depends on it.
+        """
+        from ptxkit.emulator.engine.program import Program
+
+        return Program(self, module, target)
+
+
+def available_bytes() -> int:
+    """Memory the host can give without swapping, in bytes."""
+    try:
+        with Path("/proc/meminfo").open() as f:
+            for line in f:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 8 << 30

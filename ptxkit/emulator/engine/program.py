@@ -1,0 +1,213 @@
+"""A module loaded into a machine: its global variables have addresses, its kernels are bound when first launched."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import ptxkit.emulator.instruction_set  # noqa: F401  fills the instruction table
+from ptxkit.emulator.counters.counters import Counters, LineCounters
+from ptxkit.emulator.counters.summary import summarize
+from ptxkit.emulator.engine.code import Binder, Block, FunctionCode
+from ptxkit.emulator.engine.launch import Dim, Launch, Shape
+from ptxkit.emulator.memory.allocations import SHARED_WINDOW
+from ptxkit.emulator.memory.layout import Layout, callees, make_layout
+from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
+from ptxkit.errors import CompileError, LaunchError, UsageError
+from ptxkit.isa.model import Function, Instruction, Module, Variable
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.binder import Where
+    from ptxkit.emulator.engine.machine import Machine
+
+
+@dataclass
+class EntryCode:
+    """A kernel, bound."""
+
+    name: str
+    path: str
+    function: Function
+    layout: Layout
+    blocks: list[Block]
+    instructions: list[tuple[Where, Instruction]]
+    entry: FunctionCode
+    const_ranges: list[tuple[int, int]]
+
+
+@dataclass
+class LaunchResult:
+    """What a launch did.
+
+    Attributes:
+        counters: totals; None when the settings say not to count.
+        lines: the same per source line.
+        elapsed_s: host seconds that the emulation took. Says nothing about a GPU.
+    """
+
+    counters: Counters | None
+    lines: list[LineCounters] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+
+
+class Program:
+    """See :meth:`ptxkit.emulator.engine.machine.Machine.load`."""
+
+    def __init__(self, machine: Machine, module: Module, target: str) -> None:
+        self.machine = machine
+        self.module = module
+        self.target = target
+        self.capability = int("".join(c for c in target if c.isdigit()) or "90")
+        self.globals: dict[str, tuple[int, int]] = {}
+        self._bound: dict[str, EntryCode] = {}
+        self._lock = threading.Lock()
+        self._functions = {name: 0x1000 + n * 0x100 for n, name in enumerate(module.functions)}
+        variables = list(module.variables.values())
+        for f in module.functions.values():
+            variables += [v for v in f.variables.values() if v.space in ("global", "const")]
+        variables = [v for v in variables if v.space in ("global", "const")]
+        for v in variables:
+            if v.linkage == "extern" and v.init is None:
+                raise CompileError(f"{module.path}:{v.line}: {v.name} is declared extern and defined nowhere")
+            allocation = machine.memory.allocate(max(v.bytes, 1), v.name)
+            self.globals[v.name] = (allocation.base, v.bytes)
+            allocation.data[:] = 0
+            if v.init:
+                allocation.data[: len(v.init)] = np.frombuffer(v.init, np.uint8)
+            # the variables live as long as the program; what is collected may be so in the middle of another allocation
+            weakref.finalize(self, machine.memory.retired.append, allocation.base).atexit = False
+        for v in variables:
+            self._relocate(v)
+
+    @property
+    def entries(self) -> dict[str, Function]:
+        """The kernels by mangled name."""
+        return self.module.entries
+
+    def global_address(self, name: str) -> tuple[int, int]:
+        """Address and size in bytes of a module variable.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        if name not in self.globals:
+            raise UsageError(f"no global or constant variable {name!r}; there are: {', '.join(self.globals) or 'none'}")
+        return self.globals[name]
+
+    def _relocate(self, v: Variable) -> None:
+        base, _ = self.globals[v.name]
+        width = v.type.bytes
+        for offset, symbol, addend, generic, mask in v.relocations:
+            if symbol in self.globals:
+                value = self.globals[symbol][0] + addend
+            elif symbol in self._functions:
+                value = self._functions[symbol] + addend
+            else:
+                raise CompileError(
+                    f"{self.module.path}:{v.line}: the initialiser of {v.name} names {symbol}, which has no address"
+                )
+            if generic and SHARED_WINDOW <= value < SHARED_WINDOW + (1 << 32):
+                raise CompileError(f"{self.module.path}:{v.line}: a shared variable has no address before launch")
+            if mask:
+                value = (value & mask) >> (mask.bit_length() - 8)
+            size = 1 if mask else max(width, 4) if width >= 4 else 8
+            data = struct.pack("<Q", value & 0xFFFF_FFFF_FFFF_FFFF)[:size]
+            self.machine.memory.slice(base + offset, size)[:] = np.frombuffer(data, np.uint8)
+
+    def bind(self, entry: str) -> EntryCode:
+        """Bind a kernel and all it calls; the second time it is there already.
+
+        Raises:
+            UsageError: no such kernel.
+            UnsupportedError: lists every form that is not implemented, with PTX line and source line.
+        """
+        with self._lock:
+            code = self._bound.get(entry)
+            if code is not None:
+                return code
+            function = self.module.entries.get(entry)
+            if function is None:
+                raise UsageError(f"no kernel {entry!r}; there are: {', '.join(self.module.entries) or 'none'}")
+            layout = make_layout(self.module, function, self.globals)
+            binder = Binder(self.module, layout, self.capability)
+            binder.bind(callees(self.module, function))
+            constants = [self.globals[v.name] for v in self.module.variables.values() if v.space == "const"]
+            code = EntryCode(
+                entry,
+                self.module.path,
+                function,
+                layout,
+                binder.blocks,
+                binder.instructions,
+                binder.functions[entry],
+                constants,
+            )
+            self._bound[entry] = code
+            return code
+
+    def launch(
+        self,
+        entry: str,
+        params: bytes,
+        *,
+        grid: Dim,
+        block: Dim,
+        shared_bytes: int = 0,
+        cluster: Dim | None = None,
+        cooperative: bool = False,
+        settings: EmulatorSettings = DEFAULTS,
+    ) -> LaunchResult:
+        """Run a kernel to its end.
+
+        Args:
+            entry: mangled name.
+            params: the parameter buffer, every parameter at its offset (:attr:`Layout.params`).
+            grid, block, cluster: (x, y, z); cluster None takes the kernel's ``.reqnctapercluster``, else 1.
+            shared_bytes: dynamic shared memory.
+            cooperative: all CTAs are resident at once.
+            settings: how the launch is emulated.
+
+        Raises:
+            LaunchError: the launch does not fit the kernel.
+            RaceError: with ``settings.racecheck``, when the launch is over: warps accessed the same shared memory out of order.
+            FaultError: and its children, from the instruction that failed.
+        """
+        if shared_bytes < 0:
+            raise LaunchError(f"{entry}: {shared_bytes} bytes of dynamic shared memory")
+        code = self.bind(entry)
+        required = code.function.directives.get("reqnctapercluster")
+        fixed: Dim | None = None
+        if required:
+            x, y, z = (*(int(v) for v in required), 1, 1)[:3]
+            fixed = (x, y, z)
+        if cluster is not None and fixed is not None and cluster != fixed:
+            raise LaunchError(f"{entry}: launched with a cluster of {cluster}, the kernel requires {fixed}")
+        shape = Shape(grid, block, cluster or fixed or (1, 1, 1), cluster is not None or fixed is not None)
+        began = time.perf_counter()
+        launch = Launch(
+            self.machine,
+            code,
+            params,
+            shape,
+            shared_bytes,
+            cooperative,
+            settings,
+            settings.write_output or _print,
+        )
+        tallies = launch.run()
+        elapsed = time.perf_counter() - began
+        if not settings.counting:
+            return LaunchResult(None, [], elapsed)
+        totals, lines = summarize(code, tallies)
+        return LaunchResult(totals, lines, elapsed)

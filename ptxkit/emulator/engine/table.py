@@ -1,0 +1,341 @@
+"""The instruction table: which opcodes the emulator executes, filled by decorators.
+
+Three kinds of entry, as their effect on the machine grows:
+
+- ``@alu``: pure. The function gets one numpy lane array per source operand, viewed as its PTX type, and returns the lane
+  array(s) of the destination(s). The engine fetches, masks and writes back. Arrays broadcast against each other: a value that
+  is the same for many threads has a shorter axis, so never assume that two sources have the same shape.
+- ``@effect``: touches memory or special state; the function is called once at bind time and returns the step to run.
+- ``@blocking``: may have to wait for other threads; likewise bound once, returns a step that says whether it completed.
+
+An opcode pattern is written as in the PTX manual::
+
+    "add{.<rnd>}{.ftz}{.sat}.f32"      {.x} optional literal, <name> one of the set given as keyword, {.<name>} optional one
+    @alu("mad.<half>.<t>", half="hi lo", t="u16 s16 u32 s32 u64 s64")
+
+A form that no pattern matches entirely is not implemented, and the program that holds it is refused before launch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+from ptxkit.isa.types import TYPES, PtxType
+
+CARRY = "cc"
+"""Pseudo type of the condition-code carry flag: an implicit operand of add.cc, addc, ..., held as bool lanes."""
+
+CARRY_TYPE = PtxType(CARRY, 1, "p", TYPES["pred"].dtype)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One opcode taken apart by the pattern that matched it.
+
+    Attributes:
+        opcode: the whole opcode.
+        parts: every optional literal (True or False) and every named set (the member, or "" when absent) of the pattern; from
+            the engine also ``pair``: whether the instruction has a second destination, ``p|q``.
+    """
+
+    opcode: str
+    parts: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.parts[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The part, or ``default`` when the pattern does not have it."""
+        return self.parts.get(name, default)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table row.
+
+    Attributes:
+        kind: ``"alu"``, ``"effect"`` or ``"blocking"``.
+        pattern: as registered.
+        function: what was decorated.
+        signature: alu only; form -> (destination types, source types).
+        bind: alu only; the function is called with the form and returns the lane function.
+        group: heading under which the instruction reference lists it (module name).
+        sets: members of each ``<name>`` of the pattern, blank separated.
+        optional: alu only; how many trailing sources an instruction may leave out.
+    """
+
+    kind: str
+    pattern: str
+    function: Callable[..., Any]
+    regex: re.Pattern[str]
+    signature: Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]] | None
+    bind: bool
+    group: str
+    sets: Mapping[str, str] = field(default_factory=dict)
+    optional: int = 0
+
+    def opcodes(self) -> Iterator[str]:
+        """Every opcode that the pattern matches, in the order in which the pattern and its sets are written."""
+        choices: list[tuple[str, ...]] = []
+        for m in _PIECE.finditer(self.pattern):
+            name = m["oset"] or m["rset"]
+            if name:
+                members = tuple(f".{member}" for member in self.sets[name].split())
+                choices.append(("", *members) if m["oset"] else members)
+            else:
+                choices.append(("", f".{m['oflag']}") if m["oflag"] else (m["literal"],))
+        for parts in itertools.product(*choices):
+            yield "".join(parts)
+
+    def match(self, opcode: str) -> Form | None:
+        """The opcode's parts if the pattern matches all of it."""
+        m = self.regex.fullmatch(opcode)
+        if m is None:
+            return None
+        flags = self.regex.groupindex
+        parts: dict[str, Any] = {}
+        for name in flags:
+            text = m[name]
+            key = name.removeprefix("flag_")
+            if name.startswith("flag_"):
+                parts[key] = text is not None
+            else:
+                parts[key] = text or ""
+        return Form(opcode, parts)
+
+    def lane_function(self, form: Form) -> Callable[..., Any]:
+        """The function over lane arrays for this form, its modifiers bound."""
+        if self.bind:
+            return self.function(form)  # type: ignore[no-any-return]
+        names = _keyword_only(self.function)
+        chosen = {n: form[n] for n in names}
+        return partial(self.function, **chosen) if chosen else self.function
+
+
+_TABLE: dict[str, list[Entry]] = {}
+
+
+def lookup(opcode: str) -> tuple[Entry, Form] | None:
+    """The entry that implements ``opcode`` and the opcode's parts, or None.
+
+    Raises:
+        AssertionError: two patterns match; a mistake in the table that a test catches.
+    """
+    found = _lookup(opcode)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _lookup(opcode: str) -> tuple[Entry, Form] | None:
+    hits = []
+    for entry in _TABLE.get(opcode.split(".", 1)[0], ()):
+        form = entry.match(opcode)
+        if form is not None:
+            hits.append((entry, form))
+    if len(hits) > 1:
+        raise AssertionError(f"{opcode} matches several patterns: {', '.join(e.pattern for e, _ in hits)}")
+    if hits:
+        return hits[0]
+    name = opcode.split(".", 1)[0]
+    if name in _SPELLINGS:
+        other = _SPELLINGS[name](opcode)
+        return None if other is None or other == opcode else _lookup(other)
+    return _reordered(opcode)
+
+
+_SPELLINGS: dict[str, Callable[[str], str | None]] = {}
+
+
+def respell(*names: str) -> Callable[[Callable[[str], str | None]], Callable[[str], str | None]]:
+    """Register a function for the opcodes that begin with ``names`` and match no pattern as they are written.
+
+    It returns the spelling that the patterns use, or None where there is none.
+    """
+
+    def decorate(function: Callable[[str], str | None]) -> Callable[[str], str | None]:
+        _SPELLINGS.update(dict.fromkeys(names, function))
+        _lookup.cache_clear()
+        return function
+
+    return decorate
+
+
+def _reordered(opcode: str) -> tuple[Entry, Form] | None:
+    """The arithmetic entry that implements ``opcode`` with its modifiers in another order: ptxas takes ``add.ftz.rn.f32`` too.
+
+    The types keep their order, since it tells source from destination.
+    """
+    name, *parts = opcode.split(".")
+    types = [p for p in parts if p in TYPES]
+    modifiers = [p for p in parts if p not in TYPES]
+    if len(modifiers) > 4 or not any(e.kind == "alu" for e in _TABLE.get(name, ())):
+        return None
+    for places in itertools.combinations(range(len(parts)), len(types)):
+        for order in itertools.permutations(modifiers):
+            left, right = iter(types), iter(order)
+            other = ".".join([name, *(next(left if k in places else right) for k in range(len(parts)))])
+            for entry in _TABLE[name]:
+                form = entry.match(other) if entry.kind == "alu" else None
+                if form is not None:
+                    return entry, form
+    return None
+
+
+def entries() -> Iterator[Entry]:
+    """Every row, in registration order."""
+    for rows in _TABLE.values():
+        yield from rows
+
+
+def alu(
+    pattern: str, *, sig: str | None = None, bind: bool = False, **sets: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a pure instruction.
+
+    Args:
+        pattern: opcode pattern, see the module's text.
+        sig: operand types as ``"d = a, b"``; each is a PTX type name, ``pred``, ``cc``, the name of a set (the member is
+            the type) or ``wide(name)`` for the type of twice its width. Default: every operand has the opcode's last part as
+            its type, one destination, and as many sources as the function has positional parameters.
+            Two destinations, ``"pred, pred = t, t"``, stand for ``p|q``; the second may be absent in the instruction, a
+            trailing source written ``t?`` too (the function is then called without it).
+        bind: the decorated function takes the Form and returns the lane function; for instructions that pick among
+            algorithms once, at bind time.
+        **sets: the members of each ``<name>`` in the pattern, blank separated.
+
+    The function's keyword-only parameters receive the parts of the pattern of the same name: bool for an optional literal,
+    str for a set.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        arity = None if bind else len(_positional(function))
+        signature = _signature(pattern, sig, arity)
+        _register("alu", pattern, function, sets, signature, bind, (sig or "").count("?"))
+        return function
+
+    return decorate
+
+
+def effect(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register an instruction with side effects; :mod:`ptxkit.emulator.engine.binder` says what the function gets."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        _register("effect", pattern, function, sets, None, True)
+        return function
+
+    return decorate
+
+
+def blocking(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register an instruction that can wait; :mod:`ptxkit.emulator.engine.binder` has what the function gets and returns."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        _register("blocking", pattern, function, sets, None, True)
+        return function
+
+    return decorate
+
+
+def _register(
+    kind: str,
+    pattern: str,
+    function: Callable[..., Any],
+    sets: Mapping[str, str],
+    signature: Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]] | None,
+    bind: bool,
+    optional: int = 0,
+) -> None:
+    regex = _compile(pattern, sets)
+    if kind == "alu" and not bind:
+        unknown = [
+            n for n in _keyword_only(function) if n not in regex.groupindex and f"flag_{n}" not in regex.groupindex
+        ]
+        if unknown:
+            raise TypeError(f"{function.__name__}: {', '.join(unknown)} not in the pattern {pattern!r}")
+    rows = _TABLE.setdefault(re.split(r"[.{<]", pattern, maxsplit=1)[0], [])
+    if any(r.pattern == pattern and r.regex.pattern == regex.pattern for r in rows):
+        raise ValueError(f"{pattern!r} is registered twice")
+    rows.append(Entry(kind, pattern, function, regex, signature, bind, function.__module__, dict(sets), optional))
+    _lookup.cache_clear()
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+
+
+def _keyword_only(function: Callable[..., Any]) -> list[str]:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is kind]
+
+
+_PIECE = re.compile(
+    r"\{\.<(?P<oset>\w+)>\}|\.<(?P<rset>\w+)>|\{\.(?P<oflag>[\w:]+)\}|(?P<literal>\.?[\w:]+)",
+)
+
+
+def _compile(pattern: str, sets: Mapping[str, str]) -> re.Pattern[str]:
+    out, at = "", 0
+    used = set()
+    while at < len(pattern):
+        m = _PIECE.match(pattern, at)
+        if m is None:
+            raise ValueError(f"bad opcode pattern {pattern!r} at {pattern[at:]!r}")
+        if m["oset"] or m["rset"]:
+            name = m["oset"] or m["rset"]
+            if name not in sets:
+                raise ValueError(f"{pattern!r}: no members given for <{name}>")
+            used.add(name)
+            # longest first, so that "x2" does not hide "x2.trans"-like members
+            members = "|".join(re.escape(s) for s in sorted(sets[name].split(), key=len, reverse=True))
+            out += rf"(?:\.(?P<{name}>{members}))" + ("?" if m["oset"] else "")
+        elif m["oflag"]:
+            flag = m["oflag"]
+            out += rf"(?P<flag_{re.sub(r'[^0-9a-zA-Z_]', '_', flag)}>\.{re.escape(flag)})?"
+        else:
+            out += re.escape(m["literal"])
+        at = m.end()
+    if set(sets) - used:
+        raise ValueError(f"{pattern!r} does not use the sets {sorted(set(sets) - used)}")
+    return re.compile(out)
+
+
+_WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
+
+
+def _signature(
+    pattern: str, sig: str | None, arity: int | None
+) -> Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]]:
+    if sig is None:
+        if arity is None:
+            raise ValueError(f"{pattern!r}: bind=True needs sig")
+
+        def default(form: Form) -> tuple[tuple[PtxType, ...], tuple[PtxType, ...]]:
+            t = TYPES[form.opcode.rsplit(".", 1)[1]]
+            return (t,), (t,) * arity
+
+        return default
+    left, right = (side.strip() for side in sig.split("="))
+    destinations = [s.strip() for s in left.split(",") if s.strip()]
+    sources = [s.strip().rstrip("?") for s in right.split(",") if s.strip()]
+
+    def resolve(name: str, form: Form) -> PtxType:
+        if name == CARRY:
+            return CARRY_TYPE
+        m = re.fullmatch(r"wide\((\w+)\)", name)
+        if m:
+            inner = form.get(m[1], m[1])
+            return TYPES[_WIDER[inner]]
+        value = form.get(name)
+        return TYPES[value if isinstance(value, str) and value else name]
+
+    def given(form: Form) -> tuple[tuple[PtxType, ...], tuple[PtxType, ...]]:
+        return tuple(resolve(d, form) for d in destinations), tuple(resolve(s, form) for s in sources)
+
+    return given

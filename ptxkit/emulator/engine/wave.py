@@ -1,0 +1,465 @@
+"""Runs the CTAs that are resident at one time, all their warps in buckets that stand at the same block.
+
+Scheduling: of the groups that are ready the deepest call goes first, and then the lowest block, because in code as compilers
+lay it out everybody else then joins it there. A group that fails a wait is set aside until all others have had their turn,
+so a spinning consumer never starves its producer. Groups meeting at a block become one. When nobody is ready, or everybody
+spins and nothing in memory changes any more, that is a deadlock, and the error says who stands where.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.engine.asynchronous import Queue
+from ptxkit.emulator.engine.special import static_lanes
+from ptxkit.emulator.engine.threads import Frame, Group, Mask
+from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
+from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.sync.proxies import GenericWrites
+from ptxkit.errors import DeadlockError, FaultError
+from ptxkit.isa.model import Operand, Register, Symbol
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.counters.tally import Tally
+    from ptxkit.emulator.engine.code import Block, FunctionCode
+    from ptxkit.emulator.engine.launch import Launch
+    from ptxkit.emulator.instructions.barriers import CtaBarriers
+    from ptxkit.emulator.instructions.branches import Call
+    from ptxkit.emulator.racecheck.check import Races
+
+IDLE_ROUNDS = 20_000
+"""Failed waits in a row, with no store and no arrival anywhere, after which spinning counts as a deadlock."""
+
+PATIENCE = 100_000
+"""Blocks that others may execute before a group that is ready but never lowest gets a turn."""
+
+STACK_LIMIT = 512 * 1024
+"""Bytes of local memory a thread may use, as on hardware."""
+
+
+class Wave:
+    """Resident CTAs.
+
+    Attributes:
+        shape: (CTAs, warps a CTA, 32).
+        ctas: linear index in the grid of each CTA.
+        number: of the wave, in the order of the grid.
+        cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
+        ranked: addresses in shared memory hold the CTA's rank.
+        live: lanes that have not exited, or None while all run.
+    """
+
+    def __init__(self, launch: Launch, ctas: NDArray[np.int64], tally: Tally, number: int) -> None:
+        from ptxkit.emulator.instructions.barriers import ClusterBarrier, CtaBarriers
+        from ptxkit.emulator.sync.mbarriers import Mbarriers
+
+        self.launch = launch
+        self.blocks = launch.code.blocks
+        self.ctas = ctas
+        self.tally = tally
+        self.number = number
+        threads = launch.threads
+        warps = -(-threads // 32)
+        self.shape = (len(ctas), warps, 32)
+        self.cluster_rank = np.arange(len(ctas), dtype=np.int64) % launch.cluster_size
+        self.ranked = launch.cluster_size > 1 and launch.code.layout.ranked
+        self.shared_stride = align_up(SHARED_BASE + launch.shared_bytes, 1024)
+        self.shared: NDArray[np.uint8] = np.full(len(ctas) * self.shared_stride, 0xCB, np.uint8)
+        self.local_bytes = 0
+        self.local: NDArray[np.uint8] = np.zeros((len(ctas) * warps * 32, 0), np.uint8)
+        self.live: Mask | None = None
+        self.live_lanes = len(ctas) * warps * 32
+        self.barriers: CtaBarriers = CtaBarriers(self)
+        self.cluster_barrier = ClusterBarrier(self)
+        self.mbarriers = Mbarriers(self)
+        self.waiters = self.mbarriers.waiters
+        self.ready: dict[tuple[int, int, int], Group] = {}
+        self.waiting: dict[tuple[int, int], Group] = {}
+        self.queue = Queue(self)
+        self.generic_writes = None if self.queue.eager else GenericWrites(self)
+        self.races: Races | None = None
+        if launch.hazards is not None:
+            from ptxkit.emulator.racecheck.check import Races
+
+            self.races = Races(self, launch.hazards)
+        self.spinning = False
+        self.ticks = 0
+        self.serial = 0
+        self.output: list[str] = []
+        self.state: dict[str, Any] = {}
+        self._specials: dict[str, Any] = {}
+        self._addresses: dict[int, Any] = {}
+        self._shared_addresses: dict[Any, Any] = {}
+        self._yields = 0
+        mask: Mask | None = None
+        if threads % 32:
+            mask = np.broadcast_to(np.arange(warps * 32).reshape(1, warps, 32) < threads, self.shape).copy()
+            self.live = mask
+            self.live_lanes = len(ctas) * threads
+        frame = self._frame(launch.code.entry, None, 0, {})
+        self._enter(self.new_group(frame, mask), launch.code.entry.entry)
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Execute until every thread has exited.
+
+        Raises:
+            FaultError: and its children, from the instruction that failed.
+        """
+        ready, blocks = self.ready, self.blocks
+        idle = streak = 0
+        version = -1
+        while True:
+            if len(ready) == 1:
+                key, group = ready.popitem()
+            elif ready:
+                key = min(ready, key=lambda k: (ready[k].yielded, -ready[k].frame.depth, k[1]))
+                streak += 1
+                if streak > PATIENCE:
+                    streak = 0
+                    key = next(iter(ready))
+                group = ready.pop(key)
+            else:
+                if self.live_lanes == 0:
+                    self.queue.finish()
+                    return
+                if not self.waiters.release():
+                    self.stuck("no thread can go on")
+                continue
+            self.spinning = False
+            self._step(group, blocks[key[1]])
+            if self.spinning:
+                now = self.launch.machine.version
+                idle = idle + 1 if now == version else 0
+                version = now
+                if idle > 2 * len(ready) and all(g.yielded for g in ready.values()) and self.waiters.force():
+                    idle = 0
+                if idle > IDLE_ROUNDS and all(g.yielded for g in ready.values()):
+                    if self.launch.waits_for_earlier(self.number):
+                        time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
+                        idle = 0
+                        continue
+                    self.stuck("every thread is waiting in a loop and nothing changes any more")
+
+    def _step(self, group: Group, block: Block) -> None:
+        resume = group.resume
+        if resume != 1:
+            if resume == 0:
+                self.tally.block(group, block.index)
+                self.ticks += len(block.instructions)
+            gate = block.gate
+            if gate is not None:
+                guard = block.instructions[0][1].predicate
+                if guard is not None and resume == 0:
+                    lanes = group.fetch(group.frame.function.register_index[guard.register.name])
+                    if lanes is None:
+                        lanes = np.zeros((1, 1, 1), np.bool_)
+                    taken, other = self.split(group, ~lanes if guard.negated else lanes)
+                    if other is not None:
+                        self.go(other, block.next)
+                    if taken is None:
+                        return
+                    self.tally.lanes(taken, block.instructions[0][0])
+                    group = taken
+                passed = gate.enter(group, block)
+                if passed is None:
+                    return
+                group = passed
+        group.resume = 0
+        frame = group.frame
+        predicate = None
+        if block.fast is not None:
+            if group.rows:
+                predicate = block.general(group.frame.registers, group)  # type: ignore[misc]
+            else:
+                if frame.dirty:
+                    frame.owned = [False] * len(frame.owned)
+                    frame.dirty = False
+                run = block.fast if frame.groups == 1 else block.general
+                predicate = run(frame.registers, group)  # type: ignore[misc]
+        if self.spinning:
+            self._yields += 1
+            group.yielded = self._yields
+        else:
+            group.yielded = 0
+        block.terminator.execute(group, block, predicate)
+
+    # -- moving groups -----------------------------------------------------------------------------------------------
+
+    def new_group(self, frame: Frame, mask: Mask | None) -> Group:
+        """A group of the lanes in ``mask`` (wave shape; None means all), selected by rows where few warps take part."""
+        f: Frame | None = frame
+        while f is not None:
+            f.groups += 1
+            f = f.parent
+        if mask is not None:
+            rows = mask.any(-1)
+            count = int(np.count_nonzero(rows))
+            if count * 2 <= rows.size and rows.size > 1:
+                c, w = np.nonzero(rows)
+                part: Mask | None = mask[c, w][:, None]
+                if part is not None and part.all():
+                    part = None
+                return Group(self, frame, c, w, part, self.tally)
+            if count == rows.size and mask.all():
+                mask = None
+        return Group(self, frame, None, None, mask, self.tally)
+
+    def retire(self, group: Group) -> None:
+        """``group`` is no more: split, merged, returned or exited."""
+        f: Frame | None = group.frame
+        while f is not None:
+            f.groups -= 1
+            f = f.parent
+
+    def split(self, group: Group, lanes: Mask) -> tuple[Group | None, Group | None]:
+        """The lanes of ``group`` for which ``lanes`` (in its selection) holds, and the others; None for an empty part."""
+        if lanes.size == 1:
+            return (group, None) if lanes.flat[0] else (None, group)
+        if group.mask is None:
+            if lanes.all():
+                return group, None
+            if not lanes.any():
+                return None, group
+            yes = np.broadcast_to(lanes, group.shape)
+            no = ~yes
+        else:
+            yes = lanes & group.mask
+            count = int(np.count_nonzero(yes))
+            if count == group.lanes:
+                return group, None
+            if count == 0:
+                return None, group
+            no = ~lanes & group.mask
+        parts = []
+        for part in (yes, no):
+            full = part
+            if group.rows:
+                full = np.zeros(self.shape, np.bool_)
+                full[group.c, group.w] = part[:, 0]
+            g = self.new_group(group.frame, full)
+            g.yielded, g.resume = group.yielded, group.resume
+            parts.append(g)
+        self.retire(group)
+        return parts[0], parts[1]
+
+    def join(self, a: Group, b: Group) -> Group:
+        """One group of both."""
+        mask = a.full_mask() | b.full_mask()
+        frame = a.frame
+        joined = self.new_group(frame, mask)
+        if joined.mask is not None and not joined.rows and self.live is not None and joined.lanes == self.live_lanes:
+            joined.mask = self.live
+        joined.yielded = min(a.yielded, b.yielded)
+        joined.resume = a.resume
+        self.retire(a)
+        self.retire(b)
+        return joined
+
+    def go(self, group: Group, block: int) -> None:
+        """``group`` is ready at ``block``."""
+        group.resume = 0
+        self._enter(group, block)
+
+    def wake(self, group: Group, block: int, passed: bool) -> None:
+        """A waiting group is ready again: past the gate of ``block``, or to try it once more."""
+        group.resume = 1 if passed else 2
+        group.yielded = 0
+        self._enter(group, block)
+
+    def _enter(self, group: Group, block: int) -> None:
+        key = (group.frame.serial, block, group.resume)
+        other = self.ready.pop(key, None)
+        self.ready[key] = group if other is None else self.join(other, group)
+
+    def spin(self) -> None:
+        """The running group's wait failed: let all others go first."""
+        self.spinning = True
+
+    def park(self, group: Group, block: int) -> None:
+        """``group`` waits at ``block`` for others of its warps to arrive there."""
+        key = (group.frame.serial, block)
+        other = self.waiting.pop(key, None)
+        self.waiting[key] = group if other is None else self.join(other, group)
+
+    def parked(self, group: Group, block: int) -> Group | None:
+        """Takes out the group that waits where ``group`` has arrived."""
+        return self.waiting.pop((group.frame.serial, block), None)
+
+    # -- calls and ends ----------------------------------------------------------------------------------------------
+
+    def _frame(self, code: FunctionCode, parent: Frame | None, base: int, bindings: dict[str, int]) -> Frame:
+        self.serial += 1
+        need = base + code.frame_bytes
+        if need > self.local.shape[1]:
+            if need > STACK_LIMIT:
+                raise FaultError(
+                    f"{code.function.name}: stack overflow, a thread needs more than {STACK_LIMIT:,} bytes of local memory"
+                )
+            grown = np.zeros((self.local.shape[0], align_up(max(need, self.local.shape[1] * 2), 16)), np.uint8)
+            grown[:, : self.local.shape[1]] = self.local
+            self.local = grown
+        return Frame(code, parent, base, bindings, self.serial)
+
+    def call(self, group: Group, code: FunctionCode, site: Call, back: int) -> None:
+        """``group`` enters a function and will come back to block ``back``."""
+        caller = group.frame
+        base = caller.local_base + caller.function.frame_bytes
+        bindings: dict[str, int] = {}
+        function = code.function
+        frame = self._frame(code, caller, base, bindings)
+        frame.back = back
+        arguments: tuple[Operand | None, ...] = site.arguments
+        for formal, actual in zip(function.params, arguments, strict=True):
+            if isinstance(actual, Symbol):
+                bindings[formal.name] = self._variable(caller, actual)
+            else:
+                from ptxkit.emulator.instructions.branches import operand_lanes
+
+                k = code.register_index[formal.name]
+                value = operand_lanes(group, actual, code.register_types[k].dtype)
+                frame.registers[k] = value if not group.rows else self._spread(group, value)
+        for formal, actual in zip(function.returns, site.returns, strict=True):
+            if isinstance(actual, Symbol):
+                bindings[formal.name] = self._variable(caller, actual)
+            elif isinstance(actual, Register):
+                frame.reg_returns.append(
+                    (code.register_index[formal.name], caller.function.register_index[actual.name])
+                )
+        frame.groups = 1
+        group.frame = frame
+        self.go(group, code.entry)
+
+    def _spread(self, group: Group, value: Any) -> Any:
+        full = np.zeros(self.shape, value.dtype)
+        full[group.c, group.w] = np.broadcast_to(value, group.shape)[:, 0]
+        return full
+
+    def _variable(self, frame: Frame, symbol: Symbol) -> int:
+        offset = frame.function.frame_offsets.get(symbol.name)
+        if offset is None:
+            return frame.bindings[symbol.name] + symbol.offset
+        return frame.local_base + offset + symbol.offset
+
+    def leave(self, group: Group) -> None:
+        """``group`` returns from its function."""
+        frame = group.frame
+        parent = frame.parent
+        assert parent is not None
+        values = [(theirs, group.fetch(mine)) for mine, theirs in frame.reg_returns]
+        frame.groups -= 1
+        group.frame = parent
+        for theirs, value in values:
+            if value is not None:
+                group.store(theirs, value)
+        self.go(group, frame.back)
+
+    def exit(self, group: Group) -> None:
+        """The threads of ``group`` end."""
+        self.retire(group)
+        if group.lanes == self.live_lanes:
+            self.live_lanes = 0
+            return
+        gone = group.full_mask()
+        self.live = ~gone if self.live is None else self.live & ~gone
+        self.live_lanes -= group.lanes
+        self.barriers.threads_left()
+        self.cluster_barrier.threads_left()
+        # whoever waits for a lane of its warp that has exited waits no longer
+        for (_, block), waiting in list(self.waiting.items()):
+            self.waiting.pop((waiting.frame.serial, block))
+            self.wake(waiting, block, passed=False)
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def special(self, group: Group, name: str) -> Any:
+        """Lanes of a special register under ``group``'s selection."""
+        lanes = self._specials.get(name)
+        if lanes is None:
+            if name.startswith(("%clock", "%globaltimer")):
+                return self._clock(name)
+            lanes = self._specials[name] = static_lanes(self, name)
+        return group.select(lanes)
+
+    def _clock(self, name: str) -> Any:
+        self.ticks += 1  # two reads never give the same time
+        now = self.ticks if name.startswith("%clock") else self.launch.start_ns + self.ticks
+        if name.endswith("_hi"):
+            now >>= 32
+        wide = name in ("%clock64", "%globaltimer")
+        return np.full((1, 1, 1), now if wide else now & 0xFFFFFFFF, np.uint64 if wide else np.uint32)
+
+    def thread_index(self, axis: int) -> NDArray[np.uint32]:
+        """%tid along an axis, shape (1, warps, 32)."""
+        bx, by, _ = self.launch.block
+        linear = np.arange(self.shape[1] * 32).reshape(1, self.shape[1], 32)
+        return (linear % bx, linear // bx % by, linear // (bx * by))[axis].astype(np.uint32)
+
+    def local_address(self, group: Group, offset: int) -> Any:
+        """Address in local memory of a variable of the group's frame."""
+        return self._uniform(group.frame.local_base + offset)
+
+    def bound_address(self, group: Group, name: str, offset: int) -> Any:
+        """Address in local memory of a parameter of the function that ``group`` is in."""
+        return self._uniform(group.frame.bindings[name] + offset)
+
+    def shared_address(self, group: Group, offset: int, dtype: Any) -> Any:
+        """Address of a byte of shared memory, with the CTA's rank in its cluster."""
+        key = offset, dtype
+        lanes = self._shared_addresses.get(key)
+        if lanes is None:
+            lanes = np.full((1, 1, 1), offset, dtype)
+            if self.ranked:
+                lanes = lanes | (self.cluster_rank << CLUSTER_RANK_SHIFT).astype(lanes.dtype)[:, None, None]
+            self._shared_addresses[key] = lanes
+        return group.select(lanes)
+
+    def param_address(self, offset: int) -> Any:
+        """Generic address of a byte of the kernel's parameters."""
+        return self._uniform(self.launch.param_allocation.base + offset)
+
+    def _uniform(self, value: int) -> Any:
+        lanes = self._addresses.get(value)
+        if lanes is None:
+            lanes = self._addresses[value] = np.full((1, 1, 1), value, np.uint64)
+        return lanes
+
+    def cta_coordinates(self, index: int) -> tuple[int, int, int]:
+        """Grid coordinates of a CTA of this wave."""
+        return self.launch.cta_coordinates(int(self.ctas[index]))
+
+    def thread_coordinates(self, linear: int) -> tuple[int, int, int]:
+        """Coordinates of a thread in its CTA."""
+        bx, by, _ = self.launch.block
+        return linear % bx, linear // bx % by, linear // (bx * by)
+
+    def flush_output(self) -> None:
+        """Hand printf's text to the launch."""
+        if self.output:
+            self.launch.write_output("".join(self.output))
+            self.output.clear()
+
+    # -- deadlock ----------------------------------------------------------------------------------------------------
+
+    def stuck(self, why: str) -> None:
+        """Raise the deadlock error, listing every group that waits or spins."""
+        places = [(g, b) for (_, b), g in self.waiting.items()]
+        places += self.barriers.waiting() + self.cluster_barrier.waiting() + self.waiters.waiting()
+        places += [(g, key[1]) for key, g in self.ready.items()]
+        lines = []
+        for g, b in sorted(places, key=lambda p: p[1]):
+            block = self.blocks[b]
+            where = self.launch.code.instructions[block.instructions[0][0]][0] if block.instructions else "end"
+            cta, thread = g.first(g.active())
+            note = self.barriers.note(g, block) or self.cluster_barrier.note(g)
+            note = note or self.waiters.note(g, [n for n, _ in block.instructions])
+            lines.append(f"{where}: {g.lanes} thread(s) of {g.warps} warp(s), first thread {thread} of CTA {cta}{note}")
+        self.flush_output()
+        exited = self.shape[0] * self.launch.threads - self.live_lanes
+        tail = f"; {exited} thread(s) have exited" if exited else ""
+        raise DeadlockError(f"{self.launch.name}: deadlock, {why}{tail}:\n  " + "\n  ".join(lines))

@@ -1,0 +1,41 @@
+"""All instructions that the emulator executes: importing this module fills the instruction table."""
+
+from ptxkit.emulator.instructions import (
+    addressing,
+    arithmetic,
+    async_store,
+    atomics,
+    barriers,
+    cp_async,
+    load_store,
+    misc,
+    spelling,
+    warp,
+)
+from ptxkit.emulator.sync import mbarrier_instructions
+from ptxkit.emulator.tensor_core import forms, ldmatrix, ldmatrix_b8, mma, volta, wgmma, wmma
+from ptxkit.emulator.tma import bulk, tensor, tensor_maps
+
+__all__ = [
+    "addressing",
+    "arithmetic",
+    "async_store",
+    "atomics",
+    "barriers",
+    "bulk",
+    "cp_async",
+    "forms",
+    "ldmatrix",
+    "ldmatrix_b8",
+    "load_store",
+    "mbarrier_instructions",
+    "misc",
+    "mma",
+    "spelling",
+    "tensor",
+    "tensor_maps",
+    "volta",
+    "warp",
+    "wgmma",
+    "wmma",
+]

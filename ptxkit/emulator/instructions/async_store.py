@@ -1,0 +1,191 @@
+"""Asynchronous stores and reductions, to the shared memory of a cluster above all. PTX ISA, "st.async", "red.async"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.asynchronous import Operation
+from ptxkit.emulator.engine.binder import Binding, Step, Typed
+from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.instructions.atomics import AtomicSite, apply_in_order, operation_for
+from ptxkit.emulator.instructions.load_store import ClusterSite, site_for, widen
+from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
+from ptxkit.errors import TrapError
+from ptxkit.isa.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+
+class _Remote:
+    """The destination and mbarrier of one instruction, both in one CTA of the cluster."""
+
+    def __init__(self, b: Binding, dtype: np.dtype[Any], count: int) -> None:
+        self.operand, offset = b.address(b.operands[0])
+        self.type = address_type(b, self.operand)
+        self.site = ClusterSite(b.where, b.index, offset, dtype, count, True)
+        self.barrier = BarrierSite(b, b.operands[2], "shared::cluster", key=1)
+        self.where, self.number = b.where, b.index
+
+    @property
+    def sources(self) -> tuple[Typed, Typed]:
+        return (self.operand, self.type), self.barrier.source
+
+    def resolve(self, x: Group, to: Any, barrier: Any, other: bool) -> tuple[Any, Any]:
+        """Element index in the wave's shared memory, and barrier, of each active lane.
+
+        Args:
+            other: the CTA must not be the executing one.
+        """
+        wave = x.wave
+        active = x.active()
+        index, _, start = self.site._flat(x, widen(to))
+        cells = np.broadcast_to(index, x.shape)[active] + start
+        words = self.barrier.index(x, barrier)
+        wave.mbarriers.check(x, words, self.where)
+        words = np.broadcast_to(words, x.shape)[active]
+        cta = cells * self.site.size // wave.shared_stride
+        if wave.launch.cluster_size == 1:
+            self._fail(x, active, "the cluster has one CTA; asynchronous stores need more")
+        if (cta != words * 8 // wave.shared_stride).any():
+            bad = active.copy()
+            bad[active] = cta != words * 8 // wave.shared_stride
+            self._fail(x, bad, "the destination and the mbarrier are in different CTAs")
+        own = np.broadcast_to(x.cta, x.shape)[active]
+        if other and (cta == own).any():
+            bad = active.copy()
+            bad[active] = cta == own
+            self._fail(x, bad, "the destination is in the executing CTA; it must be in another one of the cluster")
+        x.tally.add(self.number, "shared_to_shared", x.lanes * self.site.size)
+        wave.launch.machine.version += 1
+        return cells, words
+
+    def note(self, x: Group, cells: Any, words: Any, strong: bool) -> None:
+        """Tell the race check what is written."""
+        if x.wave.races is not None:
+            sizes = np.full(1, self.site.size)
+            threads = x.thread[x.active()]
+            accessed = [(True, cells * self.site.size, sizes)]
+            x.wave.races.operations.completing(self.where, threads, words, accessed, strong)
+
+    def _fail(self, x: Group, bad: Any, why: str) -> None:
+        cta, thread = x.first(bad)
+        raise TrapError(f"{self.where}: thread {thread} of CTA {cta}: {why}")
+
+
+@effect(
+    "st.async{.weak}{.<scope>}{.<space>}.mbarrier::complete_tx::bytes{.<vec>}.<t>",
+    scope="cluster",
+    space="shared::cluster",
+    vec="v2 v4",
+    t="b32 b64 u32 u64 s32 s64 f32 f64",
+)
+def _store(b: Binding) -> Step:
+    t, values = TYPES[b.form["t"]], b.elements(b.operands[1])
+    if len(values) != int((b.form["vec"] or "v1")[1:]):
+        raise b.fail(f"{len(values)} registers for .{b.form['vec'] or 'scalar'}")
+    if t.bytes * len(values) > 16:
+        raise b.fail(f"{t.bytes * len(values)} bytes; a store has at most 16")
+    remote = _Remote(b, t.dtype, len(values))
+
+    def store(x: Group, to: Any, barrier: Any, *lanes: Any) -> None:
+        at, words = remote.resolve(x, to, barrier, other=False)
+        active = x.active()
+        remote.note(x, at, words, False)
+        data = np.stack([np.broadcast_to(v, x.shape)[active] for v in lanes], axis=-1)
+        if len(lanes) == 1:
+            data = data[:, 0]
+        wave = x.wave
+        cells = remote.site.rows(wave.shared.view(t.dtype))
+
+        def perform(which: Any) -> None:
+            cells[at[which]] = data[which]
+            wave.mbarriers.complete_tx(words[which], remote.site.size, remote.where)
+
+        def poison() -> None:
+            wave.shared.reshape(-1, remote.site.size)[at] = POISON
+
+        wave.queue.submit(Operation(x.thread[active], perform, poison, barrier=words), "mbarrier")
+
+    return Step(store, (*remote.sources, *((v, t) for v in values)))
+
+
+_TYPES_OF = {
+    "inc": "u32",
+    "dec": "u32",
+    "min": "u32 s32",
+    "max": "u32 s32",
+    "and": "b32",
+    "or": "b32",
+    "xor": "b32",
+    "add": "u32 s32 u64 s64",
+}
+
+
+@effect(
+    "red.async.relaxed.cluster{.<space>}{.<mechanism>}.<op>.<t>",
+    space="shared::cluster",
+    mechanism="mbarrier::complete_tx::bytes",
+    op=" ".join(_TYPES_OF),
+    t="b32 u32 s32 u64 s64",
+)
+def _reduce(b: Binding) -> Step:
+    op, name = b.form["op"], b.form["t"]
+    if name not in _TYPES_OF[op].split():
+        raise b.fail(f"{op} does not take .{name}")
+    t = TYPES[name]
+    remote = _Remote(b, t.dtype, 1)
+    operation = operation_for(op, name)
+
+    def reduce(x: Group, to: Any, barrier: Any, value: Any) -> None:
+        at, words = remote.resolve(x, to, barrier, other=True)
+        remote.note(x, at, words, True)
+        values = np.broadcast_to(value, x.shape)[x.active()].copy()
+        wave = x.wave
+        cells = wave.shared.view(t.dtype)
+
+        def perform(which: Any) -> None:
+            apply_in_order(cells, at[which], operation, (values[which],))
+            wave.mbarriers.complete_tx(words[which], t.bytes, remote.where)
+
+        wave.queue.submit(Operation(x.thread[x.active()], perform, barrier=words), "mbarrier")
+
+    return Step(reduce, (*remote.sources, (b.operands[1], t)))
+
+
+@effect(
+    "st.async{.mmio}.release.<scope>{.<space>}.<t>",
+    scope="gpu sys",
+    space="global",
+    t="b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64",
+)
+def _release_store(b: Binding) -> Step:
+    """To global memory, complete at the latest when the CTA ends: done at once."""
+    if b.target < 100:
+        raise b.fail("needs sm_100 or newer")
+    operand, offset = b.address(b.operands[0])
+    t = TYPES[b.form["t"]]
+    site = site_for(b, b.form["space"], operand, offset, t.dtype, 1, write=True)
+    return Step(
+        lambda x, a, v: site.store(x, widen(a), (v,)), ((operand, address_type(b, operand)), (b.operands[1], t))
+    )
+
+
+@effect(
+    "red.async{.mmio}.release.<scope>{.<space>}.add.<t>", scope="gpu sys cluster", space="global", t="u32 s32 u64 s64"
+)
+def _release_add(b: Binding) -> Step:
+    """The same of a reduction."""
+    if b.target < 100:
+        raise b.fail("needs sm_100 or newer")
+    operand, offset = b.address(b.operands[0])
+    t = TYPES[b.form["t"]]
+    site = AtomicSite(b, b.form["space"], offset, t.dtype, 1)
+
+    def add(x: Group, base: Any, value: Any) -> None:
+        site.run(x, base, np.add, ((value,),))
+
+    return Step(add, ((operand, address_type(b, operand)), (b.operands[1], t)))

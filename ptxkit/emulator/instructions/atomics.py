@@ -1,0 +1,314 @@
+"""atom and red on global and shared memory. PTX ISA, "atom", "red".
+
+Lanes that hit one address are ordered by lane index. Hardware promises no order, so any is legal; this one makes runs
+repeatable as long as a launch fits one wave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from ptxkit.emulator.engine.binder import B64, Binding, Step, Typed
+from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.instructions.load_store import ClusterSite, by_space, widen
+from ptxkit.emulator.memory.sites import GlobalSite, SharedSite
+from ptxkit.isa.model import Operand
+from ptxkit.isa.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+_SEM = "relaxed acquire release acq_rel"
+_SCOPES = "cta cluster gpu sys"
+_SPACES = "global shared shared::cta shared::cluster"
+
+Operation = Callable[..., Any]
+
+
+def _inc(old: Any, bound: Any) -> Any:
+    return np.where(old >= bound, np.zeros_like(old), old + old.dtype.type(1))
+
+
+def _dec(old: Any, bound: Any) -> Any:
+    return np.where((old == 0) | (old > bound), bound, old - old.dtype.type(1))
+
+
+def _cas(old: Any, compare: Any, value: Any) -> Any:
+    if old.dtype.itemsize == 16:  # opaque to numpy
+        a, b = (np.ascontiguousarray(v).view(np.uint64).reshape(-1, 2) for v in (old, compare))
+        return np.where((a == b).all(axis=1), value, old)
+    return np.where(old == compare, value, old)
+
+
+def _exchange(old: Any, value: Any) -> Any:
+    return value
+
+
+def _minimum(old: Any, value: Any) -> Any:
+    return np.fmin(old, value) if old.dtype.kind == "f" else np.minimum(old, value)
+
+
+def _maximum(old: Any, value: Any) -> Any:
+    return np.fmax(old, value) if old.dtype.kind == "f" else np.maximum(old, value)
+
+
+def _as_bf16(operation: Operation) -> Operation:
+    def run(old: Any, value: Any) -> Any:
+        wide = operation(
+            old.view(ml_dtypes.bfloat16).astype(np.float32), value.view(ml_dtypes.bfloat16).astype(np.float32)
+        )
+        return wide.astype(ml_dtypes.bfloat16).view(np.uint16)
+
+    return run
+
+
+def _halves(operation: Operation, dtype: Any) -> Operation:
+    def run(old: Any, value: Any) -> Any:
+        a, b = (np.ascontiguousarray(v).view(dtype).reshape(*v.shape, 2) for v in (old, value))
+        return np.ascontiguousarray(operation(a, b)).view(np.uint32).reshape(old.shape)
+
+    return run
+
+
+_OPERATIONS: dict[str, Operation] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "exch": _exchange,
+    "inc": _inc,
+    "dec": _dec,
+    "min": _minimum,
+    "max": _maximum,
+    "cas": _cas,
+}
+
+_TYPES_OF = {
+    "add": "u32 s32 u64 f32 f64 f16 bf16 f16x2 bf16x2",
+    "and": "b32 b64",
+    "or": "b32 b64",
+    "xor": "b32 b64",
+    "exch": "b32 b64 b128",
+    "inc": "u32",
+    "dec": "u32",
+    "min": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
+    "max": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
+    "cas": "b16 b32 b64 b128",
+}
+
+
+def operation_for(op: str, t: str) -> Operation:
+    """The function (old, value...) -> new for one operation and type."""
+    f = _OPERATIONS[op]
+    match t:
+        case "bf16":
+            return _as_bf16(f)
+        case "f16x2":
+            return _halves(f, np.float16)
+        case "bf16x2":
+            return _halves(_as_bf16(f), np.uint16)
+        case _:
+            return f
+
+
+def apply_in_order(cells: Any, index: Any, operation: Operation, values: tuple[Any, ...]) -> Any:
+    """``cells[index] = operation(cells[index], value)``, one lane after the other; returns what each lane found.
+
+    Args:
+        cells: one-dimensional memory, changed in place.
+        index: element index of each lane, one-dimensional.
+        values: the operation's other operands, one-dimensional.
+    """
+    old = np.empty(len(index), cells.dtype)
+    if len(index) == 0:
+        return old
+    order = np.argsort(index, kind="stable")
+    sorted_index = index[order]
+    starts = np.flatnonzero(np.concatenate(([True], sorted_index[1:] != sorted_index[:-1])))
+    lengths = np.diff(np.append(starts, len(index)))
+    longest = int(lengths.max())
+    if longest > 64 and operation is np.add and cells.dtype.kind in "iu":
+        # a running sum per address: exact in modular arithmetic
+        v = values[0][order]
+        total = np.cumsum(v, dtype=cells.dtype)
+        before = total - v
+        base = np.repeat(before[starts], lengths)
+        found = np.repeat(cells[sorted_index[starts]], lengths) + (before - base)
+        old[order] = found
+        ends = starts + lengths - 1
+        cells[sorted_index[starts]] = found[ends] + v[ends]
+        return old
+    if longest > 64 and len(starts) * 8 < longest and isinstance(operation, np.ufunc):
+        for s, n in zip(starts, lengths, strict=True):
+            lanes = order[s : s + n]
+            chain = operation.accumulate(np.concatenate((cells[index[lanes[:1]]], values[0][lanes])), dtype=cells.dtype)
+            old[lanes] = chain[:-1]
+            cells[index[lanes[0]]] = chain[-1]
+        return old
+    for rank in range(longest):
+        lanes = order[starts[lengths > rank] + rank]
+        at = index[lanes]
+        found = cells[at]
+        old[lanes] = found
+        cells[at] = operation(found, *(v[lanes] for v in values))
+    return old
+
+
+class AtomicSite:
+    """An atomic's site: the lanes that take part as indices into typed memory."""
+
+    def __init__(self, b: Binding, space: str, offset: int, dtype: Any, count: int) -> None:
+        arguments = (b.where, b.index, offset, dtype, count, True)
+        self.space = space
+        self.glob = GlobalSite(*arguments)
+        self.shared: SharedSite = (
+            SharedSite(*arguments) if space in ("shared", "shared::cta") else ClusterSite(*arguments)
+        )
+        self.offset = offset
+        self.count = count
+        self.ordering = b.form.get("sem") or "relaxed"
+
+    def run(self, x: Group, base: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
+        """Apply; returns the old values, one lane array per element."""
+        base = np.broadcast_to(widen(base), x.shape)
+        parts: list[tuple[str, Group, Any]] = by_space(x, base, self.offset)
+        if self.space:
+            parts = [("global" if self.space == "global" else "shared", x, None)]
+        out: list[Any] = [None] * self.count
+        for space, part, lanes in parts:
+            with x.wave.launch.machine.atomic_lock:
+                got = self._one(part, base, space, operation, values)
+            for k in range(self.count):
+                out[k] = got[k] if out[k] is None else np.where(lanes, got[k], out[k])
+        return tuple(out)
+
+    def _one(
+        self, x: Group, base: Any, space: str, operation: Operation, values: tuple[tuple[Any, ...], ...]
+    ) -> tuple[Any, ...]:
+        machine = x.wave.launch.machine
+        machine.version += 1
+        active = x.active()
+        if space == "global":
+            if x.wave.races is not None:
+                addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
+                x.wave.races.flagged(x, addresses, self.ordering, True)
+            try:
+                a, start, p = self.glob.locate(x, base, x.mask)
+                cells = a.typed(self.glob.dtype)
+                index = np.broadcast_to(p.indices, x.shape)[active] + start
+            except LookupError:
+                return self._scattered(x, base, operation, values)
+            x.tally.access(self.glob.number, x.lanes * self.glob.size, 0, 0, 0, x.lanes)
+        else:
+            found, _, start = self.shared._flat(x, base)
+            cells = x.wave.shared.view(self.shared.dtype)
+            index = np.broadcast_to(found, x.shape)[active] + start
+            if x.wave.generic_writes is not None:
+                x.wave.generic_writes.wrote(index, self.shared.size)
+            if x.wave.races is not None:
+                s = self.shared
+                x.wave.races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)
+            x.tally.access(self.shared.number, x.lanes * self.shared.size, 0, 0, 0, x.lanes)
+        return self._apply(x, cells, index, active, operation, values)
+
+    def _apply(
+        self, x: Group, cells: Any, index: Any, active: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]
+    ) -> tuple[Any, ...]:
+        out = []
+        for k in range(self.count):
+            lanes = tuple(np.broadcast_to(v, x.shape)[active] for v in values[k])
+            old = np.zeros(x.shape, cells.dtype)
+            old[active] = apply_in_order(cells, index * self.count + k, operation, lanes)
+            out.append(old)
+        return tuple(out)
+
+    def _scattered(
+        self, x: Group, base: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]
+    ) -> tuple[Any, ...]:
+        out: list[Any] = [np.zeros(x.shape, self.glob.dtype) for _ in range(self.count)]
+        chosen = np.argwhere(x.active())
+        addresses = base[x.active()] + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
+        for a, lanes in x.wave.launch.machine.memory.partition(addresses):
+            at = tuple(chosen[lanes].T)
+            index = ((addresses[lanes] - np.uint64(a.base)) >> np.uint64(self.glob.shift)).view(np.int64)
+            for k in range(self.count):
+                v = tuple(np.broadcast_to(o, x.shape)[at] for o in values[k])
+                out[k][at] = apply_in_order(a.typed(self.glob.dtype), index * self.count + k, operation, v)
+        x.tally.access(self.glob.number, x.lanes * self.glob.size, 0, 0, 0, x.lanes)
+        return tuple(out)
+
+
+def _make(b: Binding, returns: bool) -> Step:
+    form = b.form
+    op, name, vec = form["op"], form["t"], form.get("vec") or ""
+    if name not in _TYPES_OF[op].split():
+        raise b.fail(f"{op} does not take .{name}")
+    half = name in ("f16", "bf16", "f16x2", "bf16x2")
+    if op == "add" and half != bool(form.get("noftz")):
+        raise b.fail(".noftz goes with the half types")
+    if form.get("hint") and form["space"] not in ("", "global"):
+        raise b.fail(".L2::cache_hint is for global memory")
+    t = TYPES[name]
+    operands = list(b.operands)
+    destination = operands.pop(0) if returns else None
+    address = operands.pop(0)
+    if form.get("hint"):
+        operands.pop()
+    operand, offset = b.address(address)
+    count = int(vec[1:]) if vec else 1
+    sets: list[list[Operand | None]] = [list(b.elements(o)) for o in operands]
+    if any(len(s) != count for s in sets) or len(sets) != (2 if op == "cas" else 1):
+        raise b.fail("wrong number of operands")
+    site = AtomicSite(b, form["space"], offset, t.dtype, count)
+    function = operation_for(op, name)
+    width = b.register_type(operand)
+    pointer = TYPES["u32"] if width is not None and width.bits == 32 else B64
+    sources: tuple[Typed, ...] = ((operand, pointer), *((o, t) for s in sets for o in s))
+    outs: tuple[Typed, ...] = tuple((d, t) for d in b.elements(destination)) if returns else ()
+
+    def run(x: Group, base: Any, *lanes: Any) -> Any:
+        values = tuple(tuple(lanes[s * count + k] for s in range(len(sets))) for k in range(count))
+        got = site.run(x, base.view(np.uint64) if base.dtype.itemsize == 8 else base, function, values)
+        if not returns:
+            return None
+        if op in ("cas", "exch"):
+            x.wave.spin()  # a lock that is taken: its owner goes first
+        return got if count > 1 else got[0]
+
+    return Step(run, sources, outs)
+
+
+_OPS = "add and or xor exch inc dec min max cas"
+_T = "b16 b32 b64 b128 u32 s32 u64 s64 f32 f64 f16 bf16 f16x2 bf16x2"
+
+
+@effect(
+    "atom{.<sem>}{.<scope>}{.<space>}.<op>{.noftz}{.<hint>}{.<vec>}.<t>",
+    sem=_SEM,
+    scope=_SCOPES,
+    space=_SPACES,
+    op=_OPS,
+    hint="L2::cache_hint",
+    vec="v2 v4 v8",
+    t=_T,
+)
+def _atom(b: Binding) -> Step:
+    return _make(b, returns=True)
+
+
+@effect(
+    "red{.<sem>}{.<scope>}{.<space>}.<op>{.noftz}{.<hint>}{.<vec>}.<t>",
+    sem="relaxed release",
+    scope=_SCOPES,
+    space=_SPACES,
+    op=_OPS.replace("exch ", "").replace(" cas", ""),
+    hint="L2::cache_hint",
+    vec="v2 v4 v8",
+    t=_T,
+)
+def _red(b: Binding) -> Step:
+    return _make(b, returns=False)

@@ -1,0 +1,298 @@
+"""What ends a straight run: branches, calls, returns, exits, traps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import Binding, Where
+from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.instructions.builtins import BUILTINS
+from ptxkit.errors import FaultError, TrapError, UnsupportedError
+from ptxkit.isa.model import Immediate, Operand, ParameterList, Predicate, Register, Symbol
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.code import Binder, Block
+    from ptxkit.emulator.engine.threads import Group
+
+
+class Terminator:
+    """Ends a block and hands its group on.
+
+    Attributes:
+        predicate: guard of the instruction; the run returns its value.
+    """
+
+    def __init__(self, where: Where | None, predicate: Predicate | None = None, number: int = -1) -> None:
+        self.where = where
+        self.predicate = predicate
+        self.number = number
+
+    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
+        """Resolve labels to blocks."""
+
+    def successors(self, following: int) -> tuple[int, ...]:
+        """Blocks of the same function that control can reach from here."""
+        return (following,)
+
+    def reads(self) -> tuple[Operand | Predicate | None, ...]:
+        """What it reads beside its predicate, which the run has evaluated."""
+        return ()
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        """Move ``group`` on. ``predicate`` holds the guard's lanes, or None."""
+        raise NotImplementedError
+
+    def guarded(self, group: Group, block: Block, predicate: Any) -> Group | None:
+        """Send the lanes for which the guard fails to the next block; the rest, or None if nobody is left."""
+        if predicate is None:
+            return group
+        taken, other = group.wave.split(group, predicate)
+        if taken is not None:
+            group.tally.lanes(taken, self.number)
+        if other is not None:
+            group.wave.go(other, block.next)
+        return taken
+
+
+class FallThrough(Terminator):
+    """Nothing: the next block begins because something jumps there, or because it starts with an instruction that can wait."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        group.wave.go(group, block.next)
+
+
+class Branch(Terminator):
+    """bra."""
+
+    def __init__(self, where: Where, predicate: Predicate | None, number: int, label: str) -> None:
+        super().__init__(where, predicate, number)
+        self.label = label
+        self.target = -1
+
+    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
+        if self.label not in labels:
+            raise UnsupportedError(f"{self.where}: no label {self.label} in this function")
+        self.target = labels[self.label]
+
+    def successors(self, following: int) -> tuple[int, ...]:
+        return (self.target,) if self.predicate is None else (self.target, following)
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        wave = group.wave
+        if predicate is None:
+            group.tally.branch(self.number, group.warps, 0)
+            wave.go(group, self.target)
+            return
+        taken, other = wave.split(group, predicate)
+        warps = group.warps
+        if taken is not None:
+            group.tally.lanes(taken, self.number)
+        if taken is None or other is None:
+            group.tally.branch(self.number, warps, 0)
+        else:
+            group.tally.branch(self.number, warps, max(0, taken.warps + other.warps - warps))
+        # the lower block first: it is likely to come back to the other
+        if other is not None:
+            wave.go(other, block.next)
+        if taken is not None:
+            wave.go(taken, self.target)
+
+
+class IndirectBranch(Terminator):
+    """brx.idx: a jump through a table of labels."""
+
+    def __init__(self, b: Binding, index: Operand | None, labels: tuple[str, ...]) -> None:
+        super().__init__(b.where, b.instruction.predicate, b.index)
+        self.index = index
+        self.labels = labels
+        self.targets: tuple[int, ...] = ()
+
+    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
+        self.targets = tuple(labels[name] for name in self.labels)
+
+    def successors(self, following: int) -> tuple[int, ...]:
+        return (*self.targets, following) if self.predicate is not None else self.targets
+
+    def reads(self) -> tuple[Operand | Predicate | None, ...]:
+        return (self.index,)
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        left = self.guarded(group, block, predicate)
+        if left is None:
+            return
+        wave = group.wave
+        values = operand_lanes(left, self.index, np.dtype("u4"))
+        active = np.broadcast_to(values, left.shape)[left.active()]
+        different = np.unique(active)
+        if different[-1] >= len(self.targets):
+            raise FaultError(f"{self.where}: index {int(different[-1])} is outside its {len(self.targets)} targets")
+        group.tally.branch(self.number, left.warps, left.warps if len(different) > 1 else 0)
+        rest: Group | None = left
+        for value in different:
+            if rest is None:
+                break
+            lanes = operand_lanes(rest, self.index, np.dtype("u4")) == value
+            taken, rest = wave.split(rest, lanes)
+            if taken is not None:
+                wave.go(taken, self.targets[int(value)])
+
+
+class Exit(Terminator):
+    """exit, and ret in a kernel."""
+
+    def successors(self, following: int) -> tuple[int, ...]:
+        return () if self.predicate is None else (following,)
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        left = self.guarded(group, block, predicate)
+        if left is not None:
+            left.wave.exit(left)
+
+
+class Return(Terminator):
+    """ret in a device function."""
+
+    def successors(self, following: int) -> tuple[int, ...]:
+        return () if self.predicate is None else (following,)
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        left = self.guarded(group, block, predicate)
+        if left is not None:
+            left.wave.leave(left)
+
+
+class Trap(Terminator):
+    """trap and brkpt."""
+
+    def successors(self, following: int) -> tuple[int, ...]:
+        return () if self.predicate is None else (following,)
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        left = self.guarded(group, block, predicate)
+        if left is not None:
+            cta, thread = left.first(left.active())
+            left.wave.flush_output()
+            raise TrapError(f"{self.where}: executed by thread {thread} of CTA {cta}")
+
+
+class Call(Terminator):
+    """call, direct or through a register."""
+
+    def __init__(self, b: Binding) -> None:
+        super().__init__(b.where, b.instruction.predicate, b.index)
+        operands = list(b.operands)
+        self.returns = _items(operands)
+        if not operands or not isinstance(operands[0], Symbol | Register):
+            raise b.fail("call without a function")
+        self.callee = operands.pop(0)
+        self.arguments = _items(operands)
+        self.builtin: Any = None
+        self.entries: dict[int, Any] = {}
+
+    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
+        self.codes = binder.functions
+        layout = binder.layout
+        if isinstance(self.callee, Symbol):
+            name = self.callee.name
+            function = binder.module.functions.get(name)
+            if function is None or function.declared_only:
+                self.builtin = BUILTINS.get(name)
+                if self.builtin is None:
+                    raise UnsupportedError(
+                        f"{self.where}: {name} is declared but has no body, and the emulator does not provide it"
+                    )
+                return
+            self.entries[layout.functions[name]] = binder.functions[name]
+        else:
+            self.entries = {layout.functions[n]: c for n, c in binder.functions.items() if not c.function.is_entry}
+
+    def reads(self) -> tuple[Operand | Predicate | None, ...]:
+        return tuple(o for o in (self.callee, *self.arguments) if isinstance(o, Register))
+
+    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+        left = self.guarded(group, block, predicate)
+        if left is None:
+            return
+        wave = left.wave
+        if self.builtin is not None:
+            self.builtin(left, self, block)
+            return
+        if isinstance(self.callee, Symbol):
+            (code,) = self.entries.values()
+            wave.call(left, code, self, block.next)
+            return
+        rest: Group | None = left
+        while rest is not None:
+            addresses = operand_lanes(rest, self.callee, np.dtype("u8"))
+            address = int(np.broadcast_to(addresses, rest.shape)[rest.active()][0])
+            found = self.entries.get(address)
+            if found is None:
+                raise FaultError(f"{self.where}: calls {address:#x}, which is no function")
+            taken, rest = wave.split(rest, addresses == np.uint64(address))
+            if taken is not None:
+                wave.call(taken, found, self, block.next)
+
+
+def _items(operands: list[Operand | None]) -> tuple[Operand | None, ...]:
+    """Takes a parameter list off the front, if there is one."""
+    if operands and isinstance(operands[0], ParameterList):
+        found = operands.pop(0)
+        assert isinstance(found, ParameterList)
+        return found.items
+    return ()
+
+
+def operand_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Any:
+    """A register or immediate operand of a terminator or gate, as lanes of ``dtype``."""
+    if isinstance(operand, Immediate):
+        return np.full((1, 1, 1), int(operand.value) & ((1 << dtype.itemsize * 8) - 1), dtype)
+    assert isinstance(operand, Register)
+    value = group.fetch(group.frame.function.register_index[operand.name])
+    if value is None:
+        return np.zeros((1, 1, 1), dtype)
+    return value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
+
+
+@effect("bra{.uni}")
+def _bra(b: Binding) -> Terminator:
+    target = b.operands[0] if b.operands else None
+    if not isinstance(target, Symbol):
+        raise b.fail(f"expected a label, found {target}")
+    return Branch(b.where, b.instruction.predicate, b.index, target.name)
+
+
+@effect("brx.idx{.uni}")
+def _brx(b: Binding) -> Terminator:
+    index, table = b.operands
+    labels = b.function.branch_targets.get(table.name) if isinstance(table, Symbol) else None
+    if labels is None:
+        raise b.fail(f"no .branchtargets list named {table}")
+    return IndirectBranch(b, index, labels)
+
+
+@effect("call{.uni}")
+def _call(b: Binding) -> Terminator:
+    return Call(b)
+
+
+@effect("ret{.uni}")
+def _ret(b: Binding) -> Terminator:
+    kind = Exit if b.function.is_entry else Return
+    return kind(b.where, b.instruction.predicate, b.index)
+
+
+@effect("exit")
+def _exit(b: Binding) -> Terminator:
+    return Exit(b.where, b.instruction.predicate, b.index)
+
+
+@effect("trap")
+@effect("brkpt")
+def _trap(b: Binding) -> Terminator:
+    return Trap(b.where, b.instruction.predicate, b.index)

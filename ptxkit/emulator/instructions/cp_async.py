@@ -1,0 +1,218 @@
+"""cp.async and its groups. PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_group"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.asynchronous import Operation
+from ptxkit.emulator.engine.binder import PRED, U32, Binding, Step, Typed
+from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.instructions.load_store import widen
+from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.memory.sites import UNITS, GlobalSite, SharedSite
+from ptxkit.emulator.memory.traffic import sectors
+from ptxkit.emulator.sync.mbarrier_instructions import address_type
+from ptxkit.errors import TrapError
+from ptxkit.isa.model import Immediate, Register
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+MECHANISM = "cp.async"
+COUNTER = "global_to_shared"
+
+
+class _Copy:
+    """One cp.async: a row of 4, 8 or 16 bytes a lane."""
+
+    def __init__(self, b: Binding, size: int, source: tuple[Any, int], destination: tuple[Any, int]) -> None:
+        self.size = size
+        self.where, self.number = b.where, b.index
+        self.glob = GlobalSite(b.where, b.index, source[1], UNITS[size], 1, False)
+        # both sides remember their address pattern, under keys that differ
+        self.shared = SharedSite(b.where, -4 * b.index - 1, destination[1], UNITS[size], 1, True)
+
+    def whole(self, x: Group, to: Any, source: Any) -> None:
+        """Every lane copies all of its bytes."""
+        to, source = widen(to), widen(source)
+        x.tally.add(self.number, COUNTER, x.lanes * self.size)
+        queue = x.wave.queue
+        index, _, start = self.shared._flat(x, to)
+        try:
+            a, first, p = self.glob.locate(x, source, x.covers(source.shape))
+        except LookupError:
+            self._some(x, to, source, np.full(x.shape, self.size, np.int64))
+            return
+        self.glob.count_traffic(x, p, int(source.reshape(-1)[p.first]) + self.glob.offset)
+        x.wave.launch.machine.version += 1
+        if x.wave.races is not None:
+            self._note(x, np.broadcast_to(index, x.shape)[x.active()] + start)
+        cells, rows = x.wave.shared.view(UNITS[self.size]), a.typed(UNITS[self.size])
+        if queue.eager:
+            if p.contiguous:
+                data = rows[first : first + p.indices.size]
+            else:
+                data = rows[first:].take(p.indices)
+            data = data.reshape(p.indices.shape)
+            at = np.broadcast_to(index, x.shape)
+            if x.mask is None:
+                cells[start:][at] = data
+            else:
+                cells[start:][at[x.mask]] = np.broadcast_to(data, x.shape)[x.mask]
+            return
+        active = x.active()
+        to_rows = np.broadcast_to(index, x.shape)[active] + start
+        from_rows = np.broadcast_to(p.indices, x.shape)[active] + first
+
+        def perform(which: Any) -> None:
+            cells[to_rows[which]] = rows[from_rows[which]]
+
+        self._submit(x, to_rows, perform)
+
+    def some(self, x: Group, to: Any, source: Any, sizes: Any) -> None:
+        """Lanes copy their first ``sizes`` (uint32) bytes, and zeros behind."""
+        to, source = widen(to), widen(source)
+        sizes = sizes.astype(np.int64)
+        if (sizes > self.size).any():
+            bad = np.broadcast_to(sizes > self.size, x.shape) & x.active()
+            if bad.any():
+                cta, thread = x.first(bad)
+                most = int(np.broadcast_to(sizes, x.shape)[bad][0])
+                raise TrapError(
+                    f"{self.where}: thread {thread} of CTA {cta}: src-size {most} of a {self.size}-byte copy"
+                )
+        if (sizes == self.size).all():
+            self.whole(x, to, source)
+            return
+        read = np.broadcast_to(sizes, x.shape)[x.active()].sum()
+        x.tally.add(self.number, COUNTER, int(read))
+        self._some(x, to, source, sizes)
+
+    def _some(self, x: Group, to: Any, source: Any, sizes: Any) -> None:
+        """Row by row through lists of bytes: sources in several allocations, or only partly there."""
+        wave = x.wave
+        memory = wave.launch.machine.memory
+        wave.launch.machine.version += 1
+        index, _, start = self.shared._flat(x, to)
+        active = x.active()
+        rows = np.broadcast_to(index, x.shape)[active] + start
+        if wave.races is not None:
+            self._note(x, rows)
+        addresses = (source + np.uint64(self.glob.offset & 0xFFFF_FFFF_FFFF_FFFF)).astype(np.uint64)
+        bad = (addresses & np.uint64(self.size - 1)) != 0
+        reads = sizes > 0
+        if (np.broadcast_to(bad & reads, x.shape) & active).any():
+            self.glob.fail(x, addresses, bad & reads, self.glob.misaligned)
+        addresses, reads = np.broadcast_to(addresses, x.shape), np.broadcast_to(reads, x.shape)
+        lengths = np.broadcast_to(sizes, x.shape)
+        for n in np.unique(lengths[active & reads]):
+            outside = active & (lengths == n) & ~memory.inside(addresses, int(n))
+            if outside.any():
+                self.glob.fail(x, addresses, outside, lambda address, n=n: memory.explain(address, int(n)))
+        if x.tally.traffic:
+            touched = active & reads
+            x.tally.access(self.number, 0, sectors(addresses, self.size, touched, x.shape), 0, 0, x.lanes)
+        sources, lengths = addresses[active], lengths[active]
+        cells = wave.shared.reshape(-1, self.size)
+
+        def perform(which: Any) -> None:
+            at, address, length = rows[which], sources[which], lengths[which]
+            data = np.zeros((len(at), self.size), np.uint8)
+            some = np.flatnonzero(length)
+            for a, chosen in memory.partition(address[some]) if len(some) else ():
+                lanes = some[chosen]
+                offset = (address[lanes] - np.uint64(a.base)).view(np.int64)
+                # an allocation is padded to 16 bytes and more, so whole rows may be read, and cut
+                data[lanes] = a.data[offset[:, None] + np.arange(self.size)]
+            data[np.arange(self.size) >= length[:, None]] = 0
+            cells[at] = data
+
+        self._submit(x, rows, perform)
+
+    def _note(self, x: Group, rows: Any) -> None:
+        """Tell the race check which rows are written."""
+        assert x.wave.races is not None
+        threads, sizes = x.thread[x.active()], np.full(1, self.size)
+        x.wave.races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)
+
+    def _submit(self, x: Group, rows: Any, copy: Any) -> None:
+        writes = x.wave.generic_writes
+
+        def perform(which: Any) -> None:
+            copy(which)
+            if writes is not None:
+                writes.wrote(rows[which], self.size)
+
+        def poison() -> None:
+            x.wave.shared.reshape(-1, self.size)[rows] = POISON
+
+        x.wave.queue.submit(Operation(x.thread[x.active()], perform, poison), MECHANISM)
+
+
+@effect(
+    "cp.async.<cop>.<space>.global{.<hint>}{.<prefetch>}",
+    cop="ca cg",
+    space="shared shared::cta",
+    hint="L2::cache_hint",
+    prefetch="L2::64B L2::128B L2::256B",
+)
+@effect(
+    "cp.async.<cop>.<space>.global.<prefetch>.<hint>",
+    cop="ca cg",
+    space="shared shared::cta",
+    hint="L2::cache_hint",
+    prefetch="L2::64B L2::128B L2::256B",
+)
+def _copy(b: Binding) -> Step:
+    operands = list(b.operands)
+    if b.form["hint"]:
+        operands.pop()
+    to, offset_to = b.address(operands[0])
+    source, offset = b.address(operands[1])
+    size: Any = getattr(operands[2], "value", None)
+    if size not in ((16,) if b.form["cop"] == "cg" else (4, 8, 16)):
+        raise b.fail(f"copies {operands[2]} bytes; .cg takes 16, .ca 4, 8 or 16")
+    copy = _Copy(b, size, (source, offset), (to, offset_to))
+    sources: tuple[Typed, ...] = ((to, address_type(b, to)), (source, address_type(b, source)))
+    if len(operands) == 3:
+        return Step(copy.whole, sources)
+    last = operands[3]
+    if isinstance(last, Register) and (b.register_type(last) or U32).name == "pred":
+
+        def ignoring(x: Group, to: Any, source: Any, ignored: Any) -> None:
+            copy.some(x, to, source, np.where(ignored, 0, size))
+
+        return Step(ignoring, (*sources, (last, PRED)))
+    if isinstance(last, Immediate) and last.value == size:
+        return Step(copy.whole, sources)
+    return Step(copy.some, (*sources, (last, U32)))
+
+
+def newest(b: Binding) -> int:
+    """The constant N of a wait_group."""
+    value = getattr(b.operands[0], "value", None)
+    if not isinstance(value, int) or value < 0:
+        raise b.fail(f"the number of groups must be a constant, found {b.operands[0]}")
+    return value
+
+
+@effect("cp.async.commit_group")
+def _commit(b: Binding) -> Step:
+    return Step(lambda x: x.wave.queue.commit(x, MECHANISM))
+
+
+@effect("cp.async.wait_group")
+def _wait_group(b: Binding) -> Step:
+    n = newest(b)
+    return Step(lambda x: x.wave.queue.wait(x, MECHANISM, n))
+
+
+@effect("cp.async.wait_all")
+def _wait_all(b: Binding) -> Step:
+    def wait(x: Group) -> None:
+        x.wave.queue.commit(x, MECHANISM)
+        x.wave.queue.wait(x, MECHANISM, 0)
+
+    return Step(wait)

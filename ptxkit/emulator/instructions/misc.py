@@ -1,0 +1,83 @@
+"""Fences, sleeping, and instructions that only matter for scheduling on hardware."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import U32, Binding, Step
+from ptxkit.emulator.engine.table import effect
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+
+_SPACES = "global shared::cta shared::cluster"
+
+
+@effect("membar.<level>", level="cta gl sys")
+@effect("fence{.<sem>}.<scope>", sem="sc acq_rel acquire release", scope="cta cluster gpu sys")
+@effect("fence.mbarrier_init.release.cluster")
+@effect("fence.acquire.sync_restrict::shared::cluster.cluster")
+@effect("fence.release.sync_restrict::shared::cta.cluster")
+def _fence(b: Binding) -> Step:
+    """Memory is sequentially consistent here: every store is visible at once. The race check takes note."""
+
+    def fence(x: Group) -> None:
+        if x.wave.races is not None:
+            x.wave.races.fence(x)
+
+    return Step(fence)
+
+
+@effect("fence.proxy.alias")
+@effect("membar.proxy.alias")
+@effect("fence.proxy.tensormap::generic.release.<scope>", scope="cta cluster gpu sys")
+@effect("fence.proxy.tensormap::generic.acquire.<scope>", scope="cta cluster gpu sys")
+def _other_fence(b: Binding) -> Step:
+    """Memory is one here, whatever the proxy."""
+    return Step(lambda x: None)
+
+
+@effect("fence.proxy.async{.<space>}", space=_SPACES)
+@effect("membar.proxy.async")
+@effect("fence.proxy.async::generic.acquire.<space>.cluster", space="sync_restrict::shared::cluster")
+@effect("fence.proxy.async::generic.release.<space>.cluster", space="sync_restrict::shared::cta")
+def _proxy_fence(b: Binding) -> Step:
+    """What threads have written is visible to the async proxy from now on."""
+    space = b.form.get("space", "").removeprefix("sync_restrict::")
+
+    def fence(x: Group) -> None:
+        if x.wave.generic_writes is not None and space != "global":
+            x.wave.generic_writes.fence(x, space)
+
+    return Step(fence)
+
+
+@effect("nanosleep.u32")
+def _nanosleep(b: Binding) -> Step:
+    def sleep(x: Group, duration: Any) -> None:
+        x.wave.ticks += int(np.max(duration))
+        x.wave.spin()
+
+    return Step(sleep, ((b.operands[0], U32),))
+
+
+@effect("griddepcontrol.<what>", what="launch_dependents wait")
+def _griddepcontrol(b: Binding) -> Step:
+    """Grids run one after the other here, so a dependency is always met."""
+    return Step(lambda x: None)
+
+
+@effect("setmaxnreg.<how>.sync.aligned.u32", how="inc dec")
+def _setmaxnreg(b: Binding) -> Step:
+    count = getattr(b.operands[0], "value", None)
+    if not isinstance(count, int) or not 24 <= count <= 256 or count % 8:
+        raise b.fail(f"the register count must be a constant multiple of 8 from 24 to 256, found {b.operands[0]}")
+    return Step(lambda x: None)
+
+
+@effect("pmevent{.mask}")
+def _pmevent(b: Binding) -> Step:
+    return Step(lambda x: None)

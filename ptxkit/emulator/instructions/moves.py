@@ -1,0 +1,103 @@
+"""mov: registers, immediates, addresses, special registers, and packing into and out of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import Step, Typed, Where
+from ptxkit.errors import UnsupportedError
+from ptxkit.isa.model import Function, Instruction, Vector
+from ptxkit.isa.types import TYPES, PtxType
+
+_LEGAL = {
+    "b16",
+    "b32",
+    "b64",
+    "b128",
+    "u16",
+    "u32",
+    "u64",
+    "s16",
+    "s32",
+    "s64",
+    "f32",
+    "f64",
+    "pred",
+    "f16",
+    "bf16",
+    "f16x2",
+    "bf16x2",
+}
+
+
+def _same(a: Any) -> Any:
+    return a
+
+
+def _pack(parts: int, bits: int) -> Callable[..., Any]:
+    if bits == 128:
+        return _pack_opaque
+    wide = np.dtype(f"u{bits // 8}")
+    step = wide.type(bits // parts)
+
+    def pack(*lanes: Any) -> Any:
+        out = lanes[-1].astype(wide)
+        for lane in reversed(lanes[:-1]):
+            out = (out << step) | lane
+        return out
+
+    return pack
+
+
+def _pack_opaque(*lanes: Any) -> Any:
+    """128 bits: no integer of numpy's, but bytes one after the other."""
+    joined = np.stack(np.broadcast_arrays(*lanes), axis=-1)
+    return joined.view("V16")[..., 0]
+
+
+def _unpack(parts: int, bits: int, wanted: list[bool]) -> Callable[..., Any]:
+    narrow = np.dtype(f"u{bits // parts // 8}")
+
+    def unpack(a: Any) -> Any:
+        # the parts of a little-endian word are a strided view of it
+        view = np.ascontiguousarray(a).view(narrow)
+        view = view.reshape(*a.shape, parts)
+        return tuple(np.ascontiguousarray(view[..., k]) if wanted[k] else None for k in range(parts))
+
+    return unpack
+
+
+def bind_move(i: Instruction, where: Where, function: Function) -> Step:
+    """The step for any mov.
+
+    Raises:
+        UnsupportedError: a type or shape mov does not have.
+    """
+    modifiers = i.modifiers
+    if len(modifiers) != 1 or modifiers[0] not in _LEGAL or len(i.operands) != 2:
+        raise UnsupportedError(f"{where}: this form of mov")
+    t = TYPES[modifiers[0]]
+    destination, source = i.operands
+    if isinstance(destination, Vector):
+        part = _part(t, len(destination.items), where)
+        call = _unpack(len(destination.items), t.bits, [o is not None for o in destination.items])
+        outs: tuple[Typed, ...] = tuple((o, part) for o in destination.items)
+        bits = TYPES[f"b{t.bits}"]
+        return Step(call if len(outs) > 1 else _same, ((source, bits),), outs, pure=True)
+    if isinstance(source, Vector):
+        part = _part(t, len(source.items), where)
+        if any(o is None for o in source.items):
+            raise UnsupportedError(f"{where}: '_' where a value is read")
+        ins: tuple[Typed, ...] = tuple((o, part) for o in source.items)
+        return Step(_pack(len(ins), t.bits), ins, ((destination, TYPES[f"b{t.bits}"]),), pure=True)
+    return Step(_same, ((source, t),), ((destination, t),), pure=True)
+
+
+def _part(t: PtxType, count: int, where: Where) -> PtxType:
+    bits = t.bits // count
+    if (t.kind != "b" and not t.name.startswith(("u", "s"))) or bits < 8 or bits * count != t.bits:
+        raise UnsupportedError(f"{where}: {count} elements in a .{t.name}")
+    return TYPES[f"b{bits}"]

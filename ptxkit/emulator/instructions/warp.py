@@ -1,0 +1,294 @@
+"""Warp collectives: shfl, vote, match, redux, elect, activemask, bar.warp.sync.
+
+PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import B32, PRED, U32, Binding, Gated, Step, Typed
+from ptxkit.emulator.engine.table import blocking, effect
+from ptxkit.emulator.instructions.barriers import WarpGate
+from ptxkit.emulator.instructions.branches import operand_lanes
+from ptxkit.errors import TrapError
+from ptxkit.isa.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.code import Block
+    from ptxkit.emulator.engine.threads import Group
+
+_LANE = np.arange(32, dtype=np.int64)[None, None]
+_BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)[None, None]
+
+
+def full(x: Group, lanes: Any) -> Any:
+    """``lanes`` in the selection's whole shape."""
+    return np.broadcast_to(lanes, x.shape)
+
+
+def ballot(x: Group, predicate: Any, members: Any) -> Any:
+    """Bit mask per warp of the participating lanes whose predicate holds, each lane seeing its own members only."""
+    votes = full(x, predicate) if x.mask is None else full(x, predicate) & x.mask
+    bits: Any = np.where(votes, _BIT, np.uint32(0)).sum(-1, keepdims=True, dtype=np.uint32)
+    return bits & members
+
+
+def _shuffle_source(mode: str, b: Any, c: Any) -> tuple[Any, Any]:
+    """Source lane and whether it is in range, per lane, by the ISA's pseudo code."""
+    b = (b & np.uint32(31)).astype(np.int64)
+    segment = ((c >> np.uint32(8)) & np.uint32(31)).astype(np.int64)
+    clamp = (c & np.uint32(31)).astype(np.int64)
+    high = (_LANE & segment) | (clamp & ~segment)
+    low = _LANE & segment
+    match mode:
+        case "up":
+            j = _LANE - b
+            inside = j >= high
+        case "down":
+            j = _LANE + b
+            inside = j <= high
+        case "bfly":
+            j = _LANE ^ b
+            inside = j <= high
+        case _:
+            j = low | (b & ~segment)
+            inside = j <= high
+    return np.where(inside, j, _LANE), inside
+
+
+@blocking("shfl.sync.<mode>.b32", mode="up down bfly idx")
+def _shfl(b: Binding) -> Gated:
+    destination, a, lane, clamp, members = b.operands
+    value, predicate = b.pair(destination)
+    mode = b.form["mode"]
+    memo: list[Any] = [None, None, None]
+
+    def shuffle(x: Group, av: Any, bv: Any, cv: Any) -> Any:
+        if bv.size == 1 and cv.size == 1:
+            key = (int(bv.flat[0]), int(cv.flat[0]))
+            if memo[0] != key:
+                source, inside = _shuffle_source(mode, bv, cv)
+                memo[:] = [key, source[0, 0], inside]
+            if av.shape[2] == 1:
+                return av, memo[2]
+            return av.take(memo[1], axis=2), memo[2]
+        source, inside = _shuffle_source(mode, bv, cv)
+        shape = np.broadcast_shapes(av.shape, source.shape)
+        return np.take_along_axis(np.broadcast_to(av, shape), np.broadcast_to(source, shape), axis=2), inside
+
+    outs: tuple[Typed, ...] = ((value, B32), (predicate, PRED))
+    step = Step(shuffle, ((a, B32), (lane, U32), (clamp, U32)), outs)
+    return Gated(WarpGate(b.where, members), step)
+
+
+@blocking("vote.sync.<mode>.pred", mode="all any uni")
+def _vote(b: Binding) -> Gated:
+    destination, predicate, members = b.operands
+    mode = b.form["mode"]
+
+    def vote(x: Group, p: Any, m: Any) -> Any:
+        bits = ballot(x, p, m)
+        here = ballot(x, np.ones((1, 1, 1), np.bool_), m)
+        if mode == "any":
+            return bits != 0
+        return bits == here if mode == "all" else (bits == here) | (bits == 0)
+
+    return Gated(WarpGate(b.where, members), Step(vote, ((predicate, PRED), (members, U32)), ((destination, PRED),)))
+
+
+@blocking("vote.sync.ballot.b32")
+def _ballot(b: Binding) -> Gated:
+    destination, predicate, members = b.operands
+    step = Step(ballot, ((predicate, PRED), (members, U32)), ((destination, U32),))
+    return Gated(WarpGate(b.where, members), step)
+
+
+@effect("activemask.b32")
+def _activemask(b: Binding) -> Step:
+    def active(x: Group) -> Any:
+        return ballot(x, np.ones((1, 1, 1), np.bool_), np.uint32(0xFFFFFFFF))
+
+    return Step(active, (), ((b.operands[0], U32),))
+
+
+@blocking("match.<mode>.sync.<t>", mode="any all", t="b32 b64")
+def _match(b: Binding) -> Gated:
+    destination, a, members = b.operands
+    value, predicate = b.pair(destination)
+    t = TYPES[b.form["t"]]
+    every = b.form["mode"] == "all"
+
+    def match(x: Group, av: Any, m: Any) -> Any:
+        av = full(x, av)
+        equal = av[..., :, None] == av[..., None, :]
+        equal &= x.active()[..., None, :]
+        bits = np.where(equal, _BIT[:, :, None, :], np.uint32(0)).sum(-1, dtype=np.uint32) & m
+        if not every:
+            return bits, bits != 0
+        here = ballot(x, np.ones((1, 1, 1), np.bool_), m)
+        same = bits == here
+        return np.where(same, here, np.uint32(0)), same
+
+    if predicate is not None and not every:
+        raise b.fail("match.any has no predicate destination")
+    outs: tuple[Typed, ...] = ((value, U32), (predicate, PRED))
+    return Gated(WarpGate(b.where, members), Step(match, ((a, t), (members, U32)), outs))
+
+
+def _reduce_members(x: Group, a: Any, m: Any, neutral: Any, reduce: Any) -> Any:
+    """``reduce`` over each lane's members. Lanes of one warp may name different, disjoint masks."""
+    a = full(x, a)
+    m = full(x, m)
+    active = x.active()
+    first = m[..., :1] if x.mask is None else np.where(active, m, 0).max(-1, keepdims=True)
+    if ((m == first) | ~active).all():
+        inside = active & ((first & _BIT) != 0)
+        return reduce(np.where(inside, a, neutral))
+    inside = ((m[..., :, None] & _BIT[:, :, None, :]) != 0) & active[..., None, :]
+    spread = np.broadcast_to(a[..., None, :], inside.shape)
+    return reduce(np.where(inside, spread, neutral))[..., 0]
+
+
+@blocking("redux.sync.<op>.<t>", op="add min max and or xor", t="u32 s32 b32")
+def _redux(b: Binding) -> Gated:
+    destination, a, members = b.operands
+    op, t = b.form["op"], TYPES[b.form["t"]]
+    if (op in ("and", "or", "xor")) != (t.name == "b32"):
+        raise b.fail("and, or and xor take .b32, the others .u32 or .s32")
+    info = np.iinfo(t.dtype)
+    neutral = {"add": 0, "min": info.max, "max": info.min, "and": info.max, "or": 0, "xor": 0}[op]
+    function = {
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }[op]
+
+    def redux(x: Group, av: Any, m: Any) -> Any:
+        return _reduce_members(
+            x, av, m, t.dtype.type(neutral), lambda v: function.reduce(v, axis=-1, keepdims=True, dtype=t.dtype)
+        )
+
+    return Gated(WarpGate(b.where, members), Step(redux, ((a, t), (members, U32)), ((destination, t),)))
+
+
+@blocking("redux.sync.<op>{.abs}{.NaN}.f32", op="min max")
+def _redux_f32(b: Binding) -> Gated:
+    destination, a, members = b.operands
+    form, t = b.form, TYPES["f32"]
+    if b.target < 100:
+        raise b.fail("needs sm_100a or sm_100f")
+    sign = 1 if form["op"] == "min" else -1
+    canonical = np.uint32(0x7FFFFFFF).view(np.float32)
+
+    def redux(x: Group, av: Any, m: Any) -> Any:
+        v = np.abs(av) if form["abs"] else av
+        nan = np.isnan(v)
+        # NaN stands for "absent" in the first pass; .NaN asks for it back
+        filled = np.where(nan, np.float32(sign * np.inf), v)
+        pick = np.min if sign > 0 else np.max
+        out = _reduce_members(x, filled, m, np.float32(sign * np.inf), lambda w: pick(w, axis=-1, keepdims=True))
+        missing = _reduce_members(
+            x,
+            nan,
+            m,
+            not form["NaN"],
+            lambda w: (np.any if form["NaN"] else np.all)(w, axis=-1, keepdims=True),
+        )
+        return np.where(missing, canonical, out)
+
+    return Gated(WarpGate(b.where, members), Step(redux, ((a, t), (members, U32)), ((destination, t),)))
+
+
+@blocking("elect.sync")
+def _elect(b: Binding) -> Gated:
+    destination, members = b.operands
+    value, predicate = b.pair(destination)
+
+    def elect(x: Group, m: Any) -> Any:
+        here = ballot(x, np.ones((1, 1, 1), np.bool_), m)
+        if (here == 0).any() and (full(x, here == 0) & x.active()).any():
+            raise TrapError(f"{b.where}: the member mask names no lane that is there")
+        lowest = here & (~here + np.uint32(1))
+        leader = np.log2(np.maximum(lowest, 1).astype(np.float64)).astype(np.uint32)
+        return leader, lowest == _BIT
+
+    outs: tuple[Typed, ...] = ((value, U32), (predicate, PRED))
+    return Gated(WarpGate(b.where, members), Step(elect, ((members, U32),), outs))
+
+
+@blocking("bar.warp.sync")
+def _warp_sync(b: Binding) -> Gated:
+    return Gated(_SyncGate(b.where, b.operands[0]))
+
+
+class _SyncGate(WarpGate):
+    """Lets a lane pass when all that its mask names stand at some bar.warp.sync; it need not be the same one."""
+
+    def enter(self, group: Group, block: Block) -> Group | None:
+        wave = group.wave
+        passed: Group | None = group
+        if group.mask is None or _whole(group):
+            out = [group]
+        else:
+            other = wave.parked(group, block.index)
+            passed, out = self._meet(group if other is None else wave.join(other, group), block.index)
+        if wave.races is not None and out:
+            wave.races.warps_met(out)
+        return passed
+
+    def _meet(self, group: Group, block: int) -> tuple[Group | None, list[Group]]:
+        """The part of ``group`` that may pass, and that with all others who now pass elsewhere."""
+        wave = group.wave
+        places = [(group, block)]
+        places += [(g, b) for (_, b), g in wave.waiting.items() if isinstance(wave.blocks[b].gate, _SyncGate)]
+        named = np.zeros(wave.shape, np.uint32)  # what each lane waits for; 0 where it does not stand here
+        for g, b in places:
+            gate = wave.blocks[b].gate
+            assert isinstance(gate, _SyncGate)
+            np.copyto(named, wave_wide(g, operand_lanes(g, gate.members, U32.dtype)), where=g.full_mask())
+        c, w = np.nonzero(named.any(-1))
+        waiting = named[c, w]
+        same = waiting[:, :, None] == waiting[:, None, :]
+        if wave.live is not None:
+            same |= ~wave.live[c, w][:, None]
+        there = np.where(same, _BIT, np.uint32(0)).sum(-1, dtype=np.uint32)
+        ready = np.zeros(wave.shape, np.bool_)
+        ready[c, w] = (waiting & ~there) == 0
+        passed = None
+        out = []
+        for g, b in places:
+            if g is not group:
+                wave.parked(g, b)
+            done, left = wave.split(g, g.select(ready))
+            if left is not None:
+                wave.park(left, b)
+            if done is None:
+                continue
+            out.append(done)
+            if g is group:
+                passed = done
+            else:
+                wave.wake(done, b, passed=True)
+        return passed, out
+
+
+def _whole(x: Group) -> bool:
+    """Whether no live lane of its warps is missing."""
+    live, mask = x.wave.live, x.active()
+    here = mask if live is None else mask | ~x.select(live)
+    return bool((here.all(-1) | ~mask.any(-1)).all())
+
+
+def wave_wide(x: Group, lanes: Any) -> Any:
+    """Lanes of a group in the wave's shape; what other lanes hold means nothing."""
+    if not x.rows:
+        return lanes
+    wide = np.zeros(x.wave.shape, lanes.dtype)
+    wide[x.c, x.w] = full(x, lanes)[:, 0]
+    return wide

@@ -1,0 +1,1 @@
+"""Memory: allocations, address patterns, the layout of variables, sectors and bank conflicts."""

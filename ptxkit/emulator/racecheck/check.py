@@ -1,0 +1,351 @@
+"""The race check of one wave: what its instructions tell it, and what follows.
+
+Accesses go to :class:`~ptxkit.emulator.racecheck.shadow.Shadow`, which compares them with earlier ones. What synchronises goes
+to :class:`~ptxkit.emulator.racecheck.clocks.Clocks`: barriers, mbarriers, cluster barriers, and accesses with fences. An
+asynchronous operation is an agent of its own (:mod:`ptxkit.emulator.racecheck.operations`).
+
+Usually an actor is a warp: its lanes never race with each other, and what one of them synchronises all do. Where lanes are told
+apart it is a thread.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.memory.layout import SHARED_BASE
+from ptxkit.emulator.racecheck.clocks import Clocks, Table
+from ptxkit.emulator.racecheck.hazards import Hazard, Hazards, named
+from ptxkit.emulator.racecheck.shadow import SITES, STRONG, Access, Conflict, Shadow
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.memory.sites import SharedSite
+
+BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
+WARP = "put __syncwarp() (bar.warp.sync) between them"
+CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
+
+ADDRESS_BITS = 48
+"""Of global memory."""
+
+
+class Races:
+    """See the module's text.
+
+    Attributes:
+        generation: (CTAs,) how often all warps of each CTA have met.
+    """
+
+    def __init__(self, wave: Wave, hazards: Hazards) -> None:
+        from ptxkit.emulator.racecheck.operations import Operations
+
+        self.wave = wave
+        self.hazards = hazards
+        self.clocks = Clocks(wave, hazards.lanes)
+        self.shadow = Shadow(self.clocks, len(wave.shared))
+        self.actors = self.clocks.actors
+        self.generation: NDArray[np.int32] = np.zeros(wave.shape[0], np.int32)
+        self.operations = Operations(self)
+        self.ordered = hazards.ordered
+        self._sites: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._arrived: dict[int, Table] = {}
+        clusters = wave.shape[0] // self.clocks.size
+        self._cluster = self.clocks.table(clusters), self.clocks.table(clusters)
+        self._locations: Table | None = None
+        # places to synchronise through: words of shared memory as ~index, and addresses in global memory
+        self._known: dict[int, int] = {}
+
+    # -- who ---------------------------------------------------------------------------------------------------------
+
+    def rows(self, x: Group) -> NDArray[np.int64]:
+        """Rows of the actors of ``x``, each once."""
+        if self.clocks.shift == 0:
+            return self.lanes(x)
+        found: NDArray[np.int64] | None = x._cache.get("race rows")
+        if found is None:
+            here = np.ones(x.shape[:2], np.bool_) if x.mask is None else x.mask.any(-1)
+            if x.rows:
+                found = (np.asarray(x.c, np.int64) * self.actors + x.w)[here[:, 0]]
+            else:
+                found = np.flatnonzero(here.reshape(-1))
+            x._cache["race rows"] = found
+        return found
+
+    def lanes(self, x: Group) -> NDArray[np.int64]:
+        """Row of each active lane's actor."""
+        found: NDArray[np.int64] | None = x._cache.get("race lanes")
+        if found is None:
+            threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
+            found = x._cache["race lanes"] = threads >> self.clocks.shift
+        return found
+
+    def per_actor(self, x: Group, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Distinct pairs of a row and the value of ``index`` (lanes, int64) in one of its active lanes."""
+        if lanes is None and index.shape[2] == 1 and self.clocks.shift:
+            values = np.broadcast_to(index, (*x.shape[:2], 1)).reshape(-1)
+            if x.mask is not None:
+                values = values[x.mask.any(-1).reshape(-1)]
+            return self.rows(x), values
+        active = x.active() if lanes is None else np.broadcast_to(lanes, x.shape) & x.active()
+        span = len(self.wave.shared)
+        pairs = np.unique((x.thread[active] >> self.clocks.shift) * span + np.broadcast_to(index, x.shape)[active])
+        return pairs // span, pairs % span
+
+    def site(self, where: Any) -> int:
+        """Number of an instruction in records."""
+        number = self._numbers.get(id(where))
+        if number is None:
+            number = self._numbers[id(where)] = len(self._sites)
+            self._sites.append(where)
+        return number
+
+    # -- accesses of threads -----------------------------------------------------------------------------------------
+
+    def read(self, x: Group, site: SharedSite, index: Any, start: int) -> None:
+        """Lanes of ``x`` read the elements ``index + start``, of the site's size."""
+        self.touch(x, site.where, self._elements(x, index) + start, site.size, False, site.ordering, site.cluster)
+
+    def write(self, x: Group, site: SharedSite, index: Any, start: int, data: Any) -> None:
+        """Lanes of ``x`` are about to write ``data``, a row for each lane."""
+
+        def values() -> Any:
+            rows = data if x.mask is None else data[x.mask]
+            return np.ascontiguousarray(rows).view(np.uint8).reshape(-1, site.size)
+
+        elements = self._elements(x, index) + start
+        self.touch(x, site.where, elements, site.size, True, site.ordering, site.cluster, values)
+
+    def _elements(self, x: Group, index: Any) -> Any:
+        whole = np.broadcast_to(index, x.shape)
+        return whole.reshape(-1) if x.mask is None else whole[x.mask]
+
+    def touch(
+        self,
+        x: Group,
+        where: Any,
+        elements: NDArray[np.int64],
+        size: int,
+        write: bool,
+        ordering: str = "",
+        remote: bool = False,
+        values: Any = None,
+    ) -> None:
+        """The active lanes of ``x`` access one element each.
+
+        Args:
+            ordering: ``""`` for weak accesses, else relaxed, acquire, release or acq_rel.
+            remote: elements may be in other CTAs.
+            values: gives what they write, (lanes, size) bytes; None if that does not matter.
+        """
+        rows, clocks = self.lanes(x), self.clocks
+        cells, parts = self.shadow.spread(elements, size)
+        if parts > 1:
+            rows = np.repeat(rows, parts)
+        cta = rows // self.actors
+        generation: Any = self.generation[cta]
+        if remote and clocks.size > 1 and (cells // (len(self.shadow.writes) // clocks.ctas) != cta).any():
+            generation = None
+        strong = ordering != ""
+        low = self.site(where) | (STRONG if strong else 0)
+        a = Access(
+            cells,
+            rows,
+            clocks.now.flat,
+            clocks.rank[rows],
+            clocks.actor[rows],
+            clocks.interval[rows] | low,
+            generation,
+            strong,
+        )
+        found = self.compare(a, write, values)
+        if found:
+            threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
+            self.tell(where, a, found, np.repeat(threads, parts))
+        if strong and self.ordered:
+            self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
+
+    def runs(self, x: Group, where: Any, starts: Any, sizes: Any, write: bool) -> None:
+        """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
+        rows, clocks = self.lanes(x), self.clocks
+        numbers, ranks, intervals = clocks.actor[rows], clocks.rank[rows], clocks.interval[rows]
+        self.operations.access(where, rows << clocks.shift, starts, sizes, write, ranks, numbers, intervals)
+
+    def compare(self, a: Access, write: bool, values: Any = None) -> list[Conflict]:
+        """Compare an access with earlier ones and record it."""
+        if not len(a.cells):
+            return []
+        if not write:
+            found = self.shadow.earlier_writes(a, "read-after-write")
+            self.shadow.was_read(a)
+            return found
+        found = [self._differing(a, c, values, False) for c in self.shadow.earlier_writes(a, "write-after-write")]
+        found += self.shadow.earlier_reads(a)
+        lost = self.shadow.wrote(a)
+        if lost is not None:
+            found.append(self._differing(a, lost, values, True))
+        return [c for c in found if len(c.at)]
+
+    def _differing(self, a: Access, c: Conflict, values: Any, together: bool) -> Conflict:
+        """Without writes of what is there already, or of what everybody writes ``together``."""
+        if values is None:
+            return c
+        unit = self.shadow.unit
+        given = values().reshape(-1, unit)
+        if together:
+            last = np.zeros(len(self.shadow.writes), np.int64)
+            last[a.cells] = np.arange(len(a.cells))
+            other = given[last[a.cells[c.at]]]
+        else:
+            other = self.wave.shared.reshape(-1, unit)[a.cells[c.at]]
+        keep = (given[c.at] != other).any(1)
+        return Conflict(c.what, c.at[keep], c.records[keep], c.agents[keep])
+
+    def flagged(self, x: Group, addresses: Any, ordering: str, write: bool) -> None:
+        """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
+        if self.ordered:
+            rows = self.lanes(x)
+            found = np.broadcast_to(addresses, x.shape)
+            found = found.reshape(-1) if x.mask is None else found[x.mask]
+            clusters = rows // (self.actors * self.clocks.size)
+            self._synchronise(found.view(np.int64) + (clusters << ADDRESS_BITS), rows, ordering, write)
+
+    def _synchronise(self, places: NDArray[np.int64], rows: NDArray[np.int64], ordering: str, write: bool) -> None:
+        """A strong access: through its place threads may synchronise. PTX ISA, "Release and Acquire Patterns"."""
+        clocks = self.clocks
+        releases = ordering in ("release", "acq_rel")
+        passes_on = write and (releases or clocks.has_fenced)
+        if not passes_on and not self._known:
+            return
+        if self._locations is None:
+            self._locations = clocks.table(16)
+        distinct, which = np.unique(places, return_inverse=True)
+        if passes_on:
+            for place in distinct.tolist():
+                self._known.setdefault(place, len(self._known))
+            self._locations.lengthen(len(self._known))
+        slots = np.array([self._known.get(place, -1) for place in distinct.tolist()], np.int64)
+        pairs = np.unique(which.reshape(-1) * len(clocks.interval) + rows)
+        keys, rows = slots[pairs // len(clocks.interval)], pairs % len(clocks.interval)
+        keys, rows = keys[keys >= 0], rows[keys >= 0]
+        if passes_on:
+            clocks.release(self._locations, keys, rows, not releases)
+        clocks.acquire(self._locations, keys, rows, ordering not in ("acquire", "acq_rel"))
+
+    # -- barriers ----------------------------------------------------------------------------------------------------
+
+    def fence(self, x: Group) -> None:
+        """A fence by the threads of ``x``."""
+        self.clocks.fence(self.rows(x))
+
+    def warps_met(self, groups: list[Group]) -> None:
+        """bar.warp.sync lets these go."""
+        if self.clocks.shift == 0:
+            self.clocks.meet_in_warps(np.concatenate([self.rows(x) for x in groups]))
+
+    def met(self, x: Group) -> None:
+        """All live threads of the wave have met, each CTA's at its barrier."""
+        self.generation += self.clocks.meet(self.rows(x))
+
+    def arrived(self, number: int, x: Group) -> None:
+        """The threads of ``x`` arrive at barrier ``number`` of their CTA."""
+        table = self._arrived.get(number)
+        if table is None:
+            table = self._arrived[number] = self.clocks.table(self.wave.shape[0])
+        rows = self.rows(x)
+        self.clocks.release(table, rows // self.actors, rows)
+
+    def complete(self, number: int, ctas: NDArray[np.bool_], waiting: Any) -> None:
+        """Barrier ``number`` lets go the lanes ``waiting`` (wave shape) of ``ctas``."""
+        table = self._arrived[number]
+        actors = waiting.any(-1) if self.clocks.shift else waiting.reshape(len(ctas), -1)
+        actors = actors & ctas[:, None]
+        rows = np.flatnonzero(actors.reshape(-1))
+        self.clocks.acquire(table, rows // self.actors, rows)
+        table.data[ctas] = 0
+        self.generation += actors.all(1)
+
+    def cluster_arrived(self, x: Group, relaxed: bool) -> None:
+        """barrier.cluster.arrive."""
+        rows = self.rows(x)
+        self.clocks.release(self._cluster[0], rows // (self.actors * self.clocks.size), rows, relaxed)
+
+    def cluster_complete(self, clusters: NDArray[np.bool_]) -> None:
+        """A phase of barrier.cluster is over."""
+        arrived, done = self._cluster
+        done.data[clusters] = arrived.data[clusters]
+        arrived.data[clusters] = 0
+
+    def cluster_waited(self, x: Group) -> None:
+        """barrier.cluster.wait has let ``x`` go."""
+        rows = self.rows(x)
+        self.clocks.acquire(self._cluster[1], rows // (self.actors * self.clocks.size), rows)
+
+    # -- what was found ----------------------------------------------------------------------------------------------
+
+    def tell(self, where: Any, a: Access, found: list[Conflict], threads: NDArray[np.int64]) -> None:
+        """Pass conflicts on; ``threads`` are those of each cell of the access."""
+        wave, clocks = self.wave, self.clocks
+        for c in found:
+            kinds, first, counts = np.unique(c.records & SITES, return_index=True, return_counts=True)
+            for kind, k, count in zip(kinds.tolist(), first.tolist(), counts.tolist(), strict=True):
+                at = int(c.at[k])
+                byte = int(a.cells[at]) * self.shadow.unit
+                home, address = divmod(byte, wave.shared_stride)
+                thread = int(threads[at])
+                cta, linear = divmod(thread, wave.shape[1] * 32)
+                mine = home // clocks.size * clocks.size
+                their_rank, number = int(c.agents[k]) >> 16, int(c.agents[k]) & 0xFFFF
+                earlier, mend = self._agent(mine + their_rank, number)
+                if not mend:
+                    mend = BARRIER if mine + their_rank == cta else CLUSTER
+                    if mine + their_rank == cta and clocks.shift == 0 and number >> 5 == linear >> 5:
+                        mend = WARP
+                coordinates = wave.cta_coordinates(cta)
+                who = f"thread {wave.thread_coordinates(linear)} (warp {linear // 32}) of CTA {coordinates}"
+                if int(a.number[at]) >= self.actors:
+                    who = f"what {who} has started"
+                hazard = Hazard(
+                    c.what,
+                    named(where),
+                    who,
+                    named(self._sites[kind]),
+                    earlier,
+                    address,
+                    self._place(address),
+                    mend,
+                    count,
+                )
+                self.hazards.add(hazard, where, self._sites[kind])
+
+    def _agent(self, cta: int, number: int) -> tuple[str, str]:
+        """An agent in words, and what it takes to know that it is done; "" for a warp."""
+        coordinates = self.wave.cta_coordinates(cta)
+        if number < self.actors:
+            return f"{self.name(number)} of CTA {coordinates}", ""
+        who, mend = self.operations.describe(number)
+        return f"{who} of CTA {coordinates}", mend
+
+    def name(self, actor: int) -> str:
+        """An actor in words."""
+        return f"warp {actor}" if self.clocks.shift else f"thread {self.wave.thread_coordinates(actor)}"
+
+    def _place(self, address: int) -> str:
+        layout = self.wave.launch.code.layout
+        below = [(base, name) for name, base in layout.shared.items() if base <= address]
+        text = f"shared memory at {address:#x}"
+        if not below:
+            return f"{text} ({address - SHARED_BASE} bytes in)"
+        base, name = max(below)
+        return f"{text} ({plain(name)}{f'+{address - base}' if address > base else ''})"
+
+
+def plain(name: str) -> str:
+    """A variable as its source has it: one of a function, ``_ZZ1fvE3sum_$_1``, is ``sum``."""
+    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(_\$_\d+)?", name)
+    return local[2] if local and len(local[2]) >= int(local[1]) else name

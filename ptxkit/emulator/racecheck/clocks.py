@@ -1,0 +1,183 @@
+"""Vector clocks: what each warp knows of the others' progress.
+
+An *agent* accesses shared memory: a warp, or something asynchronous that a warp has started. (Where lanes are told apart, a
+thread takes the place of a warp: an *actor* is the one or the other.) An agent's time is cut into intervals, which end where
+it gives somebody else a chance to synchronise. An actor's clock holds, for every agent of its cluster, the last interval whose
+accesses happened before whatever it does next (Flanagan and Freund, "FastTrack", 2009; PTX ISA, "Memory Consistency Model",
+causality order).
+
+An interval is written as a number whose low bits are free for the access that falls into it, so that a record of an access and
+the limit up to which an actor knows an agent compare as they are: :data:`INTERVAL` apart, limits with all :data:`LOW` bits set.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.wave import Wave
+
+INTERVAL = 1 << 21
+"""From one interval of an agent to the next."""
+LOW = INTERVAL - 1
+
+Rows = NDArray[np.int64]
+"""(n,): actors of the wave: index of the CTA times actors a CTA plus the actor."""
+
+
+class Table:
+    """Clocks, one a row: (rows, CTAs of a cluster, agents of a CTA)."""
+
+    def __init__(self, rows: int, size: int, width: int) -> None:
+        self.data: NDArray[np.int64] = np.zeros((rows, size, width), np.int64)
+
+    @property
+    def flat(self) -> NDArray[np.int64]:
+        """(rows, agents of the cluster), as a view."""
+        return self.data.reshape(len(self.data), -1)
+
+    def widen(self, width: int) -> None:
+        """Make room for more agents a CTA."""
+        self.data = np.pad(self.data, ((0, 0), (0, 0), (0, width - self.data.shape[2])))
+
+    def lengthen(self, rows: int) -> None:
+        """Have at least so many rows."""
+        if rows > len(self.data):
+            self.data = np.pad(self.data, ((0, max(rows, 2 * len(self.data)) - len(self.data)), (0, 0), (0, 0)))
+
+    def merge(self, keys: NDArray[np.int64], clocks: NDArray[np.int64]) -> None:
+        """Let the rows ``keys``, (n,), which may repeat, know what ``clocks``, (n, agents), know, too."""
+        if not len(keys):
+            return
+        flat = self.flat
+        order = np.argsort(keys, kind="stable")
+        sorted_ = keys[order]
+        starts = np.flatnonzero(np.concatenate(([True], sorted_[1:] != sorted_[:-1])))
+        best = np.maximum.reduceat(clocks[order], starts, axis=0)
+        at = sorted_[starts]
+        flat[at] = np.maximum(flat[at], best)
+
+
+class Clocks:
+    """The clocks of a wave's actors, and of what they synchronise through.
+
+    Args:
+        lanes: an actor is a thread, not a warp.
+
+    Attributes:
+        actors: of a CTA; ``shift``: bits from a thread's index to its actor's.
+        now: what each actor knows.
+        interval: (rows,) the current interval of each actor.
+        rank, actor: (rows,) the CTA's rank in its cluster, and the actor in its CTA.
+    """
+
+    def __init__(self, wave: Wave, lanes: bool = False) -> None:
+        self.ctas, warps, _ = wave.shape
+        self.shift = 0 if lanes else 5
+        self.actors = warps * 32 >> self.shift
+        self.size = wave.launch.cluster_size
+        rows = self.ctas * self.actors
+        self.agents = self.actors
+        self.width = self.actors
+        self.tables: list[Table] = []
+        self.now = self.table(rows)
+        self.rank: Rows = np.repeat(wave.cluster_rank, self.actors)
+        self.actor: Rows = np.tile(np.arange(self.actors, dtype=np.int64), self.ctas)
+        self.interval: NDArray[np.int64] = np.full(rows, INTERVAL, np.int64)
+        self.now.data[np.arange(rows), self.rank, self.actor] = INTERVAL | LOW
+        self._fenced: Table | None = None
+        self._held: Table | None = None
+
+    def table(self, rows: int) -> Table:
+        """New clocks that know nothing."""
+        made = Table(rows, self.size, self.width)
+        self.tables.append(made)
+        return made
+
+    def add_agents(self, count: int) -> int:
+        """``count`` more agents in every CTA; returns the number of the first."""
+        first = self.agents
+        self.agents += count
+        if self.agents > self.width:
+            self.width = max(self.agents, self.width * 3 // 2)
+            for t in self.tables:
+                t.widen(self.width)
+        return first
+
+    # -- actors ------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_fenced(self) -> bool:
+        """Whether anybody has executed a fence, so that relaxed accesses can pass something on."""
+        return self._fenced is not None
+
+    def tick(self, rows: Rows) -> None:
+        """A new interval begins for ``rows``, (n,) distinct: what they do from now on, nobody knows yet."""
+        self.interval[rows] += INTERVAL
+        self.now.data[rows, self.rank[rows], self.actor[rows]] = self.interval[rows] | LOW
+
+    def release(self, into: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
+        """What ``rows`` know is to be had from the rows ``keys`` of ``into``.
+
+        Args:
+            relaxed: only what they knew at their last fence.
+        """
+        if relaxed:
+            if self._fenced is not None:
+                into.merge(keys, self._fenced.flat[rows])
+            return
+        into.merge(keys, self.now.flat[rows])
+        self.tick(np.unique(rows))
+
+    def acquire(self, source: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
+        """``rows`` learn what the rows ``keys`` of ``source`` know; if ``relaxed`` at their next fence."""
+        if relaxed:
+            if self._held is None:
+                self._held = self.table(len(self.interval))
+            self._held.merge(rows, source.flat[keys])
+            return
+        self.now.merge(rows, source.flat[keys])
+
+    def fence(self, rows: Rows) -> None:
+        """A fence by ``rows``, (n,) distinct: relaxed accesses synchronise through it. PTX ISA, "membar, fence"."""
+        now = self.now.flat
+        if self._held is not None:
+            now[rows] = np.maximum(now[rows], self._held.flat[rows])
+        if self._fenced is None:
+            self._fenced = self.table(len(self.interval))
+        self._fenced.flat[rows] = now[rows]
+        self.tick(rows)
+
+    def meet(self, rows: Rows) -> NDArray[np.bool_]:
+        """``rows``, (n,) distinct, have met the others of their CTA among them; (CTAs,) where none was missing."""
+        now = self.now.flat
+        if len(rows) == len(self.interval):
+            together = now.reshape(self.ctas, self.actors, -1)
+            together[:] = together.max(1, keepdims=True)
+            whole = np.ones(self.ctas, np.bool_)
+        else:
+            cta = rows // self.actors
+            gathered = Table(self.ctas, self.size, self.width)
+            gathered.merge(cta, now[rows])
+            now[rows] = gathered.flat[cta]
+            whole = np.bincount(cta, minlength=self.ctas) == self.actors
+        self.tick(rows)
+        return whole
+
+    def meet_in_warps(self, rows: Rows) -> None:
+        """Threads have met the others of their warp among them."""
+        now = self.now.flat
+        warp = rows >> 5
+        _, which = np.unique(warp, return_inverse=True)
+        gathered = Table(int(which.max(initial=0)) + 1, self.size, self.width)
+        gathered.merge(which, now[rows])
+        now[rows] = gathered.flat[which]
+        self.tick(rows)
+
+    def learn(self, rows: Rows, agents: NDArray[np.int64], intervals: NDArray[np.int64]) -> None:
+        """``rows`` know agents of their own CTA up to ``intervals``; (n,) each."""
+        flat = self.now.flat
+        np.maximum.at(flat, (rows, self.rank[rows] * self.width + agents), intervals | LOW)

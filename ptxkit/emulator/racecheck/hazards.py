@@ -1,0 +1,120 @@
+"""What the race check found, in words, collected over the waves of a launch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ptxkit.errors import FaultError, RaceError
+from ptxkit.isa.model import Instruction
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.binder import Where
+
+SHOWN = 20
+"""Pairs of source lines that a message lists."""
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """Two instructions that access the same shared memory, one of them writing, with nothing that puts them in order.
+
+    They are the first that were found of their source lines.
+
+    Attributes:
+        what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``; earlier and later as emulated.
+        later, earlier: PTX line, source line and opcode of the instructions.
+        later_who, earlier_who: thread, warp and CTA; or the asynchronous operation.
+        address: of the first byte in the CTA's shared memory.
+        place: the same in words, with the variable that it lies in.
+        mend: what is missing.
+        count: cells for which the two were found out of order.
+    """
+
+    what: str
+    later: str
+    later_who: str
+    earlier: str
+    earlier_who: str
+    address: int
+    place: str
+    mend: str
+    count: int
+
+    def __str__(self) -> str:
+        late = "reads" if self.what == "read-after-write" else "writes"
+        early = "read" if self.what == "write-after-read" else "wrote"
+        times = f", {self.count:,} times" if self.count > 1 else ""
+        return (
+            f"{self.later}: {self.what}: {self.later_who} {late} {self.place}, which {self.earlier_who} {early} at "
+            f"{self.earlier} with nothing that puts the two in order{times}; {self.mend}"
+        )
+
+
+class Hazards:
+    """All that a launch found.
+
+    Attributes:
+        lanes: lanes of one warp are told apart.
+        ordered: the kernel has fences, or accesses that acquire or release.
+    """
+
+    def __init__(self, kernel: str, instructions: Iterable[Instruction], lanes: bool = False) -> None:
+        self.kernel = kernel
+        self.lanes = lanes
+        self.ordered = any(_orders(i) for i in instructions)
+        self.found: dict[tuple[str, ...], Hazard] = {}
+        self._lock = threading.Lock()
+
+    def add(self, h: Hazard, later: Where, earlier: Where) -> None:
+        """One more; those of the same two source lines, which a compiler may have unrolled, are counted together."""
+        key = h.what, *_line(later), *_line(earlier)
+        with self._lock:
+            known = self.found.get(key)
+            self.found[key] = h if known is None else replace(known, count=known.count + h.count)
+
+    def finish(self, fault: FaultError | None = None) -> None:
+        """The launch is over.
+
+        Raises:
+            RaceError: there is something to tell; ``fault`` is what ended the launch.
+        """
+        if not self.found:
+            return
+        hazards = tuple(self.found.values())
+        lines = [str(h) for h in hazards[:SHOWN]]
+        if len(hazards) > SHOWN:
+            lines.append(f"and {len(hazards) - SHOWN} more pairs of lines")
+        if fault is not None:
+            lines.append(f"and the launch failed: {fault}")
+        many = f"{len(hazards)} races" if len(hazards) > 1 else "a race"
+        error = RaceError(f"{self.kernel}: {many} in shared memory:\n  " + "\n  ".join(lines), hazards)
+        raise error from fault
+
+
+def named(where: Where) -> str:
+    """An instruction with its PTX line and source line, and where the function was called that it has been inlined from."""
+    callers = _lines(where.instruction)[1:]
+    return f"{where}, called at {callers[-1]}" if callers else str(where)
+
+
+def _line(where: Where) -> tuple[str, ...]:
+    i = where.instruction
+    return (i.name, *_lines(i)) if i.loc else (i.name, str(i.line))
+
+
+def _lines(i: Instruction) -> list[str]:
+    """Source lines of an instruction, innermost first."""
+    found, loc = [], i.loc
+    while loc is not None:
+        found.append(str(loc))
+        loc = loc.inlined_at
+    return found
+
+
+def _orders(i: Instruction) -> bool:
+    if i.name in ("fence", "membar"):
+        return "proxy" not in i.opcode and "mbarrier_init" not in i.opcode
+    return i.name in ("ld", "st", "atom", "red") and any(s in i.opcode for s in (".acq", ".release"))

@@ -1,0 +1,289 @@
+"""Asynchronous operations and mbarriers, as the race check sees them.
+
+An asynchronous operation accesses memory as an agent of its own, from when it is issued until somebody has waited for it:
+
+- What completes on an mbarrier is that mbarrier's agent, and its intervals are the mbarrier's phases: whoever has waited for a
+  phase knows what completed in it.
+- What completes in groups (``cp.async``, bulk stores, ``wgmma``) is an agent of the warp (of a warpgroup's first warp) that
+  issued it, and its intervals are the groups.
+
+Accesses are compared when they are issued, in either completion mode, with what the issuing warp knows by then.
+PTX ISA, "Async Operations", "mbarrier".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW
+from ptxkit.emulator.racecheck.shadow import STRONG, Access
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.racecheck.check import Races
+
+RING = 64
+"""Groups a thread may have in flight; of older ones the ends are forgotten."""
+
+WARPGROUP = 4
+
+_IN_WORDS = {
+    "cp.async": (
+        "a cp.async of {}",
+        "wait for it (cp.async.wait_group), and let the others know by __syncthreads() or an mbarrier",
+    ),
+    "bulk": (
+        "a bulk copy of {}",
+        "wait until it has read (cp.async.bulk.wait_group.read), and let the others know by __syncthreads() or an mbarrier",
+    ),
+    "wgmma": (
+        "a wgmma of the warpgroup of {}",
+        "wait for it (wgmma.wait_group), and let the others know by __syncthreads() or an mbarrier",
+    ),
+}
+"""Mechanism -> what an operation is called, and how to wait for it."""
+
+
+class _Groups:
+    """One group mechanism.
+
+    Attributes:
+        first: number of the first warp's agent.
+        current: (rows,) interval of what is issued now.
+        committed: (threads,) groups of each thread.
+        ends: (rows, RING) interval of the last group with each number, modulo RING.
+    """
+
+    def __init__(self, first: int, rows: int, threads: int) -> None:
+        self.first = first
+        self.current: NDArray[np.int64] = np.full(rows, INTERVAL, np.int64)
+        self.committed: NDArray[np.int64] = np.zeros(threads, np.int64)
+        self.ends: NDArray[np.int64] = np.zeros((rows, RING), np.int64)
+
+
+class Operations:
+    """Asynchronous agents and mbarriers of one wave. mbarriers are named by their index among its 8-byte words."""
+
+    def __init__(self, races: Races) -> None:
+        self.races = races
+        self.clocks = races.clocks
+        self.groups: dict[str, _Groups] = {}
+        self._warpgroup = WARPGROUP * 32 >> self.clocks.shift
+        words = len(races.wave.shared) // 8
+        self.words_each = words // races.wave.shape[0]
+        self._key_of: NDArray[np.int32] = np.full(words, -1, np.int32)
+        self._agent_of: NDArray[np.int32] = np.full(self.words_each, -1, np.int32)
+        self._keys = 0
+        self._arrived = self.clocks.table(8)
+        self._done = self.clocks.table(8)
+        self._phase: NDArray[np.int64] = np.zeros(words, np.int64)
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
+    def _of(self, mechanism: str) -> _Groups:
+        g = self.groups.get(mechanism)
+        if g is None:
+            first = self.clocks.add_agents(self.clocks.actors)
+            g = self.groups[mechanism] = _Groups(first, len(self.clocks.interval), int(np.prod(self.races.wave.shape)))
+        return g
+
+    def _leader(self, mechanism: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row whose agent the operations of ``rows`` are."""
+        return rows - self.clocks.actor[rows] % self._warpgroup if mechanism == "wgmma" else rows
+
+    def commit(self, x: Group, mechanism: str) -> None:
+        """The threads of ``x`` close their group."""
+        g = self._of(mechanism)
+        threads = x.thread[x.active()]
+        rows = self._leader(mechanism, threads >> self.clocks.shift)
+        g.ends[rows, g.committed[threads] % RING] = g.current[rows]
+        g.committed[threads] += 1
+        g.current[np.unique(rows)] += INTERVAL
+
+    def wait(self, x: Group, mechanism: str, newest: int) -> None:
+        """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
+        g = self.groups.get(mechanism)
+        if g is None or newest >= RING:
+            return
+        threads = x.thread[x.active()]
+        last = g.committed[threads] - newest
+        threads, last = threads[last > 0], last[last > 0]
+        rows = threads >> self.clocks.shift
+        leaders = self._leader(mechanism, rows)
+        self.clocks.learn(rows, g.first + self.clocks.actor[leaders], g.ends[leaders, (last - 1) % RING])
+
+    def grouped(
+        self, mechanism: str, where: Any, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
+    ) -> None:
+        """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
+        rows = threads >> self.clocks.shift
+        g = self._of(mechanism)
+        numbers = g.first + self.clocks.actor[rows]
+        self.access(where, threads, starts, sizes, write, self.clocks.rank[rows], numbers, g.current[rows])
+
+    def multiplied(self, where: Any, owners: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
+        """wgmma of warpgroups with the first threads ``owners``, (E,), reads 16-byte units, (E, n), of the shared memory."""
+        races, clocks = self.races, self.clocks
+        rows = owners >> self.clocks.shift
+        g = self._of("wgmma")
+        # each of the four warps reads, so each has to know of what was written
+        views = clocks.now.flat[rows[:, None] + np.arange(self._warpgroup)].min(1)
+        element = np.repeat(np.arange(len(owners)), chunks.shape[1])
+        cells, parts = races.shadow.spread(chunks.reshape(-1), 16)
+        element = np.repeat(element, parts)
+        leaders = rows[element]
+        record = g.current[leaders] | races.site(where)
+        a = Access(cells, element, views, clocks.rank[leaders], g.first + clocks.actor[leaders], record, None)
+        found = races.compare(a, False)
+        if found:
+            races.tell(where, a, found, owners[element])
+
+    # -- mbarriers ---------------------------------------------------------------------------------------------------
+
+    def initialised(self, x: Group, where: Any, index: Any) -> None:
+        """mbarrier.init or mbarrier.inval, a plain write."""
+        self.races.touch(x, where, np.broadcast_to(index, x.shape)[x.active()], 8, True)
+
+    def arrived(self, x: Group, where: Any, index: Any, relaxed: bool) -> None:
+        """The threads of ``x`` arrive."""
+        rows, at = self.races.per_actor(x, index)
+        self._require(where, rows, at)
+        self.clocks.release(self._arrived, self._keys_of(at), rows, relaxed)
+
+    def used(self, x: Group, where: Any, index: Any) -> None:
+        """The threads of ``x`` change the tx-count, which puts nothing in order."""
+        self._require(where, *self.races.per_actor(x, index))
+
+    def waited(self, x: Group, where: Any, index: Any, done: Any, relaxed: bool) -> None:
+        """The lanes ``done`` have seen that a phase is complete."""
+        self._require(where, *self.races.per_actor(x, index))
+        if done.any():
+            rows, at = self.races.per_actor(x, index, None if done.all() else done)
+            self.clocks.acquire(self._done, self._keys_of(at), rows, relaxed)
+
+    def phase_over(self, at: NDArray[np.int64]) -> None:
+        """The current phase of the distinct mbarriers ``at`` is complete."""
+        keys = self._keys_of(at)
+        self._done.merge(keys, self._arrived.flat[keys])
+        self._arrived.data[keys] = 0
+        self._phase[at] += 1
+        agents = self._agent_of[at % self.words_each]
+        some = agents >= 0
+        if some.any():
+            at, keys, agents = at[some], keys[some], agents[some]
+            self._done.data[keys, self._rank(at), agents] = self._phase[at] * INTERVAL | LOW
+
+    def completing(
+        self,
+        where: Any,
+        threads: NDArray[np.int64],
+        at: NDArray[np.int64],
+        runs: list[tuple[bool, Any, Any]],
+        strong: bool = False,
+    ) -> None:
+        """Operations of ``threads``, (E,), complete on the mbarriers ``at``.
+
+        Args:
+            runs: what they access: (written, starts, sizes), in bytes of the wave's shared memory.
+            strong: they update their destination atomically.
+        """
+        rows = threads >> self.clocks.shift
+        self._require(where, rows, at, threads)
+        numbers, intervals = self._agents(at), (self._phase[at] + 1) * INTERVAL
+        for write, starts, sizes in runs:
+            self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
+        self._passed_on(at, rows)
+
+    def copies_arrive(self, x: Group, where: Any, index: Any) -> None:
+        """cp.async.mbarrier.arrive: an arrival when all cp.async of the thread so far are complete."""
+        rows, at = self.races.per_actor(x, index)
+        self._require(where, rows, at)
+        g = self._of("cp.async")
+        keys = self._keys_of(at)
+        flat = self._arrived.flat
+        agents = self.clocks.rank[rows] * self.clocks.width + g.first + self.clocks.actor[rows]
+        np.maximum.at(flat, (keys, agents), g.current[rows] | LOW)
+        g.current[np.unique(rows)] += INTERVAL
+        self._passed_on(at, rows)
+
+    def _passed_on(self, at: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        """An operation begins after what its thread did before, and so does whoever waits for it."""
+        self.clocks.release(self._arrived, self._keys_of(at), rows)
+
+    def _rank(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        return at // self.words_each % self.clocks.size
+
+    def _keys_of(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        new = np.unique(at[self._key_of[at] < 0])
+        if len(new):
+            self._key_of[new] = self._keys + np.arange(len(new))
+            self._keys += len(new)
+            self._arrived.lengthen(self._keys)
+            self._done.lengthen(self._keys)
+        return self._key_of[at].astype(np.int64)
+
+    def _agents(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number of each mbarrier's agent in its CTA; the same for mbarriers at the same address of several CTAs."""
+        offsets = at % self.words_each
+        new = np.unique(offsets[self._agent_of[offsets] < 0])
+        if len(new):
+            self._agent_of[new] = self.clocks.add_agents(len(new)) + np.arange(len(new))
+        return self._agent_of[offsets].astype(np.int64)
+
+    def _require(self, where: Any, rows: Any, at: Any, threads: Any = None) -> None:
+        """Whoever uses an mbarrier has to know of its initialisation."""
+        races, clocks = self.races, self.clocks
+        cells, parts = races.shadow.spread(at, 8)
+        rows = np.repeat(rows, parts)
+        cta = rows // clocks.actors
+        generation: Any = races.generation[cta]
+        if clocks.size > 1 and (np.repeat(at, parts) // self.words_each != cta).any():
+            generation = None
+        zero = np.zeros(len(cells), np.int64)
+        a = Access(cells, rows, clocks.now.flat, zero, zero, zero, generation, True)
+        found = races.shadow.earlier_writes(a, "read-after-write")
+        if found:
+            races.tell(where, a, found, rows << self.clocks.shift if threads is None else np.repeat(threads, parts))
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    def access(
+        self,
+        where: Any,
+        threads: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        write: bool,
+        rank: NDArray[np.int64],
+        number: NDArray[np.int64],
+        interval: NDArray[np.int64],
+        strong: bool = False,
+    ) -> None:
+        """Agents (``rank``, ``number``), started by ``threads``, access runs of bytes; all (E,), sizes also (1,)."""
+        races = self.races
+        shadow = races.shadow
+        sizes = np.broadcast_to(sizes, starts.shape)
+        shadow.split(int(np.gcd.reduce(np.concatenate((sizes, starts, [16])))))
+        lengths = sizes // shadow.unit
+        element = np.repeat(np.arange(len(starts)), lengths)
+        ends = np.cumsum(lengths)
+        cells = np.arange(len(element)) + np.repeat(starts // shadow.unit - (ends - lengths), lengths)
+        record = interval[element] | races.site(where) | (STRONG if strong else 0)
+        rows = threads[element] >> self.clocks.shift
+        a = Access(cells, rows, self.clocks.now.flat, rank[element], number[element], record, None, strong)
+        found = races.compare(a, write)
+        if found:
+            races.tell(where, a, found, threads[element])
+
+    def describe(self, number: int) -> tuple[str, str]:
+        """An asynchronous agent in words, and how to wait for it."""
+        for mechanism, g in self.groups.items():
+            if g.first <= number < g.first + self.clocks.actors:
+                who, mend = _IN_WORDS[mechanism]
+                return who.format(self.races.name(number - g.first)), mend
+        offset = int(np.flatnonzero(self._agent_of == number)[0])
+        name = self.races.wave.mbarriers.name(offset)
+        return f"a copy that completes on {name}", "wait for that phase of it (mbarrier.try_wait)"

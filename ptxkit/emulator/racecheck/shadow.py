@@ -1,0 +1,248 @@
+"""Who accessed each cell of shared memory last: its last writer, and the last read of every agent.
+
+A cell is as small as the smallest access so far; smaller ones split the cells. A record of an access is a number: the agent's
+interval, whether the access was strong, and the number of its site (see :mod:`ptxkit.emulator.racecheck.clocks`). Agents are
+named by rank << 16 | number in their CTA.
+
+Most cells need no look at clocks: a barrier of all warps of a CTA begins a new *generation*, and what they did in earlier
+ones happened before whatever they do now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.racecheck.clocks import Clocks
+
+STRONG = 1 << 20
+"""Set in records of volatile, relaxed and atomic accesses, which do not race with each other."""
+
+SITES = STRONG - 1
+"""Mask of a record's site."""
+
+LARGEST = 16
+"""Bytes of a cell at first."""
+
+CHUNK = 1 << 19
+"""Records that are compared at one time."""
+
+ALWAYS = np.iinfo(np.int32).max
+"""Generation of what no barrier of the CTA alone puts in order: accesses by other CTAs and by asynchronous agents."""
+
+
+@dataclass
+class Access:
+    """What one instruction accesses, n cells.
+
+    Attributes:
+        cells: (n,) index of each cell.
+        rows: (n,) row of ``view`` that holds the clock of who accesses it.
+        view: clocks, (rows, agents of the cluster).
+        rank, number: (n,) whom it is recorded as: an agent.
+        record: (n,) see the module's text.
+        generation: (n,) of the accessing CTA; None where the access is not by an actor to its own CTA's memory.
+        strong: see :data:`STRONG`.
+    """
+
+    cells: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    view: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    number: NDArray[np.int64]
+    record: NDArray[np.int64]
+    generation: NDArray[np.int32] | None
+    strong: bool = False
+
+
+@dataclass
+class Conflict:
+    """Accesses with no synchronisation in between: positions in the later one, and records and names of the earlier."""
+
+    what: str
+    at: NDArray[np.int64]
+    records: NDArray[np.int64]
+    agents: NDArray[np.int64]
+
+
+class Shadow:
+    """The records of a wave's shared memory.
+
+    Args:
+        nbytes: of all CTAs' shared memory, a multiple of 16 each.
+    """
+
+    def __init__(self, clocks: Clocks, nbytes: int) -> None:
+        self.clocks = clocks
+        self.nbytes = nbytes
+        self.unit = LARGEST
+        cells = nbytes // LARGEST
+        self.writes: NDArray[np.int64] = np.zeros(cells, np.int64)
+        self.writer: NDArray[np.int32] = np.zeros(cells, np.int32)
+        self.written: NDArray[np.int32] = np.full(cells, -1, np.int32)
+        self.read: NDArray[np.int32] = np.full(cells, -1, np.int32)
+        # last reads: by actors of the cell's CTA, (cells, actors); by those of the cluster's other CTAs, counted from the
+        # cell's, (cells so read, CTAs * actors), with the row of each cell; and by other agents, (cells,) each
+        self.own: NDArray[np.int64] | None = None
+        self.remote: NDArray[np.int64] | None = None
+        self.remote_row: NDArray[np.int32] = np.zeros(0, np.int32)
+        self.remote_rows = 0
+        self.others: dict[tuple[int, int], NDArray[np.int64]] = {}
+
+    def split(self, size: int) -> None:
+        """Have cells of at most ``size`` bytes."""
+        if size < self.unit:
+            parts = self.unit // size
+            self.unit = size
+            for name in ("writes", "writer", "written", "read"):
+                setattr(self, name, np.repeat(getattr(self, name), parts))
+            if self.own is not None:
+                self.own = np.repeat(self.own, parts, axis=0)
+            if self.remote is not None:
+                rows = self.remote_row
+                known = np.flatnonzero(rows >= 0)
+                self.remote_row = np.full(len(rows) * parts, -1, np.int32)
+                at = (known[:, None] * parts + np.arange(parts)).reshape(-1)
+                self.remote = np.repeat(self.remote[rows[known]], parts, axis=0)
+                self.remote_rows = len(at)
+                self.remote_row[at] = np.arange(len(at))
+            self.others = {key: np.repeat(records, parts) for key, records in self.others.items()}
+
+    def spread(self, elements: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int]:
+        """Cells of elements of ``size`` bytes, and how many each has."""
+        self.split(min(size, LARGEST))
+        parts = size // self.unit
+        if parts == 1:
+            return elements, 1
+        return (elements[:, None] * parts + np.arange(parts)).reshape(-1), parts
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def earlier_writes(self, a: Access, what: str) -> list[Conflict]:
+        """Conflicts with the last write of each cell."""
+        touched = self.written[a.cells]
+        at = np.flatnonzero(touched >= (0 if a.generation is None else a.generation))
+        if not len(at):
+            return []
+        cells = a.cells[at]
+        records, writer = self.writes[cells], self.writer[cells].astype(np.int64)
+        known = a.view[a.rows[at], (writer >> 16) * self.clocks.width + (writer & 0xFFFF)]
+        return self._conflicts(a, what, at, records, writer, known)
+
+    def earlier_reads(self, a: Access) -> list[Conflict]:
+        """Conflicts with reads of cells that are written now."""
+        found: list[Conflict] = []
+        width = self.clocks.width
+        if self.own is not None:
+            at = np.flatnonzero(self.read[a.cells] >= (0 if a.generation is None else a.generation))
+            found += self._reads_by_actors(a, at, self.own, a.cells[at])
+        if self.remote is not None:
+            rows = self.remote_row[a.cells]
+            at = np.flatnonzero(rows >= 0)
+            found += self._reads_by_actors(a, at, self.remote, rows[at])
+        for (relative, number), column in self.others.items():
+            records = column[a.cells]
+            at = np.flatnonzero(records)
+            if not len(at):
+                continue
+            rank = np.broadcast_to((self._rank(a.cells[at]) + relative) % self.clocks.size, len(at))
+            known = a.view[a.rows[at], rank * width + number]
+            found += self._conflicts(a, "write-after-read", at, records[at], rank << 16 | number, known)
+        return found
+
+    def _reads_by_actors(self, a: Access, some: Any, table: NDArray[np.int64], rows: Any) -> list[Conflict]:
+        """Conflicts of the cells at ``some`` with the reads in ``rows`` of ``table``, (..., CTAs * actors)."""
+        found: list[Conflict] = []
+        columns = table.shape[1]
+        relative, number = np.divmod(np.arange(columns), self.clocks.actors)
+        step = max(1, CHUNK // columns)
+        for first in range(0, len(some), step):
+            at = some[first : first + step]
+            cells = a.cells[at]
+            records = table[rows[first : first + step]]
+            rank = (np.broadcast_to(self._rank(cells), len(at))[:, None] + relative) % self.clocks.size
+            known = a.view[a.rows[at][:, None], rank * self.clocks.width + number]
+            k, column = np.nonzero(records > known)
+            if len(k):
+                agents = rank[k, column] << 16 | number[column]
+                found += self._conflicts(a, "write-after-read", at[k], records[k, column], agents, known[k, column])
+        return found
+
+    def _conflicts(self, a: Access, what: str, at: Any, records: Any, agents: Any, known: Any) -> list[Conflict]:
+        bad = records > known
+        if not bad.any():
+            return []
+        if a.strong:
+            bad &= (records & STRONG) == 0
+        bad = np.flatnonzero(bad)
+        return [Conflict(what, at[bad], records[bad], agents[bad])] if len(bad) else []
+
+    def _rank(self, cells: NDArray[np.int64]) -> Any:
+        if self.clocks.size == 1:
+            return 0
+        return cells // (self.nbytes // self.clocks.ctas // self.unit) % self.clocks.size
+
+    # -- recording ---------------------------------------------------------------------------------------------------
+
+    def wrote(self, a: Access) -> Conflict | None:
+        """Record a write. Agents that write one cell in the same instruction are a conflict."""
+        code = a.rank << 16 | a.number
+        self.writes[a.cells] = a.record
+        self.writer[a.cells] = code
+        self.written[a.cells] = ALWAYS if a.generation is None else a.generation
+        if a.strong:
+            return None
+        last = self.writer[a.cells].astype(np.int64)
+        lost = np.flatnonzero(last != code)
+        if not len(lost):
+            return None
+        return Conflict("write-after-write", lost, self.writes[a.cells[lost]], last[lost])
+
+    def was_read(self, a: Access) -> None:
+        """Record a read."""
+        if a.generation is not None:
+            self._of_actors()[a.cells, a.number] = a.record
+            self.read[a.cells] = a.generation
+            return
+        relative = (a.rank - self._rank(a.cells)) % self.clocks.size
+        if int(a.number[0]) < self.clocks.actors:
+            self._read_anywhere(a, relative)
+            return
+        key = relative << 16 | a.number
+        for k in np.unique(key):
+            chosen = key == k
+            column = self.others.get((int(k) >> 16, int(k) & 0xFFFF))
+            if column is None:
+                column = self.others[int(k) >> 16, int(k) & 0xFFFF] = np.zeros(len(self.writes), np.int64)
+            column[a.cells[chosen]] = a.record[chosen]
+
+    def _read_anywhere(self, a: Access, relative: NDArray[np.int64]) -> None:
+        """Actors have read cells of CTAs from which theirs is ``relative`` CTAs away."""
+        near = relative == 0
+        cells = a.cells[near]
+        self._of_actors()[cells, a.number[near]] = a.record[near]
+        self.read[cells] = ALWAYS
+        if near.all():
+            return
+        if self.remote is None:
+            self.remote = np.zeros((16, self.clocks.size * self.clocks.actors), np.int64)
+            self.remote_row = np.full(len(self.writes), -1, np.int32)
+        cells = a.cells[~near]
+        new = np.unique(cells[self.remote_row[cells] < 0])
+        if len(new):
+            self.remote_row[new] = self.remote_rows + np.arange(len(new))
+            self.remote_rows += len(new)
+            room = len(self.remote)
+            if self.remote_rows > room:
+                more = np.zeros((max(self.remote_rows, 2 * room) - room, self.remote.shape[1]), np.int64)
+                self.remote = np.concatenate((self.remote, more))
+        columns = relative[~near] * self.clocks.actors + a.number[~near]
+        self.remote[self.remote_row[cells], columns] = a.record[~near]
+
+    def _of_actors(self) -> NDArray[np.int64]:
+        if self.own is None:
+            self.own = np.zeros((len(self.writes), self.clocks.actors), np.int64)
+        return self.own

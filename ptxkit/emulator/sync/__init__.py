@@ -1,0 +1,1 @@
+"""mbarriers, the threads that wait for them, and proxy fences."""

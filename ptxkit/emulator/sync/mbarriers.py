@@ -1,0 +1,296 @@
+"""mbarrier objects: the 8 bytes of shared memory that each consists of, and the arithmetic on them.
+
+PTX ISA, "Asynchronous Barriers". The hardware's layout is not documented; here the 64 bits are, from the lowest: 20
+bits of pending arrivals, 20 of expected arrivals, 21 of the tx-count in two's complement, the parity of the current
+phase, and 01, which neither zeroed nor poisoned memory has, so that a barrier that was never initialised is noticed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.sync.waiters import Waiters
+from ptxkit.errors import TrapError
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
+
+MAX_COUNT = (1 << 20) - 1
+"""The largest number of arrivals, and the largest tx-count either way (PTX ISA, "mbarrier object")."""
+
+POISON = 0xCBCB_CBCB_CBCB_CBCB
+
+_EXPECTED, _TX, _PHASE, _VALID = 20, 40, 61, 62
+_NOT_ONE = "is no mbarrier: never initialised, invalidated or overwritten"
+_COUNT_BITS = np.uint64(MAX_COUNT)
+_TX_BITS = np.uint64((1 << 21) - 1)
+
+
+def pack(pending: Any, expected: Any, tx: Any, phase: Any) -> Any:
+    """The words of barriers with these int64 fields."""
+    fields = pending | expected << _EXPECTED | (tx & int(_TX_BITS)) << _TX | phase << _PHASE | 1 << _VALID
+    return np.asarray(fields, np.int64).view(np.uint64)
+
+
+def unpack(words: Any) -> tuple[Any, Any, Any, Any]:
+    """Pending and expected arrivals, tx-count and phase parity of barrier words, int64 each."""
+    pending = (words & _COUNT_BITS).astype(np.int64)
+    expected = (words >> np.uint64(_EXPECTED) & _COUNT_BITS).astype(np.int64)
+    tx = (words >> np.uint64(_TX) & _TX_BITS).astype(np.int64)
+    return pending, expected, (tx ^ (1 << 20)) - (1 << 20), parity(words).astype(np.int64)
+
+
+def parity(words: Any) -> Any:
+    """Parity of the current, incomplete phase, uint64."""
+    return words >> np.uint64(_PHASE) & np.uint64(1)
+
+
+class Mbarriers:
+    """The mbarrier objects of one wave.
+
+    Barriers are named by their index among the 8-byte words of the wave's shared memory (int64).
+    """
+
+    def __init__(self, wave: Wave) -> None:
+        self.wave = wave
+        self.waiters = Waiters(wave, self)
+        self._completions: NDArray[np.int64] | None = None
+
+    @property
+    def words(self) -> NDArray[np.uint64]:
+        """All of the wave's shared memory."""
+        return self.wave.shared.view(np.uint64)
+
+    # -- what instructions do ----------------------------------------------------------------------------------------
+
+    def init(self, x: Group, index: Any, counts: Any, where: Any) -> None:
+        """New barriers with these expected counts (lane arrays)."""
+        bad = (counts < 1) | (counts > MAX_COUNT)
+        if bad.any() and (np.broadcast_to(bad, x.shape) & x.active()).any():
+            count = int(np.broadcast_to(counts, x.shape)[np.broadcast_to(bad, x.shape) & x.active()][0])
+            self._fail(x, where, bad, f"an expected count of {count}; it is 1 to {MAX_COUNT:,}")
+        active = x.active()
+        at = np.broadcast_to(index, x.shape)[active]
+        expected = np.broadcast_to(counts, x.shape)[active].astype(np.int64)
+        self.words[at] = pack(expected, expected, 0, 0)
+        self._phases()[at] = 0
+        self.wave.launch.machine.version += 1
+
+    def invalidate(self, x: Group, index: Any, where: Any) -> None:
+        """The barriers' memory may be used for anything else."""
+        self.check(x, index, where)
+        self.words[np.broadcast_to(index, x.shape)[x.active()]] = POISON
+
+    def update(
+        self,
+        x: Group,
+        index: Any,
+        where: Any,
+        arrivals: Any = 0,
+        tx: Any = 0,
+        drop: bool = False,
+        may_complete: bool = True,
+        states: bool = False,
+    ) -> Any:
+        """Expect-tx, then arrive-on, by every thread of ``x``.
+
+        Args:
+            index, arrivals, tx: lane arrays or numbers, int64: barrier, arrivals, and what is added to the tx-count.
+            drop: later phases expect as many arrivals fewer.
+            may_complete: the arrival may complete the phase.
+            states: return the word that each lane found, as a lane array; else None.
+        """
+        self.check(x, index, where)
+        arrivals, tx = np.asarray(arrivals, np.int64), np.asarray(tx, np.int64)
+        at, counts, bytes_ = self._per_barrier(x, index, arrivals, tx)
+        words = self.words
+        pending, expected, outstanding, phase = unpack(words[at])
+        found = None
+        if (counts > pending).any():
+            # more arrivals than the phase lacks: legal if it completes in between, so take one lane of each barrier at a time
+            found = self._one_by_one(x, index, where, arrivals, tx, drop, may_complete)
+        else:
+            if states:
+                found = self._found(x, index, arrivals)
+            self._advance(x, where, at, counts, bytes_, drop, may_complete, (pending, expected, outstanding, phase))
+        self.wave.launch.machine.version += 1
+        return found
+
+    def complete_tx(self, at: Any, nbytes: Any, where: Any = None) -> None:
+        """Asynchronous operations have moved ``nbytes`` (a number, or one each) for the barriers ``at``, (E,) int64."""
+        amounts: Any = np.broadcast_to(np.asarray(nbytes, np.int64), at.shape)
+        at, inverse = np.unique(at, return_inverse=True)
+        total = np.bincount(inverse, amounts, len(at)).astype(np.int64)
+        self._check_words(at, where)
+        self._advance(None, where, at, np.zeros_like(at), -total, False, True, unpack(self.words[at]))
+        self.wave.launch.machine.version += 1
+
+    def arrive(self, at: Any, where: Any = None) -> None:
+        """One arrival for each of ``at``, (E,) int64, as asynchronous operations trigger them."""
+        at, counts = np.unique(at, return_counts=True)
+        self._check_words(at, where)
+        self._advance(None, where, at, counts, np.zeros_like(at), False, True, unpack(self.words[at]))
+        self.wave.launch.machine.version += 1
+
+    def completed(self, index: Any, phase: Any) -> Any:
+        """Lanes for which the phase with parity ``phase`` (uint64) of ``index`` has completed."""
+        return parity(self.words[index]) != phase
+
+    def check(self, x: Group, index: Any, where: Any) -> None:
+        """Raise if a lane names memory that holds no barrier."""
+        valid = (self.words[index] >> np.uint64(_VALID)) == 1
+        if not valid.all():
+            bad = ~np.broadcast_to(valid, x.shape) & x.active()
+            if bad.any():
+                at = int(np.broadcast_to(index, x.shape)[bad][0])
+                self._fail(x, where, bad, f"{self.name(at)} {_NOT_ONE}")
+
+    def _check_words(self, at: Any, where: Any) -> None:
+        valid = (self.words[at] >> np.uint64(_VALID)) == 1
+        if not valid.all():
+            k = at[np.argmin(valid)]
+            self._refuse(None, where, k, f"{self.name(k)} {_NOT_ONE}")
+
+    # -- arithmetic --------------------------------------------------------------------------------------------------
+
+    def _phases(self) -> NDArray[np.int64]:
+        if self._completions is None:
+            self._completions = np.zeros(len(self.wave.shared) // 8, np.int64)
+        return self._completions
+
+    def _per_barrier(self, x: Group, index: Any, arrivals: Any, tx: Any) -> tuple[Any, Any, Any]:
+        """Distinct barriers with the sums of both amounts."""
+        shape = np.broadcast_shapes(index.shape, arrivals.shape or (1, 1, 1), tx.shape or (1, 1, 1))
+        axes = tuple(k for k in range(3) if shape[k] == 1 and x.shape[k] != 1)
+        if x.mask is None:
+            lanes: Any = np.full(shape, np.prod([x.shape[k] for k in axes], dtype=np.int64))
+        else:
+            lanes = x.mask.sum(axes, keepdims=True, dtype=np.int64)
+        at = np.broadcast_to(index, shape).reshape(-1)
+        lanes = lanes.reshape(-1)
+        counts = np.broadcast_to(arrivals, shape).reshape(-1) * lanes
+        bytes_ = np.broadcast_to(tx, shape).reshape(-1) * lanes
+        if x.mask is not None:
+            here = lanes > 0
+            at, counts, bytes_ = at[here], counts[here], bytes_[here]
+        if len(at) > 1 and not (at[1:] > at[:-1]).all():
+            at, inverse = np.unique(at, return_inverse=True)
+            counts = np.bincount(inverse, counts, len(at)).astype(np.int64)
+            bytes_ = np.bincount(inverse, bytes_, len(at)).astype(np.int64)
+        return at, counts, bytes_
+
+    def _advance(
+        self,
+        x: Group | None,
+        where: Any,
+        at: Any,
+        counts: Any,
+        tx: Any,
+        drop: bool,
+        may_complete: bool,
+        fields: tuple[Any, Any, Any, Any],
+    ) -> None:
+        """Apply sums to distinct barriers ``at``, complete phases, wake who waits for them."""
+        pending, expected, outstanding, phase = fields
+        pending, outstanding = pending - counts, outstanding + tx
+        bad = (pending < 0) | (pending > MAX_COUNT) | (np.abs(outstanding) > MAX_COUNT)
+        if bad.any():
+            k = int(np.argmax(bad))
+            if pending[k] < 0:
+                why = f"{counts[k]} arrival(s) at {self.name(at[k])}, which lacks {pending[k] + counts[k]}"
+            elif pending[k] > MAX_COUNT:
+                why = f"{pending[k]:,} pending arrivals at {self.name(at[k])}; the limit is {MAX_COUNT:,}"
+            else:
+                why = f"a tx-count of {outstanding[k]:,} at {self.name(at[k])}; the limit is {MAX_COUNT:,}"
+            self._refuse(x, where, at[k], why)
+        if drop:
+            expected = expected - counts
+        done = (pending == 0) & (outstanding == 0)
+        if done.any():
+            if not may_complete:
+                k = int(np.argmax(done))
+                self._refuse(x, where, at[k], f".noComplete, but the arrival completes the phase of {self.name(at[k])}")
+            pending = np.where(done, expected, pending)
+            phase = phase ^ done
+            self.words[at] = pack(pending, expected, outstanding, phase)
+            self._phases()[at[done]] += 1
+            if self.wave.races is not None:
+                self.wave.races.operations.phase_over(at[done])
+            self.waiters.wake()
+        else:
+            self.words[at] = pack(pending, expected, outstanding, phase)
+
+    def _found(self, x: Group, index: Any, arrivals: Any) -> Any:
+        """The word each lane finds when lanes arrive in order and no phase ends on the way."""
+        active = x.active()
+        at = np.broadcast_to(index, x.shape)[active]
+        counts = np.broadcast_to(arrivals, x.shape)[active]
+        order = np.argsort(at, kind="stable")
+        before = np.cumsum(counts[order]) - counts[order]
+        starts = np.flatnonzero(np.concatenate(([True], at[order][1:] != at[order][:-1])))
+        before -= np.repeat(before[starts], np.diff(np.append(starts, len(at))))
+        out = np.zeros(x.shape, np.uint64)
+        earlier = np.empty(len(at), np.int64)
+        earlier[order] = before
+        out[active] = self.words[at] - earlier.astype(np.uint64)
+        return out
+
+    def _one_by_one(
+        self, x: Group, index: Any, where: Any, arrivals: Any, tx: Any, drop: bool, may_complete: bool
+    ) -> Any:
+        active = x.active()
+        at = np.broadcast_to(index, x.shape)[active]
+        counts, bytes_ = (np.broadcast_to(v, x.shape)[active] for v in (arrivals, tx))
+        order = np.argsort(at, kind="stable")
+        starts = np.flatnonzero(np.concatenate(([True], at[order][1:] != at[order][:-1])))
+        lengths = np.diff(np.append(starts, len(at)))
+        found = np.empty(len(at), np.uint64)
+        for rank in range(int(lengths.max())):
+            lanes = order[starts[lengths > rank] + rank]
+            words = self.words[at[lanes]]
+            found[lanes] = words
+            self._advance(x, where, at[lanes], counts[lanes], bytes_[lanes], drop, may_complete, unpack(words))
+        out = np.zeros(x.shape, np.uint64)
+        out[active] = found
+        return out
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def name(self, at: int) -> str:
+        """A barrier in words: its shared-memory address, and the variable that it lies in."""
+        address = int(at) * 8 % self.wave.shared_stride
+        layout = self.wave.launch.code.layout
+        below = [(base, name) for name, base in layout.shared.items() if base <= address]
+        if not below:
+            return f"the mbarrier at {address:#x}"
+        base, name = max(below)
+        return f"the mbarrier at {address:#x} ({name}{f'+{address - base}' if address > base else ''})"
+
+    def describe(self, at: int) -> str:
+        """A barrier and what its current phase lacks."""
+        word = self.words[at : at + 1]
+        if int(word[0]) >> _VALID != 1:
+            return f"{self.name(at)}, which is not initialised"
+        pending, expected, tx, phase = (int(v[0]) for v in unpack(word))
+        number = int(self._phases()[at])
+        return (
+            f"phase {number} (parity {phase}) of {self.name(at)}, which lacks {pending} of {expected} arrivals "
+            f"and {tx:,} bytes"
+        )
+
+    def _refuse(self, x: Group | None, where: Any, at: Any, why: str) -> NoReturn:
+        if x is None:
+            cta = self.wave.cta_coordinates(int(at) * 8 // self.wave.shared_stride)
+            raise TrapError(f"{where}: an asynchronous operation in CTA {cta}: {why}" if where else f"CTA {cta}: {why}")
+        raise self._error(x, where, x.active(), why)
+
+    def _fail(self, x: Group, where: Any, bad: Any, why: str) -> NoReturn:
+        raise self._error(x, where, np.broadcast_to(bad, x.shape) & x.active(), why)
+
+    def _error(self, x: Group, where: Any, bad: Any, why: str) -> TrapError:
+        cta, thread = x.first(bad)
+        return TrapError(f"{where}: thread {thread} of CTA {cta}: {why}")

@@ -1,0 +1,122 @@
+"""Threads that wait for phases of mbarriers, asleep or polling, and what happens when nobody else can go on.
+
+A failed try_wait puts its threads to sleep until the phase completes. When nobody else is ready the operations that
+they wait for are performed (latest-legal mode); failing that, the wait times out and gives false, as hardware's does.
+PTX ISA, "mbarrier.test_wait, mbarrier.try_wait".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.sync.mbarriers import Mbarriers
+
+TIMEOUTS = 64
+"""Rounds in which every sleeper has timed out and nothing has changed, after which that is a deadlock."""
+
+
+@dataclass(eq=False)
+class _Sleeper:
+    """Threads whose try_wait has failed: they wait until the current phase of ``index`` no longer has ``phase``."""
+
+    group: Group
+    block: int
+    index: Any
+    phase: Any
+
+
+class Waiters:
+    """Who waits for the mbarriers of one wave.
+
+    Attributes:
+        sleepers: groups whose try_wait has failed.
+        polled: number of a test_wait or try_wait -> barriers for which it has last given false.
+    """
+
+    def __init__(self, wave: Wave, barriers: Mbarriers) -> None:
+        self.wave = wave
+        self.barriers = barriers
+        self.sleepers: list[_Sleeper] = []
+        self.polled: dict[int, Any] = {}
+        self._fruitless = 0
+        self._version = -1
+
+    def sleep(self, group: Group, block: int, index: Any, phase: Any) -> None:
+        """``group`` waits at the gate of ``block`` for the phase with parity ``phase`` of ``index`` to complete."""
+        self.sleepers.append(_Sleeper(group, block, index, phase))
+
+    def wake(self) -> None:
+        """Some phase has completed: whoever waited for it may go on."""
+        sleepers, self.sleepers = self.sleepers, []
+        for s in sleepers:
+            done = self.barriers.completed(s.index, s.phase)
+            if not done.any():
+                self.sleepers.append(s)
+                continue
+            out, left = self.wave.split(s.group, done)
+            if left is not None:
+                if left is not s.group:
+                    s = _Sleeper(left, s.block, *self._select(s, left))
+                self.sleepers.append(s)
+            if out is not None:
+                self.wave.wake(out, s.block, passed=True)
+
+    def _select(self, s: _Sleeper, part: Group) -> tuple[Any, Any]:
+        """The barrier and phase of a sleeper's lanes as the selection of ``part`` sees them."""
+        out = []
+        for lanes in (s.index, s.phase):
+            if s.group.rows == part.rows and s.group.shape == part.shape:
+                out.append(lanes)
+                continue
+            full = np.broadcast_to(lanes, s.group.shape)
+            if s.group.rows:
+                wide = np.zeros(self.wave.shape, full.dtype)
+                wide[s.group.c, s.group.w] = full[:, 0]
+                full = wide
+            out.append(part.select(full))
+        return out[0], out[1]
+
+    def force(self) -> bool:
+        """Nobody can go on: perform the asynchronous operations that someone waits for. False if there are none."""
+        if not self.wave.queue.barriers:
+            return False
+        wanted = [np.broadcast_to(s.index, s.group.shape)[s.group.active()] for s in self.sleepers]
+        wanted += self.polled.values()
+        self.polled = {}
+        return bool(wanted) and self.wave.queue.force(np.unique(np.concatenate(wanted)))
+
+    def release(self) -> bool:
+        """Nobody is ready: force what is waited for, else let every try_wait time out. False when that does not help."""
+        if self.force():
+            return True
+        if not self.sleepers:
+            return False
+        now = self.wave.launch.machine.version
+        self._fruitless = self._fruitless + 1 if now == self._version else 0
+        self._version = now
+        if self._fruitless > TIMEOUTS:
+            return False
+        sleepers, self.sleepers = self.sleepers, []
+        for s in sleepers:
+            self.wave.wake(s.group, s.block, passed=True)
+        return True
+
+    def waiting(self) -> list[tuple[Group, int]]:
+        """Every group that sleeps, with its block."""
+        return [(s.group, s.block) for s in self.sleepers]
+
+    def note(self, group: Group, numbers: list[int]) -> str:
+        """For the deadlock report: the barrier that ``group``, at a block with these instructions, waits for."""
+        for s in self.sleepers:
+            if s.group is group:
+                return f", waits for {self.barriers.describe(int(np.broadcast_to(s.index, group.shape)[group.active()][0]))}"
+        for n in numbers:
+            if n in self.polled:
+                return f", polls {self.barriers.describe(int(self.polled[n][0]))}"
+        return ""

@@ -1,0 +1,1 @@
+"""Tensor cores: fragments, their loads and stores, and the matrix instructions."""

@@ -1,0 +1,82 @@
+"""Instructions that whole warps or warpgroups execute together (``.sync.aligned``).
+
+PTX leaves it undefined what happens when a lane is missing; here that is an error. Waiting costs a block of its own in the
+generated code, so it is done once per straight run: behind one such instruction the warp stays together up to the next label
+or branch, and the next one need not wait again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import Binding, Gated, Step
+from ptxkit.emulator.engine.table import lookup
+from ptxkit.emulator.instructions.barriers import WarpGate
+from ptxkit.errors import TrapError
+from ptxkit.isa.model import Instruction
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+_JUMPS = frozenset(("bra", "brx", "call", "ret", "exit", "trap", "brkpt"))
+_WARP = frozenset(("ldmatrix", "stmatrix", "movmatrix", "mma", "wmma", "wgmma"))
+WARPGROUP = 4
+
+
+def collective(b: Binding, step: Step | None, span: int = 1) -> Step | Gated:
+    """``step`` behind a gate that lets ``span`` whole warps pass, or alone where they are known to be together."""
+    if step is not None and _together(b, span):
+        return step
+    return Gated(WarpGate(b.where, None, span), step)
+
+
+def _together(b: Binding, span: int) -> bool:
+    instructions, at = b.function.instructions, b.extra["position"]
+    labels = b.extra["labels"]
+    while at not in labels and at > 0:
+        at -= 1
+        i: Instruction = instructions[at]
+        if i.name in _JUMPS:
+            return False
+        if i.name in _WARP:
+            return i.predicate is None and (span == 1 or i.name == "wgmma")
+        found = lookup(i.opcode) if i.name != "mov" else None
+        if found is not None and found[0].kind == "blocking":
+            return False  # whoever waits there may go on in parts
+    return False
+
+
+def require_whole(x: Group, where: Any, span: int = 1) -> None:
+    """Fail unless every warp (or warpgroup, for ``span`` 4) takes part with all of its lanes or none.
+
+    Raises:
+        TrapError: some lanes have exited or went another way.
+    """
+    if x.mask is not None:
+        present = x.mask.sum(-1)
+        bad = (present != 0) & (present != 32)
+        if bad.any():
+            cta, thread = x.first((bad[..., None] & x.mask) if bad.ndim < x.mask.ndim else bad & x.mask)
+            count = int(present[bad].flat[0])
+            raise TrapError(
+                f"{where}: {count} of 32 lanes execute it in the warp of thread {thread} of CTA {cta}; "
+                "all lanes of a warp must, and none may have exited"
+            )
+    if span > 1:
+        warps = np.zeros(x.wave.shape[:2], np.bool_)
+        if x.rows:
+            warps[x.c, x.w] = True if x.mask is None else x.mask.any((1, 2))
+        else:
+            warps[:] = True if x.mask is None else x.mask.any(-1)
+        n, w = warps.shape
+        groups = np.pad(warps, ((0, 0), (0, -w % span))).reshape(n, -1, span)
+        bad = groups.any(-1) & ~groups.all(-1)
+        if bad.any():
+            c, g = (int(k[0]) for k in np.nonzero(bad))
+            thread = x.wave.thread_coordinates(g * span * 32)
+            raise TrapError(
+                f"{where}: executed by {int(groups[c, g].sum())} of the {span} warps of the warpgroup that starts at thread "
+                f"{thread} of CTA {x.wave.cta_coordinates(c)}; all {span} must execute it"
+            )

@@ -1,0 +1,99 @@
+"""wgmma instructions that have been issued and not waited for: ``completion="latest-legal"``.
+
+From its issue until a ``wgmma.wait_group`` covers it, an instruction's accumulator registers hold tags: NaNs that name the
+instruction. Shared memory is read at the wait. An instruction that accumulates on tags takes its accumulator from the one they
+name. So compilers may copy accumulators in flight, as they do, but a program that computes with them shows NaNs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.asynchronous import Operation
+from ptxkit.emulator.tensor_core.collective import WARPGROUP
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.tensor_core.multiplication import Inputs, Multiplication
+    from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
+
+MECHANISM = "wgmma"
+TAG = 0xFFC0_0000
+"""A tag is this, the instruction's serial number in bits 7 to 21, and the register's number: a NaN as f32 and as f16."""
+SERIALS = 1 << 15
+
+
+class Issued:
+    """One instruction in flight, for E warpgroups. See the module's text."""
+
+    def __init__(
+        self, what: Multiplication, x: Group, groups: Warpgroups, given: Inputs, scale: Any, words: Any
+    ) -> None:
+        self.what = what
+        self.wave = x.wave
+        self.frame = x.frame
+        self.groups = groups
+        self.given = given
+        state = x.wave.state.setdefault(MECHANISM, {"serial": 0, "flying": {}})
+        self.flying: dict[int, Issued] = state["flying"]
+        self.before: list[tuple[Issued, Any, Any]] = []
+        self.c = what.initial(words, scale)
+        if words is not None:
+            self._follow(words.reshape(groups.count, WARPGROUP, what.count, 32), scale)
+        self.d: Any = np.zeros(self.c.shape, self.c.dtype)
+        self.left = groups.count
+        state["serial"] = self.serial = (state["serial"] + 1) % SERIALS
+        self.flying[self.serial] = self
+        x.wave.queue.submit(Operation(groups.owner, self.perform), MECHANISM)
+
+    def _follow(self, words: Any, scale: Any) -> None:
+        """Find the instructions in flight whose tags the accumulators hold."""
+        first = words[:, 0, 0, 0]
+        last = words[:, -1, -1, -1]
+        tagged = ((first & np.uint32(0xFFC0_007F)) == TAG) & (last == first + np.uint32(self.what.count - 1)) & scale
+        for tag in np.unique(first[tagged]):
+            earlier = self.flying.get(int(tag) >> 7 & SERIALS - 1)
+            mine = np.flatnonzero(tagged & (first == tag))
+            if earlier is None or earlier.what.count != self.what.count:
+                continue
+            theirs = np.array([np.flatnonzero(earlier.groups.owner == self.groups.owner[e])[0] for e in mine])
+            self.before.append((earlier, mine, theirs))
+
+    def tags(self, x: Group) -> tuple[Any, ...]:
+        """What the accumulator registers hold until somebody waits."""
+        value = np.uint32(TAG | self.serial << 7) + np.arange(self.what.count, dtype=np.uint32)
+        tag = np.broadcast_to(value[None, :, None], (len(self.groups.cta) * WARPGROUP, self.what.count, 32))
+        return self.groups.spread(x, np.ascontiguousarray(tag), self.what.d_type)
+
+    def perform(self, which: Any) -> None:
+        """Compute the elements ``which``, and put the results where their tags are."""
+        for earlier, mine, theirs in self.before:
+            self.c[mine] = earlier.d[theirs]
+        self.d[which] = self.what.product(self.wave, self.given.select(which), self.c[which])
+        chosen = np.arange(self.groups.count)[which]
+        self._deliver(chosen)
+        self.left -= len(chosen)
+        if self.left == 0:
+            del self.flying[self.serial]
+
+    def _deliver(self, chosen: Any) -> None:
+        c, w = self.groups.cta[chosen], self.groups.warp[chosen]
+        picked: Any = None
+        tag = np.uint32(TAG | self.serial << 7)
+        frame = self.frame
+        for k, value in enumerate(frame.registers):
+            if value is None or value.dtype.itemsize != 4 or value.shape != self.wave.shape:
+                continue
+            numbers = value[c, w, 0].view(np.uint32) ^ tag
+            hit = numbers < self.what.count
+            if not hit.any():
+                continue
+            if picked is None:
+                picked = self.what.registers_of(self.d[chosen]).reshape(len(chosen), WARPGROUP, self.what.count, 32)
+            new = value.copy()
+            view = new.view(np.uint32)
+            for e in np.flatnonzero(hit):
+                view[c[e], w[e] : w[e] + WARPGROUP] = picked[e, :, int(numbers[e])]
+            frame.registers[k] = new

@@ -1,0 +1,152 @@
+"""ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16-bit elements between shared memory and fragments.
+
+PTX ISA, "ldmatrix", "stmatrix", "movmatrix". Lane 8 i + r gives the address of row r of matrix i, 16 bytes; register i of lane
+l then holds word l % 4 of row l / 4. So the 8 rows of a matrix, word after word, are a register's 32 lanes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import B32, Binding, Gated, Step
+from ptxkit.emulator.engine.table import blocking
+from ptxkit.emulator.instructions.load_store import by_space, widen
+from ptxkit.emulator.memory.sites import Pattern, SharedSite
+from ptxkit.emulator.memory.traffic import wavefronts
+from ptxkit.emulator.tensor_core.collective import collective, require_whole
+from ptxkit.errors import MemoryFault
+from ptxkit.isa.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+_U32, _U64 = TYPES["u32"], TYPES["u64"]
+
+
+def transposed(rows: Any) -> Any:
+    """Register words of 8x8 matrices of 16-bit elements, (..., 32), with rows and columns exchanged."""
+    halves = np.ascontiguousarray(rows).view(np.uint16).reshape(*rows.shape[:-1], 8, 8)
+    flipped = np.ascontiguousarray(halves.swapaxes(-1, -2))
+    return flipped.reshape(*rows.shape[:-1], 64).view(np.uint32)
+
+
+class RowSite(SharedSite):
+    """Rows of 16 bytes whose addresses the lanes of a warp give, 8 for each matrix.
+
+    With one or two matrices the other lanes' addresses do not count. They are replaced by copies of those that do, which
+    address the same bytes, and the counts are divided accordingly.
+    """
+
+    def __init__(self, b: Binding, offset: int, matrices: int, write: bool) -> None:
+        super().__init__(b.where, b.index, offset, np.uint32, 4, write)
+        self.matrices = matrices
+        self.givers = np.arange(32) % (8 * matrices)
+
+    def addresses(self, base: Any) -> Any:
+        """Addresses as uint64 with a full lane axis."""
+        base = widen(base)
+        if base.shape[2] != 32:
+            return np.ascontiguousarray(np.broadcast_to(base, (*base.shape[:2], 32)))
+        return base if self.matrices == 4 else base.take(self.givers, axis=2)
+
+    def read_rows(self, x: Group, base: Any) -> Any:
+        """(C, W, matrices, 32) words: the registers."""
+        base = self.addresses(base)
+        index, p, start = self._flat(x, base)
+        if x.wave.races is not None:
+            x.wave.races.read(x, self, index, start)
+        rows = self.rows(x.wave.shared.view(self.dtype))
+        got = rows[start:].take(index.reshape(-1), axis=0).reshape(*index.shape, 4)
+        self._count(x, p)
+        if index.shape != x.shape:
+            got = np.broadcast_to(got, (*x.shape, 4))
+        return got.reshape(x.shape[0], x.shape[1], 4, 32)[:, :, : self.matrices]
+
+    def write_rows(self, x: Group, base: Any, words: Any) -> None:
+        """The reverse; ``words`` is (C, W, matrices, 32)."""
+        lanes = words.reshape(*x.shape[:2], 8 * self.matrices, 4).take(self.givers, axis=2)
+        self.store(x, self.addresses(base), tuple(np.moveaxis(lanes, -1, 0)))
+
+    def _count(self, x: Group, p: Pattern) -> None:
+        passes = conflicts = 0
+        if x.tally.traffic:
+            memo = p.units.get("rows")
+            if memo is None or memo[1] is not x.mask or memo[2] != x.shape:
+                addresses = p.offsets + np.uint64(1 << 30)
+                memo = (wavefronts(addresses, self.size, x.mask, x.shape), x.mask, x.shape)
+                p.units["rows"] = memo
+            passes, conflicts = (v * self.matrices // 4 for v in memo[0])
+        x.tally.access(self.number, x.lanes * self.size * self.matrices // 4, 0, passes, conflicts, x.lanes)
+
+
+def address_source(b: Binding, operand: Any) -> tuple[tuple[Any, Any], int]:
+    """The register that gives addresses, with its type, and the constant offset."""
+    base, offset = b.address(operand)
+    t = b.register_type(base)
+    return (base, _U32 if t is not None and t.bits == 32 else _U64), offset
+
+
+def require_shared(x: Group, address: Any, offset: int, where: Any) -> None:
+    """A generic address has to lie in shared memory."""
+    for space, part, _ in by_space(x, widen(address), offset):
+        if space != "shared":
+            cta, thread = part.first(part.active())
+            raise MemoryFault(f"{where}: thread {thread} of CTA {cta} gives an address that is not in shared memory")
+
+
+@blocking("ldmatrix.sync.aligned.m8n8.<num>{.trans}{.<space>}.b16", num="x1 x2 x4", space="shared shared::cta")
+def _ldmatrix(b: Binding) -> Step | Gated:
+    destination, operand = b.operands
+    n = int(b.form["num"][1:])
+    outs = b.elements(destination)
+    if len(outs) != n:
+        raise b.fail(f"{len(outs)} registers for .x{n}")
+    source, offset = address_source(b, operand)
+    site, trans, generic, where = RowSite(b, offset, n, False), b.form["trans"], not b.form["space"], b.where
+
+    def load(x: Group, address: Any) -> Any:
+        require_whole(x, where)
+        if generic:
+            require_shared(x, address, offset, where)
+        words = site.read_rows(x, address)
+        if trans:
+            words = transposed(words)
+        return tuple(words[:, :, k] for k in range(n)) if n > 1 else words[:, :, 0]
+
+    return collective(b, Step(load, (source,), tuple((o, B32) for o in outs)))
+
+
+@blocking("stmatrix.sync.aligned.m8n8.<num>{.trans}{.<space>}.b16", num="x1 x2 x4", space="shared shared::cta")
+def _stmatrix(b: Binding) -> Step | Gated:
+    operand, values = b.operands
+    n = int(b.form["num"][1:])
+    ins = b.elements(values)
+    if len(ins) != n:
+        raise b.fail(f"{len(ins)} registers for .x{n}")
+    source, offset = address_source(b, operand)
+    site, trans, generic, where = RowSite(b, offset, n, True), b.form["trans"], not b.form["space"], b.where
+
+    def store(x: Group, address: Any, *lanes: Any) -> None:
+        require_whole(x, where)
+        if generic:
+            require_shared(x, address, offset, where)
+        words = np.empty((*x.shape[:2], n, 32), np.uint32)
+        for k, v in enumerate(lanes):
+            words[:, :, k] = v
+        site.write_rows(x, address, transposed(words) if trans else words)
+
+    return collective(b, Step(store, (source, *((i, B32) for i in ins))))
+
+
+@blocking("movmatrix.sync.aligned.m8n8.trans.b16")
+def _movmatrix(b: Binding) -> Step | Gated:
+    destination, source = b.operands
+    where = b.where
+
+    def move(x: Group, words: Any) -> Any:
+        require_whole(x, where)
+        return transposed(np.broadcast_to(words, x.shape))
+
+    return collective(b, Step(move, ((source, B32),), ((destination, B32),)))

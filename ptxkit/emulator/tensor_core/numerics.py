@@ -1,0 +1,156 @@
+"""Element formats, and what the tensor cores compute with them.
+
+How f16 and narrower floating-point products are added up is in :mod:`~ptxkit.emulator.tensor_core.accumulation`. f64 is one
+fused multiply-add after the other along K, and integers are exact: they wrap, or are limited with ``.satfinite``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.instructions.arithmetic import rounding
+from ptxkit.emulator.tensor_core.accumulation import Accumulation, accumulation
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.binder import Binding
+
+BITS = {
+    "f64": 64,
+    "tf32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s8": 8,
+    "u8": 8,
+    "s4": 4,
+    "u4": 4,
+    "b1": 1,
+}
+"""Bits of an element as registers and memory hold it."""
+
+INTEGERS = frozenset(("s8", "u8", "s4", "u4", "b1"))
+
+
+def per_word(t: str) -> int:
+    """Elements in a register word; f64 words have 64 bits."""
+    return 1 if t == "f64" else 32 // BITS[t]
+
+
+@lru_cache
+def _float8(t: str) -> Any:
+    """All 256 values of an 8-bit format as float32 (OCP 8-bit floating point specification)."""
+    bits = np.arange(256)
+    exponent_bits, mantissa_bits, bias = (4, 3, 7) if t == "e4m3" else (5, 2, 15)
+    exponent = bits >> mantissa_bits & (1 << exponent_bits) - 1
+    mantissa = bits & (1 << mantissa_bits) - 1
+    normal = np.ldexp(1 + mantissa / (1 << mantissa_bits), exponent - bias)
+    value = np.where(exponent == 0, np.ldexp(mantissa / (1 << mantissa_bits), 1 - bias), normal)
+    if t == "e4m3":
+        value = np.where(bits & 127 == 127, np.nan, value)
+    else:
+        value = np.where(exponent == 31, np.where(mantissa == 0, np.inf, np.nan), value)
+    table = np.where(bits & 128, -value, value).astype(np.float32)
+    table.setflags(write=False)
+    return table
+
+
+@lru_cache
+def _float16() -> Any:
+    """All values of f16 as float32: a look-up is four times as fast as numpy's conversion."""
+    table = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
+    table.setflags(write=False)
+    return table
+
+
+def decode(words: Any, t: str) -> Any:
+    """Elements along the last axis of ``words`` (contiguous uint32, or uint64 for f64), low bits first, as float32 or float64.
+
+    Every value of every format is exact in the result.
+    """
+    match t:
+        case "f64":
+            return words.view(np.float64)
+        case "f16":
+            return _float16().take(words.view(np.uint16))
+        case "bf16":
+            wide = words.view(np.uint16).astype(np.uint32)
+            wide <<= 16
+            return wide.view(np.float32)
+        case "tf32":
+            # the lower 13 bits are not looked at
+            return (words & np.uint32(0xFFFFE000)).view(np.float32)
+        case "e4m3" | "e5m2":
+            return _float8(t).take(words.view(np.uint8))
+        case "s8":
+            return words.view(np.int8).astype(np.float32)
+        case "u8":
+            return words.view(np.uint8).astype(np.float32)
+        case "s4" | "u4":
+            pairs = words.view(np.uint8)
+            nibbles = np.stack((pairs & 15, pairs >> 4), axis=-1).reshape(*words.shape[:-1], -1)
+            values = nibbles.astype(np.float32)
+            return np.where(nibbles > 7, values - 16, values) if t == "s4" else values
+        case "b1":
+            return np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little").astype(np.float32)
+    raise AssertionError(t)
+
+
+def double(a: Any, b: Any, c: Any, mode: str) -> Any:
+    """``c + a @ b`` in float64, fused multiply-adds in the order of k, each rounded by ``mode``."""
+    total = c
+    for k in range(a.shape[-1]):
+        total = rounding.fma_f64(a[..., :, k, None], b[..., None, k, :], total, mode)
+    return total
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What one instruction does with decoded elements.
+
+    Attributes:
+        ta, tb: element types of A and B.
+        accumulate: for floating-point types below f64.
+        op: rounding of f64 (``"rn"``, ...); ``"and"`` or ``"xor"`` of b1; ``"mul"`` otherwise.
+        limit: ``.satfinite``.
+    """
+
+    ta: str
+    tb: str
+    accumulate: Accumulation
+    op: str = "mul"
+    limit: bool = False
+
+    def __call__(self, a: Any, b: Any, c: Any) -> Any:
+        """``c + a @ b``: (U, m, k) and (U, k, n) as :func:`decode` gives them, (U, m, n) in the accumulator's type."""
+        if self.ta == "f64":
+            return double(a, b, c, self.op)
+        if self.ta in INTEGERS:
+            return integer(a, b, c, self.op, self.limit)
+        return self.accumulate.dot(a, b, c, self.ta, self.tb)
+
+
+def arithmetic(b: Binding, instruction: str, ta: str, tb: str, op: str, limit: bool) -> Arithmetic:
+    """The arithmetic of an instruction, ``"mma"`` or ``"wgmma"``, on the target of the program."""
+    return Arithmetic(ta, tb, accumulation(instruction, ta, b.target), op, limit)
+
+
+def integer(a: Any, b: Any, c: Any, op: str, limit: bool) -> Any:
+    """``c + a @ b`` of integers held in float32, as int32.
+
+    Args:
+        op: ``"mul"``; for b1 ``"and"`` or ``"xor"`` in its place, with the bits counted.
+        limit: clamp to the range of int32 instead of wrapping (``.satfinite``).
+    """
+    # at most 256 terms below 2**16: exact in float32
+    products = a @ b
+    if op == "xor":
+        products = a.sum(-1)[..., :, None] + b.sum(-2)[..., None, :] - 2 * products
+    total = products.astype(np.int64) + c
+    if limit:
+        total = np.clip(total, -(2**31), 2**31 - 1)
+    return total.astype(np.int32)

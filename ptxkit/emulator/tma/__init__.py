@@ -1,0 +1,1 @@
+"""Bulk and tensor copies: the TMA unit, its tensor maps, and the boxes they cut."""

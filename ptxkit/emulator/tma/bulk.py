@@ -1,0 +1,347 @@
+"""Bulk copies and reductions. PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch", their groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.asynchronous import EVERY, Operation
+from ptxkit.emulator.engine.binder import U32, Binding, Step, Typed
+from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.instructions.atomics import operation_for
+from ptxkit.emulator.instructions.cp_async import newest
+from ptxkit.emulator.instructions.load_store import widen
+from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
+from ptxkit.emulator.tma.spans import Runs, Side, copy, fill
+from ptxkit.isa.model import Operand
+from ptxkit.isa.types import TYPES, PtxType
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
+
+MECHANISM = "bulk"
+ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
+
+Reduction = tuple[Callable[..., Any], np.dtype[Any]]
+"""Operation (old, source) -> new, and element type. Nothing flushes subnormal numbers: an H200 keeps those of f32, too."""
+
+
+class _Address:
+    """A memory operand: a source of the step, with the constant offset that is added to it."""
+
+    def __init__(self, b: Binding, operand: Operand | None) -> None:
+        self.operand, offset = b.address(operand)
+        self.type: PtxType = address_type(b, self.operand)
+        self.offset = np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
+
+    @property
+    def source(self) -> Typed:
+        return self.operand, self.type
+
+    def lanes(self, runs: Runs, base: Any) -> Any:
+        """Address of each element, uint64."""
+        return runs.lanes(widen(base)) + self.offset
+
+
+class _Bulk:
+    """One bulk copy or reduction, bound.
+
+    Args:
+        multicast: the last source is the mask of the CTAs that receive the data.
+        byte_mask: the last source is a mask of the bytes of each 16 that are copied.
+    """
+
+    def __init__(
+        self,
+        b: Binding,
+        spaces: tuple[str, str],
+        operands: list[Operand | None],
+        multicast: bool = False,
+        byte_mask: bool = False,
+        reduction: Reduction | None = None,
+    ) -> None:
+        self.where, self.number = b.where, b.index
+        self.to_space, self.source_space = spaces
+        self.to, self.source = _Address(b, operands[0]), _Address(b, operands[1])
+        self.multicast, self.byte_mask, self.reduction = multicast, byte_mask, reduction
+        sources: list[Typed] = [self.to.source, self.source.source, (operands[2], U32)]
+        rest = operands[3:]
+        self.barrier: BarrierSite | None = None
+        if self.to_space != "global":
+            self.barrier = BarrierSite(b, rest.pop(0), self.to_space, key=1)
+            sources.append(self.barrier.source)
+        if len(rest) != multicast + byte_mask:
+            raise b.fail("wrong number of operands")
+        sources += [(o, TYPES["u16"]) for o in rest]
+        self.step = Step(self.issue, tuple(sources))
+        names = {"shared::cta": "shared", "shared::cluster": "shared", "global": "global"}
+        self.counter = f"{names[self.source_space]}_to_{names[self.to_space]}"
+
+    def issue(self, x: Group, to: Any, source: Any, size: Any, *rest: Any) -> None:
+        """Check the operation and hand it to the queue."""
+        wave = x.wave
+        sizes = np.broadcast_to(size, x.shape)[x.active()].astype(np.int64)
+        runs = Runs(self.where, x, sizes)
+        to_address, source_address = self.to.lanes(runs, to), self.source.lanes(runs, source)
+        if self.source_space == "global":
+            origin = runs.in_global(source_address, "reads")
+        else:
+            origin = runs.in_shared(source_address, "reads", remote=False)
+        if self.to_space == "global":
+            target = runs.in_global(to_address, "writes")
+        else:
+            target = runs.in_shared(to_address, "writes", remote=self.to_space == "shared::cluster")
+        leaders = None
+        if self.barrier is None and self.reduction is None and not self.byte_mask:
+            leaders = runs.leaders(origin.start, target.which, target.start, sizes)
+        distinct = EVERY if leaders is None else np.unique(leaders)
+        x.tally.add(self.number, self.counter, int(sizes[distinct].sum()))
+        if self.counter != "shared_to_shared" and x.tally.traffic:
+            start = (origin if self.source_space == "global" else target).start
+            touched = (start + sizes + 31 >> 5) - (start >> 5)
+            x.tally.add(self.number, f"sectors.{self.counter}", int(touched[distinct].sum()))
+        if self.counter == "global_to_shared":
+            misaligned = np.where(target.start % ALIGNED, sizes, 0)
+            if misaligned.any():
+                x.tally.add(self.number, "misaligned", int(misaligned[distinct].sum()))
+        threads = x.thread[x.active()]
+        barrier = None
+        lanes = list(rest)
+        if self.barrier is not None:
+            index = self.barrier.index(x, lanes.pop(0))
+            barrier = runs.lanes(index)
+            if not self.multicast:
+                # the other CTAs' barriers are checked when the operation completes
+                wave.mbarriers.check(x, index, self.where)
+                self._same_cta(runs, target, barrier)
+            else:
+                element, shift = self._receivers(runs, runs.lanes(lanes.pop(0)))
+                step = wave.shared_stride
+                origin = Side(origin.arrays, origin.which[element], origin.start[element])
+                to_cta, to_offset = np.divmod(target.start[element], step)
+                own = to_cta - wave.cluster_rank[to_cta]
+                target = Side(target.arrays, target.which[element], (own + shift) * step + to_offset)
+                barrier = (own + shift) * (step >> 3) + barrier[element] % (step >> 3)
+                sizes, threads = sizes[element], threads[element]
+                if wave.generic_writes is not None:
+                    wave.generic_writes.replaced(target.start, sizes)
+        kept = runs.lanes(lanes.pop(0)) if self.byte_mask else None
+        wave.launch.machine.version += 1
+        if wave.races is not None:
+            self._note(wave, threads, target, origin, sizes, barrier)
+        self._submit(x, target, origin, sizes, threads, barrier, kept, leaders)
+
+    def _note(self, wave: Wave, threads: Any, target: Side, origin: Side, sizes: Any, barrier: Any) -> None:
+        """Tell the race check what is accessed."""
+        assert wave.races is not None
+        operations = wave.races.operations
+        if barrier is None:
+            operations.grouped(MECHANISM, self.where, threads, origin.start, sizes, False)
+            return
+        accessed = [(True, target.start, sizes)]
+        if self.source_space != "global":
+            accessed.insert(0, (False, origin.start, sizes))
+        operations.completing(self.where, threads, barrier, accessed, self.reduction is not None)
+
+    def _same_cta(self, runs: Runs, target: Side, barrier: Any) -> None:
+        stride = runs.x.wave.shared_stride
+        bad = target.start // stride != barrier * 8 // stride
+        if bad.any():
+            runs.fail(bad, "the destination and the mbarrier are in different CTAs")
+
+    def _receivers(self, runs: Runs, masks: Any) -> tuple[Any, Any]:
+        """Of a multicast: the element and the destination's rank in the cluster, one of each per element that results."""
+        size = runs.x.wave.launch.cluster_size
+        bad = (masks >> np.uint16(size) if size < 16 else np.zeros_like(masks)) != 0
+        if bad.any():
+            runs.fail(bad, f"the mask {int(masks[np.argmax(bad)]):#x} names CTAs beyond a cluster of {size}")
+        bits = (masks[:, None] >> np.arange(16, dtype=np.uint16)) & np.uint16(1)
+        element, rank = np.nonzero(bits)
+        return element, rank
+
+    def _submit(
+        self, x: Group, target: Side, origin: Side, sizes: Any, threads: Any, barrier: Any, kept: Any, leaders: Any
+    ) -> None:
+        wave, where = x.wave, self.where
+
+        def chosen(which: Any) -> Any:
+            return which if leaders is None else np.unique(leaders[which])
+
+        def perform(which: Any) -> None:
+            if self.reduction is not None:
+                with wave.launch.machine.atomic_lock:
+                    _reduce(target, origin, sizes, which, self.reduction)
+            elif kept is not None:
+                _copy_masked(target, origin, sizes, which, kept)
+            else:
+                copy(target, origin, sizes, chosen(which))
+            if barrier is not None:
+                wave.mbarriers.complete_tx(barrier[which], sizes[which], where)
+
+        capture = None
+        if self.source_space != "global" and self.to_space == "global" and not wave.queue.eager:
+            stride = int(sizes.max(initial=0))
+            held = np.empty(len(sizes) * stride, np.uint8)
+            buffers = Side([held], np.zeros(len(sizes), np.int64), np.arange(len(sizes)) * stride)
+            shared = Side(list(origin.arrays), origin.which.copy(), origin.start.copy())
+            origin.arrays.append(held)
+
+            def capture(which: Any) -> None:
+                rows = np.arange(len(sizes))[chosen(which)]
+                rows = rows[origin.which[rows] != len(origin.arrays) - 1]
+                copy(buffers, shared, sizes, rows)
+                origin.which[rows] = len(origin.arrays) - 1
+                origin.start[rows] = buffers.start[rows]
+
+        poison = None if self.reduction is not None else lambda: fill(target, sizes, POISON)
+        operation = Operation(threads, perform, poison, capture, barrier)
+        wave.queue.submit(operation, MECHANISM if barrier is None else "mbarrier")
+
+
+def _copy_masked(to: Side, source: Side, sizes: Any, which: Any, masks: Any) -> None:
+    """Copy those bytes of each 16 whose bit is set."""
+    for k in np.arange(len(sizes))[which].tolist():
+        n = int(sizes[k])
+        chosen = np.flatnonzero(int(masks[k]) >> np.arange(16) & 1)
+        to.run(k, n).reshape(-1, 16)[:, chosen] = source.run(k, n).reshape(-1, 16)[:, chosen]
+
+
+def _reduce(to: Side, source: Side, sizes: Any, which: Any, reduction: Reduction) -> None:
+    """Reduce the elements into their destinations, one after the other."""
+    operation, dtype = reduction
+    for k in np.arange(len(sizes))[which].tolist():
+        n = int(sizes[k])
+        cells, values = to.run(k, n).view(dtype), source.run(k, n).view(dtype)
+        cells[:] = operation(cells, values)
+
+
+@effect(
+    "cp.async.bulk.<to>.global.mbarrier::complete_tx::bytes{.<multicast>}{.<hint>}",
+    to="shared::cta shared::cluster",
+    multicast="multicast::cluster",
+    hint="L2::cache_hint",
+)
+@effect(
+    "cp.async.bulk.<to>.global.mbarrier::complete_tx::bytes.<hint>.<multicast>",
+    to="shared::cta shared::cluster",
+    multicast="multicast::cluster",
+    hint="L2::cache_hint",
+)
+def _load(b: Binding) -> Step:
+    operands = list(b.operands)
+    if b.form["hint"]:
+        operands.pop()
+    multicast = bool(b.form["multicast"])
+    if multicast and b.form["to"] != "shared::cluster":
+        raise b.fail("a multicast goes to shared::cluster")
+    return _Bulk(b, (b.form["to"], "global"), operands, multicast=multicast).step
+
+
+@effect("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes")
+def _to_cluster(b: Binding) -> Step:
+    return _Bulk(b, ("shared::cluster", "shared::cta"), list(b.operands)).step
+
+
+@effect("cp.async.bulk.global.shared::cta.bulk_group{.<hint>}{.cp_mask}", hint="L2::cache_hint")
+def _store(b: Binding) -> Step:
+    operands = list(b.operands)
+    if b.form["hint"]:
+        operands.pop(3)
+    masked = b.form["cp_mask"]
+    if masked and b.target < 100:
+        raise b.fail("needs sm_100 or newer")
+    return _Bulk(b, ("global", "shared::cta"), operands, byte_mask=masked).step
+
+
+_TO_SHARED = {"add": "u32 s32 u64", "min": "u32 s32", "max": "u32 s32", "inc": "u32", "dec": "u32"}
+_TO_GLOBAL = {
+    "add": "u32 s32 u64 f32 f64 f16 bf16",
+    "min": "u32 s32 u64 s64 f16 bf16",
+    "max": "u32 s32 u64 s64 f16 bf16",
+    "inc": "u32",
+    "dec": "u32",
+}
+_OPS = "and or xor add inc dec min max"
+
+
+@effect(
+    "cp.reduce.async.bulk.<to>.shared::cta.<mechanism>{.<hint>}.<op>{.noftz}.<t>",
+    to="global shared::cluster",
+    mechanism="bulk_group mbarrier::complete_tx::bytes",
+    hint="L2::cache_hint",
+    op=_OPS,
+    t="f16 bf16 b32 u32 s32 b64 u64 s64 f32 f64",
+)
+def _reduction(b: Binding) -> Step:
+    form = b.form
+    op, name, to = form["op"], form["t"], form["to"]
+    if (to == "global") != (form["mechanism"] == "bulk_group"):
+        raise b.fail("bulk_group goes with global, an mbarrier with shared::cluster")
+    bitwise = "b32 b64" if to == "global" else "b32"
+    allowed = (_TO_GLOBAL if to == "global" else _TO_SHARED).get(op, bitwise)
+    if name not in allowed.split():
+        raise b.fail(f"{op} does not take .{name}")
+    if form["noftz"] != (op == "add" and name in ("f16", "bf16")):
+        raise b.fail(".noftz goes with add on .f16 and .bf16, which need it")
+    operands = list(b.operands)
+    if form["hint"]:
+        operands.pop()
+    reduction = (operation_for(op, name), TYPES[name].dtype)
+    return _Bulk(b, (to, "shared::cta"), operands, reduction=reduction).step
+
+
+@effect("cp.async.bulk.prefetch.L2.global{.<hint>}", hint="L2::cache_hint")
+def _prefetch(b: Binding) -> Step:
+    """A hint, but its size and address have to be multiples of 16."""
+    address = _Address(b, b.operands[0])
+    where = b.where
+
+    def prefetch(x: Group, base: Any, size: Any) -> None:
+        runs = Runs(where, x, np.broadcast_to(size, x.shape)[x.active()].astype(np.int64))
+        bad = (address.lanes(runs, base) & np.uint64(15)) != 0
+        if bad.any():
+            runs.fail(bad, "misaligned, bulk operations need a multiple of 16")
+
+    return Step(prefetch, (address.source, (b.operands[1], U32)))
+
+
+@effect("st.bulk{.weak}{.<space>}", space="shared::cta")
+def _fill(b: Binding) -> Step:
+    """Zeros, by the executing thread itself. PTX ISA, "st.bulk"."""
+    address = _Address(b, b.operands[0])
+    if getattr(b.operands[2], "value", None) != 0:
+        raise b.fail(f"the initial value must be 0, found {b.operands[2]}")
+    if b.target < 100:
+        raise b.fail("needs sm_100 or newer")
+    where = b.where
+    size = b.register_type(b.operands[1])
+
+    def zero(x: Group, base: Any, size: Any) -> None:
+        sizes = np.broadcast_to(size, x.shape)[x.active()].astype(np.int64)
+        runs = Runs(where, x, sizes, multiple=8)
+        wave = x.wave
+        target = runs.in_shared(address.lanes(runs, base), "writes", remote=False, alignment=8)
+        if wave.races is not None:
+            wave.races.runs(x, where, target.start, sizes, True)
+        fill(target, sizes, 0)
+        if wave.generic_writes is not None:
+            for start, n in zip(target.start.tolist(), sizes.tolist(), strict=True):
+                wave.generic_writes.wrote(np.arange(start >> 3, start + n >> 3), 8)
+        wave.launch.machine.version += 1
+
+    return Step(zero, (address.source, (b.operands[1], U32 if size is None or size.bits == 32 else TYPES["u64"])))
+
+
+@effect("cp.async.bulk.commit_group")
+def _commit(b: Binding) -> Step:
+    return Step(lambda x: x.wave.queue.commit(x, MECHANISM))
+
+
+@effect("cp.async.bulk.wait_group{.read}")
+def _wait_group(b: Binding) -> Step:
+    n, reading = newest(b), b.form["read"]
+    return Step(lambda x: x.wave.queue.wait(x, MECHANISM, n, reading))

@@ -1,0 +1,82 @@
+"""Boxes of tensor maps in im2col mode, and the choice between the modes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.tma.boxes import Boxes
+from ptxkit.emulator.tma.tensor_map import BYTES, LAYOUT
+
+
+class Columns(Boxes):
+    """Boxes of a map in im2col mode: R pixels of the dimensions N, D, H, W in the order of a convolution, C channels of each.
+
+    Coordinates are (E, D + D - 2): where the filter's corner stands, and behind them the offsets in it. Pixels follow each
+    other inside the bounding box, W first, and go on in the next image; then the offsets are added (PTX ISA, "im2col mode").
+    """
+
+    def _counts(self, record: Any) -> tuple[NDArray[np.int64], int]:
+        spatial = self.rank - 2
+        if spatial < 1:
+            raise ValueError(f"a tensor map of {self.rank} dimensions has no im2col mode; it takes 3 to 5")
+        self.low = record["lower_corner"][:spatial].astype(np.int64)
+        self.high = self.dims[1:-1] - 1 + record["upper_corner"][:spatial]
+        self.positions = (self.high - self.low) // np.maximum(self.steps[1:-1], 1) + 1
+        if (self.positions < 1).any():
+            raise ValueError(f"the bounding box of the tensor map is empty: {self.positions} positions")
+        counts = np.ones(self.rank, np.int64)
+        counts[0] = record["channels"]
+        return counts, int(record["pixels"])
+
+    def rows_at(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See :class:`Boxes`."""
+        rank = self.rank
+        corner, offsets = coordinates[:, :rank], coordinates[:, rank:]
+        moves = np.broadcast_to(np.arange(self.rows, dtype=np.int64), (len(coordinates), self.rows))
+        rows = np.empty((len(coordinates), self.rows, rank - 1), np.int64)
+        for k, count in enumerate(self.positions.tolist()):
+            step, start = int(self.steps[1 + k]), corner[:, 1 + k, None]
+            # the first row begins where the filter stands, and the others at the lower corner
+            first = np.maximum((self.high[k] - start) // step + 1, 0)
+            later = moves - first
+            place = np.where(later < 0, start + moves * step, self.low[k] + later % count * step)
+            rows[:, :, k] = place + offsets[:, k, None]
+            moves = np.where(later < 0, 0, 1 + later // count)  # carried into the next dimension
+        rows[:, :, -1] = corner[:, -1, None] + moves
+        return rows
+
+    def inside(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """None, as far as anybody has looked: they are copied element by element."""
+        return np.zeros(len(coordinates), np.bool_)
+
+    def extent(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """See :class:`Boxes`."""
+        rows = self.rows_at(coordinates)
+        valid = ((rows >= 0) & (rows < self.dims[1:])).all(2)
+        first = np.maximum(coordinates[:, 0], 0)
+        taken = np.maximum(np.minimum(coordinates[:, 0] + self.counts[0], self.dims[0]) - first, 0)
+        starts = self.address + rows @ self.strides[1:] + (first * self.element.nbytes)[:, None]
+        low = np.where(valid, starts, np.iinfo(np.int64).max).min(1)
+        high = np.where(valid, starts, 0).max(1) + taken * self.element.nbytes
+        return low, high, valid.sum(1) * taken * self.element.nbytes
+
+    @property
+    def distinct(self) -> bool:
+        """Whether no pixel occurs twice."""
+        return True
+
+
+@lru_cache(maxsize=256)
+def decode(record: bytes) -> Boxes:
+    """The boxes of an encoded map; the same bytes give the same object, with its tables.
+
+    Raises:
+        ValueError: see :class:`Boxes`.
+    """
+    assert len(record) == BYTES
+    fields = np.frombuffer(record, LAYOUT)[0]
+    return Columns(fields) if fields["mode"] else Boxes(fields)

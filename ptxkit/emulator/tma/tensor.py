@@ -1,0 +1,250 @@
+"""Copies and reductions of tensor boxes. PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor",
+"cp.async.bulk.prefetch.tensor"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.engine.asynchronous import EVERY, Operation
+from ptxkit.emulator.engine.binder import Binding, Step, Typed
+from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
+from ptxkit.emulator.tma.box_reductions import reduction
+from ptxkit.emulator.tma.boxes import SHARED_ALIGNMENT, Boxes
+from ptxkit.emulator.tma.bulk import MECHANISM
+from ptxkit.emulator.tma.spans import Runs
+from ptxkit.emulator.tma.tensor_operands import MapOperand, Pointer, Region, coordinates_of
+from ptxkit.errors import TrapError
+from ptxkit.isa.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+_DIMS = "1d 2d 3d 4d 5d"
+_LOADS = "tile im2col"
+_STORES = "tile im2col_no_offs"
+
+
+class _Load:
+    """cp.async.bulk.tensor from global to shared memory."""
+
+    def __init__(self, b: Binding, space: str, multicast: bool, mode: str) -> None:
+        operands = list(b.operands)
+        if b.form["L2__cache_hint"]:
+            operands.pop()
+        if len(operands) != 3 + multicast + (mode == "im2col"):
+            raise b.fail("wrong number of operands")
+        info = operands.pop(3) if mode == "im2col" else None
+        self.where, self.number = b.where, b.index
+        self.remote = space == "shared::cluster"
+        self.to = Pointer(b, operands[0])
+        self.map = MapOperand(b, operands[1], mode, info)
+        self.barrier = BarrierSite(b, operands[2], space, key=1)
+        self.multicast = multicast
+        masks: tuple[Typed, ...] = ((operands[3], TYPES["u16"]),) if multicast else ()
+        sources = (self.to.source, self.map.source, self.barrier.source, *masks, *self.map.coordinates)
+        self.step = Step(self.issue, sources)
+
+    def issue(self, x: Group, to: Any, base: Any, barrier: Any, *rest: Any) -> None:
+        """Check the operation and hand it to the queue."""
+        for part, address in self.map.parts(x, base):
+            self._one(part, self.map.boxes(part, address), to, barrier, *rest)
+
+    def _one(self, x: Group, boxes: Boxes, to: Any, base: Any, *rest: Any) -> None:
+        wave = x.wave
+        active = x.active()
+        runs = Runs(self.where, x, np.full(np.count_nonzero(active), boxes.shared_bytes, np.int64))
+        region = Region(runs, boxes, coordinates_of(runs, rest[self.multicast :]), "reads")
+        target = runs.in_shared(runs.lanes(self.to.lanes(to)), "writes", self.remote, SHARED_ALIGNMENT).start
+        index = self.barrier.index(x, base)
+        barrier = runs.lanes(index)
+        threads = x.thread[active]
+        stride = wave.shared_stride
+        element = np.arange(len(threads))
+        if self.multicast:
+            element, cta = self._receivers(runs, runs.lanes(rest[0]))
+            target = cta * stride + target[element] % stride
+            barrier = cta * (stride >> 3) + barrier[element] % (stride >> 3)
+            threads = threads[element]
+            if wave.generic_writes is not None:
+                wave.generic_writes.replaced(target, runs.sizes[element])
+        else:
+            wave.mbarriers.check(x, index, self.where)  # a multicast's are when it completes
+            bad = np.not_equal(target // stride, barrier * 8 // stride)
+            if bad.any():
+                runs.fail(bad, "the destination and the mbarrier are in different CTAs")
+        region.count(x, self.number, "global_to_shared")
+        wave.launch.machine.version += 1
+        if wave.races is not None:
+            accessed = [(True, target, np.full(len(target), boxes.shared_bytes))]
+            wave.races.operations.completing(self.where, threads, barrier, accessed)
+        shared, where = wave.shared, self.where
+
+        def perform(which: Any) -> None:
+            sources = element[which]
+            if self.multicast:
+                sources, inverse = np.unique(sources, return_inverse=True)
+                data = region.read(sources)[inverse]
+            else:
+                data = region.read(sources)
+            boxes.put(shared, target[which], data)
+            wave.mbarriers.complete_tx(barrier[which], boxes.nbytes, where)
+
+        def poison() -> None:
+            boxes.put(shared, target, np.full((len(target), boxes.nbytes), POISON, np.uint8))
+
+        wave.queue.submit(Operation(threads, perform, poison, barrier=barrier), "mbarrier")
+
+    def _receivers(self, runs: Runs, masks: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The element and the receiving CTA's index in the wave, one of each per copy that results."""
+        wave = runs.x.wave
+        size = wave.launch.cluster_size
+        bad: NDArray[np.bool_] = masks >= 1 << size
+        if bad.any():
+            runs.fail(bad, f"the mask {int(masks[np.argmax(bad)]):#x} names CTAs beyond a cluster of {size}")
+        element, rank = np.nonzero(masks[:, None] >> np.arange(16, dtype=np.uint16) & np.uint16(1))
+        cta = runs.cta[element]
+        return element, cta - wave.cluster_rank[cta] + rank
+
+
+class _Store:
+    """cp.async.bulk.tensor and cp.reduce.async.bulk.tensor from shared to global memory.
+
+    Args:
+        op: of the reduction, "" for a copy.
+    """
+
+    def __init__(self, b: Binding, op: str = "") -> None:
+        operands = list(b.operands)
+        if b.form["L2__cache_hint"]:
+            operands.pop()
+        if len(operands) != 2:
+            raise b.fail("wrong number of operands")
+        self.where, self.number, self.op = b.where, b.index, op
+        self.map = MapOperand(b, operands[0], b.form["mode"])
+        self.source = Pointer(b, operands[1])
+        self.step = Step(self.issue, (self.source.source, self.map.source, *self.map.coordinates))
+
+    def issue(self, x: Group, source: Any, base: Any, *coordinates: Any) -> None:
+        """Check the operation and hand it to the queue."""
+        for part, address in self.map.parts(x, base):
+            self._one(part, self.map.boxes(part, address), source, coordinates)
+
+    def _one(self, x: Group, boxes: Boxes, source: Any, lanes: tuple[Any, ...]) -> None:
+        wave = x.wave
+        machine = wave.launch.machine
+        active = x.active()
+        count = int(np.count_nonzero(active))
+        runs = Runs(self.where, x, np.full(count, boxes.shared_bytes, np.int64))
+        coordinates = coordinates_of(runs, lanes)
+        # PTX ISA, "Restriction on Tensor Copy instructions"
+        bad = np.asarray((coordinates < 0).any(1))
+        if bad.any():
+            at = ", ".join(map(str, coordinates[np.argmax(bad)]))
+            runs.fail(bad, f"writes a box at ({at}); a box that is written starts at coordinates of at least 0")
+        operation = reduction(self.op, boxes.element.name) if self.op else None
+        if self.op and operation is None:
+            raise TrapError(self.map.at(x, f"{self.op} does not take elements of type .{boxes.element.name}"))
+        region = Region(runs, boxes, coordinates, "writes")
+        start = runs.in_shared(runs.lanes(self.source.lanes(source)), "reads", False, SHARED_ALIGNMENT).start
+        leaders = None if self.op else runs.leaders(start, coordinates)
+        distinct = EVERY if leaders is None else np.unique(leaders)
+        region.count(x, self.number, "shared_to_global", distinct)
+        machine.version += 1
+        if wave.races is not None:
+            wave.races.operations.grouped(MECHANISM, self.where, x.thread[active], start, runs.sizes, False)
+        shared = wave.shared
+        held = np.empty((0, boxes.nbytes), np.uint8)
+        unread = np.ones(count, np.bool_)
+
+        def chosen(which: Any) -> NDArray[np.int64]:
+            return np.arange(count)[which] if leaders is None else np.unique(leaders[which])
+
+        def capture(which: Any) -> None:
+            nonlocal held
+            if not len(held):
+                held = np.empty((count, boxes.nbytes), np.uint8)
+            late = chosen(which)
+            late = late[unread[late]]
+            if len(late):
+                held[late] = boxes.get(shared, start[late])
+                unread[late] = False
+
+        def perform(which: Any) -> None:
+            elements = chosen(which)
+            if unread.all():
+                data = boxes.get(shared, start[elements])
+            else:
+                capture(elements)
+                data = held[elements]
+            if operation is None:
+                region.write(elements, data, None)
+            else:
+                with machine.atomic_lock:
+                    region.write(elements, data, operation)
+            machine.version += 1
+
+        def poison() -> None:
+            elements = chosen(EVERY)
+            region.write(elements, np.full((len(elements), boxes.nbytes), POISON, np.uint8), None)
+
+        operation_ = Operation(x.thread[active], perform, None if self.op else poison, capture)
+        wave.queue.submit(operation_, MECHANISM)
+
+
+@effect(
+    "cp.async.bulk.tensor.<dim>.<to>.global{.<mode>}.mbarrier::complete_tx::bytes{.multicast::cluster}{.L2::cache_hint}",
+    dim=_DIMS,
+    to="shared::cta shared::cluster",
+    mode=_LOADS,
+)
+@effect(
+    "cp.async.bulk.tensor.<dim>.<mode>.<to>.global.mbarrier::complete_tx::bytes{.multicast::cluster}{.L2::cache_hint}",
+    dim=_DIMS,
+    to="shared::cta shared::cluster",
+    mode=_LOADS,
+)
+@effect(
+    "cp.async.bulk.tensor.<dim>.<to>.global.mbarrier::complete_tx::bytes.<mode>{.multicast::cluster}{.L2::cache_hint}",
+    dim=_DIMS,
+    to="shared::cta shared::cluster",
+    mode=_LOADS,
+)
+def _load(b: Binding) -> Step:
+    multicast = b.form["multicast__cluster"]
+    if multicast and b.form["to"] != "shared::cluster":
+        raise b.fail("a multicast goes to shared::cluster")
+    return _Load(b, b.form["to"], multicast, b.form["mode"]).step
+
+
+@effect("cp.async.bulk.tensor.<dim>.global.shared::cta{.<mode>}.bulk_group{.L2::cache_hint}", dim=_DIMS, mode=_STORES)
+@effect("cp.async.bulk.tensor.<dim>.<mode>.global.shared::cta.bulk_group{.L2::cache_hint}", dim=_DIMS, mode=_STORES)
+def _store(b: Binding) -> Step:
+    return _Store(b).step
+
+
+@effect(
+    "cp.reduce.async.bulk.tensor.<dim>.global.shared::cta.<op>{.<mode>}.bulk_group{.L2::cache_hint}",
+    dim=_DIMS,
+    op="add min max inc dec and or xor",
+    mode=_STORES,
+)
+def _reduce(b: Binding) -> Step:
+    return _Store(b, b.form["op"]).step
+
+
+@effect("cp.async.bulk.prefetch.tensor.<dim>.L2.global{.<mode>}{.L2::cache_hint}", dim=_DIMS, mode=_LOADS)
+def _prefetch(b: Binding) -> Step:
+    """A hint to the cache, but the tensor map has to be one."""
+    mode = b.form["mode"]
+    operand = MapOperand(b, b.operands[0], mode, b.operands[1] if mode == "im2col" else None)
+
+    def prefetch(x: Group, base: Any, *coordinates: Any) -> None:
+        for part, address in operand.parts(x, base):
+            operand.boxes(part, address)
+
+    return Step(prefetch, (operand.source, *operand.coordinates))

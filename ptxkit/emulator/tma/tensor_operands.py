@@ -1,0 +1,180 @@
+"""The operands that tensor instructions share: the tensor map with its coordinates, and what they touch in global memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.engine.asynchronous import EVERY
+from ptxkit.emulator.engine.binder import S32, Binding, Typed
+from ptxkit.emulator.instructions.load_store import widen
+from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.sync.mbarrier_instructions import address_type
+from ptxkit.emulator.tma.boxes import Boxes
+from ptxkit.emulator.tma.im2col import Columns, decode
+from ptxkit.emulator.tma.spans import Runs
+from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES
+from ptxkit.errors import MemoryFault, TrapError
+from ptxkit.isa.model import Address, Immediate, Operand
+from ptxkit.isa.types import TYPES
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+
+
+class Pointer:
+    """A memory operand: a source of the step, with the constant offset that is added to it."""
+
+    def __init__(self, b: Binding, operand: Operand | None) -> None:
+        self.operand, offset = b.address(operand)
+        self.source: Typed = (self.operand, address_type(b, self.operand))
+        self.offset = np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
+
+    def lanes(self, base: Any) -> Any:
+        """Address of each lane, uint64, in the shape of ``base``."""
+        return widen(base) + self.offset
+
+
+class MapOperand(Pointer):
+    """The operand ``[tensorMap, {c0, c1, ...}]``.
+
+    Args:
+        mode: of the instruction: ``"im2col"``, which has offsets (``info``, one a spatial dimension), ``"im2col_no_offs"``,
+            or anything else for tiles.
+
+    Attributes:
+        coordinates: sources of the step, offsets behind coordinates.
+    """
+
+    def __init__(self, b: Binding, operand: Operand | None, mode: str = "", info: Operand | None = None) -> None:
+        super().__init__(b, operand)
+        self.where = b.where
+        self.rank = int(b.form["dim"][0])
+        assert isinstance(operand, Address)
+        if len(operand.coordinates) != self.rank:
+            raise b.fail(f"{len(operand.coordinates)} coordinates for .{b.form['dim']}")
+        self.columns = mode.startswith("im2col")
+        offsets: tuple[Operand | None, ...] = ()
+        if self.columns:
+            offsets = b.elements(info) if mode == "im2col" else (Immediate(0),) * (self.rank - 2)
+            if self.rank < 3 or len(offsets) != self.rank - 2:
+                raise b.fail(
+                    f"{len(offsets)} im2col offsets for .{b.form['dim']}; it takes 3 to 5 dimensions, and 2 offsets fewer"
+                )
+        self.coordinates: tuple[Typed, ...] = tuple((c, S32) for c in operand.coordinates)
+        self.coordinates += tuple((o, TYPES["u16"]) for o in offsets)
+
+    def parts(self, x: Group, base: Any) -> list[tuple[Group, int]]:
+        """The group by the tensor map that it uses, usually one: (threads, address of the map)."""
+        addresses = self.lanes(base)
+        if addresses.size == 1:
+            return [(x, int(addresses.flat[0]))]
+        active = np.broadcast_to(addresses, x.shape)[x.active()]
+        if (active == active[0]).all():
+            return [(x, int(active[0]))]
+        found = [(x.narrow(addresses == a), int(a)) for a in np.unique(active)]
+        return [(part, a) for part, a in found if part is not None]
+
+    def boxes(self, x: Group, address: int) -> Boxes:
+        """The decoded map.
+
+        Raises:
+            MemoryFault, TrapError: none is there, or not one for this instruction.
+        """
+        memory = x.wave.launch.machine.memory
+        if address % ALIGNMENT:
+            raise MemoryFault(self.at(x, f"the tensor map at {address:#x} is not aligned to {ALIGNMENT} bytes"))
+        a = memory.find(address)
+        if a is None or address + BYTES > a.base + a.nbytes:
+            raise MemoryFault(self.at(x, f"reads a tensor map at {address:#x}: {memory.explain(address, BYTES)}"))
+        try:
+            boxes = decode(a.data[address - a.base : address - a.base + BYTES].tobytes())
+        except ValueError as error:
+            raise TrapError(self.at(x, str(error))) from None
+        if boxes.rank != self.rank:
+            raise TrapError(self.at(x, f"the tensor map has {boxes.rank} dimensions, the instruction {self.rank}"))
+        if isinstance(boxes, Columns) != self.columns:
+            names = ("im2col", "tiles") if self.columns else ("tiles", "im2col")
+            raise TrapError(self.at(x, f"the instruction is for {names[0]}, the tensor map for {names[1]}"))
+        return boxes
+
+    def at(self, x: Group, why: str) -> str:
+        """A message about the first thread of ``x``."""
+        cta, thread = x.first(x.active())
+        x.wave.flush_output()
+        return f"{self.where}: thread {thread} of CTA {cta}: {why}"
+
+
+class Region:
+    """The part of global memory that the boxes of one instruction touch, E of them.
+
+    Args:
+        coordinates: (E, D) int64, in im2col mode with the offsets behind them.
+
+    Raises:
+        MemoryFault: some of it is outside every allocation.
+    """
+
+    def __init__(self, runs: Runs, boxes: Boxes, coordinates: NDArray[np.int64], verb: str) -> None:
+        memory = runs.x.wave.launch.machine.memory
+        self.boxes, self.coordinates = boxes, coordinates
+        bad = boxes.misplaced(coordinates)
+        if bad.any():
+            first = int(coordinates[np.argmax(bad), 0])
+            offset = first * boxes.element.nbytes
+            runs.fail(bad, f"{verb} a box at column {first}, {offset} bytes into a row; it has to be a multiple of 16")
+        low, high, self.touched = boxes.extent(coordinates)
+        some = self.touched > 0
+        # for boxes wholly outside any allocation serves, since nothing of it is read
+        only = memory.find(int(low[some].min())) if some.any() else runs.x.wave.launch.param_allocation
+        self.parts: list[tuple[Allocation, Any]] = []
+        if only is not None and (not some.any() or int(high[some].max()) <= only.base + only.nbytes):
+            self.parts.append((only, None))
+            return
+        for k in np.flatnonzero(some):
+            a = memory.find(int(low[k]))
+            if a is None or int(high[k]) > a.base + a.nbytes:
+                why = memory.explain(int(low[k]), int(high[k] - low[k]))
+                at = ", ".join(map(str, coordinates[k]))
+                runs.fail(np.arange(len(some)) == k, f"{verb} a box at ({at}) in {boxes.describe()}: {why}")
+        starts = np.where(some, low, low[some][0]).astype(np.uint64)
+        self.parts = memory.partition(starts)
+
+    def count(self, x: Group, number: int, direction: str, which: Any = EVERY) -> None:
+        """Add bytes and sectors of the boxes ``which`` to the counters."""
+        x.tally.add(number, direction, int(self.touched[which].sum()))
+        if x.tally.traffic:
+            x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates[which]))
+
+    def _each(self, elements: NDArray[np.int64]) -> list[tuple[Allocation, Any]]:
+        """The boxes ``elements`` by allocation: (allocation, positions in ``elements``)."""
+        if len(self.parts) == 1:
+            return [(self.parts[0][0], slice(None))]
+        found = [(a, np.flatnonzero(np.isin(elements, mine))) for a, mine in self.parts]
+        return [(a, chosen) for a, chosen in found if len(chosen)]
+
+    def read(self, elements: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Boxes, (len(elements), nbytes)."""
+        each = self._each(elements)
+        if len(each) == 1:
+            return self.boxes.read(each[0][0], self.coordinates[elements])
+        out = np.empty((len(elements), self.boxes.nbytes), np.uint8)
+        for a, chosen in each:
+            out[chosen] = self.boxes.read(a, self.coordinates[elements[chosen]])
+        return out
+
+    def write(self, elements: NDArray[np.int64], data: NDArray[np.uint8], operation: Any) -> None:
+        """Write boxes, or combine them with what is there."""
+        for a, chosen in self._each(elements):
+            coordinates = self.coordinates[elements[chosen]]
+            if operation is None:
+                self.boxes.write(a, coordinates, data[chosen])
+            else:
+                self.boxes.reduce(a, coordinates, data[chosen], operation)
+
+
+def coordinates_of(runs: Runs, coordinates: tuple[Any, ...]) -> NDArray[np.int64]:
+    """(E, D) from one lane array a dimension."""
+    return np.stack([runs.lanes(c) for c in coordinates], axis=-1).astype(np.int64)

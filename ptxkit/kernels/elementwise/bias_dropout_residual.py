@@ -1,0 +1,165 @@
+"""bias_dropout_residual: out = residual + dropout(x + bias), with random numbers that a seed and an element determine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels.elementwise.elementwise import (
+    ELEMENTS,
+    L2_BYTES,
+    REGISTERS,
+    SCALAR_THREADS,
+    TILE,
+    framework,
+    scalar,
+    width,
+)
+from ptxkit.kernels.elementwise.philox import random_words
+
+CHAIN_THREADS = 128  # of the unfused launches
+
+
+def lanes(w: BiasDropoutResidual, threads: int) -> int:
+    """Threads that take a row side by side: a power of two, enough for its vectors where ``threads`` are."""
+    return min(threads, 1 << (cdiv(w.cols, width(w.dtype)) - 1).bit_length())
+
+
+def ctas(w: BiasDropoutResidual, threads: int, rows: int) -> int:
+    """CTAs of a launch whose threads take ``rows`` rows each."""
+    across = lanes(w, threads)
+    return cdiv(w.rows, rows * threads // across) * cdiv(w.cols, across * width(w.dtype))
+
+
+def usable(w: BiasDropoutResidual, t: Tile) -> bool | str:
+    """The constraint of ``vectorized``."""
+    registers = REGISTERS // t.THREADS
+    if min(registers, 255) < 8 * t.ROWS + 44:
+        return f"{t.THREADS} threads have {registers} registers each, too few for ROWS={t.ROWS}"
+    if t.ROWS > 1 and w.rows <= t.ROWS // 2 * (t.THREADS // lanes(w, t.THREADS)):
+        return f"half of ROWS={t.ROWS} holds all {w.rows} rows already"
+    return True
+
+
+def preferred(w: BiasDropoutResidual) -> Iterator[dict[str, Any]]:
+    """Small: as many threads as there are vectors. Large: more bytes in flight a thread, and L2 keeps what was read."""
+    if w.work().bytes <= L2_BYTES:
+        yield {"THREADS": 128 if w.rows * w.cols <= 1 << 17 else 256, "ROWS": 1}
+    else:
+        yield {"THREADS": 256, "ROWS": 2, "CACHE": 4}
+    yield {"THREADS": 128, "ROWS": 1, "CACHE": 4}
+
+
+class BiasDropoutResidual(Workload):
+    """residual + dropout(x + bias): two reads and one write, and no mask in memory."""
+
+    source = "bias_dropout_residual.cu"
+    rows: int = 16384
+    cols: int = 4096
+    p: float = 0.1  # probability of an element to be dropped
+    seed: int = field(default=1234, kw_only=True)
+    dtype: Literal["f32", "f16", "bf16"] = "f32"
+    emulator_sizes = {"rows": 16, "cols": 4096}
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        shape = (self.rows, self.cols)
+        return {
+            "x": uniform(rng, shape, self.dtype),
+            "bias": uniform(rng, self.cols, self.dtype),
+            "residual": uniform(rng, shape, self.dtype),
+            "threshold": np.uint32(self.p * 2**32),
+            "scale": np.float32(1 / (1 - self.p)),
+            "seed": np.uint64(self.seed),
+        }
+
+    def reference(
+        self,
+        x: np.ndarray[Any, Any],
+        bias: np.ndarray[Any, Any],
+        residual: np.ndarray[Any, Any],
+        threshold: np.uint32,
+        scale: np.float32,
+        seed: np.uint64,
+    ) -> dict[str, Any]:
+        kept = (random_words(x.size, int(seed)) >= threshold).reshape(x.shape)
+        with np.errstate(all="ignore"):
+            value = (x.astype(np.float64) + bias.astype(np.float64)) * np.float64(scale)
+            return {"out": np.where(kept, value, 0) + residual.astype(np.float64)}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"out": ((self.rows, self.cols), self.dtype)}
+
+    def temporaries(self) -> Mapping[str, Any]:
+        shape = (self.rows, self.cols)
+        return {"biased": (shape, self.dtype), "dropped": (shape, self.dtype), "mask": (shape, "u8")}
+
+    def work(self) -> Work:
+        n = self.rows * self.cols
+        return Work(flops=3 * n, bytes=ELEMENTS[self.dtype][1] * (3 * n + self.cols))
+
+    def constraints(self) -> Iterable[str]:
+        if not 0 <= self.p < 1:
+            yield f"p must be at least 0 and below 1, not {self.p}"
+        if not 0 <= self.seed < 2**64:
+            yield f"seed must be an unsigned 64-bit number, not {self.seed}"
+        if max(ctas(self, CHAIN_THREADS, 1), cdiv(self.rows * self.cols, SCALAR_THREADS)) >= 2**31:
+            yield "more CTAs than a grid can have"
+
+    @property
+    def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # depends on the options here
+        """In f16 and bf16 the unfused chain also rounds x + bias and its product with the scale, and a residual of the opposite
+        sign may leave nothing but those roundings."""
+        if self.dtype == "f32":
+            return None
+        unit = 2.0**-10 if self.dtype == "f16" else 2.0**-7
+        return Tolerance(relative=2 * unit, absolute=2 * unit / (1 - self.p))
+
+    @property
+    def type(self) -> tuple[str]:
+        """The first template argument."""
+        return (ELEMENTS[self.dtype][0],)
+
+    @variant
+    def unfused(self) -> list[Launch]:
+        """Three launches, with both intermediate results and the mask in device memory."""
+        n, threads = self.rows * self.cols, CHAIN_THREADS
+        bias_args = ("x", "bias", "biased", self.rows, self.cols)
+        dropout_args = ("biased", "dropped", "mask", n, "threshold", "scale", "seed")
+        across = (*self.type, threads, lanes(self, threads), 1)
+        return [
+            Launch("add_bias", ctas(self, threads, 1), threads, bias_args, template=across),
+            Launch(
+                "dropout",
+                cdiv(n, threads * width(self.dtype)),
+                threads,
+                dropout_args,
+                template=(*self.type, threads, 1),
+            ),
+            framework("add", n, self.dtype, ("dropped", "residual", "out", n), self.type),
+        ]
+
+    @variant
+    def fused(self) -> list[Launch]:
+        """One launch, one element a thread."""
+        args = ("x", "bias", "residual", "out", self.rows, self.cols, "threshold", "scale", "seed")
+        return [scalar("bias_dropout_residual_fused", self.rows * self.cols, args, self.type)]
+
+    @variant(
+        tile={
+            "THREADS": TILE["THREADS"],  # of a CTA
+            "ROWS": [1, 2, 4, 8],  # that a thread takes: so many vectors of x and of residual are in flight
+            "CACHE": TILE["CACHE"],
+        },
+        constraint=usable,
+        prefer=preferred,
+    )
+    def vectorized(self, t: Tile) -> list[Launch]:
+        """128-bit accesses; every random word is used, and each thread reads its bias once."""
+        args = ("x", "bias", "residual", "out", self.rows, self.cols, "threshold", "scale", "seed")
+        template = (*self.type, t.THREADS, lanes(self, t.THREADS), t.ROWS, t.CACHE)
+        grid = ctas(self, t.THREADS, t.ROWS)
+        return [Launch("bias_dropout_residual_vectorized", grid, t.THREADS, args, template=template)]

@@ -1,0 +1,111 @@
+"""What the matrix products on tensor cores share: their inputs, reference and work. A module, not a workload of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Tolerance, Work, Workload, uniform
+from ptxkit.kernels.elementwise.elementwise import activation
+from ptxkit.kernels.gemm.product import Gemm
+
+EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4}
+"""Bits of ``ptxkit::Epilogue`` in cu/ptxkit/gemm.cuh."""
+LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten seconds on one processor
+SMS = 132  # of an H100 SXM or H200: the CTAs that a persistent kernel launches. On another GPU they queue or leave SMs idle
+
+
+class Matmul(Workload):
+    """c = gelu(alpha a b^T + beta c + bias): a (m, k), b (n, k), c (m, n), 16-bit floats and row-major; sums in f32.
+
+    A subclass may declare the option ``dtype``; without it everything is bf16.
+
+    b row-major as (n, k) is what BLAS calls a column-major (k, n) matrix: every operand is contiguous along k.
+    """
+
+    m: int = 4096
+    n: int = 4096
+    k: int = 4096
+    alpha: float = 1.0
+    beta: float = 0.0
+    epilogue: Literal["none", "bias_gelu"] = "none"
+    emulator_sizes = {"m": 256, "n": 256, "k": 128}
+    benchmarks = (
+        {"m": 1024, "n": 1024, "k": 1024},
+        {"m": 2048, "n": 2048, "k": 2048},
+        {},
+        {"k": 8192},
+        {"m": 16384},
+        {"m": 8192, "n": 8192, "k": 8192},
+    )
+    # one rounding to bf16 (2^-9), and f32 sums whose error grows with their addends rather than with the result
+    tolerance = Tolerance(relative=2**-8, absolute=5e-3)
+
+    def constraints(self) -> Iterable[str]:
+        for name in ("n", "k"):
+            if getattr(self, name) % 8:
+                yield f"{name} must be a multiple of 8, so that rows are multiples of 16 bytes"
+        for name, rows, cols in (("a", self.m, self.k), ("b", self.n, self.k), ("c", self.m, self.n)):
+            if rows * cols >= 2**40:
+                yield f"{name} is too large"
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        given: dict[str, Any] = {
+            "a": uniform(rng, (self.m, self.k), self.kind),
+            "b": uniform(rng, (self.n, self.k), self.kind),
+        }
+        if self.beta:
+            given["c"] = uniform(rng, (self.m, self.n), self.kind)
+        if self.epilogue == "bias_gelu":
+            given["bias"] = uniform(rng, self.n, self.kind)
+        return given
+
+    def reference(self, a: Any, b: Any, c: Any = None, bias: Any = None) -> dict[str, Any]:
+        """In float64; in float32 from 2^35 multiply-adds, where its error of 1e-4 is still far below the tolerance."""
+        wide = np.float32 if self.m * self.n * self.k >= LARGE else np.float64
+        result = a.astype(wide) @ b.astype(wide).T
+        if self.alpha != 1:
+            result *= self.alpha
+        if c is not None:
+            result += self.beta * c.astype(wide)
+        if bias is not None:
+            result = activation("gelu", result + bias.astype(wide))
+        return {"c": result}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"c": ((self.m, self.n), self.kind)}
+
+    def work(self) -> Work:
+        elements = self.m * self.k + self.n * self.k + self.m * self.n * (2 if self.beta else 1)
+        return Work(flops=2 * self.m * self.n * self.k, bytes=2 * elements, unit=self.kind)
+
+    def gemm(self) -> Gemm:
+        """What it is to a library."""
+        bias_gelu = self.epilogue == "bias_gelu"
+        return Gemm(
+            *(self.m, self.n, self.k),
+            b_transposed=True,
+            alpha=self.alpha,
+            beta=self.beta,
+            bias="bias" if bias_gelu else None,
+            activation="gelu" if bias_gelu else "none",
+        )
+
+    @property
+    def kind(self) -> str:
+        """Element type of every array."""
+        return str(getattr(self, "dtype", "bf16"))
+
+    @property
+    def epilogue_bits(self) -> int:
+        """Template argument EPILOGUE."""
+        parts = {"alpha": self.alpha != 1, "beta": self.beta != 0, "bias_gelu": self.epilogue == "bias_gelu"}
+        return sum(EPILOGUES[name] for name, there in parts.items() if there)
+
+    @property
+    def scalars(self) -> tuple[object, ...]:
+        """The arguments c, bias, m, n, k, alpha, beta."""
+        bias = "bias" if self.epilogue == "bias_gelu" else np.uint64(0)
+        return ("c", bias, self.m, self.n, self.k, np.float32(self.alpha), np.float32(self.beta))

@@ -1,0 +1,151 @@
+"""matmul_mma: bf16 or f16 matrix product by mma.sync and ldmatrix, in six steps, for sm_80 and, with TMA, sm_90 and later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from ptxkit import Launch, TensorMap, Tile, cdiv, variant
+from ptxkit.kernels.gemm.matmul import SMS, Matmul
+
+SHARED_LIMIT = 227 << 10  # of sm_90; sm_80 gives a CTA 163 KiB, sm_86 and sm_89 99 KiB
+REQUIRES = ("sm_80",)
+STEP_4 = Tile({"BM": 256, "BN": 128, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "GROUP": 16})
+TILE = {
+    "BM": [256, 128, 64],  # rows and columns of c that a CTA takes
+    "BN": [128, 256, 64],
+    "BK": [32, 64],  # elements of k in a stage
+    "WM": [64, 32],  # rows and columns of c that a warp takes
+    "WN": [64, 32],
+    "STAGES": [4, 6, 5, 3, 2],
+    "GROUP": [16, 8, 4, 1],  # tile rows before the next columns
+}
+
+
+def warps(t: Tile) -> int:
+    """Of a CTA."""
+    return int(t.BM // t.WM * (t.BN // t.WN))
+
+
+def shared_bytes(t: Tile, *, coalesced: bool = False, barriers: bool = False) -> int:
+    """Dynamic shared memory of a CTA: the stages, a box of 16 rows of sums for each warp, two barriers a stage."""
+    boxes = warps(t) * 16 * t.WN * 2 if coalesced else 0
+    return int(t.STAGES * (t.BM + t.BN) * t.BK * 2 + boxes + (16 * t.STAGES if barriers else 0))
+
+
+def usable(w: MatmulMma, t: Tile) -> bool | str:
+    """The constraint of steps 5 and 6."""
+    if t.BM % t.WM or t.BN % t.WN:
+        return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
+    if not 4 <= warps(t) <= 16:
+        return f"{warps(t)} warps a CTA; 4 to 16 fill an SM"
+    if warps(t) * 32 * (t.WM * t.WN // 32 + (t.WM + t.WN) // 4 + 40) > 65536:
+        return f"{warps(t)} warps have too few registers for {t.WM} x {t.WN} sums each"
+    if (needed := shared_bytes(t, coalesced=True, barriers=True)) > SHARED_LIMIT:
+        return f"needs {needed} bytes of shared memory, more than {SHARED_LIMIT}"
+    return True
+
+
+SMALL = {"BM": 64, "BN": 128, "WM": 64, "WN": 32, "STAGES": 5}
+
+
+def large(w: MatmulMma) -> bool:
+    """Whether tiles of 256 x 128 give nearly every SM one."""
+    return cdiv(w.m, 256) * cdiv(w.n, 128) >= SMS * 3 // 4
+
+
+def preferred(w: MatmulMma) -> Iterator[dict[str, Any]]:
+    """Large tiles where they give nearly every SM one. On an H200 four to six stages were alike, three slower."""
+    if large(w):
+        yield {"STAGES": 6}
+        yield {}  # where shared memory is less
+    else:
+        yield {**SMALL, "BK": 64}
+        yield {**SMALL, "BK": 32}  # where shared memory is less
+
+
+def preferred_tma(w: MatmulMma) -> Iterator[dict[str, Any]]:
+    """Boxes with rows of 128 bytes: a quarter faster on an H200 than those of 64. Small tiles, of many warps to a scheduler."""
+    small = {**SMALL, "WM": 32, "GROUP": 1}
+    yield {"BK": 64} if large(w) else {**small, "BK": 64, "STAGES": 6}
+    yield {"STAGES": 3} if large(w) else {**small, "BK": 32}  # where shared memory is less
+
+
+class MatmulMma(Matmul):
+    """c = gelu(alpha a b^T + beta c + bias) by mma.sync, in six steps."""
+
+    source = "matmul_mma.cu"
+    dtype: Literal["bf16", "f16"] = "bf16"
+
+    @property
+    def pointers(self) -> tuple[object, ...]:
+        """The arguments of every kernel."""
+        return ("a", "b", *self.scalars)
+
+    def unpipelined(self, swizzle: bool) -> list[Launch]:
+        """A launch of ``matmul_mma_unpipelined``."""
+        grid = (cdiv(self.n, 128), cdiv(self.m, 128))
+        template = (f"ptxkit::{self.dtype}", 128, 128, 32, 64, 32, swizzle, self.epilogue_bits)
+        return [Launch("matmul_mma_unpipelined", grid, 256, self.pointers, template=template)]
+
+    def pipelined(self, t: Tile, *, ahead: bool = True, coalesced: bool = False) -> list[Launch]:
+        """A launch of ``matmul_mma_pipelined``."""
+        tiles = cdiv(self.m, t.BM) * cdiv(self.n, t.BN)
+        shape = (t.BM, t.BN, t.BK, t.WM, t.WN, t.STAGES)
+        return [
+            Launch(
+                "matmul_mma_pipelined",
+                tiles,
+                32 * warps(t),
+                self.pointers,
+                shared=shared_bytes(t, coalesced=coalesced),
+                template=(f"ptxkit::{self.dtype}", *shape, ahead, t.GROUP, coalesced, self.epilogue_bits),
+            )
+        ]
+
+    @variant(requires=REQUIRES)
+    def step1_ldmatrix(self) -> list[Launch]:
+        """ldmatrix and mma.sync on 128 x 128 tiles; copying and multiplying take turns."""
+        return self.unpipelined(False)
+
+    @variant(requires=REQUIRES)
+    def step2_swizzled(self) -> list[Launch]:
+        """No two rows of a matrix in the same banks."""
+        return self.unpipelined(True)
+
+    @variant(requires=REQUIRES)
+    def step3_multistage(self) -> list[Launch]:
+        """cp.async fills a ring of four stages ahead."""
+        t = Tile({"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "GROUP": 1})
+        return self.pipelined(t, ahead=False)
+
+    @variant(requires=REQUIRES)
+    def step4_registers_ahead(self) -> list[Launch]:
+        """The next operands are loaded while these are multiplied; warps of 64 x 64, tiles in an order that shares L2."""
+        return self.pipelined(STEP_4)
+
+    def persistent(self, t: Tile) -> list[Launch]:
+        """A launch of ``matmul_mma_tma``."""
+        tiles = cdiv(self.m, t.BM) * cdiv(self.n, t.BN)
+        shape = (t.BM, t.BN, t.BK, t.WM, t.WN, t.STAGES, t.GROUP)
+        maps = (TensorMap(name, box=(rows, t.BK), swizzle=f"{2 * t.BK}B") for name, rows in (("a", t.BM), ("b", t.BN)))
+        return [
+            Launch(
+                "matmul_mma_tma",
+                min(tiles, SMS),
+                32 * (warps(t) + (t.WM * t.WN < 64 * 64)),  # one that only copies, where there are registers for it
+                (*maps, *self.scalars),
+                shared=shared_bytes(t, coalesced=True, barriers=True),
+                template=(f"ptxkit::{self.dtype}", *shape, self.epilogue_bits),
+            )
+        ]
+
+    @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred)
+    def step5_coalesced(self, t: Tile) -> list[Launch]:
+        """The sums leave through shared memory, 16 bytes a thread."""
+        return self.pipelined(t, coalesced=True)
+
+    @variant(requires=("sm_90",), tile=TILE, constraint=usable, prefer=preferred_tma)
+    def step6_tma(self, t: Tile) -> list[Launch]:
+        """TMA fills the ring for warps that may be stages apart; a CTA takes tile after tile."""
+        return self.persistent(t)

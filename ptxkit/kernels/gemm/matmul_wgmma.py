@@ -1,0 +1,170 @@
+"""matmul_wgmma: bf16 matrix product on Hopper's tensor cores, eight steps from one tile at a time to faster than cuBLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ptxkit import Launch, TensorMap, Tile, cdiv, variant
+from ptxkit.kernels.gemm.matmul import SMS, Matmul
+
+BK = 64  # elements of k in a tile
+SHARED_LIMIT = 227 << 10
+BOX_BYTES = 16 * 64 * 2  # what a consumer warp stores at a time
+REQUIRES = ("sm_90a",)
+
+STEP_3 = Tile(
+    {
+        "BM": 128,
+        "BN": 128,
+        "CONSUMERS": 1,
+        "STAGES": 4,
+        "CLUSTER_M": 1,
+        "CLUSTER_N": 1,
+        "GROUP": 1,
+        "REGISTERS": 0,
+        "STORE": 0,
+        "BOXES": 1,
+    }
+)
+
+
+def but(tile: Tile, **changed: int) -> Tile:
+    """The same tile with other values."""
+    return Tile({**tile, **changed})
+
+
+STEP_4 = but(STEP_3, BN=256, CONSUMERS=2)
+STEP_5 = but(STEP_4, GROUP=16)
+STEP_6 = but(STEP_5, CLUSTER_M=2, GROUP=8)
+STEP_7 = but(STEP_6, REGISTERS=240)
+
+
+def shared_bytes(t: Tile) -> int:
+    """Dynamic shared memory of a CTA: ``Layout`` of the kernel."""
+    boxes = 4 * t.CONSUMERS * t.BOXES * BOX_BYTES if t.STORE else 0
+    return int(t.STAGES * (t.BM + t.BN) * BK * 2 + boxes + 16 * t.STAGES)
+
+
+def specialized(w: Matmul, t: Tile, *, persistent: bool = True) -> list[Launch]:
+    """A launch of ``matmul_specialized``."""
+    cluster = t.CLUSTER_M * t.CLUSTER_N
+    tiles = cdiv(w.m, t.BM * t.CLUSTER_M) * cdiv(w.n, t.BN * t.CLUSTER_N)
+    return [
+        Launch(
+            "matmul_specialized",
+            cluster * (min(tiles, max(1, SMS // cluster)) if persistent else tiles),
+            128 * (t.CONSUMERS + 1),
+            (
+                TensorMap("a", box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),
+                TensorMap("b", box=(t.BN // t.CLUSTER_M, BK), swizzle="128B"),
+                TensorMap("c", box=(16, 64), swizzle="128B"),
+                *w.scalars,
+            ),
+            shared=shared_bytes(t),
+            cluster=cluster if cluster > 1 else None,
+            template=(*t.values(), w.epilogue_bits),
+        )
+    ]
+
+
+def plain(w: Matmul, rows: int, cols: int) -> list[Launch]:
+    """A launch of ``matmul_tma``."""
+    maps = (TensorMap("a", box=(rows, BK), swizzle="128B"), TensorMap("b", box=(cols, BK), swizzle="128B"))
+    grid = (cdiv(w.n, cols), cdiv(w.m, rows))
+    return [Launch("matmul_tma", grid, 128, (*maps, *w.scalars), template=(rows, cols, w.epilogue_bits))]
+
+
+def full(t: Tile) -> Tile:
+    """The tile of step 8 with the parameters that are not swept."""
+    return Tile({name: t.get(name, fixed) for name, fixed in {**STEP_7, "STORE": 1}.items()})
+
+
+def usable(w: MatmulWgmma, t: Tile) -> bool | str:
+    """The constraint of step 8."""
+    simple = not w.beta and w.epilogue == "none"  # an epilogue that reads arrays needs registers of its own
+    most = 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
+    if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
+        return f"a thread of {t.CONSUMERS} consumers would hold {sums} sums of {t.BM} x {t.BN}, more than {most}"
+    if t.BM % (64 * t.CONSUMERS):
+        return f"BM={t.BM} gives {t.CONSUMERS} consumers no multiple of 64 rows each"
+    if t.REGISTERS and t.CONSUMERS == 1:
+        return "one consumer has registers enough without setmaxnreg"
+    boxes = t.BM // t.CONSUMERS // 64 * (t.BN // 64)
+    if boxes % min(t.BOXES, boxes):
+        return f"a warp's {boxes} boxes cannot take turns in {t.BOXES}"
+    if (needed := shared_bytes(full(t))) > SHARED_LIMIT:
+        return f"needs {needed} bytes of shared memory, more than {SHARED_LIMIT}"
+    return True
+
+
+def preferred(w: MatmulWgmma) -> Iterator[dict[str, Any]]:
+    """Tiles by size: as large as still gives nearly every SM one; fastest of those tried on an H200."""
+    if cdiv(w.m, 128) * cdiv(w.n, 256) >= SMS * 3 // 4:
+        wide = min(w.m, w.n) >= 8192  # halving what is read of L2 pays there, and costs below
+        yield {"CLUSTER_M": 2, "GROUP": 8} if wide else {}
+    elif cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
+        yield {"BN": 128, "STAGES": 5}
+    else:
+        yield {"BM": 64, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 8}
+
+
+class MatmulWgmma(Matmul):
+    """bf16 c = gelu(alpha a b^T + beta c + bias) by wgmma, in eight steps."""
+
+    source = "matmul_wgmma.cu"
+
+    @variant(requires=REQUIRES)
+    def step1_tma(self) -> list[Launch]:
+        """TMA and wgmma, 64 x 64 tiles, one after the other."""
+        return plain(self, 64, 64)
+
+    @variant(requires=REQUIRES)
+    def step2_larger_tile(self) -> list[Launch]:
+        """128 x 128: four times the work for twice the bytes."""
+        return plain(self, 128, 128)
+
+    @variant(requires=REQUIRES)
+    def step3_specialized(self) -> list[Launch]:
+        """A producer copies ahead through a ring of stages while a consumer multiplies."""
+        return specialized(self, STEP_3, persistent=False)
+
+    @variant(requires=REQUIRES)
+    def step4_two_consumers(self) -> list[Launch]:
+        """128 x 256: two consumer warpgroups share the tile of b."""
+        return specialized(self, STEP_4, persistent=False)
+
+    @variant(requires=REQUIRES)
+    def step5_persistent(self) -> list[Launch]:
+        """One CTA an SM takes tile after tile, in an order that shares L2."""
+        return specialized(self, STEP_5)
+
+    @variant(requires=REQUIRES)
+    def step6_multicast(self) -> list[Launch]:
+        """Clusters of two CTAs load each tile of b once."""
+        return specialized(self, STEP_6)
+
+    @variant(requires=REQUIRES)
+    def step7_setmaxnreg(self) -> list[Launch]:
+        """The producer's registers go to the consumers."""
+        return specialized(self, STEP_7)
+
+    @variant(
+        requires=REQUIRES,
+        tile={
+            "BM": [128, 64, 256],  # rows and columns of c that a CTA takes at a time
+            "BN": [256, 128, 64, 192],
+            "CONSUMERS": [2, 1],  # warpgroups that multiply
+            "STAGES": [4, 3, 5, 6, 8],  # of the ring of tiles
+            "CLUSTER_M": [1, 2, 4],  # CTAs that share a tile of b
+            "CLUSTER_N": [1, 2],  # CTAs that share a tile of a
+            "GROUP": [16, 4, 8, 32, 1],  # tile rows of clusters before the next columns
+            "REGISTERS": [240, 0],  # of a consumer thread; 0: as many as a producer's
+            "BOXES": [2, 4, 1],  # of c that a warp may have on their way
+        },
+        constraint=usable,
+        prefer=preferred,
+    )
+    def step8_tma_store(self, t: Tile) -> list[Launch]:
+        """The sums leave through shared memory by TMA, behind the next tile."""
+        return specialized(self, full(t))

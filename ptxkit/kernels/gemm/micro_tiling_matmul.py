@@ -1,0 +1,314 @@
+"""micro_tiling_matmul: f32 matrix product on the CUDA cores, from a thread an element to warp tiles fed by bulk copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels.gemm.matmul import SMS
+from ptxkit.kernels.gemm.product import Gemm
+
+SHARED_LIMIT = 227 << 10  # bytes of a CTA on sm_90; sm_80 gives 163 KiB, sm_86 and sm_89 99 KiB
+REGISTERS = 65536  # of an SM
+BESIDE = 24  # registers that addresses and counters need beside sums and operands
+BULK_BK = 32  # columns of a that are one swizzle span
+STEP_5 = Tile(
+    {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 16, "WN": 128, "STAGES": 2, "GROUP": 1, "CTAS": 2}
+)
+
+SPACE = {
+    "BM": [128, 64, 256],
+    "BN": [128, 64, 256],
+    "BK": [16, 8, 32],
+    "TM": [8, 4, 16],
+    "TN": [8, 4, 16],
+    "WM": [64, 32, 128],
+    "WN": [32, 64, 128],
+    "STAGES": [3, 2, 4, 5],
+    "GROUP": [8, 1, 16],
+    "CTAS": [2, 1],  # an SM: what registers are limited for
+}
+BULK_SPACE = {name: values for name, values in SPACE.items() if name != "BK"}
+RING_SPACE = SPACE | {"BK": [16, 32], "CTAS": [2, 1, 4]}
+STREAM_SPACE = RING_SPACE | {
+    "TM": [8],
+    "TN": [16, 8],
+    "WM": [64, 32],
+    "GROUP": [8, 16, 4],
+    "CTAS": [1, 2],
+    "TURNS": [2, 1, 4],  # of the CTAs through the tiles, of which the last is shared out
+    "LEAST": [8, 2, 32],  # steps of k of a share
+}
+
+
+def threads(t: Tile) -> int:
+    """Of a CTA."""
+    return int(t.BM // t.WM * (t.BN // t.WN) * 32)
+
+
+def covers(t: Tile) -> str | None:
+    """What the static_asserts of ``Lanes`` say: why the parts do not cover the whole, or None."""
+    if t.WM % t.TM or t.WN % t.TN or (t.WM // t.TM) * (t.WN // t.TN) != 32:
+        return f"32 lanes of {t.TM} x {t.TN} do not cover a warp's {t.WM} x {t.WN}"
+    if t.BM % t.WM or t.BN % t.WN:
+        return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
+    if not 64 <= threads(t) <= 1024:
+        return f"{threads(t)} threads a CTA; 64 to 1024 make sense"
+    return None
+
+
+def shared_bytes(t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_pipelined``: a is padded by 4 elements a row."""
+    return int(4 * t.STAGES * t.BK * (t.BM + 4 + t.BN))
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``warps``."""
+    if reason := covers(t):
+        return reason
+    if threads(t) % t.BK or (threads(t) % (t.BN // 4) and t.BN // 4 % threads(t)):
+        return f"{threads(t)} threads do not keep their columns of {t.BK} and {t.BN}"
+    return fits(t, t.TM * t.TN + 2 * (t.TM + t.TN), shared_bytes(t))
+
+
+def fits(t: Tile, held: int, shared: int) -> bool | str:
+    """Whether CTAS of these threads, each with so many registers for data, fit on an SM."""
+    registers = held + BESIDE
+    if registers > 255 or registers * threads(t) * t.CTAS > REGISTERS:
+        return f"{t.CTAS} CTAs of {threads(t)} threads with {registers} registers are too many"
+    if (shared + 1024) * t.CTAS > SHARED_LIMIT + 1024:
+        return f"{t.CTAS} CTAs need {shared * t.CTAS} bytes of shared memory, more than {SHARED_LIMIT}"
+    return True
+
+
+def bulk_bytes(t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_bulk``."""
+    return int(4 * t.STAGES * BULK_BK * (t.BM + t.BN))
+
+
+def bulk_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``bulk``."""
+    if w.n % 4 or w.k % 4:
+        return "tensor maps need rows of a multiple of 16 bytes: n and k multiples of 4"
+    if reason := covers(t):
+        return reason
+    return fits(t, t.TM * t.TN + 4 * t.TM + t.TN, bulk_bytes(t))
+
+
+def ring_bytes(t: Tile) -> int:
+    """Dynamic shared memory of ``matmul_ring``."""
+    return int(4 * t.STAGES * t.BK * (t.BM + t.BN))
+
+
+def ring_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``ring``."""
+    if w.n % 4 or w.k % 4:
+        return "tensor maps need rows of a multiple of 16 bytes: n and k multiples of 4"
+    if reason := covers(t):
+        return reason
+    if t.BK not in (16, 32) or t.BM > 256 or t.BN > 256:
+        return f"boxes of {t.BM} x {t.BK} and {t.BK} x {t.BN}: BK is 16 or 32 columns of a, the others at most 256"
+    if t.WM == t.TM or t.WN == t.TN or t.TM & t.TM - 1:
+        return f"lanes have neighbours both ways and a power of two of rows, not {t.TM} x {t.TN} of {t.WM} x {t.WN}"
+    return fits(t, t.TM * t.TN + 4 * t.TM + 2 * t.TN, ring_bytes(t))
+
+
+def preferred(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
+    """Large tiles where they give every SM some, small ones else."""
+    if cdiv(w.m, 64) * cdiv(w.n, 128) >= 132:
+        # measured on an H200 at 4096^3: the best of 140 configurations
+        yield {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 3}
+    yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+
+
+def preferred_bulk(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
+    """The same for ``bulk``."""
+    if cdiv(w.m, 128) * cdiv(w.n, 128) >= 132:
+        # measured on an H200 at 4096^3: the best of 154 configurations
+        yield {"BM": 128, "BN": 128, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 3, "CTAS": 1}
+    yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+
+
+def preferred_ring(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
+    """The same for ``ring``: one CTA an SM, whose eight warps read ahead for one another."""
+    if cdiv(w.m, 256) * cdiv(w.n, 128) >= 120:
+        # measured on an H200 at 4096^3: the best of 150 configurations
+        yield {"BM": 256, "BN": 128, "BK": 32, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 4, "CTAS": 1}
+    yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+
+
+def stream_usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``stream_k``: that of ``ring``, and registers as ``Registers`` of the kernel deals them out."""
+    if (said := ring_usable(w, t)) is not True:
+        return said
+    if threads(t) % 128:
+        return f"{threads(t)} threads are no whole warpgroups, which setmaxnreg counts in"
+    at_launch = REGISTERS // t.CTAS // (threads(t) + 128) // 8 * 8
+    left = min(240, (at_launch * (threads(t) + 128) - 24 * 128) // threads(t) // 8 * 8)
+    if not 24 <= at_launch <= left:
+        return (
+            f"{t.CTAS} CTAs of {threads(t)} threads start with {at_launch} registers each, and should go on with {left}"
+        )
+    if left < t.TM * t.TN + 4 * t.TM + 2 * t.TN + BESIDE:
+        return f"{left} registers are too few for {t.TM} x {t.TN} sums"
+    return True
+
+
+def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
+    """Launches of ``matmul_stream_k``: whole tiles in turn, and shares of those of the last ``TURNS``."""
+    tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), SMS * t.CTAS
+    whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.TURNS)
+    shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.LEAST))
+    grid = ctas if whole else shares
+    template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
+    arguments = (*ring_maps(t), "c", "flags", w.m, w.n, w.k, whole, shares)
+    multiply = Launch(
+        "matmul_stream_k",
+        grid,
+        threads(t) + 128,
+        arguments,
+        shared=ring_bytes(t),
+        template=template,
+        options=("--ptxas-options=-O1",),  # BankedOperands says why
+    )
+    if tiles == whole * ctas:
+        return [multiply]
+    return [Launch("matmul_stream_k_clear", 1, 1024, ("flags", grid * threads(t) // 32)), multiply]
+
+
+def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
+    """The boxes of a and b that are a stage of the ring."""
+    return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))
+
+
+def preferred_stream_k(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
+    """The same for ``stream_k``, which does not need a tile for every SM."""
+    if cdiv(w.m, 256) * cdiv(w.n, 128) >= 64:
+        # measured on an H200: at 1536^3 already, and at 2048^3 to 8192^3 within half a percent of any other of its size
+        yield {"BM": 256, "BN": 128, "BK": 32, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 4, "CTAS": 1}
+    yield {"BM": 64, "BN": 128, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "CTAS": 2}
+
+
+class MicroTilingMatmul(Workload):
+    """c = a b in f32 on the CUDA cores, in nine steps."""
+
+    source = "micro_tiling_matmul.cu"
+    m: int = 4096
+    n: int = 4096
+    k: int = 4096
+    emulator_sizes = {"m": 128, "n": 128, "k": 128}
+    benchmarks = ({"m": 2048, "n": 2048, "k": 2048}, {}, {"m": 8192, "n": 8192, "k": 8192})
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {"a": uniform(rng, (self.m, self.k)), "b": uniform(rng, (self.k, self.n))}
+
+    def reference(self, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> dict[str, Any]:
+        return {"c": a.astype(np.float64) @ b.astype(np.float64)}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"c": ((self.m, self.n), "f32")}
+
+    def temporaries(self) -> Mapping[str, Any]:
+        return {"flags": (SMS * 64, "u32")}  # one for each warp that may be on an SM
+
+    def work(self) -> Work:
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return Work(flops=2 * self.m * self.n * self.k, bytes=4 * elements)
+
+    def gemm(self) -> Gemm:
+        """What it is to a library."""
+        return Gemm(self.m, self.n, self.k)
+
+    def constraints(self) -> Iterable[str]:
+        for name, rows, cols in (("a", self.m, self.k), ("b", self.k, self.n), ("c", self.m, self.n)):
+            if rows * cols >= 2**40:
+                yield f"{name} is too large"
+
+    @property
+    def tolerance(self) -> Tolerance:  # type: ignore[override]  # depends on k here
+        """The rounding of k partial sums, each about sqrt(k / 9) large, adds up like a random walk; five times that at most."""
+        return Tolerance(relative=1e-5, absolute=5 * 2.0**-24 * max(1.0, self.k / 3))
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every row begins at a multiple of 16 bytes."""
+        return self.n % 4 == 0 and self.k % 4 == 0
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        """Of every kernel."""
+        return ("a", "b", "c", self.m, self.n, self.k)
+
+    def grid(self, rows: int, cols: int) -> int:
+        """CTAs for tiles of this size."""
+        return cdiv(self.m, rows) * cdiv(self.n, cols)
+
+    @variant
+    def step1_naive(self) -> list[Launch]:
+        """A thread an element: every fma loads two numbers from memory."""
+        return [Launch("matmul_naive", (cdiv(self.n, 32), cdiv(self.m, 8)), (32, 8), self.arguments)]
+
+    @variant
+    def step2_shared(self) -> list[Launch]:
+        """Tiles of 32 x 32 wait in shared memory."""
+        grid = (cdiv(self.n, 32), cdiv(self.m, 32))
+        return [Launch("matmul_shared", grid, 1024, self.arguments, template=(32,))]
+
+    @variant
+    def step3_registers(self) -> list[Launch]:
+        """A thread computes 8 x 8 elements: 16 loads from shared memory feed 64 fmas."""
+        grid = (cdiv(self.n, 128), cdiv(self.m, 128))
+        return [Launch("matmul_registers", grid, 256, self.arguments, template=(128, 128, 8, 8, 8))]
+
+    @variant
+    def step4_vectorized(self) -> list[Launch]:
+        """128-bit accesses without bank conflicts; a is transposed on its way into shared memory."""
+        template = (128, 128, 8, 8, 8, 16, 128, self.aligned)
+        return [Launch("matmul_vectorized", self.grid(128, 128), 256, self.arguments, template=template)]
+
+    @variant(requires=["cp.async"])
+    def step5_async(self) -> list[Launch]:
+        """cp.async fills one tile while the other is multiplied."""
+        return self.pipelined(STEP_5)
+
+    @variant(tile=SPACE, constraint=usable, prefer=preferred, requires=["cp.async"])
+    def step6_warps(self, t: Tile) -> list[Launch]:
+        """Compact warp tiles, several stages, CTAs in an order that shares L2."""
+        return self.pipelined(t)
+
+    @variant(tile=BULK_SPACE, constraint=bulk_usable, prefer=preferred_bulk, requires=["tma"])
+    def step7_bulk(self, t: Tile) -> list[Launch]:
+        """The tensor memory accelerator copies whole boxes; one thread starts it."""
+        maps = (TensorMap("a", box=(t.BM, BULK_BK), swizzle="128B"), TensorMap("b", box=(BULK_BK, t.BN)))
+        template = (t.BM, t.BN, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
+        arguments = (*maps, "c", self.m, self.n, self.k)
+        grid = self.grid(t.BM, t.BN)
+        return [Launch("matmul_bulk", grid, threads(t), arguments, shared=bulk_bytes(t), template=template)]
+
+    @variant(tile=RING_SPACE, constraint=ring_usable, prefer=preferred_ring, requires=["tma"])
+    def step8_ring(self, t: Tile) -> list[Launch]:
+        """No barrier of the CTA: warps release stages at mbarriers and read ahead; lanes are interleaved to share reads."""
+        template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
+        arguments = (*ring_maps(t), "c", self.m, self.n, self.k)
+        grid = self.grid(t.BM, t.BN)
+        return [Launch("matmul_ring", grid, threads(t), arguments, shared=ring_bytes(t), template=template)]
+
+    @variant(
+        source="micro_tiling_stream_k.cu",
+        tile=STREAM_SPACE,
+        constraint=stream_usable,
+        prefer=preferred_stream_k,
+        requires=["sm_90a"],
+    )
+    def step9_stream_k(self, t: Tile) -> list[Launch]:
+        """As many CTAs as SMs, and as many steps of k for each: tiles of the last turns are shared."""
+        return stream_k(self, t)
+
+    def pipelined(self, t: Tile) -> list[Launch]:
+        """A launch of ``matmul_pipelined``."""
+        template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS, self.aligned)
+        grid = self.grid(t.BM, t.BN)
+        return [Launch("matmul_pipelined", grid, threads(t), self.arguments, shared=shared_bytes(t), template=template)]

@@ -1,0 +1,52 @@
+"""What a matrix product is, said once, so that libraries can compute it, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ptxkit.workload.workload import Workload
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """c (m, n) = activation(alpha a (m, k) b (k, n) + beta c + bias), row-major, but that a or b may lie transposed in memory.
+
+    A description returns one from a method ``gemm()``; then `ptxkit bench` compares it with cuBLAS and torch.
+
+    Attributes:
+        m, n, k: sizes.
+        a, b: names of the inputs. c: name of the output.
+        a_transposed: a lies as (k, m), which BLAS calls column-major. b_transposed: b lies as (n, k).
+        alpha, beta: factors. bias: name of the input (n) that is added to each row, or None.
+        activation: gelu is the tanh formula.
+        compute: ``"f32"`` for products of the inputs as they are and sums in f32 (f64 for float64), ``"tf32"`` for float32
+            inputs on tensor cores, ``"s32"`` for int8 inputs and exact sums.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: str = "a"
+    b: str = "b"
+    c: str = "c"
+    a_transposed: bool = False
+    b_transposed: bool = False
+    alpha: float = 1.0
+    beta: float = 0.0
+    bias: str | None = None
+    activation: Literal["none", "relu", "gelu", "silu"] = "none"
+    compute: Literal["f32", "tf32", "s32"] = "f32"
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a product and nothing else."""
+        return self.beta == 0 and self.bias is None and self.activation == "none"
+
+
+def gemm_of(workload: Workload) -> Gemm | None:
+    """The matrix product that a workload says it is, or None."""
+    method = getattr(workload, "gemm", None)
+    found = method() if callable(method) else None
+    return found if isinstance(found, Gemm) else None

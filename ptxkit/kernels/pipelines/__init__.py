@@ -1,0 +1,1 @@
+"""Pipelines: copies that overlap with computation."""

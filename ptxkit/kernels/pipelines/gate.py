@@ -1,0 +1,49 @@
+"""What the pipeline examples share: y = gelu(x) * gate. A module, not a kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ptxkit import Tile, Tolerance, Work, Workload, cdiv, uniform
+from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
+from ptxkit.kernels.gemm.matmul import SMS
+
+
+class Gate(Workload):
+    """y = gelu(x) * gate in f32, with the tanh formula of GELU."""
+
+    n: int = 64 << 20
+    emulator_sizes = {"n": 1 << 15}
+    tolerance = Tolerance(relative=2e-6, absolute=1e-7)
+
+    def constraints(self) -> Iterable[str]:
+        if self.n % 4:
+            yield "n must be a multiple of 4: the kernels move 16 bytes at a time"
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {"x": uniform(rng, self.n), "gate": uniform(rng, self.n)}
+
+    def reference(self, x: np.ndarray[Any, Any], gate: np.ndarray[Any, Any]) -> dict[str, Any]:
+        return {"y": activation("gelu", x.astype(np.float64)) * gate}
+
+    def outputs(self) -> dict[str, Any]:
+        return {"y": (self.n, "f32")}
+
+    def work(self) -> Work:
+        return Work(flops=(ACTIVATION_FLOPS["gelu"] + 1) * self.n, bytes=12 * self.n)
+
+    def ctas(self, tile: int, per_sm: int) -> int:
+        """CTAs of a launch: ``per_sm`` for each SM, but no more than there are tiles of ``tile`` times 16 bytes."""
+        return min(SMS * per_sm, cdiv(self.n, 4 * tile))
+
+
+def resident(t: Tile, shared: int, threads: int) -> bool | str:
+    """Whether an SM holds ``t.CTAS`` CTAs of so many bytes and threads."""
+    if t.CTAS * threads > 2048:
+        return f"{t.CTAS} CTAs of {threads} threads are more than an SM holds"
+    if t.CTAS * (shared + 1024) > 228 << 10 or shared > 227 << 10:
+        return f"{t.CTAS} CTAs need {shared} bytes of shared memory each, more than an SM has"
+    return True

@@ -1,0 +1,57 @@
+"""warp_specialized: y = gelu(x) * gate with warps that only copy and warps that only compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ptxkit import Launch, Tile, variant
+from ptxkit.kernels.pipelines.gate import Gate, resident
+
+TILE = {
+    "CONSUMERS": [512, 256, 128],  # threads that compute
+    "QUADS": [2, 4, 1],  # a tile is CONSUMERS * QUADS times 16 bytes of each array
+    "CTAS": [1, 2, 4, 8],  # that an SM holds at a time
+}
+
+
+def shared_bytes(t: Tile) -> int:
+    """Of a CTA: two arrays a stage."""
+    return int(32 * t.CONSUMERS * t.QUADS * t.get("STAGES", 1))
+
+
+def threads(t: Tile) -> int:
+    """Of a CTA."""
+    return int(t.CONSUMERS + t.get("PRODUCERS", 0))
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of every variant."""
+    return resident(t, shared_bytes(t), threads(t))
+
+
+class WarpSpecialized(Gate):
+    """gelu(x) * gate by warps that take turns, by producers and consumers with named barriers, and with mbarriers."""
+
+    source = "warp_specialized.cu"
+
+    def launch(self, kernel: str, t: Tile, *more: str) -> list[Launch]:
+        """A launch of a kernel with the template arguments CONSUMERS, QUADS and ``more``."""
+        grid = self.ctas(t.CONSUMERS * t.QUADS, t.CTAS)
+        args = ("x", "gate", "y", self.n // 4)
+        template = tuple(t[name] for name in ("CONSUMERS", "QUADS", *more))
+        return [Launch(kernel, grid, threads(t), args, shared=shared_bytes(t), template=template)]
+
+    @variant(requires=("sm_80",), tile=TILE, constraint=usable)
+    def serial(self, t: Tile) -> list[Launch]:
+        """All warps copy, then all compute. Nothing overlaps within a CTA."""
+        return self.launch("serial", t)
+
+    @variant(requires=("sm_80",), tile={**TILE, "PRODUCERS": [128, 64, 32], "STAGES": [3, 2, 4]}, constraint=usable)
+    def named_barriers(self, t: Tile) -> list[Launch]:
+        """Producer warps and consumer warps, two named barriers a buffer."""
+        return self.launch("named_barriers", t, "PRODUCERS", "STAGES")
+
+    @variant(requires=("tma",), tile={**TILE, "PRODUCERS": [32], "STAGES": [4, 2, 3]}, constraint=usable)
+    def mbarriers(self, t: Tile) -> list[Launch]:
+        """One producer thread with TMA, two mbarriers a buffer."""
+        return self.launch("mbarriers", t, "STAGES")

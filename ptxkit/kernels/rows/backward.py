@@ -1,0 +1,304 @@
+"""What the gradients of layernorm and rmsnorm share: all but the names of their kernels.
+
+Their kernels are named ``<norm>_backward_<step>`` and made of ``cu/ptxkit/backward*.cuh``. ``centered`` says which of the two
+it is: layernorm has a mean and dbeta, rmsnorm has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
+from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.rows import rows as row
+from ptxkit.kernels.rows.row_pipeline import CTA_BYTES, SHARED_BYTES
+
+FINISHERS = 1024  # threads of a CTA that adds partial sums up: few for each, whose loads are under way together
+MOST_PARTIALS = 528  # rows of partial sums that any tile needs
+
+TILE: Mapping[str, list[Any]] = {
+    "THREADS": [256, 64, 128, 512, 1024],  # of a CTA
+    "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
+    "RESIDENT": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
+    "PARTIALS": [132, 264, 396, 528],  # rows of partial sums at most: a CTA's where warps fetch rows, else a group's
+}
+
+TILE_PIPELINED: Mapping[str, list[Any]] = {
+    **TILE,
+    "CLUSTER": [1, 2, 4, 8, 16],
+    "PARTIALS": [132, 264, 396, 528, 66, 33, 32, 16, 8],
+    "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are on their way while one is computed
+    "UNDER_WAY": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
+    "KEPT": [False, True],  # where warps fetch rows: whether gamma is in shared memory, not in registers
+}
+
+
+def registers(w: Any, t: Tile) -> int:
+    """Of a thread: n, w, gamma and the partial sums of dgamma and, for layernorm, dbeta; and what is needed beside them."""
+    rows_held = (5 if w.centered else 4) - bool(t.get("KEPT"))
+    count: int = rows_held * width(w.dtype) * t.VECTORS + 32
+    return count
+
+
+def usable(w: Any, t: Tile) -> bool | str:
+    """The constraint of ``vectorized``."""
+    # registers go to the quarters of an SM: one warp more takes as many as four
+    threads = t.THREADS + 128 * fetches(w, t)
+    available = min(row.REGISTERS // (threads * t.RESIDENT), 255)
+    if registers(w, t) > available:
+        return (
+            f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
+        )
+    if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
+        return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+    groups = t.THREADS // row.lanes(w, t)
+    if groups > (15 if fetches(w, t) else 16) and row.lanes(w, t) > 32:
+        return f"{groups} rows of {row.lanes(w, t)} threads a CTA, more than there are barriers for"
+    for name in ("KEPT", "UNDER_WAY"):
+        if t.get(name) and not fetches(w, t):
+            return f"no warp of its own fetches rows, so {name} changes nothing"
+    if t.get("UNDER_WAY", 0) >= t.get("STAGES", 1):
+        return f"UNDER_WAY={t.UNDER_WAY} is no limit where there are {t.STAGES} stages"
+    units = t.THREADS // max(row.lanes(w, t), 32)
+    slots = 512 + 24 * t.get("STAGES", 0) * units  # sums of warps; mbarriers and statistics
+    shared = t.RESIDENT * (shared_bytes(w, t) + slots + CTA_BYTES)
+    if row.in_registers(w, t) and shared > SHARED_BYTES:
+        return f"{t.RESIDENT} CTAs take {shared:,} bytes of shared memory, and an SM has {SHARED_BYTES:,}"
+    return True
+
+
+def fetches(w: Any, t: Tile) -> bool:
+    """Whether CTAs have warps of their own that fetch rows: where the TMA unit copies them, and no warp holds several."""
+    whole = row.lanes(w, t) >= 32 and row.in_registers(w, t)
+    return bool(t.get("STAGES", 0)) and whole and t.THREADS > 32
+
+
+def fetching_warps(w: Any, t: Tile) -> int:
+    """How many of them: as in cu/ptxkit/backward_fetched.cuh."""
+    groups: int = t.THREADS // row.lanes(w, t)
+    return min(groups, 4) if t.THREADS < 512 else 4
+
+
+def shared_bytes(w: Any, t: Tile) -> int:
+    """Dynamic shared memory of a CTA: the rows of x and dy that are copied ahead, and gamma with KEPT."""
+    rows_ahead = 2 * t.get("STAGES", 2) * t.THREADS
+    return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * bool(t.get("KEPT"))))
+
+
+def preferred(w: Any) -> Iterator[dict[str, Any]]:
+    """Tiles by size. With rows copied ahead one CTA an SM is enough, and leaves the fewest partial sums."""
+    wide = width(w.dtype)
+    vectors, threads, cluster = 1 if w.cols <= 64 * wide else 16 // (2 * wide) or 1, 128, 1
+    while threads < 512 and wide * vectors * threads < w.cols:
+        threads *= 2
+    while cluster < 8 and wide * vectors * threads * cluster < w.cols:
+        cluster *= 2
+    yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
+    yield {"THREADS": 512, "VECTORS": vectors}  # for targets without clusters
+
+
+def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
+    """The same where the TMA unit copies: with many rows, what was fastest on an H200 with 800 MB."""
+    tile = _with_many_rows(w) if w.cols <= 8192 else _of_clusters(w)
+    if tile:
+        t = Tile({"CLUSTER": 1, "PARTIALS": row.SMS} | tile)
+        if w.rows >= 8 * t.PARTIALS * (t.THREADS // row.lanes(w, t)):
+            yield tile
+    yield from preferred(w)
+
+
+def _with_many_rows(w: Any) -> dict[str, Any]:
+    """From sweeps of 640 to 8192 columns; rows that fill their threads are a case of their own."""
+    wide, full = width(w.dtype), w.cols & (w.cols - 1) == 0
+    if w.cols <= 64 * wide:
+        return {}
+    if wide == 8:
+        step = {} if w.centered else {2048: (6, 2), 4096: (3, 0), 8192: (3, 0)}
+        stages, under_way = step.get(w.cols, (6, 0))
+        return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": True}
+    if w.cols <= 1024:
+        stages = 4 if not full else 3 if w.centered else 2
+        return {"THREADS": 256, "VECTORS": 2, "STAGES": stages, "RESIDENT": 2, "PARTIALS": 2 * row.SMS}
+    if w.cols > 4096 or (w.centered and 2048 < w.cols < 4096):
+        return {"THREADS": 512, "VECTORS": 4, "STAGES": 2, "UNDER_WAY": int(w.cols == 8192), "KEPT": True}
+    stages, under_way = (4, 0) if w.centered or w.cols < 2048 else {2048: (4, 2), 4096: (3, 0)}.get(w.cols, (6, 0))
+    return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way}
+
+
+def _of_clusters(w: Any) -> dict[str, Any]:
+    """From sweeps of 16384 to 131072 columns."""
+    cluster = 1 << (cdiv(w.cols, 8192) - 1).bit_length()
+    if cluster > 16:
+        return {}
+    partials = {2: 66, 4: 33, 8: 32, 16: 16}[cluster]
+    if width(w.dtype) == 8:
+        vectors, stages = 2, 6 if w.centered and cluster == 2 else 4
+    else:
+        vectors, stages = 4, 2 if cluster == 2 else 3
+    shape = {"THREADS": 512, "VECTORS": vectors, "CLUSTER": cluster, "PARTIALS": partials}
+    return shape | {"STAGES": stages, "KEPT": True}
+
+
+class Gradients(Workload):
+    """Gradients of a norm: one read of x and dy and one write of dx, with sums over rows beside."""
+
+    norm: ClassVar[str]
+    centered: ClassVar[bool]
+    eps: ClassVar[float]  # that the statistics were made with
+    rows: int = 16384
+    cols: int = 4096
+    dtype: row.Dtype = "f32"
+    emulator_sizes = {"rows": 64, "cols": 1024}
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        shape = (self.rows, self.cols)
+        x, dy = uniform(rng, shape, self.dtype), uniform(rng, shape, self.dtype)
+        wide = x.astype(np.float64)
+        squares = wide.var(1) if self.centered else np.einsum("rc,rc->r", wide, wide) / self.cols
+        kept = {"mean": wide.mean(1).astype(np.float32)} if self.centered else {}
+        rstd = (1 / np.sqrt(squares + self.eps)).astype(np.float32)
+        return {"x": x, "dy": dy, "gamma": uniform(rng, self.cols, self.dtype), **kept, "rstd": rstd}
+
+    def reference(
+        self,
+        x: np.ndarray[Any, Any],
+        dy: np.ndarray[Any, Any],
+        gamma: np.ndarray[Any, Any],
+        rstd: np.ndarray[Any, Any],
+        mean: np.ndarray[Any, Any] | None = None,
+    ) -> dict[str, Any]:
+        factor = rstd.astype(np.float64)[:, None]
+        n = x.astype(np.float64)
+        if mean is not None:
+            n -= mean.astype(np.float64)[:, None]
+        n *= factor
+        dy = dy.astype(np.float64)
+        w = dy * gamma.astype(np.float64)
+        dx = w - n * np.einsum("rc,rc->r", w, n)[:, None] / self.cols
+        if self.centered:
+            dx -= w.mean(1, keepdims=True)
+        dx *= factor
+        sums = {"dx": dx, "dgamma": np.einsum("rc,rc->c", dy, n)}
+        return sums | ({"dbeta": dy.sum(0)} if self.centered else {})
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"dx": ((self.rows, self.cols), self.dtype)} | dict.fromkeys(gradients(self), (self.cols, self.dtype))
+
+    def temporaries(self) -> Mapping[str, Any]:
+        matrix, partial = ((self.rows, self.cols), "f32"), ((MOST_PARTIALS, self.cols), "f32")
+        shared = {"normalized": matrix, "weighted": matrix, "product": matrix, "means_wn": (self.rows, "f32")}
+        return (
+            shared | {"gammas": partial} | ({"means_w": (self.rows, "f32"), "betas": partial} if self.centered else {})
+        )
+
+    def work(self) -> Work:
+        n, size, kept = self.rows * self.cols, row.itemsize(self.dtype), len(statistics(self))
+        shared = 1 + len(gradients(self))  # gamma beside them
+        flops = 14 if self.centered else 11
+        return Work(flops=flops * n, bytes=size * (3 * n + shared * self.cols) + 4 * kept * self.rows)
+
+    def constraints(self) -> Iterable[str]:
+        yield from row.too_many(self)
+
+    @property
+    def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # depends on the sizes here
+        """A sum over many rows may cancel; it is then as good as its terms, rounded to half an ulp of the partial sum each."""
+        if self.dtype != "f32":
+            return None
+        return Tolerance(relative=1e-5, absolute=1e-6 * max(1.0, np.sqrt(self.rows)))
+
+
+def unfused(w: Any) -> list[Launch]:
+    """Every operation a launch."""
+    norm, cu = w.norm, row.cu_type(w.dtype)
+    sums = (cdiv(w.cols, 32), row.THREADS)
+    args = ("normalized", "product", w.cols)
+
+    def total(of: str, to: str, kind: str) -> Launch:
+        return Launch(f"{norm}_backward_sum", *sums, (of, to, w.rows, w.cols), template=(kind, cu, row.THREADS))
+
+    def mean(of: str, to: str) -> Launch:
+        return row.by_row(f"{norm}_backward_mean", w, (of, to, w.cols), ())
+
+    mean_w = [mean("weighted", "means_w")] if w.centered else []
+    combined = ("weighted", "normalized", "means_wn", "means_w" if w.centered else row.NULL, "rstd", "dx", w.cols)
+    return [
+        row.by_element(f"{norm}_backward_normalize", w, ("x", *statistics(w), "normalized", w.cols), (cu,)),
+        row.by_element(f"{norm}_backward_weigh", w, ("dy", "gamma", "weighted", w.cols), (cu,)),
+        row.by_element(f"{norm}_backward_multiply", w, ("weighted", *args), ("float",)),
+        mean("product", "means_wn"),
+        *mean_w,
+        row.by_element(f"{norm}_backward_combine", w, combined, (cu,)),
+        row.by_element(f"{norm}_backward_multiply", w, ("dy", *args), (cu,)),
+        total("product", "dgamma", "float"),
+        *([total("dy", "dbeta", cu)] if w.centered else []),
+    ]
+
+
+def statistics(w: Any) -> tuple[str, ...]:
+    """Names of what the forward kernel kept."""
+    return ("mean", "rstd") if w.centered else ("rstd",)
+
+
+def gradients(w: Any) -> tuple[str, ...]:
+    """Names of the gradients of what all rows share."""
+    return ("dgamma", "dbeta") if w.centered else ("dgamma",)
+
+
+def columns(w: Any) -> Launch:
+    """dgamma and dbeta in a reading of their own."""
+    args = ("x", "dy", *statistics(w), *gradients(w), w.rows, w.cols)
+    template = (row.cu_type(w.dtype), row.THREADS)
+    return Launch(f"{w.norm}_backward_columns", cdiv(w.cols, 32), row.THREADS, args, template=template)
+
+
+def fused(w: Any) -> list[Launch]:
+    """dx with one CTA a row, then the sums over rows."""
+    args = ("x", "dy", "gamma", *statistics(w), "dx", w.cols)
+    return [row.kept(f"{w.norm}_backward_fused", w, args, (row.cu_type(w.dtype),), size=8), columns(w)]
+
+
+def vectorized(w: Any, t: Tile) -> list[Launch]:
+    """All gradients in one reading, and a small launch that adds up the partial sums; long rows in two readings."""
+    norm, cu = w.norm, row.cu_type(w.dtype)
+    cluster = t.CLUSTER if t.CLUSTER > 1 else None
+    inputs = ("x", "dy", "gamma", *statistics(w), "dx")
+    if not row.in_registers(w, t):
+        template: tuple[object, ...] = (cu, t.THREADS, t.VECTORS, t.CLUSTER)
+        args: tuple[object, ...] = (*inputs, w.rows, w.cols)
+        grid = w.rows * t.CLUSTER
+        return [
+            Launch(f"{norm}_backward_streamed", grid, t.THREADS, args, cluster=cluster, template=template),
+            columns(w),
+        ]
+    lanes = row.lanes(w, t)
+    groups = t.THREADS // lanes
+    fetched = fetches(w, t)
+    most = t.PARTIALS if fetched else max(t.PARTIALS // groups, 1)  # CTAs, or clusters
+    turns = cdiv(w.rows, most * groups)
+    ctas = cdiv(w.rows, turns * groups)  # as many rows for each
+    partial_rows = ctas if fetched else ctas * groups
+    partials = ("gammas", "betas") if w.centered else ("gammas",)
+    args = (*inputs, *partials, w.rows, w.cols)
+    if fetched:
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.STAGES, t.UNDER_WAY, t.KEPT, t.RESIDENT)
+        name, grid, block = f"{norm}_backward_fetched", ctas * t.CLUSTER, t.THREADS + 32 * fetching_warps(w, t)
+        main = Launch(name, grid, block, args, shared_bytes(w, t), cluster, template=template)
+    else:
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.RESIDENT)
+        name, grid = f"{norm}_backward_vectorized", ctas * t.CLUSTER
+        main = Launch(name, grid, t.THREADS, args, shared_bytes(w, t), cluster, template=template)
+    return [
+        main,
+        Launch(
+            f"{norm}_backward_finish",
+            cdiv(w.cols, 32),
+            FINISHERS,
+            (*partials, *gradients(w), partial_rows, w.cols),
+            template=(cu, FINISHERS),
+        ),
+    ]

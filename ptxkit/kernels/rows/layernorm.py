@@ -1,0 +1,134 @@
+"""layernorm: y[r, :] = activation((x[r, :] - mean) / sqrt(variance + eps) * gamma + beta)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, Tile, Work, Workload, uniform, variant
+from ptxkit.kernels.rows import row_pipeline as pipeline
+from ptxkit.kernels.rows import rows as row
+
+
+def gelu_tanh(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The tanh approximation of GELU, with tanh written so that the tail keeps its digits."""
+    with np.errstate(over="ignore"):
+        y: np.ndarray[Any, Any] = x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return y
+
+
+ACTIVATIONS = {"none": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu_tanh}
+
+STAGED = {65536: (256, 2), 131072: (512, 2)}  # see rows.preferred; measured on an H200
+
+
+class Layernorm(Workload):
+    """Layer normalization with scale, shift and activation: one read of x and one write of y."""
+
+    source = "layernorm.cu"
+    rows: int = 16384
+    cols: int = 4096
+    activation: Literal["none", "relu", "gelu"] = "gelu"
+    dtype: row.Dtype = "f32"
+    eps: float = 1e-5
+    training: bool = field(default=False, kw_only=True)
+    emulator_sizes = {"rows": 64, "cols": 1024}
+    benchmarks = ({"rows": 128}, {})
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        x = uniform(rng, (self.rows, self.cols), self.dtype)
+        gamma, beta = uniform(rng, self.cols, self.dtype), uniform(rng, self.cols, self.dtype)
+        return {"x": x, "gamma": gamma, "beta": beta, "eps": np.float32(self.eps)}
+
+    def reference(
+        self, x: np.ndarray[Any, Any], gamma: np.ndarray[Any, Any], beta: np.ndarray[Any, Any], eps: np.float32
+    ) -> dict[str, Any]:
+        with np.errstate(all="ignore"):  # NaN and infinity propagate
+            y, mean, rstd = standardized(x, eps)
+            y *= gamma.astype(np.float64)
+            y += beta.astype(np.float64)
+            result = {"y": ACTIVATIONS[self.activation](y)}
+        return result | ({"mean": mean, "rstd": rstd} if self.training else {})
+
+    def outputs(self) -> Mapping[str, Any]:
+        kept = {"mean": (self.rows, "f32"), "rstd": (self.rows, "f32")} if self.training else {}
+        return {"y": ((self.rows, self.cols), self.dtype)} | kept
+
+    def temporaries(self) -> Mapping[str, Any]:
+        shape = (self.rows, self.cols)
+        matrices = {"normalized": (shape, "f32"), "affine": (shape, "f32")}
+        return {"means": (self.rows, "f64"), "rstds": (self.rows, "f64"), "next": (1, "u32")} | matrices
+
+    def work(self) -> Work:
+        n = self.rows * self.cols
+        size = row.itemsize(self.dtype)
+        flops = {"none": 7, "relu": 8, "gelu": 14}[self.activation]
+        return Work(flops=flops * n, bytes=2 * size * (n + self.cols) + 8 * self.rows * self.training)
+
+    def constraints(self) -> Iterable[str]:
+        if not self.eps >= 0:
+            yield f"eps must be at least 0, not {self.eps}"
+        yield from row.too_many(self)
+
+    @property
+    def _statistics(self) -> tuple[object, object]:
+        return ("mean", "rstd") if self.training else (row.NULL, row.NULL)
+
+    @variant
+    def unfused(self) -> list[Launch]:
+        """Five launches through device memory: mean, deviation, normalized, scaled and shifted, activated."""
+        cu = row.cu_type(self.dtype)
+        mean, rstd = self._statistics
+        chain = [
+            row.by_row("layernorm_mean", self, ("x", "means", mean, self.cols), (cu,)),
+            row.by_row("layernorm_rstd", self, ("x", "means", "rstds", rstd, self.cols, "eps"), (cu,)),
+            row.by_element("layernorm_normalize", self, ("x", "means", "rstds", "normalized", self.cols), (cu,)),
+        ]
+        affine = ("normalized", "gamma", "beta")
+        if self.activation == "none":
+            return [*chain, row.by_element("layernorm_affine", self, (*affine, "y", self.cols), (cu, cu))]
+        return [
+            *chain,
+            row.by_element("layernorm_affine", self, (*affine, "affine", self.cols), (cu, "float")),
+            row.by_element("layernorm_activate", self, ("affine", "y", self.cols), (cu, self.activation.upper())),
+        ]
+
+    @variant
+    def fused(self) -> list[Launch]:
+        """One CTA a row, which waits in shared memory for its statistics; bit for bit what unfused gives."""
+        args = ("x", "gamma", "beta", "y", *self._statistics, self.cols, "eps")
+        return [row.kept("layernorm_fused", self, args, (row.cu_type(self.dtype), self.activation.upper()))]
+
+    @variant(
+        tile=row.TILE,
+        constraint=row.usable(beside=36, early=2),
+        prefer=row.preferred(heavy=True, staged=STAGED),
+    )
+    def vectorized(self, t: Tile) -> list[Launch]:
+        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
+        args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
+        template = (row.cu_type(self.dtype), self.activation.upper())
+        return [row.vectorized("layernorm", self, t, args, template, filled=row.FILLED)]
+
+    @pipeline.claimed(beside=36, weights=2)
+    def claimed(self, t: Tile) -> list[Launch]:
+        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+        args = ("x", "gamma", "beta", "y", *self._statistics, "next", self.rows, self.cols, "eps")
+        return pipeline.launch_claimed(
+            "layernorm", self, t, args, (row.cu_type(self.dtype), self.activation.upper()), weights=2
+        )
+
+
+def standardized(
+    x: np.ndarray[Any, Any], eps: np.float32
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(x - mean) * rstd by rows in float64, mean (rows) and rstd = 1 / sqrt(variance + eps) (rows)."""
+    y = x.astype(np.float64)
+    mean = y.mean(1)
+    y -= mean[:, None]
+    rstd = 1 / np.sqrt(np.einsum("rc,rc->r", y, y) / x.shape[1] + np.float64(eps))
+    y *= rstd[:, None]
+    return y, mean, rstd

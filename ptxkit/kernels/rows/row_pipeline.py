@@ -1,0 +1,266 @@
+"""What descriptions of row kernels whose CTAs stay and copy rows ahead share: tiles and launches.
+
+Pipelined kernels use ``cu/ptxkit/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS, CACHE,
+STAGES, KEPT, RESIDENT`` last. Kernels that claim long rows use ``cu/ptxkit/claims.cuh`` and have ``THREADS, VECTORS, CTAS,
+CACHE, PART, STAGES, RESIDENT, FILLED`` last, and then ``KEPT`` where rows share something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ptxkit import Launch, Tile, cdiv, variant
+from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.rows import rows as row
+from ptxkit.workload.variant import Variant
+
+SHARED_BYTES = 227 * 1024  # of shared memory that a CTA may have; an SM has CTA_BYTES more
+CTA_BYTES = 1024  # of it that a CTA takes beside its own
+SLOT_BYTES = 2560  # of what the warps of a row tell each other, at most
+
+TILE: Mapping[str, list[Any]] = {
+    "THREADS": [512, 256, 128, 1024],  # of a CTA
+    "VECTORS": [4, 2, 8, 16, 1],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
+    "CACHE": [1, 4],  # of cu/ptxkit/elementwise.cuh: stream, input
+    "STAGES": [2, 1, 3, 4],  # rows that are on their way while one is computed
+    "KEPT": [0, 1, 2, 3, 4, 6, 8, 16],  # vectors of what all rows share that wait in shared memory, of each thread
+    "RESIDENT": [1, 2, 3, 4, 6],  # CTAs of an SM
+}
+
+
+def shared_bytes(w: Any, t: Tile, weights: int) -> int:
+    """Dynamic shared memory of a CTA: rows that are copied ahead, and what is kept of ``weights`` vectors."""
+    ahead = t.STAGES * t.THREADS * t.VECTORS
+    kept = weights * t.KEPT * row.lanes(w, t)
+    return int(16 * (ahead + kept))
+
+
+def fits(w: Any, t: Tile, weights: int) -> bool:
+    """Whether an SM has the shared memory of RESIDENT CTAs."""
+    return bool(t.RESIDENT * (shared_bytes(w, t, weights) + SLOT_BYTES + CTA_BYTES) <= SHARED_BYTES)
+
+
+def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE`.
+
+    Args:
+        beside: registers that the kernel needs beside the row, measured, so that nothing spills.
+        weights: how many vectors all rows share.
+    """
+
+    def check(w: Any, t: Tile) -> bool | str:
+        wide = width(w.dtype)
+        lanes = row.lanes(w, t)
+        if not row.in_registers(w, t):
+            return f"{w.cols} columns do not stay in registers"
+        if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
+            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+        if t.VECTORS > 1 and 2 * w.cols <= wide * t.VECTORS * lanes:
+            return f"half of VECTORS={t.VECTORS} holds {w.cols} columns already"
+        if t.THREADS // lanes > 16 and lanes > 32:
+            return f"more than 16 rows of {lanes} threads a CTA"
+        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+        if wide * t.VECTORS + beside > available:
+            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
+        if t.KEPT > t.VECTORS:
+            return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
+        if 0 < t.KEPT < t.VECTORS and fits(w, Tile({**t, "KEPT": t.VECTORS}), weights):
+            return f"all {t.VECTORS} vectors can be kept"
+        if not fits(w, t, weights):
+            return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
+        return True
+
+    return check
+
+
+def grid(w: Any, t: Tile) -> int:
+    """CTAs, of which each takes as many rows: none ends before the others, and a few SMs idle all the time in place of many at
+    the end. Device memory does not notice."""
+    groups = t.THREADS // row.lanes(w, t)
+    at_once = max(row.SMS * t.RESIDENT // t.CLUSTER, 1) * groups
+    turns = cdiv(w.rows, at_once)
+    return cdiv(w.rows, turns * groups) * int(t.CLUSTER)
+
+
+def preferred(w: Any) -> Iterator[dict[str, Any]]:
+    """Tiles by size. Few threads with many columns each, and the shared vectors in shared memory: fastest on an H200, rows of
+    4096."""
+    wide = width(w.dtype)
+    vectors, threads, cluster = 1 if w.cols <= 64 * wide else 32 // wide, 128, 1
+    while threads < 512 and wide * vectors * threads < w.cols:
+        threads *= 2
+    while vectors < 64 // wide and wide * vectors * threads < w.cols:
+        vectors *= 2
+    while cluster < 8 and wide * vectors * threads * cluster < w.cols:
+        cluster *= 2
+    tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 4, "STAGES": 1}
+    for resident in (4, 3, 2, 1):
+        for kept in (vectors, 0):
+            yield tile | {"RESIDENT": resident, "KEPT": kept}
+
+
+def launch(
+    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int
+) -> Launch:
+    """The launch of ``kernel_pipelined``.
+
+    Args:
+        kernel: what its name begins with.
+        w: a workload with ``rows`` and ``cols``.
+        t: a tile of :data:`TILE`.
+        args: of the kernel.
+        template: arguments before the tile's.
+        weights: see :func:`usable`.
+    """
+    full = (*template, t.THREADS, row.lanes(w, t), t.VECTORS, t.CLUSTER, t.CACHE, t.STAGES, t.KEPT, t.RESIDENT)
+    cluster = t.CLUSTER if t.CLUSTER > 1 else None
+    shared = shared_bytes(w, t, weights)
+    return Launch(f"{kernel}_pipelined", grid(w, t), t.THREADS, args, shared, cluster, template=full)
+
+
+# -- long rows, which clusters claim -------------------------------------------------------------------------------------
+
+TILE_CLAIMED: Mapping[str, list[Any]] = {
+    "THREADS": [512, 256, 128, 64],  # of a CTA
+    "VECTORS": [8, 4, 2, 1, 16],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [8, 16, 4, 2],  # CTAs that hold one row; 16 is more than every GPU promises
+    "CACHE": [4, 1],  # of cu/ptxkit/elementwise.cuh: input, stream
+    "PART": [4, 8, 2, 1, 16],  # vectors of a row's part, which is fetched as one
+    "STAGES": [4, 1, 2, 3, 6, 8],  # parts that are on their way, or wait
+    "RESIDENT": [1, 2, 3, 4],  # CTAs of an SM
+    "KEPT": TILE["KEPT"],
+}
+
+TILE_CLAIMED_ALONE = {name: values for name, values in TILE_CLAIMED.items() if name != "KEPT"}
+"""Of kernels without vectors that all rows share."""
+
+
+LEAST_CLAIMED = 16384
+"""Columns from which on rows may be claimed. What it gains was measured for 65536 and more."""
+
+
+def claimed_bytes(t: Tile, weights: int) -> int:
+    """Dynamic shared memory of a CTA that claims rows."""
+    return int(16 * t.THREADS * (t.STAGES * t.PART + weights * t.get("KEPT", 0)))
+
+
+def claimed_fits(t: Tile, weights: int) -> bool:
+    """Whether a CTA and an SM have the shared memory that RESIDENT CTAs take which claim rows."""
+    warps = t.THREADS // 32
+    slots = (4 if weights else 8) * t.CLUSTER * warps + 32 * (warps + t.CLUSTER) + 16 * t.STAGES + 240
+    mine = claimed_bytes(t, weights) + slots
+    return bool(mine <= SHARED_BYTES and t.RESIDENT * (mine + CTA_BYTES) <= SHARED_BYTES + CTA_BYTES)
+
+
+def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE_CLAIMED`; see :func:`usable`."""
+
+    def check(w: Any, t: Tile) -> bool | str:
+        if w.cols < LEAST_CLAIMED:
+            return f"it is for rows of {LEAST_CLAIMED} columns and more"
+        wide = width(getattr(w, "dtype", "f32"))
+        capacity = wide * t.VECTORS * t.THREADS * t.CLUSTER
+        if w.cols > capacity:
+            return f"{w.cols} columns do not stay in registers"
+        if t.CLUSTER > 2 and 2 * w.cols <= capacity:
+            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+        if t.VECTORS % t.PART:
+            return f"{t.VECTORS} vectors are not made of parts of {t.PART}"
+        if t.STAGES == 1 and t.PART < t.VECTORS:
+            return "a part is fetched when the next one was read: there must be room for two"
+        if t.STAGES * t.PART > 3 * t.VECTORS:
+            return f"{t.STAGES * t.PART} vectors are more than three rows"
+        if weights and t.KEPT > t.VECTORS:
+            return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
+        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+        if wide * t.VECTORS + beside > available:
+            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
+        if not claimed_fits(t, weights):
+            return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
+        return True
+
+    return check
+
+
+def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """Tiles by size, fastest on an H200 of those that were tried for rows of 65536 and more: as few CTAs as hold a row in 512
+    threads, and little more than one row on its way, in parts."""
+
+    def choose(w: Any) -> Iterator[dict[str, Any]]:
+        wide = width(getattr(w, "dtype", "f32"))
+        threads, vectors, cluster = 64, 1, 2
+        while threads < 512 and wide * vectors * threads * cluster < w.cols:
+            threads *= 2
+        while vectors < 8 and wide * vectors * threads * cluster < w.cols:
+            vectors *= 2
+        while cluster < 16 and wide * vectors * threads * cluster < w.cols:
+            cluster *= 2
+        tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
+        drops = bool(getattr(w, "p", 0.0))  # random numbers take the registers of a longer part of a row
+        yield from _weighing(tile, wide, weights) if threads == 512 and not drops else ()
+        part = min(vectors, 4)
+        parts = vectors // part
+        for stages in (2 * parts, parts + 1 if parts > 1 else 1):
+            for kept in ({"KEPT": vectors}, {"KEPT": 0}) if weights else ({},):
+                yield tile | {"PART": part, "STAGES": stages} | kept
+
+    return choose
+
+
+def _weighing(tile: dict[str, Any], wide: int, weights: int) -> Iterator[dict[str, Any]]:
+    """Those that weigh shared memory against registers, and few large CTAs against many, for what 512 threads would hold."""
+    vectors, cluster = tile["VECTORS"], tile["CLUSTER"]
+    if vectors != 8:
+        return
+    if cluster == 16 and weights < 2:
+        yield (
+            tile | {"VECTORS": 16, "CLUSTER": 8, "PART": 4} | ({"STAGES": 3, "KEPT": 16} if weights else {"STAGES": 4})
+        )
+    if cluster in (2, 4) and (weights == 2 or (wide == 8 and not weights)):
+        # of two CTAs an SM one computes while the other waits
+        two = tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 2, "RESIDENT": 2}
+        yield two | ({"PART": 4, "KEPT": 8} if weights else {"PART": 8})
+    if weights == 2:
+        yield tile | {"PART": 4, "STAGES": 3, "KEPT": 8}
+
+
+def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
+    """Declares the variant whose launches are those of :func:`launch_claimed`; arguments as of :func:`usable`."""
+    return variant(
+        tile=TILE_CLAIMED if weights else TILE_CLAIMED_ALONE,
+        constraint=claimable(beside, weights),
+        prefer=preferred_claimed(weights),
+        requires=("tma",),
+    )
+
+
+def unclaimed() -> Launch:
+    """Sets the temporary ``next`` to 0, ahead of a kernel that claims rows."""
+    return Launch("unclaimed", 1, 32, ("next",), template=(32,))
+
+
+def launch_claimed(
+    kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int
+) -> list[Launch]:
+    """The launches of ``kernel_claimed``, whose workload has a temporary ``next``: that is set to 0 first.
+
+    Args: those of :func:`launch`.
+    """
+    clusters = min(w.rows, row.SMS * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
+    filled = w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER
+    shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.PART, t.STAGES, t.RESIDENT, filled)
+    full = (*template, *shape, *((t.KEPT,) if weights else ()))
+    return [
+        unclaimed(),
+        Launch(
+            f"{kernel}_claimed",
+            clusters * t.CLUSTER,
+            t.THREADS,
+            args,
+            claimed_bytes(t, weights),
+            t.CLUSTER,
+            template=full,
+        ),
+    ]

@@ -1,0 +1,274 @@
+"""What descriptions of row kernels share: tiles, which of them can hold a row and suit which size, and their launches.
+
+Their kernels use ``cu/ptxkit/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments ``THREADS,
+LANES, VECTORS, CTAS, CACHE, EARLY, LATE, FILLED`` last, without EARLY where rows share nothing, and without FILLED where the
+description does not ask for it; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS, STAGED`` last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit import Launch, Tile, cdiv
+from ptxkit.kernels.elementwise.elementwise import ELEMENTS, L2_BYTES, width
+
+Dtype = Literal["f32", "f16", "bf16"]
+
+THREADS = 256  # of a CTA, in the unfused chains and in the fused kernels
+CHUNK = 4  # elements of a thread, in the element-wise launches of the unfused chains
+KEPT_BYTES = 48 * 1024  # of a row in shared memory: the dynamic shared memory that every target gives without asking
+SMS = 132  # of an H200: with no more rows than that each can have one
+STAGED_BYTES = 216 * 1024  # of a CTA for its part of a row; slots take the rest
+REGISTERS = 65536  # of an SM
+NULL = np.uint64(0)  # a pointer to nothing, for outputs that are not asked for
+
+TILE: Mapping[str, list[Any]] = {
+    "THREADS": [128, 32, 64, 256, 512, 1024],  # of a CTA
+    "VECTORS": [4, 1, 2, 8, 16],  # 128-bit vectors of a row that a thread holds
+    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
+    "CACHE": [1, 0, 2, 3, 4],  # of cu/ptxkit/elementwise.cuh: keep, stream, once, output, input
+    "EARLY": [False, True],  # whether what all rows share is loaded before the row's sums are known, or after
+    "STAGED": [True, False],  # whether rows that registers do not hold wait in shared memory, or are read again
+    "LATE": [False, True],  # whether the next grid starts when this one ends, not as soon as SMs have room for it
+}
+
+FILLED = 16
+"""Columns of a thread up to which a row that fills registers has code of its own; with more, a few registers spill."""
+
+TILE_ALONE: Mapping[str, list[Any]] = {name: values for name, values in TILE.items() if name != "EARLY"}
+"""Of kernels without vectors that all rows share."""
+
+
+def capacity(w: Any, t: Tile) -> int:
+    """Columns that the registers of a whole cluster hold."""
+    columns: int = width(w.dtype) * t.VECTORS * t.THREADS * t.CLUSTER
+    return columns
+
+
+def lanes(w: Any, t: Tile) -> int:
+    """Threads of a CTA that hold a row together: a power of two, enough for its columns where THREADS are."""
+    threads: int = t.THREADS
+    return min(threads, 1 << (cdiv(w.cols, width(w.dtype) * t.VECTORS * t.CLUSTER) - 1).bit_length())
+
+
+def in_registers(w: Any, t: Tile) -> bool:
+    """Whether a cluster's registers hold a row."""
+    return bool(w.cols <= capacity(w, t))
+
+
+def staged_bytes(w: Any, t: Tile, size: int = 0) -> int:
+    """Shared memory of a CTA for its part of a row; ``size`` is that of an element there, 0 the workload's."""
+    bytes_: int = cdiv(w.cols, capacity(w, t)) * t.THREADS * t.VECTORS * width(w.dtype) * (size or itemsize(w.dtype))
+    return bytes_
+
+
+def few(w: Any) -> bool:
+    """Whether each row can have an SM of its own."""
+    return bool(w.rows <= SMS)
+
+
+def late(w: Any, t: Tile) -> bool:
+    """Whether LATE may matter."""
+    return bool(in_registers(w, t) and w.work().bytes <= L2_BYTES)
+
+
+def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE`.
+
+    Args:
+        beside: registers that the kernel needs beside the row, measured, so that nothing spills.
+        early: further rows of registers when EARLY is chosen.
+        size: bytes of an element in shared memory, where rows wait that registers do not hold; 0 takes the workload's dtype.
+    """
+
+    def check(w: Any, t: Tile) -> bool | str:
+        held = width(w.dtype) * t.VECTORS
+        available = min(REGISTERS // t.THREADS, 255)
+        if held * (1 + early * bool(t.get("EARLY"))) + beside > available:
+            return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
+        if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
+            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+        if t.THREADS // lanes(w, t) > 16 and lanes(w, t) > 32:
+            return f"more than 16 rows of {lanes(w, t)} threads a CTA"
+        if in_registers(w, t):
+            if not t.STAGED:
+                return f"{w.cols} columns stay in registers, so STAGED=False changes nothing"
+        elif held > 32:
+            return f"parts of rows with VECTORS={t.VECTORS} take too many registers"
+        elif t.STAGED and staged_bytes(w, t, size) > STAGED_BYTES:
+            return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t, size):,} bytes of shared memory"
+        if t.LATE and not late(w, t):
+            return "LATE is for rows in registers that stay in L2"
+        return True
+
+    return check
+
+
+def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, int]:
+    """THREADS, VECTORS and CLUSTER, for :func:`preferred`; a whole cluster of them may hold less than a row."""
+    wide = width(w.dtype)
+    sixteen = 16 // wide  # vectors of 16 columns, and as many registers
+
+    def short(threads: int, vectors: int, cluster: int = 1) -> bool:
+        return bool(wide * vectors * threads * cluster < w.cols)
+
+    threads, vectors, cluster = 128, 1, 1
+    if resident:
+        vectors = 1 if few(w) else 8 // wide  # fastest on an H200, as what follows
+        while few(w) and wide * vectors < alone and short(threads, vectors):
+            vectors *= 2
+        while threads < 1024 and short(threads, vectors):
+            threads *= 2
+        while 8 * w.rows <= SMS and cluster < 8 and short(threads, vectors, cluster):
+            cluster *= 2  # SMs are idle, and one alone would take long
+        while vectors < sixteen and short(threads, vectors, cluster):
+            vectors *= 2
+    else:
+        vectors = 1 if w.cols <= 64 * wide else 2 * sixteen if heavy else sixteen
+        if wide == 8 and w.cols == 8192 and not heavy:
+            vectors = 8  # of 128 threads: fastest on an H200
+        while threads < 256 and short(threads, vectors):
+            threads *= 2
+        while vectors < 2 * sixteen and short(threads, vectors):
+            vectors *= 2
+    if short(threads, vectors, cluster):  # 64 columns a thread, and registers beside them: 1024 threads have none
+        threads, vectors, cluster = (512, vectors, 1) if not short(512, vectors) else (512, 4 * sixteen, 1)
+    while cluster < 8 and short(threads, vectors, cluster):
+        cluster *= 2
+    if cluster == 4 and vectors == 4 * sixteen and not resident:
+        threads, cluster = 256, 8  # fastest on an H200, 1024 rows of 131072
+    return threads, vectors, cluster
+
+
+def preferred(
+    shared: bool = True,
+    heavy: bool = False,
+    cache: int = 4,
+    alone: int = 8,
+    late: bool = False,
+    weights: bool = False,
+    staged: Mapping[int, tuple[int, int]] | None = None,
+) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """Tiles by size, for :data:`TILE`.
+
+    What stays in L2 is bound by latency: a row is spread over many threads, with all loads on their way at once, those of
+    what all rows share, too. What comes from device memory wants many bytes in flight a thread, and inputs that leave L2
+    last, while outputs go to device memory in a steady stream (it pays on an H200 for rows of 4096). Few instructions
+    a column then count, too, so that few threads hold a row, and each many columns.
+
+    Args:
+        shared: whether there are vectors that all rows share, for EARLY.
+        heavy: whether the kernel computes so much that its instructions matter more than the bytes in flight.
+        cache: CACHE of what comes from device memory.
+        alone: columns of a thread where each row has an SM of its own.
+        late: whether LATE pays for many rows of 16-bit elements, too.
+        weights: whether EARLY pays for rows of f32 from device memory, too.
+        staged: THREADS and VECTORS, by the most columns, of rows of f32 from device memory that had better wait in the shared
+            memory of eight CTAs: registers would hold them, but of one CTA an SM, and while that waits nothing is loaded.
+    """
+
+    def choose(w: Any) -> Iterator[dict[str, Any]]:
+        resident = w.work().bytes <= L2_BYTES
+        for most, (of_cta, held) in (staged or {}).items():
+            if width(w.dtype) == 4 and not resident and most // 2 < w.cols <= most:
+                yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
+        threads, vectors, cluster = _shape(w, resident, heavy, alone)
+        tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if resident else cache}
+        wide = width(w.dtype)
+        if wide == 8 and cluster == 8 and not resident:
+            # faster on an H200 for 512 rows of 262144 than 64 columns a thread
+            yield tile | {"THREADS": 512, "VECTORS": 2}
+        if wide * vectors * threads * cluster >= w.cols:
+            at_once = shared and vectors * wide <= 16 and (resident or (weights and wide == 4))
+            early = {"EARLY": True} if at_once else {}
+            ends = {"LATE": True} if resident and (w.cols >= 1024 if few(w) else late or wide == 4) else {}
+            yield tile | early | ends
+            yield tile | early
+            yield tile | ends
+            yield tile
+        parts = tile | {"THREADS": 1024, "VECTORS": 16 // wide}  # registers for addresses
+        for ctas in (cluster, 1):  # for targets without clusters
+            yield parts | {"CLUSTER": ctas}
+            yield parts | {"CLUSTER": ctas, "VECTORS": 1}  # the last part may leave less empty
+            yield parts | {"CLUSTER": ctas, "STAGED": False}
+
+    return choose
+
+
+def cu_type(dtype: str) -> str:
+    """The name of a dtype in the sources."""
+    return ELEMENTS[dtype][0]
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element."""
+    return ELEMENTS[dtype][1]
+
+
+def vectorized(
+    kernel: str,
+    w: Any,
+    t: Tile,
+    args: tuple[object, ...],
+    template: tuple[object, ...],
+    size: int = 0,
+    filled: int = 0,
+) -> Launch:
+    """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` where no cluster's registers hold a row.
+
+    Args:
+        kernel: common name of the two.
+        w: a workload with ``rows``, ``cols`` and ``dtype``.
+        t: a tile of :data:`TILE`; without EARLY the kernel has no such template argument.
+        args: of both kernels.
+        template: arguments before the tile's.
+        size: see :func:`usable`.
+        filled: the kernel's last template argument says whether a row fills a CTA's registers, or a cluster's, with up to so
+            many columns a thread; 0 where it has no such argument.
+    """
+    cluster = t.CLUSTER if t.CLUSTER > 1 else None
+    if not in_registers(w, t):
+        full = (*template, t.THREADS, t.VECTORS, t.CLUSTER, t.STAGED)
+        kept = staged_bytes(w, t, size) if t.STAGED else 0
+        return Launch(f"{kernel}_streamed", w.rows * t.CLUSTER, t.THREADS, args, kept, cluster, template=full)
+    width_ = lanes(w, t)
+    grid = cdiv(w.rows, t.THREADS // width_) * t.CLUSTER
+    early = (t.EARLY,) if "EARLY" in t else ()
+    fills = (w.cols == capacity(w, t) and t.VECTORS * width(w.dtype) <= filled,) if filled else ()
+    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early, t.LATE, *fills)
+    return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, 0, cluster, template=full)
+
+
+def by_row(
+    kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], source: str | None = None
+) -> Launch:
+    """A launch with one CTA a row, whose template arguments end with THREADS."""
+    return Launch(kernel, w.rows, THREADS, args, template=(*template, THREADS), source=source)
+
+
+def kept(kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], size: int = 0) -> Launch:
+    """A launch with one CTA a row, which waits in shared memory where that holds it; template arguments end with THREADS, KEEP.
+
+    Args:
+        size: bytes of an element in shared memory; 0 takes the workload's dtype.
+    """
+    row = (size or itemsize(w.dtype)) * w.cols
+    keep = row <= KEPT_BYTES - 2048  # what slots take
+    return Launch(kernel, w.rows, THREADS, args, shared=row if keep else 0, template=(*template, THREADS, keep))
+
+
+def by_element(
+    kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], source: str | None = None
+) -> Launch:
+    """An element-wise launch over rows, whose template arguments end with THREADS, ELEMENTS."""
+    grid = w.rows * cdiv(w.cols, THREADS * CHUNK)
+    return Launch(kernel, grid, THREADS, args, template=(*template, THREADS, CHUNK), source=source)
+
+
+def too_many(w: Any) -> Iterator[str]:
+    """The complaint about matrices whose element-wise launches would need more CTAs than a grid can have."""
+    if w.rows * cdiv(w.cols, THREADS * CHUNK) >= 2**31:
+        yield "more CTAs than a grid can have"

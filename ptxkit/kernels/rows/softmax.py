@@ -1,0 +1,121 @@
+"""softmax: y[r, :] = exp(x[r, :] - max) / sum(exp(x[r, :] - max)), with dropout when p is not 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from ptxkit import Launch, Tile, Tolerance, Work, Workload, uniform, variant
+from ptxkit.kernels.elementwise.philox import random_words
+from ptxkit.kernels.rows import row_pipeline as pipeline
+from ptxkit.kernels.rows import rows as row
+
+TOLERANCES = {
+    "f32": Tolerance(relative=1e-5, absolute=1e-30),
+    "f16": Tolerance(relative=2e-3, absolute=1e-7),
+    "bf16": Tolerance(relative=1.6e-2, absolute=1e-30),
+}
+"""By dtype: probabilities are small, and one of 1e-6 should be right, too."""
+
+STAGED = {131072: (256, 4)}  # see rows.preferred; measured on an H200
+
+
+class Softmax(Workload):
+    """Softmax of rows, with dropout when p is not 0: one read of x and one write of y."""
+
+    source = "softmax.cu"
+    rows: int = 16384
+    cols: int = 4096
+    p: float = 0.0  # probability of an element to be dropped
+    seed: int = field(default=1234, kw_only=True)
+    dtype: row.Dtype = "f32"
+    emulator_sizes = {"rows": 64, "cols": 1024}
+    benchmarks = ({"rows": 1024, "cols": 1024}, {})
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        x = uniform(rng, (self.rows, self.cols), self.dtype)
+        threshold, scale = np.uint32(self.p * 2**32), np.float32(1 / (1 - self.p))
+        return {"x": x, "threshold": threshold, "scale": scale, "seed": np.uint64(self.seed)}
+
+    def reference(
+        self, x: np.ndarray[Any, Any], threshold: np.uint32, scale: np.float32, seed: np.uint64
+    ) -> dict[str, Any]:
+        y = probabilities(x.astype(np.float64))
+        if self.p > 0:
+            y *= np.float64(scale)
+            y[random_words(x.size, int(seed)).reshape(x.shape) < threshold] = 0
+        return {"y": y}
+
+    def outputs(self) -> Mapping[str, Any]:
+        return {"y": ((self.rows, self.cols), self.dtype)}
+
+    def temporaries(self) -> Mapping[str, Any]:
+        shape = (self.rows, self.cols)
+        vectors = {"maxima": (self.rows, "f32"), "sums": (self.rows, "f32"), "next": (1, "u32")}
+        return vectors | {"exponentials": (shape, "f32"), "probabilities": (shape, "f32")}
+
+    def work(self) -> Work:
+        n = self.rows * self.cols
+        return Work(flops=5 * n, bytes=2 * row.itemsize(self.dtype) * n)
+
+    def constraints(self) -> Iterable[str]:
+        if not 0 <= self.p < 1:
+            yield f"p must be at least 0 and below 1, not {self.p}"
+        yield from row.too_many(self)
+
+    @property
+    def _drops(self) -> bool:
+        return self.p > 0
+
+    @variant
+    def unfused(self) -> list[Launch]:
+        """Four launches through device memory, five with dropout: maximum, exponentials, their sum, quotients, dropped."""
+        cu = row.cu_type(self.dtype)
+        chain = [
+            row.by_row("softmax_max", self, ("x", "maxima", self.cols), (cu,)),
+            row.by_element("softmax_exp", self, ("x", "maxima", "exponentials", self.cols), (cu,)),
+            row.by_row("softmax_sum", self, ("exponentials", "sums", self.cols), ()),
+        ]
+        divide = ("exponentials", "sums")
+        if not self._drops:
+            return [*chain, row.by_element("softmax_divide", self, (*divide, "y", self.cols), (cu,))]
+        dropout = ("probabilities", "y", self.cols, "threshold", "scale", "seed")
+        return [
+            *chain,
+            row.by_element("softmax_divide", self, (*divide, "probabilities", self.cols), ("float",)),
+            row.by_element("softmax_dropout", self, dropout, (cu,)),
+        ]
+
+    @variant
+    def fused(self) -> list[Launch]:
+        """One CTA a row, whose exponentials wait in shared memory for their sum; bit for bit what unfused gives."""
+        args = ("x", "y", self.cols, "threshold", "scale", "seed")
+        return [row.kept("softmax_fused", self, args, (row.cu_type(self.dtype), self._drops), size=4)]
+
+    @variant(
+        tile=row.TILE_ALONE,
+        constraint=row.usable(beside=32),
+        prefer=row.preferred(shared=False, staged=STAGED),
+    )
+    def vectorized(self, t: Tile) -> list[Launch]:
+        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
+        args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
+        return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops), filled=row.FILLED)]
+
+    @pipeline.claimed(beside=32, weights=0)
+    def claimed(self, t: Tile) -> list[Launch]:
+        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+        args = ("x", "y", "next", self.rows, self.cols, "threshold", "scale", "seed")
+        return pipeline.launch_claimed("softmax", self, t, args, (row.cu_type(self.dtype), self._drops), weights=0)
+
+
+def probabilities(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Softmax by rows, in place, in float64."""
+    with np.errstate(all="ignore"):  # NaN and infinity propagate
+        x -= x.max(1, keepdims=True)
+        np.exp(x, out=x)
+        x /= x.sum(1, keepdims=True)
+    return x

@@ -1,0 +1,1 @@
+"""A GPU as a device, through the CUDA driver API."""

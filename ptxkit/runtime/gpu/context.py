@@ -1,0 +1,275 @@
+"""A GPU's context through the CUDA driver API: its stream, its memory, and what becomes of it when a kernel fails.
+
+cuda.core gives the device and the stream, the driver itself the memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
+from ptxkit.runtime.buffers import MakesArrays
+from ptxkit.runtime.gpu.driver import OUT_OF_MEMORY, Driver
+from ptxkit.runtime.host_arrays import host_array
+from ptxkit.targets import TARGETS, Target
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.gpu.facts import Facts, Sensors
+    from ptxkit.runtime.tensor_map.rules import Encoding
+
+FAULTS: dict[int, type[FaultError]] = {
+    700: MemoryFault,  # CUDA_ERROR_ILLEGAL_ADDRESS
+    702: FaultError,  # LAUNCH_TIMEOUT
+    710: TrapError,  # ASSERT
+    714: FaultError,  # HARDWARE_STACK_ERROR
+    715: TrapError,  # ILLEGAL_INSTRUCTION
+    716: MemoryFault,  # MISALIGNED_ADDRESS
+    717: MemoryFault,  # INVALID_ADDRESS_SPACE
+    718: TrapError,  # INVALID_PC
+    719: TrapError,  # LAUNCH_FAILED, which is also what trap gives
+}
+"""What a kernel can do to its context. The context is lost with it, and every later call fails in the same way."""
+
+
+class GpuContext(MakesArrays):
+    """One GPU, on a stream of its own: all of it but kernels and time, which :class:`ptxkit.runtime.gpu.device.GpuDevice` adds.
+
+    Attributes:
+        target: its architecture with the ``a`` suffix where there is one.
+        properties: cuda.core's.
+        lost: which kernel failed and how, once one has; nothing works after that.
+        retired: calls that destroy what the GPU may still be using, made at the next synchronization.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        from cuda.core import Device, StreamOptions
+
+        devices = Device.get_all_devices() if hasattr(Device, "get_all_devices") else [Device(0)]
+        if not 0 <= index < len(devices):
+            raise UnavailableError(f"there is no GPU {index}; there are {len(devices)}, numbered from 0")
+        self.index = index
+        self.core = Device(index)
+        self.core.set_current()
+        self.driver = Driver()
+        self.name: str = self.core.name
+        self.target: Target | None = own_target(self.core.compute_capability)
+        self._context = ctypes.c_void_p()
+        self.driver.call("cuCtxGetCurrent", ctypes.byref(self._context))
+        # a blocking stream keeps order with the default stream, which other libraries use
+        self.stream = self.core.create_stream(options=StreamOptions(nonblocking=False))
+        self.stream_handle = int(self.stream.handle)
+        self.lost: str | None = None
+        self._recent: dict[str, None] = {}  # kernels launched since the device was last seen to be well, in order
+        self.retired: list[Callable[[], object]] = []  # destroys what the GPU may still be using
+
+    @property
+    def properties(self) -> Any:
+        """cuda.core's device properties."""
+        return self.core.properties
+
+    @property
+    def architecture(self) -> str:
+        """Name of the target."""
+        assert self.target is not None
+        return self.target.name
+
+    @property
+    def memory_bytes(self) -> int:
+        """Free device memory, less a little that the driver needs."""
+        self._enter()
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._check(self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)))
+        return max(0, free.value - (256 << 20))
+
+    @property
+    def l2_bytes(self) -> int:
+        """Size of the L2 cache."""
+        return int(self.properties.l2_cache_size)
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are."""
+        return int(self.properties.multiprocessor_count)
+
+    def facts(self) -> Facts:
+        """What this GPU is: multiprocessors, clocks, caches, driver."""
+        from ptxkit.runtime.gpu.facts import facts
+
+        return facts(self)
+
+    def sensors(self) -> Sensors:
+        """How it is at the moment: clocks, power, temperature."""
+        from ptxkit.runtime.gpu.facts import sensors
+
+        return sensors(self)
+
+    # -- errors and contexts -----------------------------------------------------------------------------------------
+
+    def _check(self, code: int) -> None:
+        if code:
+            self._fail(code)
+
+    def _fail(self, code: int) -> None:
+        """Raise for a driver error. One that a kernel caused ends the context: all that follows fails with the same story."""
+        self._usable()
+        text = self.driver.message(int(code))
+        if code == OUT_OF_MEMORY:
+            raise UnavailableError(f"{self.name} is out of memory; use smaller sizes")
+        if code not in FAULTS:
+            raise FaultError(f"{self.name}: {text}")
+        names = list(self._recent)
+        culprit = "a kernel" if not names else names[0] if len(names) == 1 else f"one of {', '.join(names[-4:])}"
+        self.lost = f"{culprit} failed on {self.name}: {text}"
+        raise FAULTS[code](f"{self.lost}; run it with --device emulator, which finds the line")
+
+    def _usable(self) -> None:
+        if self.lost is not None:
+            raise FaultError(f"the GPU's context was lost when {self.lost}; start a new process")
+
+    def _enter(self) -> None:
+        """Make this GPU's context the calling thread's: another thread has none, another device its own."""
+        self._usable()
+        self._check(self.driver.library.cuCtxSetCurrent(self._context))
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, name: str) -> int:
+        """Address of new memory; the contents are whatever was there."""
+        if nbytes > self.memory_bytes:
+            what = f"'{name}'" if name else "an array"
+            raise UnavailableError(
+                f"{what} of {nbytes:,} bytes does not fit: {self.name} has {self.memory_bytes:,} bytes free; use smaller sizes"
+            )
+        address = ctypes.c_uint64()
+        code = self.driver.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(nbytes, 1)))
+        self._check(code)
+        return address.value
+
+    def free(self, address: int) -> None:
+        """Give memory back; after a fault the context's memory is gone anyway."""
+        if self.lost is None:
+            # garbage is collected in any thread and at any moment, so the thread's context is put back
+            previous = ctypes.c_void_p()
+            self.driver.call("cuCtxPushCurrent_v2", self._context)
+            self.driver.call("cuMemFree_v2", ctypes.c_uint64(address), wait=True)
+            self.driver.call("cuCtxPopCurrent_v2", ctypes.byref(previous))
+
+    def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
+        """Copy to the device, behind what was launched before; when it returns, every stream sees it."""
+        self.synchronize()
+        self._check(
+            self.driver.call(
+                "cuMemcpyHtoD_v2",
+                ctypes.c_uint64(address),
+                ctypes.c_void_p(data.ctypes.data),
+                ctypes.c_size_t(data.nbytes),
+                wait=True,
+            )
+        )
+        self._check(
+            self.driver.call("cuStreamSynchronize", None, wait=True)
+        )  # the driver may still be copying from its own
+
+    def read(self, address: int, out: np.ndarray[Any, Any]) -> None:
+        """Copy from the device, behind what was launched before."""
+        self.synchronize()
+        self._check(
+            self.driver.call(
+                "cuMemcpyDtoH_v2",
+                ctypes.c_void_p(out.ctypes.data),
+                ctypes.c_uint64(address),
+                ctypes.c_size_t(out.nbytes),
+                wait=True,
+            )
+        )
+
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte, on the stream."""
+        self._enter()
+        self._check(
+            self.driver.call(
+                "cuMemsetD8Async",
+                ctypes.c_uint64(address),
+                ctypes.c_ubyte(value),
+                ctypes.c_size_t(nbytes),
+                ctypes.c_void_p(self.stream_handle),
+            )
+        )
+
+    def tensor_map(self, m: Encoding) -> bytes:
+        """A tensor map in the GPU's encoding."""
+        from ptxkit.runtime.gpu.tensor_map import encode
+
+        self._enter()
+        return encode(self, m)
+
+    def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
+        """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; one in host memory as numpy's.
+
+        The stream waits for what the array's library has queued on its own.
+
+        Raises:
+            LaunchError: it is not C-contiguous, or its library refuses to share it.
+        """
+        self._enter()
+        if (array := host_array(value)) is not None:
+            return array
+        from cuda.core.utils import StridedMemoryView
+
+        try:
+            view = StridedMemoryView.from_any_interface(value, stream_ptr=self.stream_handle)
+        except (RuntimeError, BufferError, TypeError, ValueError) as error:
+            raise LaunchError(f"{what}: {error}") from None
+        if view.strides is not None and not _is_contiguous(view.shape, view.strides):
+            raise LaunchError(
+                f"{what} is not C-contiguous (shape {view.shape}, strides {view.strides}); make it contiguous"
+            )
+        if view.device_id != self.index:
+            raise LaunchError(f"{what} is on GPU {view.device_id}; the kernel runs on GPU {self.index}")
+        return int(view.ptr)
+
+    # -- order -------------------------------------------------------------------------------------------------------
+
+    def synchronize(self) -> None:
+        """Wait for everything launched, on every stream.
+
+        Raises:
+            FaultError: a kernel failed; the process can use this GPU no more.
+        """
+        self._enter()
+        self._check(self.driver.call("cuCtxSynchronize", wait=True))
+        self._recent.clear()
+        while self.retired:
+            self.retired.pop()()
+
+    def reset_persisting_l2(self) -> None:
+        """Make lines that some kernel asked the L2 cache to keep ordinary again."""
+        self._enter()
+        self._check(self.driver.call("cuCtxResetPersistingL2Cache"))
+
+
+def own_target(capability: Any) -> Target:
+    """The target of a compute capability, architecture-specific where there is such a form.
+
+    Raises:
+        UnavailableError: newer than ptxkit knows.
+    """
+    major, minor = capability
+    base = f"sm_{major}{minor}"
+    for name in (f"{base}a", base):
+        if name in TARGETS:
+            return TARGETS[name]
+    raise UnavailableError(f"ptxkit does not know {base} yet; it knows {', '.join(TARGETS)}")
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    expected = 1
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n != 1 and stride != expected:
+            return False
+        expected *= n
+    return True

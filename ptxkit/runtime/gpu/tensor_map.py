@@ -1,0 +1,60 @@
+"""Tensor maps in the encoding of the GPU: the driver's cuTensorMapEncodeTiled and its relative, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.runtime.gpu.driver import INVALID_VALUE
+from ptxkit.runtime.tensor_map.rules import ALIGNMENT, BYTES, ELEMENT_TYPES, SWIZZLES, Encoding
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.gpu.context import GpuContext
+
+_SM_100_TYPES = frozenset(t.number for t in ELEMENT_TYPES.values() if t.packed)
+_SM_100_SWIZZLES = frozenset(n for n, name in enumerate(SWIZZLES) if "atom" in name)
+
+
+def encode(device: GpuContext, m: Encoding) -> bytes:
+    """The 128 bytes of a checked description.
+
+    Raises:
+        UnavailableError: this GPU has no tensor maps, or not of this kind. UsageError: the driver refuses what the checks let
+            pass.
+    """
+    capability = tuple(device.core.compute_capability)
+    if capability < (9, 0):
+        raise UnavailableError(f"{device.name} has no tensor maps; they need sm_90 or later")
+    rank = len(m.dimensions)
+    # at an aligned place inside a larger buffer: ctypes aligns to 16 at most
+    raw = (ctypes.c_ubyte * (BYTES + ALIGNMENT))()
+    start = -ctypes.addressof(raw) % ALIGNMENT
+    if m.im2col is None:
+        function = "cuTensorMapEncodeTiled"
+        extent: tuple[Any, ...] = ((ctypes.c_uint32 * rank)(*m.box),)
+    else:
+        function = "cuTensorMapEncodeIm2col"
+        lower, upper, channels, pixels = m.im2col
+        corners = [(ctypes.c_int * len(c))(*c) for c in (lower, upper)]
+        extent = (*corners, ctypes.c_uint32(channels), ctypes.c_uint32(pixels))
+    code = device.driver.call(
+        function,
+        ctypes.c_void_p(ctypes.addressof(raw) + start),
+        ctypes.c_int(m.element),
+        ctypes.c_uint32(rank),
+        ctypes.c_void_p(m.address),
+        (ctypes.c_uint64 * rank)(*m.dimensions),
+        (ctypes.c_uint64 * max(1, rank - 1))(*m.strides),
+        *extent,
+        (ctypes.c_uint32 * rank)(*m.element_strides),
+        ctypes.c_int(0),  # CU_TENSOR_MAP_INTERLEAVE_NONE
+        ctypes.c_int(m.swizzle),
+        ctypes.c_int(m.l2_promotion),
+        ctypes.c_int(m.oob_fill),
+    )
+    if code == INVALID_VALUE and capability < (10, 0) and (m.element in _SM_100_TYPES or m.swizzle in _SM_100_SWIZZLES):
+        raise UnavailableError(f"{device.name} lacks this element type or swizzle; it needs sm_100 or later")
+    if code:
+        raise UsageError(f"the driver refuses the tensor map {m}: {device.driver.message(code)}")
+    return bytes(raw[start : start + BYTES])

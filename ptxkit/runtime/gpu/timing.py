@@ -1,0 +1,149 @@
+"""Time on a GPU: events on the device's stream around launches, with the L2 cache flushed in between or not."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.gpu.device import GpuDevice
+
+FLUSH_SOURCE = """
+// Reads `words` 16-byte words, so that nothing else stays in L2. Reading leaves clean lines; memset would leave dirty ones,
+// whose write-back falls into the time of the next kernel.
+extern "C" __global__ void flush_l2(const uint4* data, unsigned long long words, unsigned* never) {
+    unsigned found = 0;
+    for (unsigned long long i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+        uint4 v = __ldcg(data + i);
+        found |= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (found == 0x9e3779b9u) *never = found;
+}
+"""
+FLUSH_FACTOR = 4  # times the L2's size: two are needed, more forgive a hashed or partitioned L2
+
+
+class Timing:
+    """Measures on one device. Times are device time in microseconds."""
+
+    def __init__(self, device: GpuDevice) -> None:
+        self.device = device
+
+    def cold(self, launch: Callable[[], None], samples: int) -> list[float]:
+        """Of each of ``samples`` calls, none of whose data is in the L2 cache.
+
+        The flush before each sample also keeps the stream busy while the host queues the launches, so that gaps between them
+        are the device's own.
+
+        Raises:
+            FaultError: a kernel failed.
+        """
+        pairs = []
+        with self.device.plain_launches():
+            for _ in range(samples):
+                self.flush()
+                start = self._event()
+                launch()
+                pairs.append((start, self._event()))
+        self.device.synchronize()
+        return [_elapsed_us(a, b) for a, b in pairs]
+
+    def hot(self, launch: Callable[[], None], samples: int) -> list[float]:
+        """Of each of ``samples`` calls one after another, with their data wherever the call before left it."""
+        with self.device.plain_launches():
+            self.flush()  # keeps the stream busy while the host runs ahead
+            events = [self._event()]
+            for _ in range(samples):
+                launch()
+                events.append(self._event())
+        self.device.synchronize()
+        return [_elapsed_us(a, b) for a, b in pairwise(events)]
+
+    def replays(self, replay: Callable[[], None], samples: int, warm: bool) -> list[float]:
+        """Of each of ``samples`` calls of something that queues one graph, behind a kernel that hides the host's time.
+
+        Args:
+            warm: call it once more before each sample, so that the L2 cache holds what it leaves there; else the cache holds
+                nothing of it at the start.
+        """
+        pairs = []
+        for _ in range(samples):
+            self.flush()
+            if warm:
+                replay()
+            start = self._event()
+            replay()
+            pairs.append((start, self._event()))
+        self.device.synchronize()
+        return [_elapsed_us(a, b) for a, b in pairs]
+
+    def l2_copy(self, nbytes: int, samples: int) -> list[float]:
+        """Of copies of ``nbytes``, small enough to stay in the L2 cache: many in a graph, microseconds of one."""
+        many, copy = 20, self._copier(nbytes)
+
+        def copies() -> None:
+            for _ in range(many):
+                copy()
+
+        return [t / many for t in self.replays(self.device.graph(copies), samples, warm=True)]
+
+    def copy(self, nbytes: int, samples: int) -> list[float]:
+        """Of copies of ``nbytes`` from device memory to device memory, after two that are not counted."""
+        copy = self._copier(nbytes)
+        self.cold(copy, 2)
+        return self.cold(copy, samples)
+
+    def _copier(self, nbytes: int) -> Callable[[], None]:
+        """Queues a copy of ``nbytes`` from one array, which holds something, to another."""
+        device = self.device
+        source, destination = (device.empty(nbytes, np.uint8, f"copy {which}") for which in ("source", "destination"))
+        source.fill(1)
+
+        def copy() -> None:
+            device._check(
+                device.driver.call(
+                    "cuMemcpyDtoDAsync_v2",
+                    ctypes.c_uint64(destination.address),
+                    ctypes.c_uint64(source.address),
+                    ctypes.c_size_t(nbytes),
+                    ctypes.c_void_p(device.stream_handle),
+                )
+            )
+
+        return copy
+
+    @cached_property
+    def flush(self) -> Callable[[], None]:
+        """Queues a kernel that fills the L2 cache with something else."""
+        from ptxkit.compiler.nvrtc import compile_source
+
+        device = self.device
+        nbytes = FLUSH_FACTOR * device.l2_bytes
+        data, never = device.empty(nbytes, np.uint8, "L2 flush"), device.empty(1, np.uint32, "never written")
+        data.fill(0)
+        image = compile_source(FLUSH_SOURCE, target=device.architecture, name="flush_l2.cu")
+        launch = device.load(image)["flush_l2"].prepare(
+            data, np.uint64(nbytes // 16), never, grid=8 * int(device.properties.multiprocessor_count), block=256
+        )
+        name = launch.kernel.readable
+
+        def flush() -> None:
+            launch.fire()
+            device._recent.pop(name, None)  # when something fails, it was not this
+
+        return flush
+
+    def _event(self) -> Any:
+        from cuda.core import EventOptions
+
+        # cuda.core 1.2.0 calls it enable_timing, later ones timing_enabled; it is the first field in both
+        return self.device.stream.record(options=EventOptions(True))
+
+
+def _elapsed_us(start: Any, end: Any) -> float:
+    return float(end - start) * 1e3

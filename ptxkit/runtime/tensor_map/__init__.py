@@ -1,0 +1,1 @@
+"""Tensor maps: their description and the rules they obey, the same for every device."""

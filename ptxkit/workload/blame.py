@@ -1,0 +1,78 @@
+"""Mistakes in a user's own description, told as one line with the place in their file instead of a traceback through ptxkit.
+
+A mistake in a bundled description is one of ptxkit's, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ptxkit.errors import DescriptionError, PtxkitError
+from ptxkit.workload.launch import Work, array_spec
+
+ARRAYS = ("outputs", "temporaries")
+RETURNS: Mapping[str, type] = {"inputs": Mapping, "reference": Mapping, "work": Work, **dict.fromkeys(ARRAYS, Mapping)}
+METHODS = (*RETURNS, "constraints")
+
+
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a description, one of :data:`METHODS`, that raises DescriptionError for each of its mistakes: for what it
+    raises, and for what it returns that is something else."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with blamed(method):
+            result: Any = method(*args, **kwargs)
+            if name == "constraints":
+                return list(result)
+        right = isinstance(result, RETURNS[name])
+        if not right:
+            wanted = "a Work" if name == "work" else "a dict"
+            raise DescriptionError(f"{_start(method)}: {name}() must return {wanted}, not {_short(result)}")
+        for array, spec in result.items() if name in ARRAYS else ():
+            try:
+                array_spec(spec)
+            except PtxkitError as error:
+                raise DescriptionError(f"{_start(method)}: {name}(): {array}: {error}") from None
+        return result
+
+    return call
+
+
+@contextmanager
+def blamed(function: Callable[..., Any]) -> Iterator[None]:
+    """Inside, what a user's ``function`` raises by mistake becomes a DescriptionError with its line."""
+    try:
+        yield
+    except (PtxkitError, MemoryError):
+        raise
+    except Exception as error:
+        if getattr(function, "__module__", "").startswith("ptxkit."):
+            raise
+        file = Path(function.__code__.co_filename)
+        raise DescriptionError(f"{place(error, file, _start(function))}: {type(error).__name__}: {error}") from error
+
+
+def place(error: Exception, file: Path, otherwise: str = "") -> str:
+    """``mine.py:12``, the innermost line of ``file`` that the error passed through."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+    return f"{file.name}:{lines[-1]}" if lines else otherwise or file.name
+
+
+def _short(value: object) -> str:
+    """What somebody has written, in 80 characters at most."""
+    text = repr(value)
+    return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
+
+
+def _start(function: Callable[..., Any]) -> str:
+    """``mine.py:10``, where a function begins."""
+    return f"{Path(function.__code__.co_filename).name}:{function.__code__.co_firstlineno}"

@@ -1,0 +1,152 @@
+"""Finding kernels by name: the bundled descriptions, those of installed packages, and a user's own file.
+
+There is no list to maintain: each module below ``ptxkit/kernels/`` that defines a :class:`Workload` is a kernel, and so is each
+class or module that a package offers under the entry point group ``ptxkit.kernels``; ``ptxkit.cutlass`` uses the group, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from ptxkit.errors import DescriptionError, PtxkitError, UsageError
+from ptxkit.workload.blame import place
+from ptxkit.workload.workload import Workload, suggestion
+
+ENTRY_POINT_GROUP = "ptxkit.kernels"
+CATALOGUE = "ptxkit.kernels"  # the package that holds the bundled descriptions, in sub-packages by family
+FILE_MODULE = "_ptxkit_"  # how the names of modules begin that were read from a user's file
+
+
+def names() -> tuple[str, ...]:
+    """Every kernel's name, sorted.
+
+    Raises:
+        DescriptionError: two have the same name, or a description cannot be imported.
+    """
+    return tuple(sorted({**_bundled(), **_offered()}))
+
+
+def get(name: str) -> type[Workload]:
+    """The description called ``name``.
+
+    Raises:
+        UsageError: there is none; the message names the nearest.
+    """
+    for file in _description_files():
+        if file.stem == name:  # import that one module instead of all
+            for workload in _described(_imported(file)):
+                if workload.name == name:
+                    return workload
+    known = {**_bundled(), **_offered()}
+    if name not in known:
+        raise UsageError(f"there is no kernel {name!r}; {suggestion(name, known)}")
+    return known[name]
+
+
+def find(name: str) -> type[Workload]:
+    """The description called ``name``, or in the file of that name where it ends in ``.py``.
+
+    Raises:
+        UsageError, DescriptionError: see :func:`get` and :func:`load_file`.
+    """
+    return load_file(name) if name.endswith(".py") else get(name)
+
+
+def load_file(path: str | Path) -> type[Workload]:
+    """The description in a user's own ``.py`` file. Its source is looked for beside it.
+
+    Raises:
+        UsageError: no such file.
+        DescriptionError: the file cannot be imported (the message has its line), or does not define one Workload.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise UsageError(f"there is no file {path}")
+    # A name of its own for each path, so that two files called mine.py do not meet in sys.modules.
+    module_name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # get_type_hints looks there
+    try:
+        spec.loader.exec_module(module)
+    except DescriptionError as error:
+        raise DescriptionError(f"{place(error, file)}: {error}") from None
+    except PtxkitError:
+        raise
+    except Exception as error:
+        raise DescriptionError(f"{place(error, file)}: {type(error).__name__}: {error}") from error
+    found = _described(module)
+    if len(found) != 1:
+        what = ", ".join(w.__name__ for w in found) or "none"
+        raise DescriptionError(f"{path} must define one Workload; it defines {what}")
+    return found[0]
+
+
+@functools.cache
+def _bundled() -> dict[str, type[Workload]]:
+    found: dict[str, type[Workload]] = {}
+    for file in _description_files():
+        for workload in _described(_imported(file)):
+            if workload.name in found:
+                raise DescriptionError(f"two kernels are called {workload.name}; {file.name} defines the second")
+            if workload.name != file.stem:
+                raise DescriptionError(f"{file.name} describes {workload.name}: file and kernel must have one name")
+            found[workload.name] = workload
+    return found
+
+
+@functools.cache
+def _offered() -> dict[str, type[Workload]]:
+    """What other packages offer; an entry point names a Workload or a module that defines some."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, type[Workload]] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            value = point.load()
+        except Exception as error:
+            raise DescriptionError(f"entry point {point.name} = {point.value} cannot be loaded: {error}") from error
+        described = _described(value) if isinstance(value, ModuleType) else [value]
+        for workload in described:
+            if not (isinstance(workload, type) and issubclass(workload, Workload)):
+                raise DescriptionError(
+                    f"entry point {point.name} = {point.value} is no Workload and no module with one"
+                )
+            if workload.name in found or workload.name in _bundled():
+                raise DescriptionError(f"two kernels are called {workload.name}; {point.value} is the second")
+            found[workload.name] = workload
+    return found
+
+
+@functools.cache
+def _description_files() -> tuple[Path, ...]:
+    """The modules of the catalogue, in alphabetical order of their names."""
+    return tuple(sorted((f for f in _catalogue().rglob("*.py") if f.stem != "__init__"), key=lambda file: file.stem))
+
+
+def _imported(file: Path) -> ModuleType:
+    return importlib.import_module(".".join((CATALOGUE, *file.relative_to(_catalogue()).with_suffix("").parts)))
+
+
+def _catalogue() -> Path:
+    return Path(__file__).parents[1].joinpath(*CATALOGUE.split(".")[1:])
+
+
+def _described(module: ModuleType) -> list[type[Workload]]:
+    """The workloads that ``module`` itself defines and that have variants; others are bases to build on."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Workload)
+        and value.__module__ == module.__name__
+        and value.variants()
+    ]

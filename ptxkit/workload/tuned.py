@@ -1,0 +1,93 @@
+"""Tiles that a sweep found best on this user's GPUs; ``run`` and ``bench`` take them where sizes and options are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.errors import UsageError
+from ptxkit.files import stem_of, write_json
+
+if TYPE_CHECKING:
+    from ptxkit.workload.workload import Workload
+
+SCHEMA = "ptxkit.tuned/1"
+
+
+def path_for(gpu: str) -> Path:
+    """The file of a GPU: in ``PTXKIT_CONFIG_DIR`` or the user's configuration directory."""
+    root = os.environ.get("PTXKIT_CONFIG_DIR")
+    if root:
+        base = Path(root)
+    else:
+        import platformdirs
+
+        base = platformdirs.user_config_path("ptxkit")
+    return base / "tuned" / f"{stem_of(gpu)}.json"
+
+
+def tile_for(workload: Workload, variant: str, gpu: str) -> dict[str, Any]:
+    """The recorded tile; empty where there is none for exactly these sizes and options.
+
+    Raises:
+        UsageError: the file is there and cannot be read.
+    """
+    path = path_for(gpu)
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError:
+        return {}
+    for entry in _entries(path, stamp):
+        wanted = (workload.name, variant, workload.sizes, workload.options)
+        if tuple(entry[k] for k in ("kernel", "variant", "sizes", "options")) == wanted:
+            return dict(entry["tile"])
+    return {}
+
+
+def record(workload: Workload, variant: str, gpu: str, tile: Mapping[str, Any], evidence: Mapping[str, Any]) -> Path:
+    """Put a tile into the file of a GPU, in place of what it said before for these sizes and options.
+
+    Args:
+        evidence: what is to be kept beside it: time, date, versions.
+
+    Raises:
+        UsageError: the file cannot be read or written.
+    """
+    path = path_for(gpu)
+    entry = {
+        "kernel": workload.name,
+        "variant": variant,
+        "sizes": workload.sizes,
+        "options": workload.options,
+        "tile": dict(tile),
+        **evidence,
+    }
+    same = ("kernel", "variant", "sizes", "options")
+    entries = list(_entries(path, path.stat().st_mtime_ns)) if path.is_file() else []
+    entries = [e for e in entries if any(e[k] != entry[k] for k in same)]
+    value = {"schema": SCHEMA, "gpu": gpu, "entries": [*entries, entry]}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    write_json(path, value)
+    return path
+
+
+@lru_cache(maxsize=8)
+def _entries(path: Path, stamp: int) -> tuple[dict[str, Any], ...]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        entries = tuple(value["entries"])
+        wanted = ("kernel", "variant", "sizes", "options", "tile")
+        if value["schema"] != SCHEMA or any(k not in e for e in entries for k in wanted):
+            raise ValueError("another schema")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{path} cannot be read as tuned tiles ({error}); delete it, or sweep with --apply again"
+        ) from None
+    return entries

@@ -1,0 +1,233 @@
+"""Variants of a kernel: what each requires, and which tile parameters it may be built with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, overload
+
+from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.workload.blame import blamed
+from ptxkit.workload.launch import Launch, Tile, Tolerance
+
+if TYPE_CHECKING:
+    from ptxkit.targets import Target
+    from ptxkit.workload.generated import Generated
+    from ptxkit.workload.workload import Workload
+
+Constraint = Callable[[Any, Tile], "bool | str | None"]
+Preference = Callable[[Any], Iterable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute a workload: a method that returns the launches, and what is declared about it.
+
+    Attributes:
+        name: the method's name.
+        function: the method; called with the workload and, when it takes one, the tile.
+        tile: tile parameter -> values it may have, the first being the default.
+        requires: targets or features it needs: ``("sm_90a",)``, ``("clusters", "tma")``.
+        constraint: (workload, tile) -> True or None when the tile can be used, False or the reason when not.
+        prefer: workload -> tiles to try first, best first; each may leave parameters out.
+        source: the file with its kernels when it is not the workload's.
+        tolerance: instead of the workload's.
+    """
+
+    name: str
+    function: Callable[..., Sequence[Launch]]
+    tile: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+    prefer: Preference | None = None
+    source: str | None = None
+    tolerance: Tolerance | None = None
+
+    @property
+    def description(self) -> str:
+        """First line of the method's docstring, or ""."""
+        return (self.function.__doc__ or "").strip().split("\n", 1)[0]
+
+    def launches(self, workload: Workload, tile: Mapping[str, Any]) -> tuple[Launch, ...]:
+        """The launches, in order, for these sizes and this tile.
+
+        Raises:
+            DescriptionError: the method returned something else.
+        """
+        takes_tile = self.function.__code__.co_argcount > 1
+        chosen = tile if isinstance(tile, Tile) else Tile(tile)
+        with blamed(self.function):
+            result = self.function(workload, chosen) if takes_tile else self.function(workload)
+        if not isinstance(result, (list, tuple)) or not result or not all(isinstance(i, Launch) for i in result):
+            raise DescriptionError(
+                f"variant {self.name} of {workload.name} must return a list of Launch, not {result!r}"
+            )
+        return tuple(result)
+
+    def source_of(self, workload: Workload, launch: Launch) -> str | Generated:
+        """Name of the file that holds the kernel of ``launch``, or what writes it."""
+        source = launch.source or self.source or workload.source
+        if not source:
+            raise DescriptionError(
+                f"{workload.name} names no source for {launch.kernel}: set source = '{workload.name}.cu'"
+            )
+        return source
+
+    def requirements(self, launches: Iterable[Launch]) -> tuple[str, ...]:
+        """What the variant requires, with clusters added when a launch uses them."""
+        clustered = any(launch.cluster not in (None, (1, 1, 1)) for launch in launches)
+        return (*self.requires, "clusters") if clustered and "clusters" not in self.requires else self.requires
+
+    def tiles(self, workload: Workload, fixed: Mapping[str, Any] | None = None) -> Iterator[Tile]:
+        """Every tile that the constraint allows, preferred ones first, with the parameters in ``fixed`` held."""
+        held = dict(fixed or {})
+        seen: set[Tile] = set()
+        for values in self._candidates(workload):
+            tile = Tile({name: held.get(name, values[name]) for name in self.tile})
+            if tile not in seen:
+                seen.add(tile)
+                if self._objection(workload, tile) is None:
+                    yield tile
+
+    def select_tile(self, workload: Workload, target: Target, overrides: Mapping[str, Any] | None = None) -> Tile:
+        """The best tile for these sizes that ``target`` can run.
+
+        Args:
+            workload: with its sizes.
+            target: what the variant will be compiled for.
+            overrides: parameter -> value, as typed (``"256"``) or as declared (``256``).
+
+        Raises:
+            UsageError: an override names no parameter, has a value that is not offered, or leaves no usable tile.
+        """
+        from ptxkit.targets import missing
+
+        held = self.held(workload, overrides or {})
+        reason = None
+        for tile in self.tiles(workload, held):
+            launches = self.launches(workload, tile)
+            reason = missing(self.requirements(launches), target) or _too_large(launches, target)
+            if reason is None:
+                return tile
+        if reason is None:
+            first = Tile({name: held.get(name, values[0]) for name, values in self.tile.items()})
+            reason = self._objection(workload, first)
+        where = f" with {Tile(held)}" if held else ""
+        raise UsageError(
+            f"variant {self.name} of {workload.name} has no tile{where} for {workload.size_text()}: {reason}"
+        )
+
+    def refusal(self, workload: Workload) -> str | None:
+        """Why the constraint allows no tile at all for these sizes and options, or None when it allows one."""
+        if not self.tile or next(self.tiles(workload), None) is not None:
+            return None
+        return self._objection(workload, Tile(next(self._candidates(workload))))
+
+    def held(self, workload: Workload | type[Workload], overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Tile parameters as the variant declares them, from what was typed.
+
+        Raises:
+            UsageError: one names no parameter, or has a value that is not offered.
+        """
+        return {name: self._value(workload, name, value) for name, value in overrides.items()}
+
+    def _candidates(self, workload: Workload) -> Iterator[dict[str, Any]]:
+        first = {name: values[0] for name, values in self.tile.items()}
+        for preferred in self._preferred(workload):
+            for name, value in preferred.items():
+                if value not in self.tile.get(name, ()):
+                    raise DescriptionError(
+                        f"variant {self.name} of {workload.name} prefers {name}={value}, not offered"
+                    )
+            yield {**first, **preferred}
+        for values in itertools.product(*self.tile.values()):
+            yield dict(zip(self.tile, values, strict=True))
+
+    def _preferred(self, workload: Workload) -> Iterable[Mapping[str, Any]]:
+        if self.prefer is None:
+            return ()
+        with blamed(self.prefer):
+            return list(self.prefer(workload))
+
+    def _objection(self, workload: Workload, tile: Tile) -> str | None:
+        verdict = None
+        if self.constraint is not None:
+            with blamed(self.constraint):
+                verdict = self.constraint(workload, tile)
+        if verdict is None or verdict is True:
+            return None
+        return verdict if isinstance(verdict, str) else f"its constraint refuses {tile}"
+
+    def _value(self, workload: Workload | type[Workload], name: str, value: Any) -> Any:
+        if name not in self.tile:
+            known = ", ".join(self.tile) or "none"
+            raise UsageError(f"variant {self.name} of {workload.name} has no tile parameter {name}; it has {known}")
+        for offered in self.tile[name]:
+            if value == offered or str(value).lower() == str(offered).lower():
+                return offered
+        known = ", ".join(map(str, self.tile[name]))
+        raise UsageError(f"tile {name}={value}: variant {self.name} of {workload.name} offers {known}")
+
+
+def _too_large(launches: Iterable[Launch], target: Target) -> str | None:
+    """Why ``target`` cannot give a launch its dynamic shared memory, or has no clusters of that size; None when it can."""
+    for launch in launches:
+        if launch.shared > (most := target.limits.shared_bytes_per_cta):
+            return f"{launch.shared:,} bytes of shared memory; a CTA of {target} may have {most:,}"
+        ctas = prod(launch.cluster) if isinstance(launch.cluster, tuple) else 1  # a Launch makes it a tuple
+        if ctas > (most := target.limits.largest_cluster):
+            return f"a cluster of {ctas} CTAs; {target} promises {most}"
+    return None
+
+
+@overload
+def variant(function: Callable[..., Sequence[Launch]], /) -> Variant: ...
+
+
+@overload
+def variant(
+    *,
+    tile: Mapping[str, Sequence[Any]] | None = None,
+    requires: Sequence[str] = (),
+    constraint: Constraint | None = None,
+    prefer: Preference | None = None,
+    source: str | None = None,
+    tolerance: Tolerance | None = None,
+) -> Callable[[Callable[..., Sequence[Launch]]], Variant]: ...
+
+
+def variant(
+    function: Callable[..., Sequence[Launch]] | None = None,
+    /,
+    *,
+    tile: Mapping[str, Sequence[Any]] | None = None,
+    requires: Sequence[str] = (),
+    constraint: Constraint | None = None,
+    prefer: Preference | None = None,
+    source: str | None = None,
+    tolerance: Tolerance | None = None,
+) -> Variant | Callable[[Callable[..., Sequence[Launch]]], Variant]:
+    """Declare a method of a :class:`Workload` as a variant; see :class:`Variant` for what the arguments mean.
+
+    ::
+
+        @variant(tile={"THREADS": [256, 128, 512]}, requires=["sm_80"])
+        def fused(self, t): return [Launch("saxpy", cdiv(self.n, t.THREADS), t.THREADS, ("a", "x", "y", self.n))]
+    """
+    if isinstance(requires, str):
+        requires = (requires,)
+    for name, offered in (tile or {}).items():
+        if isinstance(offered, str) or not isinstance(offered, Iterable):
+            raise DescriptionError(f"tile parameter {name} takes a list of values, the default first, not {offered!r}")
+    values = {name: tuple(offered) for name, offered in (tile or {}).items()}
+    for name, offered in values.items():
+        if not offered:
+            raise DescriptionError(f"tile parameter {name} offers no values")
+
+    def declare(method: Callable[..., Sequence[Launch]]) -> Variant:
+        name = method.__name__
+        return Variant(name, method, values, tuple(requires), constraint, prefer, source, tolerance)
+
+    return declare if function is None else declare(function)

@@ -1,0 +1,311 @@
+"""The base class of kernel descriptions: sizes, inputs, reference, work, and the variants that compute it.
+
+A description is one class in one file, next to or with the same stem as its source::
+
+    class Saxpy(Workload):
+        \"\"\"saxpy: y = a*x + y.\"\"\"
+        source = "saxpy.cu"
+        n: int = 1 << 20
+        emulator_sizes = {"n": 4096}
+
+        def inputs(self, rng): return {"a": np.float32(2), "x": uniform(rng, self.n), "y": uniform(rng, self.n)}
+        def reference(self, a, x, y): return {"y": np.float64(a) * x + y}
+        def work(self): return Work(flops=2 * self.n, bytes=12 * self.n)
+
+        @variant(tile={"THREADS": [256, 128, 512]})
+        def fused(self, t): return [Launch("saxpy", cdiv(self.n, t.THREADS), t.THREADS, ("a", "x", "y", self.n))]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import sys
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
+
+from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.workload.blame import METHODS, guarded
+from ptxkit.workload.launch import ArraySpec, Tolerance, Work, array_spec
+from ptxkit.workload.variant import Variant
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LARGEST_SIZE = 2**31 - 1  # kernels take sizes as 32-bit integers, and gridDim.x ends here too
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Workload:
+    """What a kernel computes, for given sizes. Subclasses are frozen dataclasses without saying so.
+
+    Annotated ``int`` fields are the sizes, in order; ``str``, ``float``, ``bool``, ``Literal`` fields and ``int`` fields made
+    with ``field(default=..., kw_only=True)`` are options. All need defaults.
+
+    Class attributes:
+        name: how the command line calls it; by default the class name in snake case.
+        source: the ``.cu`` or ``.ptx`` file, beside the description or among the bundled ones.
+        emulator_sizes: sizes used by default where every instruction is emulated.
+        benchmarks: what `ptxkit bench` measures: for each case the sizes and options that differ from the defaults.
+        tolerance: how far outputs may lie from the reference; None means the default of the output's dtype.
+    """
+
+    name: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    emulator_sizes: ClassVar[Mapping[str, int]] = {}
+    benchmarks: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
+    tolerance: ClassVar[Tolerance | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = snake_case(cls.__name__)
+        for name in METHODS if not cls.__module__.startswith("ptxkit.") else ():
+            if name in cls.__dict__:
+                setattr(cls, name, guarded(cls.__dict__[name]))
+        dataclasses.dataclass(frozen=True)(cls)
+        cls._check_names()
+
+    def __post_init__(self) -> None:
+        self._check_complete()
+        for name in self.size_names():
+            _check_size(self.name, name, getattr(self, name))
+        for name, kind in self.option_types().items():
+            object.__setattr__(self, name, _option_value(self.name, name, kind, getattr(self, name)))
+        for complaint in self.constraints():
+            raise UsageError(f"{self.name} with {self.size_text()}: {complaint}")
+
+    # What a description says
+
+    def inputs(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        """Fresh random inputs by name: numpy arrays, and numpy scalars for what is passed by value."""
+        raise NotImplementedError
+
+    def reference(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
+        """The outputs by name in float64 (integers exactly), from the inputs as keyword arguments.
+
+        An output with the name of an input is updated in place by the kernel.
+        """
+        raise NotImplementedError
+
+    def work(self) -> Work:
+        """The least that any version must compute and move."""
+        raise NotImplementedError
+
+    def outputs(self) -> Mapping[str, ArraySpec]:
+        """Output name -> (shape, dtype). Left out, the shape is the reference's and the dtype the inputs'."""
+        return {}
+
+    def temporaries(self) -> Mapping[str, ArraySpec]:
+        """Name -> (shape, dtype) of device memory that variants pass between their launches."""
+        return {}
+
+    def constraints(self) -> Iterable[str]:
+        """Complaints about these sizes and options: ``if self.m % 128: yield "m must be a multiple of 128"``."""
+        return ()
+
+    # What is derived from it
+
+    def bytes_needed(self) -> int:
+        """Device memory in bytes: what the work touches, and the temporaries. Known before anything is allocated."""
+        total = self.work().bytes
+        for spec in self.temporaries().values():
+            shape, dtype = array_spec(spec)
+            count = dtype.itemsize
+            for n in shape:
+                count *= n
+            total += count
+        return total
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size name -> value, in order."""
+        return {name: getattr(self, name) for name in self.size_names()}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Option name -> value."""
+        return {name: getattr(self, name) for name in self.option_types()}
+
+    def size_text(self) -> str:
+        """``"rows=128, cols=4096"``, for messages."""
+        return ", ".join(f"{name}={value}" for name, value in self.sizes.items())
+
+    @classmethod
+    def fields(cls) -> dict[str, tuple[Any, bool]]:
+        """Field name -> (type, whether it is a size).
+
+        Raises:
+            DescriptionError: a field has no default or a type that cannot be given on a command line.
+        """
+        hints = typing.get_type_hints(cls)
+        result: dict[str, tuple[Any, bool]] = {}
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # __init_subclass__ makes it a dataclass
+            kind = hints[field.name]
+            if kind not in (int, float, str, bool) and typing.get_origin(kind) is not Literal:
+                raise DescriptionError(
+                    f"{cls.name}: field {field.name} must be int, float, str, bool or Literal, not {kind}"
+                )
+            if field.default is dataclasses.MISSING:
+                raise DescriptionError(f"{cls.name}: field {field.name} needs a default")
+            result[field.name] = (kind, kind is int and not field.kw_only)
+        return result
+
+    @classmethod
+    def size_names(cls) -> tuple[str, ...]:
+        """Names of the sizes, in the order of the command line."""
+        return tuple(name for name, (_, is_size) in cls.fields().items() if is_size)
+
+    @classmethod
+    def option_types(cls) -> dict[str, Any]:
+        """Option name -> type."""
+        return {name: kind for name, (kind, is_size) in cls.fields().items() if not is_size}
+
+    @classmethod
+    def variants(cls) -> dict[str, Variant]:
+        """Variant name -> variant, in the order of their definition, base classes first."""
+        found: dict[str, Variant] = {}
+        for base in reversed(cls.__mro__):
+            found.update({name: value for name, value in vars(base).items() if isinstance(value, Variant)})
+        return found
+
+    @classmethod
+    def variant(cls, name: str) -> Variant:
+        """The variant called ``name``; UsageError with the nearest name when there is none."""
+        found = cls.variants()
+        if name not in found:
+            raise UsageError(f"{cls.name} has no variant {name!r}; {suggestion(name, found)}")
+        return found[name]
+
+    @classmethod
+    def make(
+        cls, sizes: Sequence[str | int] = (), options: Mapping[str, Any] | None = None, *, small: bool = False
+    ) -> Self:
+        """A workload from a command line's words.
+
+        Args:
+            sizes: all sizes in order, or none for the default.
+            options: option name -> value.
+            small: take ``emulator_sizes`` instead of the default ones when no sizes are given.
+
+        Raises:
+            UsageError: letters for a size, too many or too few sizes, a size out of range, an unknown option.
+        """
+        names = cls.size_names()
+        values: dict[str, Any] = {}
+        if sizes:
+            if len(sizes) != len(names):
+                many = "too many" if len(sizes) > len(names) else "too few"
+                raise UsageError(
+                    f"{cls.name} takes {len(names)} size{'s' * (len(names) != 1)} ({' '.join(n.upper() for n in names)}); "
+                    f"{many} are given"
+                )
+            values = {name: parse_size(cls.name, name, text) for name, text in zip(names, sizes, strict=True)}
+        elif small:
+            values = dict(cls.emulator_sizes)
+        for name, value in (options or {}).items():
+            if name not in cls.option_types():
+                raise UsageError(f"{cls.name} has no option {name!r}; {suggestion(name, cls.option_types())}")
+            values[name] = value
+        return cls(**values)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str | int]) -> Self:
+        """A workload with these sizes and options, by their names; the others have their defaults.
+
+        Raises:
+            UsageError: there is no such size or option, or it cannot have that value.
+        """
+        known, sizes = cls.fields(), cls.size_names()
+        for name in fields:
+            if name not in known:
+                raise UsageError(f"{cls.name} has no size or option {name!r}; {suggestion(name, known)}")
+        return cls(**{n: parse_size(cls.name, n, v) if n in sizes else v for n, v in fields.items()})
+
+    @classmethod
+    def directory(cls) -> Path | None:
+        """Where the description's file lies, or None when it was not read from a file."""
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        return Path(file).resolve().parent if file else None
+
+    @classmethod
+    def _check_names(cls) -> None:
+        """Sizes and options that the description names elsewhere are its fields."""
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for where, given in (
+            ("emulator_sizes", cls.emulator_sizes),
+            *(("benchmarks", case) for case in cls.benchmarks),
+        ):
+            for name in given:
+                if name not in known:
+                    raise DescriptionError(
+                        f"{cls.name}: {where} names {name!r}, which is no field; {suggestion(name, known)}"
+                    )
+
+    def _check_complete(self) -> None:
+        cls = type(self)
+        for method in ("inputs", "reference", "work"):
+            if getattr(cls, method) is getattr(Workload, method):
+                raise DescriptionError(f"{cls.name}: {cls.__name__} has no {method}()")
+        if not cls.variants():
+            raise DescriptionError(f"{cls.name}: {cls.__name__} has no variant; declare one with @variant")
+        options = set(cls.emulator_sizes) - set(cls.size_names())
+        if options:
+            names = ", ".join(cls.size_names()) or "none"
+            raise DescriptionError(
+                f"{cls.name}: emulator_sizes names {', '.join(sorted(options))}; sizes are the fields with type int: {names}"
+            )
+
+
+def snake_case(name: str) -> str:
+    """``FusedL2norm`` -> ``fused_l2norm``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'saxpy'?`` when something is near, else the list of what is known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    if near:
+        return "did you mean " + " or ".join(repr(n) for n in near) + "?"
+    return f"there are {', '.join(names)}" if names else "there are none"
+
+
+def parse_size(kernel: str, name: str, text: str | int) -> int:
+    """A size from the command line; UsageError naming it when it is not a whole number. Its range is checked later."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    if not re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", str(text).strip()):
+        raise UsageError(f"{kernel}: size {name} must be a whole number, not {text!r}")
+    return int(text) if len(str(text)) < 4000 else LARGEST_SIZE + 1  # int() refuses longer ones
+
+
+def _check_size(kernel: str, name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{kernel}: size {name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise UsageError(f"{kernel}: size {name} must be at least 1, not {value}")
+    if value > LARGEST_SIZE:
+        shown = str(value) if value < 10**20 else "what is given"
+        raise UsageError(f"{kernel}: size {name} must be at most {LARGEST_SIZE} (2^31 - 1), not {shown}")
+
+
+def _option_value(kernel: str, name: str, kind: Any, value: Any) -> Any:
+    """An option converted to its declared type; UsageError when it cannot be."""
+    if typing.get_origin(kind) is Literal:
+        for choice in typing.get_args(kind):
+            if str(value) == str(choice):
+                return choice
+        known = ", ".join(map(str, typing.get_args(kind)))
+        raise UsageError(f"{kernel}: option {name} must be one of {known}, not {value!r}")
+    if kind is bool and isinstance(value, str):
+        if value.lower() not in ("true", "false", "1", "0"):
+            raise UsageError(f"{kernel}: option {name} must be true or false, not {value!r}")
+        return value.lower() in ("true", "1")
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{kernel}: option {name} must be {kind.__name__}, not {value!r}") from None

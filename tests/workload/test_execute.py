@@ -1,0 +1,195 @@
+"""Building, running and judging variants: what goes wrong is found and said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError, UsageError
+from ptxkit.kernels.elementwise.saxpy import Saxpy
+from ptxkit.targets import Target
+from ptxkit.workload import execute, registry
+from ptxkit.workload.build import build
+from ptxkit.workload.launch import Launch
+
+DESCRIPTION = '''
+import numpy as np
+from ptxkit import Launch, Work, Workload, cdiv, uniform, variant
+
+class Sample(Workload):
+    """Doubles."""
+    source = "sample.cu"
+    n: int = 100
+
+    def inputs(self, rng): return {"x": uniform(rng, self.n)}
+    def reference(self, x): return {"y": 2.0 * x}
+    def work(self): return Work(self.n, 8 * self.n)
+    def temporaries(self): return {"t": (self.n, "f32")}
+
+    @variant(tile={"FACTOR": [2, 3]})
+    def right(self, t): return [Launch("times", cdiv(self.n, 32), 32, ("x", "y", self.n), template=(t.FACTOR,))]
+
+    @variant
+    def two_steps(self):
+        grid = cdiv(self.n, 32)
+        return [Launch("once", grid, 32, ("x", "t", self.n)), Launch("once", grid, 32, ("t", "y", self.n))]
+
+    @variant
+    def partial(self): return [Launch("times", cdiv(self.n, 32), 32, ("x", "y", self.n - 1), template=(2,))]
+
+    @variant(source="sample.ptx")
+    def by_hand(self): return [Launch("times", cdiv(self.n, 32), 32, ("x", "y", self.n))]
+
+    @variant(requires=["tcgen05"])
+    def newest(self): return [Launch("times", 1, 32, ("x", "y", self.n), template=(2,))]
+
+    @variant
+    def misnamed(self): return [Launch("tims", 1, 32, ("x", "y", self.n))]
+
+    @variant
+    def wrong_array(self): return [Launch("times", 1, 32, ("x", "z", self.n), template=(2,))]
+
+    @variant
+    def float_for_int(self): return [Launch("times", 1, 32, ("x", "y", 2.5), template=(2,))]
+
+    @variant
+    def too_large(self): return [Launch("times", 1, 32, ("x", "y", 2**31), template=(2,))]
+'''
+
+SOURCE = """
+template <int FACTOR>
+__global__ void times(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = FACTOR * x[i];
+}
+__device__ float root_two() { return ROOT; }
+__global__ void once(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = root_two() * x[i];
+}
+"""
+
+PTX = """
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry times(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+    .reg .pred %p; .reg .u32 %i, %c, %b, %n; .reg .u64 %x, %y, %o; .reg .f32 %v;
+    mov.u32 %i, %tid.x; mov.u32 %c, %ctaid.x; mov.u32 %b, %ntid.x; mad.lo.u32 %i, %c, %b, %i;
+    ld.param.u32 %n, [n]; setp.ge.u32 %p, %i, %n; @%p ret;
+    ld.param.u64 %x, [x]; ld.param.u64 %y, [y]; cvta.to.global.u64 %x, %x; cvta.to.global.u64 %y, %y;
+    mul.wide.u32 %o, %i, 4; add.u64 %x, %x, %o; add.u64 %y, %y, %o;
+    ld.global.f32 %v, [%x]; add.f32 %v, %v, %v; st.global.f32 [%y], %v; ret;
+}
+"""
+
+
+@pytest.fixture
+def sample(tmp_path):
+    (tmp_path / "sample.py").write_text(DESCRIPTION)
+    (tmp_path / "sample.cu").write_text(SOURCE.replace("ROOT", "1.4142135381698608f"))
+    (tmp_path / "sample.ptx").write_text(PTX)
+    return registry.load_file(tmp_path / "sample.py")
+
+
+def run(sample, device, name, **options):
+    return execute.run(execute.Case(sample(), device), sample.variant(name), **options)
+
+
+@pytest.mark.parametrize("name", ["right", "two_steps", "by_hand"])
+def test_a_users_kernel_runs_and_verifies(device, sample, name):
+    result = run(sample, device, name)
+    assert result.verdict.verified, result.verdict.worst
+    assert result.launches == (2 if name == "two_steps" else 1)
+    assert result.target.startswith("sm_")
+
+
+def test_a_wrong_result_is_found(device, sample):
+    result = run(sample, device, "right", tile={"FACTOR": "3"})
+    assert not result.verdict.verified
+    assert result.verdict.mismatches > 90
+    assert result.verdict.max_rel_error == pytest.approx(0.5)
+
+
+def test_an_element_nobody_wrote_is_found(device, sample):
+    case = execute.Case(sample(), device)
+    assert execute.run(case, sample.variant("right")).verdict.verified  # leaves the right values behind
+    verdict = execute.run(case, sample.variant("partial")).verdict
+    assert verdict.mismatches == 1
+    assert verdict.worst.startswith("y[99] is -4")  # the poison
+
+
+def test_a_variant_that_the_target_lacks_is_skipped_with_the_reason(device, sample):
+    target = Target.parse("sm_90a")
+    result = run(sample, device, "newest", target=target)
+    assert "tcgen05 needs sm_100a" in result.skipped
+    assert result.verdict is None
+    with pytest.raises(UnavailableError, match="variant newest of sample: tcgen05 needs sm_100a"):
+        run(sample, device, "newest", target=target, explicit=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("misnamed", CompileError, "no kernel 'tims'"),
+        ("wrong_array", DescriptionError, "no input, output or temporary is called 'z'"),
+        ("float_for_int", LaunchError, "not the float 2.5"),
+        ("too_large", LaunchError, "cannot hold 2147483648"),
+    ],
+)
+def test_a_description_that_does_not_fit_its_kernel(device, sample, name, error, message):
+    with pytest.raises(error, match=message):
+        run(sample, device, name)
+
+
+def test_a_build_needs_no_device(sample):
+    built = build(sample(), sample.variant("newest"))
+    assert built.target.name == "sm_100a"
+    assert len(built.images) == 1
+
+
+def test_launches_with_other_options_are_other_programs(sample):
+    def launches(workload):
+        plain = Launch("once", 4, 32, ("x", "t", workload.n))
+        return [plain, replace(plain, args=("t", "y", workload.n), options=("--ptxas-options=-O0",))]
+
+    variant = replace(sample.variant("two_steps"), function=launches)
+    quick, slow = (step.image.cubin for step in build(sample(), variant).steps)
+    assert len(quick) < len(slow)  # -O0 keeps everything in local memory or moves it about
+
+
+def test_templates_of_ptx_are_refused(sample):
+    variant = sample.variant("right")
+    by_hand = type(variant)("right", variant.function, variant.tile, source="sample.ptx")
+    with pytest.raises(DescriptionError, match="takes neither template arguments nor defines nor options"):
+        build(sample(), by_hand)
+
+
+def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
+    monkeypatch.setattr(execute, "free_host_bytes", lambda: 10**10)
+
+    class Tiny:
+        kind, name, target, memory_bytes = "emulator", "a tiny device", None, 10**9
+
+    with pytest.raises(
+        UsageError, match=r"saxpy with n=2147483647 needs 25\.8 GB on a tiny device, which has 1 GB free"
+    ):
+        execute.Case(Saxpy(n=2**31 - 1), Tiny())
+    with pytest.raises(UsageError, match="on the host"):
+        execute.Case(Saxpy(n=2**31 - 1), SimpleNamespace(name="a huge device", memory_bytes=10**15))
+
+
+def test_inputs_are_fresh_by_seed():
+    device = SimpleNamespace(name="any", memory_bytes=10**12)
+    a, b, c = (execute.Case(Saxpy(n=64), device, seed=seed).inputs["x"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(a, b)
+    assert (a != c).all()
+
+
+def test_outputs_take_shape_and_dtype_from_reference_and_inputs(sample):
+    device = SimpleNamespace(name="any", memory_bytes=10**12)
+    assert execute.Case(sample(), device).output_specs == {"y": ((100,), np.dtype("f4"))}

@@ -1,0 +1,110 @@
+"""Comparison with the reference."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ptxkit import Tolerance
+from ptxkit.errors import DescriptionError
+from ptxkit.workload.verify import CHUNK, compare, compare_all
+
+f32 = np.float32
+FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rounding_the_reference_is_within_half_an_ulp(dtype):
+    exact = np.random.default_rng(0).uniform(-3, 3, 1000)
+    verdict = compare("y", exact.astype(dtype), exact, Tolerance(ulp=0.5))
+    assert verdict.verified
+    assert verdict.elements == 1000
+    assert dtype is np.float64 or 0.4 < verdict.max_ulp_error <= 0.5
+
+
+@given(hnp.arrays(np.float32, st.integers(1, 30), elements=st.floats(width=32)), st.integers(1, 5))
+def test_n_ulps_away_counts_n(values, n):
+    finite = np.abs(values[np.isfinite(values) & (np.abs(values) < 1e38)])
+    moved = finite.copy()
+    for _ in range(n):
+        moved = np.nextafter(moved, f32(np.inf))
+    verdict = compare("y", moved, finite.astype(np.float64), Tolerance(ulp=n))
+    # Beyond a power of two neighbours are twice as far apart.
+    assert verdict.max_ulp_error == 0 if finite.size == 0 else n <= verdict.max_ulp_error <= 2 * n
+    assert compare("y", finite, finite.astype(np.float64), Tolerance()).verified
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "right"),
+    [
+        (np.nan, np.nan, True),
+        (np.inf, np.inf, True),
+        (np.inf, 1e39, True),  # beyond float32
+        (-np.inf, -np.inf, True),
+        (np.inf, -np.inf, False),
+        (np.nan, np.inf, False),
+        (np.nan, 1.0, False),
+        (1.0, np.nan, False),
+        (3e38, np.inf, False),
+        (np.inf, 3e38, False),
+        (0.0, -0.0, True),
+        (1e-40, 0.0, True),  # within the default absolute tolerance
+        (1e-3, 0.0, False),
+    ],
+)
+def test_special_values(actual, expected, right):
+    verdict = compare("y", np.array([1, actual], f32), np.array([1, expected]))
+    assert verdict.verified is right
+    assert verdict.mismatches == (not right)
+    assert np.isfinite(verdict.max_abs_error) or not right
+
+
+def test_the_first_wrong_element_is_described():
+    expected = np.arange(12.0).reshape(3, 4)
+    actual = expected.astype(f32)
+    actual[1, 2] = 7.5
+    actual[2, 3] = np.nan
+    verdict = compare("out", actual, expected)
+    assert verdict.worst == "out[1, 2] is 7.5, the reference says 6.0"
+    assert verdict.mismatches == 2
+    assert verdict.max_abs_error == np.inf
+
+
+def test_an_error_beyond_the_first_chunk_is_found():
+    expected = np.ones(2 * CHUNK + 10)
+    actual = expected.astype(f32)
+    actual[CHUNK + 5] = 2
+    verdict = compare("y", actual, expected)
+    assert verdict.worst.startswith(f"y[{CHUNK + 5}] is 2")
+    assert (verdict.max_abs_error, verdict.max_rel_error, verdict.mismatches) == (1, 1, 1)
+
+
+def test_integers_must_agree_exactly_unless_a_tolerance_says_otherwise():
+    actual = np.array([1, -128, 127], np.int8)
+    assert compare("q", actual, [1, -128, 127]).verified
+    wrong = compare("q", actual, [1, -127, 127])
+    assert (wrong.verified, wrong.max_abs_error, wrong.worst) == (False, 1, "q[1] is -128, the reference says -127")
+    assert compare("q", actual, [1, -127, 127], Tolerance(ulp=1)).verified
+
+
+def test_large_integers_are_not_compared_through_float64():
+    assert not compare("i", np.array([2**63 - 1], np.int64), np.array([2**63 - 2], np.int64)).verified
+
+
+def test_shapes_must_agree():
+    with pytest.raises(DescriptionError, match=r"reference of y has shape \(3,\), the output \(4,\)"):
+        compare("y", np.zeros(4, f32), np.zeros(3))
+
+
+def test_several_outputs_give_one_verdict():
+    expected = {"a": np.ones(3), "b": np.full(2, 2.0)}
+    good = {"a": np.ones(3, f32), "b": np.full(2, 2, f32)}
+    assert compare_all(good, expected).verified
+    verdict = compare_all({**good, "b": np.full(2, 3, f32)}, expected)
+    assert not verdict.verified
+    assert (verdict.elements, verdict.mismatches, verdict.max_abs_error) == (5, 2, 1)
+    assert verdict.worst.startswith("b[0]")
