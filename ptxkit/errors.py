@@ -1,8 +1,8 @@
-"""Every error ptxkit raises on purpose, as one tree.
+"""Every error ptxkit raises on purpose, as one tree, with the code of :class:`ptxkit.exit_codes.ExitCode` that each stands for.
 
 ::
 
-    PtxkitError                      exit code 1
+    PtxkitError                      exit code 9
     |-- UsageError                   2   bad argument: unknown kernel, size, option, launch argument
     |   |-- LaunchError              2   the arguments, grid or shared memory do not fit the kernel
     |   `-- DescriptionError         2   a kernel description is incomplete or contradicts itself
@@ -12,28 +12,32 @@
     |   `-- UnsupportedError         4   valid PTX that the emulator does not implement (lists every form)
     |-- FaultError                   5   a kernel failed while it ran
     |   |-- MemoryFault              5   out of bounds, misaligned, null or use-after-free access
-    |   |-- DeadlockError            5   nobody can make progress; says who waits on what
+    |   |-- DeadlockError            5   no thread can make progress; says which waits on what
     |   |-- RaceError                5   accesses to shared memory that nothing puts in order (``--racecheck``)
     |   `-- TrapError                5   trap, a failed device assert, or an undefined operation
+    |-- FileAccessError              7   a file, directory or stdout is full, or may not be read or written
+    |-- TimeLimitError               8   a kernel was not done within the time that it was given
     `-- VerificationError            1   a result differs from the reference
 
-A message is one line that names the place and the mend. ``exit_code`` is what the command line exits with.
+A message is one line that names the place and the fix. ``exit_code`` is what the command line exits with.
 A traceback that is not one of these is a bug in ptxkit.
 """
 
 from __future__ import annotations
 
+from ptxkit.exit_codes import ExitCode
+
 
 class PtxkitError(Exception):
     """Root of everything ptxkit raises on purpose."""
 
-    exit_code = 1
+    exit_code: int = ExitCode.INTERNAL
 
 
 class UsageError(PtxkitError):
     """An argument, option or name that cannot be used as given."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class LaunchError(UsageError):
@@ -47,7 +51,7 @@ class DescriptionError(UsageError):
 class UnavailableError(PtxkitError):
     """A device, target, tool or optional package that is not there; the message says how to get it."""
 
-    exit_code = 3
+    exit_code = ExitCode.UNAVAILABLE
 
 
 class CompileError(PtxkitError):
@@ -56,7 +60,7 @@ class CompileError(PtxkitError):
     ``log`` holds the whole diagnostic text, already mapped to source lines.
     """
 
-    exit_code = 4
+    exit_code = ExitCode.NOT_COMPILED
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -74,7 +78,7 @@ class UnsupportedError(CompileError):
 class FaultError(PtxkitError):
     """A kernel failed while it ran."""
 
-    exit_code = 5
+    exit_code = ExitCode.FAULT
 
 
 class MemoryFault(FaultError):
@@ -82,7 +86,7 @@ class MemoryFault(FaultError):
 
 
 class DeadlockError(FaultError):
-    """No thread can make progress; the message says who waits where."""
+    """No thread can make progress; the message says which thread waits where."""
 
 
 class RaceError(FaultError):
@@ -97,5 +101,19 @@ class TrapError(FaultError):
     """The kernel executed trap, failed a device assert, or did something undefined."""
 
 
+class FileAccessError(PtxkitError):
+    """A file, a directory or stdout cannot be read or written: the disk is full, or permission is missing."""
+
+    exit_code = ExitCode.FILE_ACCESS
+
+
+class TimeLimitError(PtxkitError):
+    """A kernel was not done within the time that it was given."""
+
+    exit_code = ExitCode.TIME_LIMIT
+
+
 class VerificationError(PtxkitError):
     """A result differs from its reference."""
+
+    exit_code = ExitCode.WRONG

@@ -11,7 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ptxkit.errors import UsageError
+from ptxkit.errors import FileAccessError, PtxkitError, UsageError
+
+WRONG_PATH = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST)
+"""Errors that another path fixes, unlike a full disk or a missing permission."""
 
 
 def stem_of(device: str) -> str:
@@ -19,11 +22,17 @@ def stem_of(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
+def refused(path: str | Path, error: OSError, doing: str = "write") -> PtxkitError:
+    """The error to raise where a file cannot be used: UsageError for a wrong path, FileAccessError for a full or closed one."""
+    kind = UsageError if error.errno in WRONG_PATH else FileAccessError
+    return kind(f"cannot {doing} {path}: {error.strerror}")
+
+
 def check_writable(path: str | Path) -> None:
     """Nothing, where :func:`write_text` can write the file; whatever it holds stays.
 
     Raises:
-        UsageError: the file cannot be written there.
+        UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
     """
     target = Path(path).resolve()
     try:
@@ -31,7 +40,7 @@ def check_writable(path: str | Path) -> None:
             return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise refused(path, error) from None
     os.close(handle)
     Path(temporary).unlink()
 
@@ -40,7 +49,7 @@ def write_json(path: str | Path, value: Any) -> None:
     """Replace a file by one JSON value: written beside it first, then renamed. NaN and infinity become null.
 
     Raises:
-        UsageError: the file cannot be written there.
+        UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
     """
     write_text(path, json.dumps(finite(value), indent=1, allow_nan=False) + "\n")
 
@@ -49,7 +58,7 @@ def write_text(path: str | Path, text: str) -> None:
     """Replace a file, or the one that a link names, all of it or nothing; a device or a pipe is written to.
 
     Raises:
-        UsageError: the file cannot be written there.
+        UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
     """
     target = Path(path).resolve()
     try:
@@ -58,7 +67,7 @@ def write_text(path: str | Path, text: str) -> None:
             return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise refused(path, error) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -68,7 +77,7 @@ def write_text(path: str | Path, text: str) -> None:
     except BaseException as error:  # an interrupt, too, leaves the old file and nothing beside it
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise UsageError(f"cannot write {path}: {error.strerror}") from None
+            raise refused(path, error) from None
         raise
 
 

@@ -4,8 +4,7 @@ One file per command; a file's stem is the command's name and its ``command`` is
 with ``_`` are shared by commands. A command's file imports nothing but click and the standard library at its top, so that
 ``ptxkit --help`` starts neither numpy nor a CUDA library.
 
-Exit codes: 0 done, 1 wrong result, 2 usage, 3 not available here, 4 does not compile, 5 fault in a kernel (see
-:mod:`ptxkit.errors`), 130 interrupted, 141 the reader of the output went away, 143 terminated.
+Exit codes are those of :class:`ptxkit.exit_codes.ExitCode`, for every command.
 """
 
 from __future__ import annotations
@@ -15,17 +14,19 @@ import importlib
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from ptxkit.cli._signals import TERMINATED, Terminated
+from ptxkit.cli._early_exit import exits_refused
+from ptxkit.cli._signals import Terminated
 from ptxkit.errors import PtxkitError
+from ptxkit.exit_codes import ExitCode, help_text
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-BROKEN_PIPE = 141  # 128 + SIGPIPE
+COMPLETION = "_PTXKIT_COMPLETE"  # set by the shell's completion function
 
 
 class CommandFiles(click.Group):
@@ -39,7 +40,7 @@ class CommandFiles(click.Group):
             return None
         command = importlib.import_module(f"{__name__}.{cmd_name}").command
         assert isinstance(command, click.Command)
-        return command
+        return _with_exit_codes(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,30 +70,31 @@ def cli(ctx: click.Context) -> None:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; every foreseen failure is one line on stderr and its exit code."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started us, as ``>&-`` does
+        if getattr(sys, name) is None:  # closed by the parent process, as ``>&-`` does
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # to the end
     try:
         code = _guarded(args)
     except KeyboardInterrupt:  # a second one, while what follows from the first was under way
-        code = INTERRUPTED
+        code = ExitCode.INTERRUPTED
     try:
         sys.stdout.flush()
     except OSError as error:
         code = _output_failed(error)
-    if code in (INTERRUPTED, TERMINATED) and threading.active_count() > 1:
+    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) and threading.active_count() > 1:
         sys.stderr.flush()
         os._exit(code)  # the interpreter would wait for worker threads that are in the middle of a kernel
-    sys.exit(code)
+    sys.exit(int(code))
 
 
 def _guarded(args: Sequence[str] | None) -> int:
     stdout, stderr = sys.stdout, sys.stderr
     try:
         try:
-            result = cli.main(args, prog_name="ptxkit", standalone_mode=False)
+            with exits_refused():
+                result = cli.main(args, prog_name="ptxkit", standalone_mode=False)
         finally:
-            sys.stderr = stderr  # who sets it aside may have been stopped before setting it back
-        return result if isinstance(result, int) else 0
+            sys.stderr = stderr  # a command that redirects it may have been stopped before it restored it
+        return int(result) if isinstance(result, int) else ExitCode.DONE
     except PtxkitError as error:
         from ptxkit.cli._text import explain
 
@@ -107,21 +109,38 @@ def _guarded(args: Sequence[str] | None) -> int:
         return _complain(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
         if isinstance(error, Terminated) or isinstance(error.__cause__, Terminated):  # click turns it into Abort
-            return _complain("terminated", TERMINATED)
-        return _complain("interrupted", INTERRUPTED)
+            return _complain("terminated", ExitCode.TERMINATED)
+        return _complain("interrupted", ExitCode.INTERRUPTED)
     except MemoryError as error:
-        return _complain(f"not enough memory on this machine: {error or 'try smaller sizes'}", 1)
-    except SystemExit:
-        if sys.stdout is stdout:
-            raise  # shell completion
-        sys.stdout = stdout  # click replaces it on a broken pipe, and exits with 1, our "wrong result"
-        return _output_failed(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+        return _complain(f"not enough memory on this machine: {error or 'try smaller sizes'}", ExitCode.UNAVAILABLE)
+    except SystemExit as error:
+        if sys.stdout is not stdout:
+            sys.stdout = stdout  # click replaces it on a broken pipe, and exits with 1, which means "wrong result" here
+            return _output_failed(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+        if COMPLETION in os.environ:
+            raise  # click exits after it printed completions
+        what = f"code that ptxkit imported or called ended the program with SystemExit({error.code!r})"
+        return _complain(f"{what}; nothing was verified", ExitCode.USAGE)
     except OSError as error:
         if error.strerror is None:
             raise
         if error.filename is None:
             return _output_failed(error)
-        return _complain(f"{error.filename}: {error.strerror}", 1)
+        from ptxkit.files import WRONG_PATH
+
+        code = ExitCode.USAGE if error.errno in WRONG_PATH else ExitCode.FILE_ACCESS
+        return _complain(f"{error.filename}: {error.strerror}", code)
+    except Exception:  # noqa: BLE001  # the interpreter would exit with 1, which means "wrong result" here
+        traceback.print_exc()
+        return _complain("this is a bug in ptxkit; please report it with the traceback above", ExitCode.INTERNAL)
+
+
+def _with_exit_codes(command: click.Command) -> click.Command:
+    """The command, with the table of exit codes at the end of its help and of its subcommands'."""
+    command.epilog = command.epilog or help_text()
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        _with_exit_codes(subcommand)
+    return command
 
 
 def _complain(message: str, code: int) -> int:
@@ -135,8 +154,8 @@ def _output_failed(error: OSError) -> int:
     """The output cannot be written: quiet when its reader left, a line for a full disk."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere, without a second complaint
     if error.errno == errno.EPIPE:
-        return BROKEN_PIPE
-    return _complain(f"cannot write the output: {error.strerror}", 1)
+        return ExitCode.BROKEN_PIPE
+    return _complain(f"cannot write the output: {error.strerror}", ExitCode.FILE_ACCESS)
 
 
 def _sentence(text: str) -> str:

@@ -7,37 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.errors import UnavailableError
+from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results, Row
 
-WRONG = 1
 
-
-def complain(results: Results) -> int:
-    """A line for each result that nobody should believe, and each variant without one; the highest of their exit codes."""
+def complain(results: Results) -> ExitCode:
+    """Print a line for each result that must not be believed and each variant without one; return the code that follows."""
     from ptxkit.cli._text import to_stderr
 
-    code = 0
+    codes = []
     for target in results.targets:
         for row in target.rows:
             for complaint, exit_code in _complaints(row):
                 to_stderr(f"error: {target.key} {row.name}: {complaint}", fg="red")
-                code = max(code, exit_code)
-    return code
+                codes.append(exit_code)
+        variants = [row for row in target.rows if row.kind == "variant"]
+        if all(row.skipped is not None for row in variants):
+            skipped = ", ".join(row.name for row in variants) or "there are no variants"
+            to_stderr(f"error: {target.key}: nothing was verified, every variant was skipped: {skipped}", fg="red")
+            codes.append(ExitCode.NOTHING_VERIFIED)
+    return most_severe(codes)
 
 
 def _complaints(row: Row) -> Iterator[tuple[str, int]]:
     for alarm in row.alarms:
-        yield alarm, WRONG
+        yield alarm, ExitCode.WRONG
     if row.kind == "variant" and row.error:
         yield row.error, row.exit_code
     if row.verified is False:
-        yield f"wrong result: {row.worst}", WRONG
+        yield f"wrong result: {row.worst}", ExitCode.WRONG
 
 
-def held(expected: Mapping[str, Any], results: Results) -> int:
+def held(expected: Mapping[str, Any], results: Results) -> ExitCode:
     """Whether a variant is slower than expected (1), or none of the targets has an expectation (3)."""
     from ptxkit.bench.results import expectations
     from ptxkit.cli._text import to_stderr
@@ -52,15 +55,15 @@ def held(expected: Mapping[str, Any], results: Results) -> int:
     if not found:
         which = ", ".join(unknown) or "these variants"
         to_stderr(f"error: there are no expectations for {which}; --update-expectations records them", fg="red")
-        return UnavailableError.exit_code
+        return ExitCode.UNAVAILABLE
     slower = sum(h.judgement.word == "slower" for h in found)
     click.echo(f"{len(found)} times held against expectations: {slower} slower", err=True)
     for key in unknown:
         click.echo(f"{key}: there are no expectations", err=True)
-    return WRONG if slower else 0
+    return ExitCode.WRONG if slower else ExitCode.DONE
 
 
-def rerun(before: Results, after: Results) -> int:
+def rerun(before: Results, after: Results) -> ExitCode:
     """Of a receipt run again: 1 where a variant is slower, or has no time any more."""
     from ptxkit.bench.results.comparison import compared
     from ptxkit.cli._text import to_stderr
@@ -74,4 +77,4 @@ def rerun(before: Results, after: Results) -> int:
             if row.kind == "variant" and row.cold and (now is None or (now.cold is None and now.error is None)):
                 to_stderr(f"error: {target.key} {row.name}: has a time in the receipt, and none now", fg="red")
                 lost = True
-    return WRONG if slower or lost else 0
+    return ExitCode.WRONG if slower or lost else ExitCode.DONE

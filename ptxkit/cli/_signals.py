@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-TERMINATED = 143  # 128 + SIGTERM, as shells report it
-
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM came."""

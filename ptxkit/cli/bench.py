@@ -10,6 +10,7 @@ import click
 
 from ptxkit.cli._kernel import kernel_argument, parse_pairs, peer_list
 from ptxkit.errors import UsageError
+from ptxkit.exit_codes import most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
@@ -102,8 +103,8 @@ def run(
 
     Ctrl-C and SIGTERM end it early: what is measured by then is shown, written (marked as partial), checked and recorded.
 
-    Exit codes: 0 measured, 1 a wrong result, an alarm, a variant without a time or (--check) one that became slower, 2 usage,
-    3 no such device, peer, profiler or expectations, 4 does not compile, 5 fault, 130 interrupted, 143 terminated.
+    The exit code is 1 for a wrong result, a time that cannot be true, a variant without a time, and with --check for a variant
+    that became slower.
     """
     from ptxkit.bench.cases import parse_sizes, plans
     from ptxkit.bench.measure.method import Method
@@ -162,7 +163,7 @@ def run(
         click.echo(_bench_text.results_text(results, kind, notes))
     code = _bench_verdict.complain(results)
     if expected is not None:
-        code = max(code, _bench_verdict.held(expected, results))
+        code = most_severe([code, _bench_verdict.held(expected, results)])
     if update_expectations:
         expectations.save(path, expectations.updated(recorded, results))
         click.echo(f"recorded in {path}", err=True)
@@ -204,9 +205,8 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
 
     Ctrl-C and SIGTERM end it early: what is measured by then is compared and written.
 
-    Exit codes: 0 same, faster or ambiguous, 1 a variant is slower or has no time any more, or a result is wrong, 2 usage, 3 no
-    GPU, 4 does not compile, 5 fault, 130 interrupted, 143 terminated. A peer that became slower or is not here any more is said
-    and no more.
+    The exit code is 1 where a variant is slower or has no time any more, or a result is wrong; 0 where all are the same, faster
+    or ambiguous. A peer that became slower or is not here any more is reported and does not change the exit code.
     """
     from ptxkit.bench.results import rerun as receipts
     from ptxkit.bench.results import results
@@ -230,7 +230,7 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
         click.echo(_bench_text.compared_text(before, after, kind, distances=True))
     for change in receipts.changes(before, after, wanted):
         click.echo(change, err=json_file == "-" or kind == "csv")
-    code = max(_bench_verdict.complain(after), _bench_verdict.rerun(before, after))
+    code = most_severe([_bench_verdict.complain(after), _bench_verdict.rerun(before, after)])
     kept.end(len(before.targets))
     return code
 

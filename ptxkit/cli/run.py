@@ -12,6 +12,7 @@ import click
 
 from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.run_report import RunReport
@@ -75,8 +76,6 @@ def command(
 
     KERNEL: a name from `ptxkit list`, or a description file such as ./mine.py. SIZE: the kernel's sizes, all of them or
     none. ITERATIONS, after the sizes: how many timed samples; a short time budget if left out.
-
-    Exit codes: 0 verified, 1 wrong result, 2 usage, 3 no such device or target, 4 does not compile, 5 fault.
     """
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
@@ -205,5 +204,7 @@ def complain(report: RunReport) -> None:
             failures.setdefault(explain(variant.error), []).append(variant.name)
         elif variant.verified is False:
             failures.setdefault(f"wrong result: {variant.worst}", []).append(variant.name)
+    if report.exit_code == ExitCode.NOTHING_VERIFIED:
+        to_stderr(f"error: {report.kernel}: nothing was verified, every variant was skipped", fg="red")
     for what, names in failures.items():
         to_stderr(f"error: {report.kernel} {', '.join(names)}: {what}", fg="red")

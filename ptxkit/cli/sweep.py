@@ -244,8 +244,8 @@ def _finish(outcome: Outcome, given: Any, journal: Path) -> int:
     if given["t4_file"]:
         write_json(given["t4_file"], report.to_t4(outcome.entries, outcome.timed))
     if outcome.best is None:
-        to_stderr("error: no configuration works", fg="red")
-        return 1
+        to_stderr("error: no configuration is verified", fg="red")
+        return report.exit_code(outcome.entries)
     if given["heatmap"]:
         axes = outcome.problem.axes
         if given["axes"]:

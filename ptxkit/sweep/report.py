@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
+from ptxkit.exit_codes import ExitCode, most_severe
 from ptxkit.quantities import time_text
 from ptxkit.sweep.journal import SCHEMA, Entry
 from ptxkit.sweep.problem import Problem, Space
@@ -153,6 +154,25 @@ def failures(entries: Sequence[Entry]) -> list[str]:
         tile = " ".join(f"{k}={v}" for k, v in example.tile.items())
         found.append(f"{len(group)} {words[status]}, such as {tile}: {example.error.splitlines()[0]}")
     return found
+
+
+STATUS_CODES = {
+    "ok": ExitCode.DONE,
+    "slow": ExitCode.DONE,
+    "compile": ExitCode.NOT_COMPILED,
+    "launch": ExitCode.USAGE,
+    "wrong": ExitCode.WRONG,
+    "fault": ExitCode.FAULT,
+    "timeout": ExitCode.TIME_LIMIT,
+}
+
+
+def exit_code(entries: Sequence[Entry]) -> ExitCode:
+    """``DONE`` when one of the configurations is verified, else the code of the most severe failure."""
+    codes = [STATUS_CODES[entry.status] for entry in entries]
+    if not codes:
+        return ExitCode.NOTHING_VERIFIED
+    return ExitCode.DONE if ExitCode.DONE in codes else most_severe(codes)
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:

@@ -50,16 +50,23 @@ def blamed(function: Callable[..., Any]) -> Iterator[None]:
     """Inside, what a user's ``function`` raises by mistake becomes a DescriptionError with its line."""
     try:
         yield
-    except (PtxkitError, MemoryError):
+    except (PtxkitError, MemoryError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         if getattr(function, "__module__", "").startswith("ptxkit."):
             raise
         file = Path(function.__code__.co_filename)
-        raise DescriptionError(f"{place(error, file, _start(function))}: {type(error).__name__}: {error}") from error
+        raise DescriptionError(f"{place(error, file, _start(function))}: {mistake(error)}") from error
 
 
-def place(error: Exception, file: Path, otherwise: str = "") -> str:
+def mistake(error: BaseException) -> str:
+    """What an exception says, in words; a SystemExit is a call of ``sys.exit``, which a description must not make."""
+    if isinstance(error, SystemExit):
+        return f"ends the program with SystemExit({error.code!r}); a description must not exit"
+    return f"{type(error).__name__}: {error}"
+
+
+def place(error: BaseException, file: Path, otherwise: str = "") -> str:
     """``mine.py:12``, the innermost line of ``file`` that the error passed through."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"

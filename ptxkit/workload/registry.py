@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ptxkit.errors import DescriptionError, PtxkitError, UsageError
-from ptxkit.workload.blame import place
+from ptxkit.workload.blame import mistake, place
 from ptxkit.workload.workload import Workload, suggestion
 
 ENTRY_POINT_GROUP = "ptxkit.kernels"
@@ -79,10 +79,10 @@ def load_file(path: str | Path) -> type[Workload]:
         spec.loader.exec_module(module)
     except DescriptionError as error:
         raise DescriptionError(f"{place(error, file)}: {error}") from None
-    except PtxkitError:
+    except (PtxkitError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise DescriptionError(f"{place(error, file)}: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        raise DescriptionError(f"{place(error, file)}: {mistake(error)}") from error
     found = _described(module)
     if len(found) != 1:
         what = ", ".join(w.__name__ for w in found) or "none"
@@ -112,8 +112,11 @@ def _offered() -> dict[str, type[Workload]]:
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             value = point.load()
-        except Exception as error:
-            raise DescriptionError(f"entry point {point.name} = {point.value} cannot be loaded: {error}") from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            what = f"entry point {point.name} = {point.value} cannot be loaded"
+            raise DescriptionError(f"{what}: {mistake(error)}") from error
         described = _described(value) if isinstance(value, ModuleType) else [value]
         for workload in described:
             if not (isinstance(workload, type) and issubclass(workload, Workload)):

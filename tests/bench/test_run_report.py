@@ -67,8 +67,19 @@ def test_a_skipped_variant_is_no_failure():
         (VariantReport("a", error=MemoryFault("no")), 5),
     ],
 )
-def test_exit_code_is_that_of_the_first_failure(failed, code):
-    assert report(VariantReport("ok", **GOOD), failed, VariantReport("b", error=MemoryFault("later"))).exit_code == code
+def test_exit_code_is_that_of_the_failure(failed, code):
+    assert report(VariantReport("ok", **GOOD), failed).exit_code == code
+
+
+def test_exit_code_is_that_of_the_most_severe_failure():
+    wrong = VariantReport("a", **{**GOOD, "verified": False})
+    assert report(wrong, VariantReport("b", error=MemoryFault("no"))).exit_code == 5
+    assert report(VariantReport("b", error=CompileError("no")), wrong).exit_code == 1
+
+
+def test_a_report_in_which_nothing_ran_is_not_a_success():
+    assert report(VariantReport("a", skipped="needs sm_90a"), VariantReport("b", skipped="needs sm_90a")).exit_code == 6
+    assert report(VariantReport("a", skipped="needs sm_90a"), VariantReport("ok", **GOOD)).exit_code == 0
 
 
 def test_an_error_is_in_the_json_of_its_variant_only():

@@ -44,8 +44,13 @@ def ptxkit(*args, **kwargs):
         (errors.DeadlockError("no"), 5),
         (errors.VerificationError("no"), 1),
         (click.UsageError("No."), 2),
-        (OSError(28, "No space left on device", "x.cu"), 1),
-        (MemoryError("no"), 1),
+        (OSError(28, "No space left on device", "x.cu"), 7),
+        (MemoryError("no"), 3),
+        (errors.FileAccessError("no"), 7),
+        (errors.TimeLimitError("no"), 8),
+        (errors.PtxkitError("no"), 9),
+        (SystemExit(0), 2),
+        (SystemExit(), 2),
         (KeyboardInterrupt(), 130),
     ],
 )
@@ -57,10 +62,11 @@ def test_an_error_is_one_line_and_its_exit_code(monkeypatch, capsys, error, code
     assert err.startswith("error: ") and err.count("\n") == 1
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
+def test_a_bug_keeps_its_traceback_and_is_not_taken_for_a_wrong_result(monkeypatch, capsys):
     fail_with(monkeypatch, ZeroDivisionError("bug"))
-    with pytest.raises(ZeroDivisionError):
-        cli.main([])
+    assert exit_of() == 9
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: bug" in err and "bug in ptxkit" in err
 
 
 def test_unknown_command_suggests_the_nearest(capsys):
@@ -84,7 +90,7 @@ def test_version_and_help(capsys):
 def test_a_full_disk_under_stdout_is_one_line():
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "ptxkit", "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 7
     assert "No space left on device" in done.stderr and done.stderr.count("\n") == 1
 
 
@@ -93,7 +99,7 @@ def test_a_reader_that_leaves_is_no_error():
     os.close(read)
     done = subprocess.run([sys.executable, "-m", "ptxkit", "--help"], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
-    assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, "")
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_a_closed_stderr_changes_no_exit_code():

@@ -48,7 +48,7 @@ def test_nothing_is_overwritten(existing, tmp_path, monkeypatch, capsys):
 
 def test_an_unwritable_place_is_one_line_and_leaves_nothing(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert exit_of("new", "mine", "--directory", str(tmp_path / "file" / "below")) == 1
+    assert exit_of("new", "mine", "--directory", str(tmp_path / "file" / "below")) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "file" in err
     assert [p.name for p in tmp_path.iterdir()] == ["file"]

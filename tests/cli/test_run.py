@@ -165,7 +165,7 @@ def test_out_of_bounds_is_5_and_names_the_line(mine, capsys):
 
 def test_variant_for_another_target_is_skipped_or_asked_for_an_error(mine, capsys):
     file = mine(('"THREADS": [256, 128, 512]}', '"THREADS": [256, 128, 512]}, requires=["sm_100a"]'))
-    assert exit_of("run", file, 1000, "--arch", "sm_90a", *EMULATOR) == 0
+    assert exit_of("run", file, 1000, "--arch", "sm_90a", *EMULATOR) == 6
     assert "simple: skipped" in capsys.readouterr().out
     assert exit_of("run", file, 1000, "--arch", "sm_90a", "--variant", "simple", *EMULATOR) == 3
     one_error(capsys, "sm_100a")
@@ -228,3 +228,30 @@ from ptxkit.cli import main
 print('ready', file=sys.stderr, flush=True)
 main(sys.argv[1:])
 """
+
+
+@pytest.mark.parametrize(
+    "where, call",
+    [
+        ("import numpy as np\n", "import sys; sys.exit(0)\n"),
+        ("import numpy as np\n", "import os; os._exit(0)\n"),
+        ("import numpy as np\n", "raise BaseException('no')\n"),
+        ("    def inputs(self, rng):\n", "        raise SystemExit(0)\n"),
+        ("    def reference(self, a, x, y):\n", "        raise SystemExit\n"),
+        ("    def work(self):\n", "        exit(0)\n"),
+    ],
+)
+def test_a_description_that_ends_the_program_verifies_nothing(mine, capsys, where, call):
+    file = mine()
+    text = file.read_text()
+    assert where in text
+    file.write_text(text.replace(where, where + call))
+    assert exit_of("run", file, 1000, *EMULATOR) == 2
+    out, err = capsys.readouterr()
+    assert "verified" not in out and err.startswith("error: ") and "verified" not in err.replace("nothing was verified", "")
+
+
+def test_a_run_that_skips_every_variant_verified_nothing(capsys):
+    assert exit_of("run", "matmul_wgmma", 64, 64, 64, "--arch", "sm_80", *EMULATOR) == 6
+    out, err = capsys.readouterr()
+    assert "step1_tma: skipped" in out and "nothing was verified" in err

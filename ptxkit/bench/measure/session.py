@@ -13,6 +13,7 @@ from ptxkit.bench.measure.statistics import summarize
 from ptxkit.bench.results.judge import alarms
 from ptxkit.bench.results.results import Mode, Roofs, Row, Timed
 from ptxkit.errors import PtxkitError
+from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ptxkit.bench.measure.candidates import BufferSets, Contender
@@ -239,5 +240,5 @@ class Session:
 def complaint_added(row: Row, complaint: str, *, nothing: bool) -> Row:
     """The row with what is to be said of its samples: an error where it has none."""
     if nothing:
-        return replace(row, error=f"no time: {complaint}")
+        return replace(row, error=f"no time: {complaint}", exit_code=int(ExitCode.WRONG))
     return replace(row, note=", ".join(filter(None, [row.note, complaint])))

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from ptxkit.bench.measure.conditions import Conditions
 from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.errors import PtxkitError, UsageError
+from ptxkit.exit_codes import ExitCode
 
 SCHEMA = "ptxkit.bench/2"
 EARLIER = "ptxkit.bench/1"
@@ -116,7 +117,7 @@ class Row:
     launches: int = 0
     skipped: str | None = None
     error: str | None = None
-    exit_code: int = 1
+    exit_code: int = int(ExitCode.INTERNAL)
     verified: bool | None = None
     worst: str = ""
     accuracy: Accuracy | None = None
@@ -137,7 +138,7 @@ class Row:
 
     def failed(self, error: PtxkitError) -> Row:
         """The row without figures, because of an error."""
-        return dataclasses.replace(self, error=str(error), exit_code=error.exit_code)
+        return dataclasses.replace(self, error=str(error), exit_code=int(error.exit_code))
 
     def timed(self, mode: Mode) -> Timed | None:
         """The cold or the hot times."""

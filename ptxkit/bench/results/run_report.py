@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.errors import PtxkitError, VerificationError
+from ptxkit.errors import PtxkitError
+from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.measure.statistics import Summary
@@ -120,14 +121,13 @@ class RunReport:
     variants: tuple[VariantReport, ...]
 
     @property
-    def exit_code(self) -> int:
-        """0 when every variant that ran is verified; else the code of the first that failed."""
-        for variant in self.variants:
-            if variant.error is not None:
-                return variant.error.exit_code
-            if variant.verified is False:
-                return VerificationError.exit_code
-        return 0
+    def exit_code(self) -> ExitCode:
+        """``DONE`` when every variant that ran is verified and at least one ran; else the code of the most severe failure."""
+        if all(variant.skipped is not None for variant in self.variants):
+            return ExitCode.NOTHING_VERIFIED
+        errors = [variant.error.exit_code for variant in self.variants if variant.error is not None]
+        wrong = [ExitCode.WRONG for variant in self.variants if variant.verified is False]
+        return most_severe([*errors, *wrong])
 
     def to_json(self) -> dict[str, Any]:
         """The object of schema ``ptxkit.run/1``."""
