@@ -60,17 +60,22 @@ def write_text(path: str | Path, text: str) -> None:
     Raises:
         UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
     """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
+    """:func:`write_text` for bytes."""
     target = Path(path).resolve()
     try:
         if _is_stream(target):
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
             return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
         raise refused(path, error) from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         mode = target.stat().st_mode if target.exists() else 0o666 & ~_umask()
         os.chmod(temporary, mode)  # noqa: PTH101  # mkstemp makes it private
         os.replace(temporary, target)  # noqa: PTH105

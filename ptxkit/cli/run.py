@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
 
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
     help="--racecheck that tells the lanes of a warp apart, too: finds a missing __syncwarp.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/1) alone on stdout.")
-@click.option("--dry-run", is_flag=True, help="Show what would be launched; compile and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be launched, and run nothing.")
+@file_options
 def command(
     kernel: str,
     numbers: tuple[str, ...],
@@ -71,33 +73,47 @@ def command(
     racecheck_lanes: bool,
     as_json: bool,
     dry_run: bool,
+    **of_file: Any,
 ) -> int:
     """Compile, run and verify KERNEL, and time it on a GPU or count what it does in the emulator.
 
-    KERNEL: a name from `ptxkit list`, or a description file such as ./mine.py. SIZE: the kernel's sizes, all of them or
-    none. ITERATIONS, after the sizes: how many timed samples; a short time budget if left out.
+    KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file without a description, such as
+    ./k.cu[:ENTRY] or ./k.ptx[:ENTRY]: alone, its kernels are listed; with --arg, --grid and --block, one of them runs. SIZE:
+    the kernel's sizes, all of them or none. ITERATIONS, after the sizes: how many timed samples; a short time budget if left
+    out.
     """
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
 
     refuse_options(numbers)
+    of_source_file = FileOptions(**of_file)
+    target = parse_arch(arch)
+    settings: dict[str, Any] = {}
+    if completion is not None:
+        settings["completion"] = completion
+    if racecheck or racecheck_lanes:
+        settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
+
+    from ptxkit.runtime.device import device as open_device
+
+    if names_source_file(kernel):
+        refuse_described({"--variant": variants, "--tile": tiles, "--option": options})
+        device = open_device(device_kind)
+        with emulator_settings(device, settings):
+            return run_file(
+                kernel, numbers, of_source_file, device, target, seed=seed, as_json=as_json, dry_run=dry_run
+            )
+    of_source_file.refuse(kernel)
     workload_class = find_kernel(kernel)
     sizes, iterations = split_numbers(workload_class, numbers)
     held_tile = parse_pairs(tiles, "--tile")
     held_options = parse_pairs(options, "--option")
     for name in variants:
         workload_class.variant(name)
-    target = parse_arch(arch)
 
     from ptxkit.bench.measure.runner import Runner
-    from ptxkit.runtime.device import device as open_device
 
     device = open_device(device_kind)
-    settings: dict[str, Any] = {}
-    if completion is not None:
-        settings["completion"] = completion
-    if racecheck or racecheck_lanes:
-        settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
     changed = emulator_settings(device, settings)
     workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
     runner = Runner(
@@ -149,14 +165,22 @@ def split_numbers(workload: type[Workload], numbers: Sequence[str]) -> tuple[Seq
     names = workload.size_names()
     if len(numbers) != len(names) + 1:
         return numbers, None
-    last = numbers[-1]
+    return numbers[:-1], parse_iterations(numbers[-1])
+
+
+def parse_iterations(text: str) -> int:
+    """ITERATIONS as a number.
+
+    Raises:
+        UsageError: no whole number, or out of range.
+    """
     try:
-        iterations = int(last)
+        iterations = int(text)
     except ValueError:
-        raise UsageError(f"ITERATIONS must be a whole number, not {last!r}") from None
+        raise UsageError(f"ITERATIONS must be a whole number, not {text!r}") from None
     if not 1 <= iterations <= 1_000_000:
-        raise UsageError(f"ITERATIONS must be between 1 and 1000000, not {last}")
-    return numbers[:-1], iterations
+        raise UsageError(f"ITERATIONS must be between 1 and 1000000, not {text}")
+    return iterations
 
 
 def parse_arch(arch: str | None) -> Target | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from ptxkit.errors import UsageError
@@ -33,3 +35,22 @@ def read_source(source: str | os.PathLike[str], name: str | None, default_name: 
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     path = path.absolute()
     return text, name or str(path), str(path.parent)
+
+
+SOURCE_SUFFIXES = ("cu", "ptx")
+
+
+def split_entry(words: str, suffixes: Iterable[str] = SOURCE_SUFFIXES) -> tuple[Path | None, str]:
+    """``"./k.cu:saxpy<4>"`` as (path, entry), (None, "") when ``words`` name no file with one of these suffixes.
+
+    A directory may have ``:`` in its name: of the places where a path may end, the first that is a file counts, and where
+    none is, the first.
+    """
+    if Path(words).is_file() and words.endswith(tuple(f".{suffix}" for suffix in suffixes)):
+        return Path(words), ""
+    ends = rf"\.(?:{'|'.join(suffixes)})(?:\.[\d.]*\d)?(?=:|$)"
+    found = [(words[: m.end()], words[m.end() + 1 :]) for m in re.finditer(ends, words)]
+    for path, entry in found:
+        if Path(path).is_file():
+            return Path(path), entry
+    return (Path(found[0][0]), found[0][1]) if found else (None, "")

@@ -17,6 +17,18 @@ def parameter_names(kernel: str, count: int, source: str) -> tuple[str, ...] | N
 
     ``""`` for a parameter without a name; None when the text has no such definition, or not with so many parameters.
     """
+    parts = parameter_declarations(kernel, count, source)
+    if parts is None:
+        return None
+    names = [_NAME.search(part) for part in parts]
+    return tuple(name[1] if name else "" for name in names)
+
+
+def parameter_declarations(kernel: str, count: int, source: str) -> tuple[str, ...] | None:
+    """The ``count`` parameters as the source text declares them, ``"const float *x"``, without default arguments.
+
+    None when the text has no definition of ``kernel`` (its plain name), or not with so many parameters.
+    """
     bare = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
     for match in re.finditer(rf"\b{re.escape(kernel)}\s*\(", bare):
         inside, behind = _parenthesised(bare, match.end())
@@ -24,8 +36,7 @@ def parameter_names(kernel: str, count: int, source: str) -> tuple[str, ...] | N
             continue  # a call, or only a declaration
         parts = _at_commas(inside)
         if len(parts) == count:
-            names = [_NAME.search(part.split("=")[0].rstrip()) for part in parts]
-            return tuple(name[1] if name else "" for name in names)
+            return tuple(part.split("=")[0].strip() for part in parts)
     return None
 
 

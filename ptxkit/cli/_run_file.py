@@ -1,0 +1,270 @@
+"""``ptxkit run ./k.cu``: kernels of a source file without a description, listed, or run with arguments from flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ptxkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.device import Device
+    from ptxkit.source_run.call import Call, Geometry
+    from ptxkit.source_run.entries import CompiledFile, How
+    from ptxkit.targets import Target
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """The options of ``ptxkit run`` that are for source files; the fields are called as click calls the parameters."""
+
+    arguments: tuple[str, ...] = ()
+    grid: str | None = None
+    block: str | None = None
+    cluster: str | None = None
+    shared: int | None = None
+    cooperative: bool = False
+    instantiate: tuple[str, ...] = ()
+    defines: tuple[str, ...] = ()
+    include_dirs: tuple[str, ...] = ()
+    compiler_options: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+
+    @property
+    def launches(self) -> bool:
+        """Whether anything is said about a launch; without that the kernels are listed."""
+        launch = (self.arguments, self.grid, self.block, self.cluster, self.shared, self.saved, self.expected)
+        return self.cooperative or any(value not in (None, ()) for value in launch)
+
+    def refuse(self, kernel: str) -> None:
+        """Raise UsageError where one is given for a kernel that has a description."""
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                raise UsageError(
+                    f"{FLAGS[field.name]} is for source files, such as ./k.cu; the description of {kernel} gives its launches"
+                )
+
+
+FLAGS = {
+    "arguments": "--arg",
+    "grid": "--grid",
+    "block": "--block",
+    "cluster": "--cluster",
+    "shared": "--shared",
+    "cooperative": "--cooperative",
+    "instantiate": "--instantiate",
+    "defines": "--define",
+    "include_dirs": "--include",
+    "compiler_options": "--compiler-option",
+    "saved": "--output",
+    "expected": "--expect",
+}
+"""Field of :class:`FileOptions` -> its option on the command line."""
+
+_OPTIONS = (
+    click.option(
+        "--arg",
+        "arguments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Pass an argument to a kernel of a source file: x=float32[1024]:uniform, y=f16[128x64]:zeros, n=1024, x=data.npy.",
+    ),
+    click.option("--grid", metavar="X[,Y[,Z]]", help="Launch this many CTAs of a source file's kernel."),
+    click.option("--block", metavar="X[,Y[,Z]]", help="Launch CTAs of this many threads."),
+    click.option("--cluster", metavar="X[,Y[,Z]]", help="Launch clusters of this many CTAs."),
+    click.option(
+        "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Give each CTA this much dynamic shared memory."
+    ),
+    click.option("--cooperative", is_flag=True, help="Launch with all CTAs resident at once, as grid.sync() needs."),
+    click.option(
+        "--instantiate",
+        "--template",
+        "instantiate",
+        multiple=True,
+        metavar="'NAME<ARGS>'",
+        help="Instantiate a kernel template of a .cu file, such as 'k<float, 4>'.",
+    ),
+    click.option(
+        "-D", "--define", "defines", multiple=True, metavar="NAME[=VALUE]", help="Define a macro for a .cu file."
+    ),
+    click.option(
+        "-I", "--include", "include_dirs", multiple=True, metavar="DIR", help="Search DIR for headers of a .cu file."
+    ),
+    click.option(
+        "--compiler-option",
+        "compiler_options",
+        multiple=True,
+        metavar="OPTION",
+        help="Pass an option to NVRTC for a .cu file, such as -use_fast_math.",
+    ),
+    click.option(
+        "--output", "saved", multiple=True, metavar="NAME=FILE.npy", help="Write an array to a file after the launch."
+    ),
+    click.option(
+        "--expect",
+        "expected",
+        multiple=True,
+        metavar="NAME=FILE.npy",
+        help="Compare an array with a file after the launch, within the default tolerance of its type.",
+    ),
+)
+
+
+def file_options(command: Command) -> Command:
+    """Add the options for source files to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def names_source_file(words: str) -> bool:
+    """Whether ``words`` are the path of a .cu or .ptx file, with or without an entry."""
+    from ptxkit.compiler.sources import split_entry
+
+    return split_entry(words)[0] is not None
+
+
+def refuse_described(given: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise UsageError for an option that only described kernels have."""
+    instead = {"--tile": "--define or --instantiate", "--option": "--define", "--variant": "FILE:ENTRY"}
+    for option, values in given.items():
+        if values:
+            raise UsageError(f"{option} is for kernels with a description; a source file takes {instead[option]}")
+
+
+def run_file(
+    words: str,
+    numbers: tuple[str, ...],
+    options: FileOptions,
+    device: Device,
+    target: Target | None,
+    *,
+    seed: int,
+    as_json: bool,
+    dry_run: bool,
+) -> int:
+    """List the kernels of a source file or run one; the exit code.
+
+    Args:
+        words: path and entry.
+        numbers: ITERATIONS or nothing.
+        options: of the command line.
+        device: where to run. target: what to compile for instead of the device's own.
+        seed: of random arrays.
+        as_json: print JSON. dry_run: print what would be launched.
+    """
+    from ptxkit.cli import _run_file_text as texts
+    from ptxkit.cli._run_text import progress
+    from ptxkit.cli._text import print_json
+    from ptxkit.cli.run import stdout_set_aside
+    from ptxkit.source_run.entries import compile_file
+    from ptxkit.source_run.run import plan_json, run_call
+
+    path, entry = _existing(words)
+    iterations = _iterations(numbers)
+    how = _how(options, entry)
+    call_parts = _parsed(options)  # before anything is compiled
+    with progress() as say:
+        say(f"compiling {path.name}")
+        file = compile_file(path, target or device.target, how)
+    if not options.launches:
+        chosen = (file.entry(entry),) if entry else file.entries
+        print_json(texts.entries_json(file, chosen)) if as_json else click.echo(texts.entries_text(file, chosen))
+        texts.complain(file)
+        return 0
+    call = _call(file, entry, options, *call_parts)
+    if dry_run:
+        print_json(plan_json(call)) if as_json else click.echo(texts.plan_text(call))
+        return 0
+    with stdout_set_aside(as_json), progress() as say:
+        report = run_call(call, device, seed=seed, iterations=iterations, say=say)
+    print_json(report.to_json()) if as_json else click.echo(texts.report_text(report))
+    texts.complain(file, report)
+    return report.exit_code
+
+
+def _existing(words: str) -> tuple[Path, str]:
+    from ptxkit.compiler.sources import split_entry
+
+    path, entry = split_entry(words)
+    assert path is not None  # names_source_file said so
+    if path.is_dir():
+        raise UsageError(f"{path} is a directory; name a .cu or .ptx file")
+    if not path.exists():
+        from ptxkit.workload.workload import suggestion
+
+        near = [f.name for f in path.parent.glob("*") if f.suffix in (".cu", ".ptx")] if path.parent.is_dir() else []
+        hint = f"; {suggestion(path.name, near)}" if near else ""
+        raise UsageError(f"there is no file {path}{hint}")
+    return path, entry
+
+
+def _iterations(numbers: tuple[str, ...]) -> int | None:
+    if len(numbers) > 1:
+        raise UsageError(
+            f"a source file has no sizes: besides ITERATIONS there is nothing for {' '.join(numbers)}; sizes go into --arg"
+        )
+    if not numbers:
+        return None
+    from ptxkit.cli.run import parse_iterations
+
+    return parse_iterations(numbers[0])
+
+
+def _how(options: FileOptions, entry: str) -> How:
+    from ptxkit.source_run.entries import How
+
+    defines: dict[str, str | None] = {}
+    for pair in options.defines:
+        name, equals, value = pair.partition("=")
+        if not name.isidentifier():
+            raise UsageError(f"--define takes NAME or NAME=VALUE, not {pair!r}")
+        if name in defines:
+            raise UsageError(f"--define {name} is given twice")
+        defines[name] = value if equals else None
+    for directory in options.include_dirs:
+        if not Path(directory).is_dir():
+            raise UsageError(f"--include {directory}: there is no such directory")
+    named = (entry,) if "<" in entry else ()
+    return How(
+        instantiate=tuple(dict.fromkeys((*options.instantiate, *named))),
+        defines=defines,
+        include_dirs=options.include_dirs,
+        options=options.compiler_options,
+    )
+
+
+def _parsed(options: FileOptions) -> tuple[Any, Geometry, dict[str, str], dict[str, str]]:
+    """Arguments, launch, and files to compare with and to write, from their texts."""
+    from ptxkit.files import check_writable
+    from ptxkit.source_run.call import Geometry
+    from ptxkit.source_run.grammar import parse_argument, parse_dim3, parse_files
+
+    arguments = tuple(parse_argument(text) for text in options.arguments)
+    geometry = Geometry(
+        grid=parse_dim3(options.grid, "--grid") if options.grid is not None else None,
+        block=parse_dim3(options.block, "--block") if options.block is not None else None,
+        cluster=parse_dim3(options.cluster, "--cluster") if options.cluster is not None else None,
+        shared=options.shared or 0,
+        cooperative=options.cooperative,
+    )
+    expected, saved = parse_files(options.expected, "--expect"), parse_files(options.saved, "--output")
+    for file in saved.values():
+        check_writable(file)
+    return arguments, geometry, expected, saved
+
+
+def _call(
+    file: CompiledFile, name: str, options: FileOptions, arguments: Any, geometry: Geometry, expected: Any, saved: Any
+) -> Call:
+    from ptxkit.source_run.call import make_call
+
+    chosen = options.instantiate[0] if not name and len(options.instantiate) == 1 else name
+    return make_call(file, file.entry(chosen), arguments, geometry, expected, saved)

@@ -1,0 +1,167 @@
+"""Running a call on a device: one launch on fresh arrays, its summary, and its time or its counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.bench.measure.cold import cold_times_us
+from ptxkit.bench.measure.statistics import FixedSamples, TimeBudget, summarize
+from ptxkit.bench.results.run_report import COUNTERS
+from ptxkit.source_run.call import Call
+from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
+from ptxkit.source_run.workload import Prepared, workload_of
+from ptxkit.targets import Target
+from ptxkit.workload import execute
+from ptxkit.workload.build import Build, Step
+from ptxkit.workload.launch import Tile, Tolerance
+from ptxkit.workload.verify import Verdict, compare_all
+
+if TYPE_CHECKING:
+    from ptxkit.bench.measure.statistics import Summary
+    from ptxkit.emulator.counters.counters import Counters
+    from ptxkit.runtime.device import Device
+
+SCHEMA = "ptxkit.run_file/1"
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What running a kernel of a source file found.
+
+    Attributes:
+        call: what was launched.
+        device_kind, device_name: ``"gpu"`` or ``"emulator"``; ``"NVIDIA H200"``.
+        arrays: every array argument after the first launch.
+        verdict: the comparison with ``--expect``; None without it.
+        counters: exact counts of the launch; None where the device does not count.
+        time_us: device time of a launch, cold L2; None where there is no clock to trust, or the result is wrong.
+        iterations: timed samples asked for, or None.
+    """
+
+    call: Call
+    device_kind: str
+    device_name: str
+    arrays: tuple[ArraySummary, ...]
+    verdict: Verdict | None
+    counters: Counters | None
+    time_us: Summary | None
+    iterations: int | None
+
+    @property
+    def exit_code(self) -> int:
+        """1 for a wrong result, else 0: that a launch without ``--expect`` came to its end is all that was asked."""
+        from ptxkit.errors import VerificationError
+
+        return VerificationError.exit_code if self.verdict is not None and not self.verdict.verified else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of schema ``ptxkit.run_file/1``."""
+        time, verdict = self.time_us, self.verdict
+        return {
+            "schema": SCHEMA,
+            **plan_json(self.call),
+            "iterations": self.iterations,
+            "device": {"kind": self.device_kind, "name": self.device_name, "target": self.call.file.image.target},
+            "verified": None if verdict is None else verdict.verified,
+            "max_abs_error": None if verdict is None else verdict.max_abs_error,
+            "max_rel_error": None if verdict is None else verdict.max_rel_error,
+            "mismatches": None if verdict is None else verdict.mismatches,
+            "worst": None if verdict is None else verdict.worst,
+            "time_us": time
+            and {
+                "median": time.median,
+                "mean": time.mean,
+                "std": time.std,
+                "ci95": list(time.ci95),
+                "samples": time.samples,
+            },
+            "counters": self.counters and {name: getattr(self.counters, name) for name in COUNTERS},
+            "arrays": [array.to_json() for array in self.arrays],
+        }
+
+
+def plan_json(call: Call) -> dict[str, Any]:
+    """What is launched, as JSON values."""
+    geometry = call.geometry
+    return {
+        "file": str(call.file.path),
+        "entry": call.entry.name,
+        "target": call.file.image.target,
+        "arguments": [
+            {
+                "name": p.name or None,
+                "position": p.index,
+                "declaration": call.entry.declarations[p.index],
+                "value": text,
+            }
+            for p, text in zip(call.entry.parameters, call.texts, strict=True)
+        ],
+        "grid": geometry.grid,
+        "block": geometry.block,
+        "cluster": geometry.cluster,
+        "shared_bytes": geometry.shared,
+        "cooperative": geometry.cooperative,
+    }
+
+
+def run_call(
+    call: Call,
+    device: Device,
+    *,
+    seed: int = 0,
+    iterations: int | None = None,
+    tolerance: Tolerance | None = None,
+    say: Callable[[str], None] = lambda what: None,
+) -> FileReport:
+    """Launch once, summarise and save the arrays, compare them with what is expected, and time the kernel on a GPU.
+
+    Args:
+        call: from :func:`ptxkit.source_run.call.make_call`.
+        device: where.
+        seed: of random arrays.
+        iterations: timed samples; None samples until the median is known or a time budget is spent.
+        tolerance: of ``--expect``; None takes the default of each array's type.
+        say: is given what is being done, for progress.
+
+    Raises:
+        UsageError: a file that cannot be read or written, an argument or launch that the kernel refuses, too little memory.
+        FaultError: the kernel failed.
+    """
+    say("preparing arguments")
+    prepared_files = Prepared(call)
+    workload, variant = workload_of(prepared_files, tolerance)
+    case = execute.Case(workload, device, seed)
+    expected = case.expected  # read before anything is launched, so that a missing file costs no run
+    image = call.file.image
+    launches = variant.launches(workload, Tile({}))
+    target = Target.parse(image.target)
+    built = Build(workload, variant, target, Tile({}), tuple(Step(launch, image) for launch in launches))
+    prepared = execute.bound(case, built)
+    say(f"{call.title} on {device.name}")
+    case.reset()
+    measured = device.measure(prepared.launch, samples=1)
+    device.synchronize()
+    outputs = case.outputs()
+    for name, file in call.saved.items():
+        save_npy(file, outputs[name])
+    verdict = compare_all(outputs, expected, tolerance) if expected else None
+    arrays = tuple(
+        summarise(name, array, case.inputs.get(name), execute.POISON, call.saved.get(name, ""))
+        for name, array in outputs.items()
+    )
+    times: list[float] = []
+    if measured.counters is None and (verdict is None or verdict.verified):
+        say(f"timing {call.title} on {device.name}")
+        times = cold_times_us(device, prepared, TimeBudget() if iterations is None else FixedSamples(iterations))
+    return FileReport(
+        call,
+        device.kind,
+        device.name,
+        arrays,
+        verdict,
+        measured.counters,
+        summarize(times) if times else None,
+        iterations,
+    )

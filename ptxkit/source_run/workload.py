@@ -1,0 +1,133 @@
+"""A call as an ordinary workload with one variant, so that what runs described kernels runs it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ptxkit.source_run.arrays import Array, array_from, read_npy
+from ptxkit.source_run.call import Call, describe_array, is_poison
+from ptxkit.workload.inputs import dtype_of
+from ptxkit.workload.launch import ArraySpec, Launch, Tolerance, Work
+from ptxkit.workload.variant import Variant, variant
+from ptxkit.workload.workload import Workload
+
+
+class Prepared:
+    """The arrays of a call that come from files, read once.
+
+    Args:
+        call: what is called.
+
+    Raises:
+        UsageError: a file that cannot be read, or has another type or shape than the text says.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.files: dict[str, Array] = {}
+        for name, spec in call.arrays.items():
+            if spec.initialiser.file:
+                self.files[name] = read_npy(spec.initialiser.file, f"--arg {name}={spec}", spec.dtype, spec.shape)
+
+    @cached_property
+    def specs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Array name -> (shape, dtype)."""
+        return {
+            name: (self.files[name].shape, self.files[name].dtype)
+            if name in self.files
+            else (spec.shape, dtype_of(spec.dtype))
+            for name, spec in self.call.arrays.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in self.specs.values())
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """The arrays that are initialised; each has random numbers of its own, whatever the others are."""
+        made: dict[str, Any] = {}
+        for (name, spec), own in zip(self.call.arrays.items(), rng.spawn(len(self.call.arrays)), strict=True):
+            if name in self.files:
+                made[name] = self.files[name]
+            elif not is_poison(spec):
+                made[name] = array_from(spec, own, f"--arg {name}={spec}")
+        return made
+
+    @cached_property
+    def expected(self) -> dict[str, Array]:
+        """Array name -> what ``--expect`` says it must hold."""
+        found: dict[str, Array] = {}
+        for name, file in self.call.expected.items():
+            shape, dtype = self.specs[name]
+            untyped = dtype.isbuiltin != 1  # of ml_dtypes, which np.save writes as bytes without a type
+            found[name] = read_expected(file, f"--expect {name}={file}", dtype.name if untyped else "", shape)
+        return found
+
+
+def read_expected(file: str, what: str, dtype: str, shape: tuple[int, ...]) -> Array:
+    """The reference of an array: of its shape, and of any type; a float64 one is the most exact.
+
+    Args:
+        dtype: of the array, for a file of elements without a type (bfloat16, float8).
+    """
+    from ptxkit.errors import UsageError
+
+    try:
+        return read_npy(file, what, "", shape)
+    except UsageError:
+        if not dtype:
+            raise
+        return read_npy(file, what, dtype, shape)
+
+
+def workload_of(prepared: Prepared, tolerance: Tolerance | None = None) -> tuple[Workload, Variant]:
+    """The workload of a call, and its only variant. Every array is an output: what the kernel leaves in it is summarised."""
+    call = prepared.call
+    geometry = call.geometry
+    allowed = tolerance
+    assert geometry.grid is not None  # make_call saw to it
+    assert geometry.block is not None
+    launch = Launch(
+        call.entry.mangled,
+        geometry.grid,
+        geometry.block,
+        call.values,
+        shared=geometry.shared,
+        cluster=geometry.cluster,
+        cooperative=geometry.cooperative,
+        source=str(call.file.path),
+    )
+
+    class SourceFileKernel(Workload):
+        """A kernel of a source file, as the command line describes it."""
+
+        name = call.title
+        tolerance = allowed
+
+        def inputs(self, rng: np.random.Generator) -> Mapping[str, Any]:
+            return prepared.inputs(rng)
+
+        def outputs(self) -> Mapping[str, ArraySpec]:
+            return dict(prepared.specs)
+
+        def reference(self, **inputs: Any) -> Mapping[str, Any]:
+            return prepared.expected
+
+        def work(self) -> Work:
+            return Work(flops=0, bytes=prepared.nbytes)
+
+        def size_text(self) -> str:
+            return ", ".join(f"{name}={describe_array(spec)}" for name, spec in call.arrays.items())
+
+        @variant
+        def run(self) -> list[Launch]:
+            return [launch]
+
+    workload = SourceFileKernel()
+    return workload, workload.variant("run")
