@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from ptxkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.observer import Observer
 
 COMPLETIONS = ("eager", "latest-legal")
 
@@ -25,6 +29,7 @@ class EmulatorSettings:
         racecheck: raise a RaceError when warps (``"lanes"``: threads) access the same shared memory with nothing that puts the
             accesses in order. True is ``"warps"``.
         write_output: receives what kernels print; None is standard output.
+        observer: follows and steers the execution, instruction by instruction; None for none.
 
     Raises:
         UsageError: a value that its setting does not have.
@@ -34,6 +39,7 @@ class EmulatorSettings:
     completion: str = "eager"
     racecheck: bool | str = False
     write_output: Callable[[str], None] | None = None
+    observer: Observer | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.counting, bool):

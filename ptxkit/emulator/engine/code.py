@@ -55,6 +55,7 @@ class Block:
         next: the block that follows in the text.
         gate: what a group must pass before the run; None lets everybody through.
         fast, general: the run, ``(registers, group) -> predicate of the branch or None``; None for an empty run.
+        written: bit set of the registers that the run writes.
     """
 
     index: int
@@ -66,6 +67,7 @@ class Block:
     gate: Gate | None = None
     fast: Callable[..., Any] | None = None
     general: Callable[..., Any] | None = None
+    written: int = 0
 
 
 @dataclass
@@ -82,12 +84,17 @@ class FunctionCode:
 
 
 class Binder:
-    """Binds functions into one list of blocks, and collects every form that is not implemented."""
+    """Binds functions into one list of blocks, and collects every form that is not implemented.
 
-    def __init__(self, module: Module, layout: Layout, target: int) -> None:
+    Args:
+        stepping: every instruction gets a block of its own, and registers keep their values when they are dead.
+    """
+
+    def __init__(self, module: Module, layout: Layout, target: int, stepping: bool = False) -> None:
         self.module = module
         self.layout = layout
         self.target = target
+        self.stepping = stepping
         self.blocks: list[Block] = []
         self.instructions: list[tuple[Where, Instruction]] = []
         self.unsupported: list[str] = []
@@ -139,6 +146,8 @@ class _FunctionBinder:
                 bound.append(None)
         # a block for the end of the text too: control that falls off it returns
         leaders = {0, len(items), *f.labels.values()}
+        if b.stepping:
+            leaders.update(range(len(items)))
         for n, s in enumerate(bound):
             if isinstance(s, control.Terminator):
                 leaders.add(n + 1)
@@ -274,7 +283,10 @@ class _FunctionBinder:
         out = live_out(
             [w.loaded | g for w, g in zip(texts, gates, strict=True)], [w.defs for w in texts], inside, tails
         )
+        if self.binder.stepping:
+            out = [(1 << len(index)) - 1] * len(plan)
         for (block, run), w, live in zip(plan, texts, out, strict=True):
+            block.written = w.written
             if run or block.terminator.predicate is not None:
                 block.fast, block.general = w.compile(live, block.index)
 

@@ -73,6 +73,7 @@ class Launch:
         )
         self.cooperative = cooperative
         self.settings = settings
+        self.observer = settings.observer
         racecheck = settings.racecheck
         self.hazards = (
             Hazards(self.name, (i for _, i in code.instructions), racecheck == "lanes") if racecheck else None
@@ -178,7 +179,7 @@ class Launch:
         Raises:
             FaultError: and its children; of several waves that fail, the one with the lowest CTAs.
         """
-        workers = min(self.machine.workers, 8)
+        workers = min(self.machine.workers, 8) if self.observer is None else 1
         waves = self.waves(workers)
         tallies: list[Tally] = []
         lock = threading.Lock()
@@ -203,7 +204,10 @@ class Launch:
                     try:
                         wave = Wave(self, waves[n], tally, n)
                         output = wave.output
-                        wave.run()
+                        if self.observer is None:
+                            wave.run()
+                        else:
+                            self.observer.run(wave)
                     except BaseException as e:  # noqa: BLE001  kept, and raised by the caller's thread
                         failures[n] = e
                     with lock:

@@ -70,7 +70,7 @@ class Program:
         self.target = target
         self.capability = int("".join(c for c in target if c.isdigit()) or "90")
         self.globals: dict[str, tuple[int, int]] = {}
-        self._bound: dict[str, EntryCode] = {}
+        self._bound: dict[tuple[str, bool], EntryCode] = {}
         self._lock = threading.Lock()
         self._functions = {name: 0x1000 + n * 0x100 for n, name in enumerate(module.functions)}
         variables = list(module.variables.values())
@@ -125,22 +125,25 @@ class Program:
             data = struct.pack("<Q", value & 0xFFFF_FFFF_FFFF_FFFF)[:size]
             self.machine.memory.slice(base + offset, size)[:] = np.frombuffer(data, np.uint8)
 
-    def bind(self, entry: str) -> EntryCode:
+    def bind(self, entry: str, stepping: bool = False) -> EntryCode:
         """Bind a kernel and all it calls; the second time it is there already.
+
+        Args:
+            stepping: for execution one instruction at a time, see :class:`~ptxkit.emulator.code.Binder`.
 
         Raises:
             UsageError: no such kernel.
             UnsupportedError: lists every form that is not implemented, with PTX line and source line.
         """
         with self._lock:
-            code = self._bound.get(entry)
+            code = self._bound.get((entry, stepping))
             if code is not None:
                 return code
             function = self.module.entries.get(entry)
             if function is None:
                 raise UsageError(f"no kernel {entry!r}; there are: {', '.join(self.module.entries) or 'none'}")
             layout = make_layout(self.module, function, self.globals)
-            binder = Binder(self.module, layout, self.capability)
+            binder = Binder(self.module, layout, self.capability, stepping)
             binder.bind(callees(self.module, function))
             constants = [self.globals[v.name] for v in self.module.variables.values() if v.space == "const"]
             code = EntryCode(
@@ -153,7 +156,7 @@ class Program:
                 binder.functions[entry],
                 constants,
             )
-            self._bound[entry] = code
+            self._bound[entry, stepping] = code
             return code
 
     def launch(
@@ -185,7 +188,7 @@ class Program:
         """
         if shared_bytes < 0:
             raise LaunchError(f"{entry}: {shared_bytes} bytes of dynamic shared memory")
-        code = self.bind(entry)
+        code = self.bind(entry, stepping=settings.observer is not None)
         required = code.function.directives.get("reqnctapercluster")
         fixed: Dim | None = None
         if required:

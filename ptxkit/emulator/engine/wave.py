@@ -9,6 +9,7 @@ spins and nothing in memory changes any more, that is a deadlock, and the error 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,7 +102,7 @@ class Wave:
             self.live = mask
             self.live_lanes = len(ctas) * threads
         frame = self._frame(launch.code.entry, None, 0, {})
-        self._enter(self.new_group(frame, mask), launch.code.entry.entry)
+        self.enter(self.new_group(frame, mask), launch.code.entry.entry)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -112,6 +113,8 @@ class Wave:
             FaultError: and its children, from the instruction that failed.
         """
         ready, blocks = self.ready, self.blocks
+        observer = self.launch.observer
+        step = self.step if observer is None else partial(observer.step, self)
         idle = streak = 0
         version = -1
         while True:
@@ -125,6 +128,8 @@ class Wave:
                     key = next(iter(ready))
                 group = ready.pop(key)
             else:
+                if observer is not None and observer.idle(self):
+                    continue
                 if self.live_lanes == 0:
                     self.queue.finish()
                     return
@@ -132,7 +137,7 @@ class Wave:
                     self.stuck("no thread can go on")
                 continue
             self.spinning = False
-            self._step(group, blocks[key[1]])
+            step(group, blocks[key[1]])
             if self.spinning:
                 now = self.launch.machine.version
                 idle = idle + 1 if now == version else 0
@@ -146,7 +151,8 @@ class Wave:
                         continue
                     self.stuck("every thread is waiting in a loop and nothing changes any more")
 
-    def _step(self, group: Group, block: Block) -> None:
+    def step(self, group: Group, block: Block) -> None:
+        """``group`` executes ``block``, or as much of it as it may execute now."""
         resume = group.resume
         if resume != 1:
             if resume == 0:
@@ -264,15 +270,16 @@ class Wave:
     def go(self, group: Group, block: int) -> None:
         """``group`` is ready at ``block``."""
         group.resume = 0
-        self._enter(group, block)
+        self.enter(group, block)
 
     def wake(self, group: Group, block: int, passed: bool) -> None:
         """A waiting group is ready again: past the gate of ``block``, or to try it once more."""
         group.resume = 1 if passed else 2
         group.yielded = 0
-        self._enter(group, block)
+        self.enter(group, block)
 
-    def _enter(self, group: Group, block: int) -> None:
+    def enter(self, group: Group, block: int) -> None:
+        """``group``, in the state that ``group.resume`` says, is ready at ``block``."""
         key = (group.frame.serial, block, group.resume)
         other = self.ready.pop(key, None)
         self.ready[key] = group if other is None else self.join(other, group)
@@ -446,18 +453,25 @@ class Wave:
 
     # -- deadlock ----------------------------------------------------------------------------------------------------
 
+    def parked_groups(self) -> list[tuple[Group, int]]:
+        """Every group that waits for other threads or for an mbarrier, with its block."""
+        places = [(g, b) for (_, b), g in self.waiting.items()]
+        return places + self.barriers.waiting() + self.cluster_barrier.waiting() + self.waiters.waiting()
+
+    def waits_for(self, group: Group, block: Block) -> str:
+        """What ``group``, at ``block``, waits for: ``", at barrier 0 with ..."``; ``""`` where only its warp is incomplete."""
+        note = self.barriers.note(group, block) or self.cluster_barrier.note(group)
+        return note or self.waiters.note(group, [n for n, _ in block.instructions])
+
     def stuck(self, why: str) -> None:
         """Raise the deadlock error, listing every group that waits or spins."""
-        places = [(g, b) for (_, b), g in self.waiting.items()]
-        places += self.barriers.waiting() + self.cluster_barrier.waiting() + self.waiters.waiting()
-        places += [(g, key[1]) for key, g in self.ready.items()]
+        places = self.parked_groups() + [(g, key[1]) for key, g in self.ready.items()]
         lines = []
         for g, b in sorted(places, key=lambda p: p[1]):
             block = self.blocks[b]
             where = self.launch.code.instructions[block.instructions[0][0]][0] if block.instructions else "end"
             cta, thread = g.first(g.active())
-            note = self.barriers.note(g, block) or self.cluster_barrier.note(g)
-            note = note or self.waiters.note(g, [n for n, _ in block.instructions])
+            note = self.waits_for(g, block)
             lines.append(f"{where}: {g.lanes} thread(s) of {g.warps} warp(s), first thread {thread} of CTA {cta}{note}")
         self.flush_output()
         exited = self.shape[0] * self.launch.threads - self.live_lanes
