@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit import errors as errors
 
 if TYPE_CHECKING:
+    from ptxkit.debugger.api import debug as debug
     from ptxkit.emulator.settings import EmulatorSettings as EmulatorSettings
     from ptxkit.runtime.api import compile as compile
     from ptxkit.runtime.buffers import DeviceArray as DeviceArray
@@ -44,6 +45,7 @@ _HOMES = {
     "Workload": "ptxkit.workload.workload",
     "cdiv": "ptxkit.workload.launch",
     "compile": "ptxkit.runtime.api",
+    "debug": "ptxkit.debugger.api",
     "device": "ptxkit.runtime.device",
     "uniform": "ptxkit.workload.inputs",
     "variant": "ptxkit.workload.variant",

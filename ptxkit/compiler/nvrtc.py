@@ -130,7 +130,7 @@ def _request(
     include.append(str(cu_dir()))
     include += [str(tool.path) for tool in toolkit.headers()]
     flags = ["--no-cache", "--no-display-error-number", "--ptxas-options=-v"]
-    if lineinfo:
+    if lineinfo and not {"-G", "--device-debug"} & set(options):  # -G has line tables of its own
         flags.append("-lineinfo")
     flags += [_define(key, value) for key, value in defines.items()]
     return Request(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ptxkit.emulator.code import Block
-    from ptxkit.emulator.threads import Group
-    from ptxkit.emulator.wave import Wave
+    from ptxkit.emulator.engine.code import Block
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
 
 
 class Observer(Protocol):
@@ -28,4 +28,4 @@ class Observer(Protocol):
         """
 
     def idle(self, wave: Wave) -> bool:
-        """No group is ready: make groups ready again that the observer has kept out of ``wave.ready``; False if there are none."""
+        """No group is ready: put back the groups that the observer has kept out of ``wave.ready``; False if there are none."""

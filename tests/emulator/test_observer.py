@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ptxkit.kernels import execute, registry
 from ptxkit.runtime.device import device as open_device
+from ptxkit.workload import execute, registry
 
 
 class Passing:

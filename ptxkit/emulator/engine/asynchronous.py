@@ -115,7 +115,7 @@ class Queue:
         self.eager = wave.launch.settings.completion == "eager"
         self.groups: dict[str, _Groups] = {}
         self.barriers: list[Operation] = []
-        self._serial = 0
+        self.issued = 0
 
     def _of(self, mechanism: str) -> _Groups:
         g = self.groups.get(mechanism)
@@ -130,8 +130,8 @@ class Queue:
             return
         if operation.poison is not None:
             operation.poison()
-        self._serial += 1
-        operation.serial = self._serial
+        self.issued += 1
+        operation.serial = self.issued
         if mechanism == "mbarrier":
             self.barriers.append(operation)
             return

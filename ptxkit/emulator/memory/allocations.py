@@ -90,6 +90,10 @@ class GlobalMemory:
         self._freed.append((gone.base, gone.nbytes, gone.name))
         del self._freed[:-256]
 
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Every live allocation, by address."""
+        return tuple(self._allocations)
+
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds ``address``, or the nearest below it (the caller checks the end); None if there is none."""
         i = bisect_right(self._bases, address) - 1

@@ -1,0 +1,7 @@
+"""Steps through kernels in the emulator; ``ptxkit debug`` and :func:`ptxkit.debug` stand on it. See docs/debug.md."""
+
+from ptxkit.debugger.api import debug
+from ptxkit.debugger.session import Session
+from ptxkit.debugger.stop import Stop, ThreadView
+
+__all__ = ["Session", "Stop", "ThreadView", "debug"]

@@ -1,0 +1,518 @@
+"""Runs a kernel under control: stops it before or after an instruction, and lets one warp or all of them go on.
+
+The kernel executes on a thread of its own. Where it stops, that thread waits for an order, and until the order comes the
+session may read everything. Two threads never execute at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.debugger.breakpoints import Breakpoint, Watchpoint
+from ptxkit.debugger.evaluate import truth
+from ptxkit.debugger.places import Lane, Place, Places, holds, lanes_of, only_of
+from ptxkit.debugger.plans import Plan
+from ptxkit.debugger.registers import Written, executing
+from ptxkit.debugger.thread import Thread
+from ptxkit.debugger.watching import Stores, changed
+from ptxkit.emulator.instructions.branches import Return
+from ptxkit.errors import FaultError, UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.debugger.subject import Subject
+    from ptxkit.emulator.engine.code import Block
+    from ptxkit.emulator.engine.launch import Launch
+    from ptxkit.emulator.engine.threads import Frame, Group
+    from ptxkit.emulator.engine.wave import Wave
+
+_FAULTING = re.compile(r"CTA \((\d+), (\d+), (\d+)\), thread \((\d+), (\d+), (\d+)\)")
+_FAULTING_TOO = re.compile(r"thread \((\d+), (\d+), (\d+)\) of CTA \((\d+), (\d+), (\d+)\)")
+
+
+class AbandonedError(BaseException):
+    """The session gives the run up; ends the kernel's thread."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Why the kernel has stopped.
+
+    Attributes:
+        reason: ``"breakpoint"``, ``"watchpoint"``, ``"step"``, ``"exited"`` (the focused thread has ended), ``"fault"``,
+            ``"race"``, ``"interrupt"``, ``"finished"`` (everything has ended) or ``"failed"`` (it has ended in an error).
+        message: in words; of a fault, its whole text.
+        numbers: of the breakpoints or watchpoints that were hit.
+        threads: how many threads stopped together.
+        error: what the run ended with.
+        outcome: what the run returned.
+    """
+
+    reason: str
+    message: str = ""
+    numbers: tuple[int, ...] = ()
+    threads: int = 1
+    error: BaseException | None = None
+    outcome: Any = None
+
+
+@dataclass
+class Focus:
+    """The thread that commands are about: linear index of its CTA in the grid, and of the thread in the CTA."""
+
+    cta: int = 0
+    thread: int = 0
+    level: int = 0
+
+
+@dataclass
+class _Pending:
+    """What is known before an instruction executes, for what has to be said after it."""
+
+    group: Group
+    block: Block
+    mask: Any
+    parked: Any
+    had_focus: bool
+    stores: Stores | None
+    serial: int
+    frame: Frame
+    frames: int
+    returns: tuple[tuple[Frame, int], ...] = ()
+
+
+@dataclass
+class Controller:
+    """Steers one run. It is the observer of the run's launches.
+
+    Attributes:
+        subjects: entry -> kernel, for what the run may launch.
+        breakpoints, watchpoints: looked at while the kernel executes; the session changes them while it stands.
+        focus: the thread that stepping follows.
+        issued: serial number of an asynchronous operation -> the instruction that issued it.
+        mbarriers: those that were initialised, by their index among the 8-byte words of the wave's shared memory.
+    """
+
+    subjects: dict[str, Subject]
+    breakpoints: list[Breakpoint] = field(default_factory=list)
+    watchpoints: list[Watchpoint] = field(default_factory=list)
+    focus: Focus = field(default_factory=Focus)
+    wave: Wave | None = None
+    launch: Launch | None = None
+    launches: int = 0
+
+    def __post_init__(self) -> None:
+        self.orders: SimpleQueue[Plan | None] = SimpleQueue()
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.interrupted = threading.Event()
+        self.plan = Plan("continue")
+        self.places: Places | None = None
+        self.written: Written | None = None
+        self.issued: dict[int, str] = {}
+        self.mbarriers: set[int] = set()
+        self.done_ctas: set[int] = set()
+        self._announced: Any = None
+        self._at: dict[int, list[Breakpoint]] = {}
+        self._resolved: tuple[Breakpoint, ...] = ()
+        self._hazards = 0
+
+    # -- the session's side --------------------------------------------------------------------------------------
+
+    def start(self, target: Callable[[], Any], plan: Plan) -> Event:
+        """Execute ``target`` on a thread of its own until the first stop."""
+        self.plan = plan
+        self.worker = threading.Thread(target=self._work, args=(target,), name="ptxkit-debug", daemon=True)
+        self.worker.start()
+        return self._next_event()
+
+    def resume(self, plan: Plan) -> Event:
+        """Go on until the next stop."""
+        self.orders.put(plan)
+        return self._next_event()
+
+    def abandon(self) -> None:
+        """End the run where it stands."""
+        if self.worker.is_alive():
+            self.orders.put(None)
+            self.worker.join()
+
+    def _next_event(self) -> Event:
+        while True:
+            try:
+                return self.events.get()
+            except KeyboardInterrupt:
+                self.interrupted.set()  # the kernel stops before its next instruction
+
+    def _work(self, target: Callable[[], Any]) -> None:
+        try:
+            outcome = target()
+        except AbandonedError:
+            return
+        except BaseException as error:  # noqa: BLE001  handed to the session's thread, which raises what is no fault
+            self.events.put(Event("failed", str(error), error=error))
+            return
+        self.events.put(Event("finished", outcome=outcome))
+
+    # -- the observer's side --------------------------------------------------------------------------------------
+
+    def run(self, wave: Wave) -> None:
+        """See :class:`~ptxkit.emulator.observer.Observer`."""
+        if wave.launch is not self.launch:
+            self.launch = wave.launch
+            self.launches += 1
+            self.done_ctas = set()
+            self._resolved, self._at = (), {}
+            self._hazards = 0
+        self.wave, self.places, self.written = wave, Places(wave), Written(wave)
+        self.issued, self.mbarriers, self._announced = {}, set(), None
+        for watch in self.watchpoints:
+            watch.seen = watch.seen and watch.space == "global"
+        try:
+            wave.run()
+        except FaultError as fault:
+            self._focus_on_fault(str(fault))
+            self._stop(Event("fault", str(fault), error=fault))
+            raise
+        finally:
+            self.done_ctas.update(int(c) for c in wave.ctas)
+            self.wave = self.places = self.written = None
+
+    def step(self, wave: Wave, group: Group, block: Block) -> None:
+        """See :class:`~ptxkit.emulator.observer.Observer`."""
+        assert self.places is not None
+        if self.interrupted.is_set():
+            self.interrupted.clear()
+            wave.enter(group, block.index)
+            self._stop(Event("interrupt", "interrupted"))
+            return
+        lane = self.lane()
+        if self.plan.solo and lane is not None and not only_of(group, lane.cta, lane.warp):
+            wave.enter(group, block.index)
+            self.places.isolate(lane.cta, lane.warp)
+            return
+        if tuple(self.breakpoints) != self._resolved:
+            self._place_breakpoints()
+        if group.resume == 0 and block.index in self._at:
+            event = self._hit(wave, group, block)
+            if event is not None:
+                self._stop(event)
+                return
+        pending = self._before(wave, group, block, lane)
+        try:
+            wave.step(group, block)
+        except FaultError:
+            self.places.failed = group, block
+            raise
+        self._after(wave, pending, lane)
+
+    def idle(self, wave: Wave) -> bool:
+        """See :class:`~ptxkit.emulator.observer.Observer`."""
+        assert self.places is not None
+        self.plan.solo = False  # the focused warp waits: the others have to run
+        return self.places.release()
+
+    # -- threads --------------------------------------------------------------------------------------
+
+    def lane(self, focus: Focus | None = None) -> Lane | None:
+        """The focused thread in the wave that is executed; None where its CTA is not part of it."""
+        focus = focus or self.focus
+        if self.wave is None:
+            return None
+        index = np.flatnonzero(self.wave.ctas == focus.cta)
+        if not len(index) or focus.thread >= self.wave.launch.threads:
+            return None
+        return Lane(int(index[0]), focus.thread // 32, focus.thread % 32)
+
+    def thread(self, lane: Lane, level: int = 0) -> Thread:
+        """A thread of the wave that is executed."""
+        assert self.wave is not None
+        assert self.places is not None
+        assert self.written is not None
+        subject = self.subjects[self.wave.launch.name]
+        return Thread(subject, self.wave, self.places.find(lane), lane, self.written, level)
+
+    def _refocus(self, lane: Lane) -> None:
+        assert self.wave is not None
+        self.focus = Focus(int(self.wave.ctas[lane.cta]), lane.thread)
+
+    def _focus_on_fault(self, message: str) -> None:
+        assert self.wave is not None
+        launch = self.wave.launch
+        if match := _FAULTING.search(message):
+            numbers = [int(n) for n in match.groups()]
+        elif match := _FAULTING_TOO.search(message):
+            numbers = [int(n) for n in match.groups()]
+            numbers = numbers[3:] + numbers[:3]
+        else:
+            lane = self.lane()
+            if self.places is not None and self.places.failed and not (lane and holds(self.places.failed[0], lane)):
+                self._refocus(_first(lanes_of(self.places.failed[0])))
+            return
+        cta, thread = linear(numbers[:3], launch.grid), linear(numbers[3:], launch.block)
+        if cta in self.wave.ctas:
+            self.focus = Focus(cta, thread)
+
+    # -- breakpoints --------------------------------------------------------------------------------------
+
+    def _place_breakpoints(self) -> None:
+        assert self.wave is not None
+        code = self.wave.launch.code
+        functions = {b.function.function.name: b.function for b in code.blocks}
+        self._at = {}
+        for breakpoint_ in self.breakpoints:
+            for address in breakpoint_.where.addresses:
+                function = functions.get(address.function)
+                if function is not None:
+                    self._at.setdefault(function.blocks[0].index + address.position, []).append(breakpoint_)
+        self._resolved = tuple(self.breakpoints)
+
+    def _hit(self, wave: Wave, group: Group, block: Block) -> Event | None:
+        """The stop for threads that have arrived at a breakpoint; it puts them back. None lets them execute."""
+        mask = group.full_mask()
+        fresh = mask if self._announced is None else mask & ~self._announced
+        if not fresh.any():
+            return None
+        self._announced = mask.copy() if self._announced is None else self._announced | mask
+        problems = []
+        hit: list[Breakpoint] = []
+        chosen: Lane | None = None
+        for b in self._at[block.index]:
+            lane = self._holding(b, fresh, Place(group, block)) if b.enabled else None
+            if lane is None:
+                continue
+            if b.ignore > 0:
+                b.ignore -= 1
+                continue
+            b.hits += 1
+            hit.append(b)
+            chosen = chosen or lane
+            if b.problem:
+                problems.append(f"the condition of breakpoint {b.number} cannot be evaluated: {b.problem}")
+                b.problem = ""
+        if chosen is None:
+            return None
+        wave.enter(group, block.index)
+        if self.lane() != chosen:
+            self._refocus(chosen)
+        for b in hit:
+            if b.temporary:
+                self.breakpoints.remove(b)
+        return Event(
+            "breakpoint",
+            "; ".join(problems),
+            numbers=tuple(b.number for b in hit),
+            threads=int(np.count_nonzero(fresh)),
+        )
+
+    def _holding(self, b: Breakpoint, fresh: Any, place: Place) -> Lane | None:
+        """The thread that a breakpoint stops for, the focused one if it is among them; None where it stops for none."""
+        assert self.wave is not None
+        c, w, k = np.nonzero(fresh)
+        if b.thread != (None, None):
+            cta, thread = b.thread
+            keep = np.ones(len(c), np.bool_)
+            if cta is not None:
+                keep &= self.wave.ctas[c] == cta
+            if thread is not None:
+                keep &= w * 32 + k == thread
+            c, w, k = c[keep], w[keep], k[keep]
+        if not len(c):
+            return None
+        order = range(len(c))
+        focused = self.lane()
+        if focused is not None:
+            mine = np.flatnonzero((c == focused.cta) & (w == focused.warp) & (k == focused.lane))
+            order = [*mine.tolist(), *order] if len(mine) else order  # type: ignore[assignment]
+        for n in order:
+            lane = Lane(int(c[n]), int(w[n]), int(k[n]))
+            if b.condition is None or self._true(b, lane, place):
+                return lane
+        return None
+
+    def _true(self, b: Breakpoint, lane: Lane, place: Place) -> bool:
+        assert b.condition is not None
+        assert self.wave is not None
+        assert self.written is not None
+        subject = self.subjects[self.wave.launch.name]
+        try:
+            return truth(b.condition, Thread(subject, self.wave, place, lane, self.written))
+        except UsageError as error:
+            b.problem = str(error)
+            return True
+
+    # -- around an instruction --------------------------------------------------------------------------------------
+
+    def _before(self, wave: Wave, group: Group, block: Block, lane: Lane | None) -> _Pending:
+        assert self.places is not None
+        if self._announced is not None:
+            self._announced &= ~group.full_mask()
+        parked = None
+        if block.gate is not None:
+            parked = self._standing(wave, block, group.frame.serial)
+        mask = executing(group, block)
+        had = lane is not None and self.plan.follows and holds(group, lane)
+        if lane is not None and self.plan.follows and parked is not None:
+            had = had or bool(parked[lane.cta, lane.warp, lane.lane])
+        for watch in self.watchpoints:
+            if not watch.seen:
+                changed(watch, self)
+        stores = Stores(wave, group, block, mask) if self.watchpoints else None
+        returns: tuple[tuple[Frame, int], ...] = ()
+        if isinstance(block.terminator, Return) and group.frame.parent is not None:
+            returns = tuple((group.frame.parent, theirs) for _, theirs in group.frame.reg_returns)
+        return _Pending(group, block, mask, parked, had, stores, wave.queue.issued, group.frame, wave.serial, returns)
+
+    def _standing(self, wave: Wave, block: Block, serial: int) -> Any:
+        """Threads of one call that are parked at a block, or have been let through it and not executed it yet."""
+        mask = np.zeros(wave.shape, np.bool_)
+        for group, at in wave.parked_groups():
+            if at == block.index and group.frame.serial == serial:
+                mask |= group.full_mask()
+        for (frame, at, resume), group in wave.ready.items():
+            if at == block.index and resume and frame == serial:
+                mask |= group.full_mask()
+        return mask
+
+    def _after(self, wave: Wave, p: _Pending, lane: Lane | None) -> None:
+        assert self.written is not None
+        assert self.places is not None
+        if p.block.written:
+            mask = p.mask
+            if p.parked is not None:
+                mask = (mask | p.parked) & ~self._standing(wave, p.block, p.frame.serial)
+            self.written.note(p.frame, p.block.written, mask)
+        for parent, register in p.returns:
+            self.written.note(parent, 1 << register, p.mask)
+        if wave.serial != p.frames:
+            self._note_arguments(wave, p)
+        self._note_operations(wave, p)
+        if wave.spinning and self.plan.solo:
+            self.plan.solo = False
+            self.places.release()
+        if p.stores is not None and self._watch(p.stores):
+            return
+        if wave.launch.hazards is not None and len(wave.launch.hazards.found) > self._hazards:
+            found = list(wave.launch.hazards.found.values())
+            self._hazards = len(found)
+            if lane is None or not holds(p.group, lane):
+                self._refocus(_first(np.nonzero(p.mask)))
+            self._stop(Event("race", str(found[-1])))
+            return
+        if p.had_focus and lane is not None:
+            self._follow(p, lane)
+
+    def _follow(self, p: _Pending, lane: Lane) -> None:
+        """The focused thread may have executed its instruction: stop where the command is done."""
+        assert self.places is not None
+        place = self.places.find(lane)
+        if place is None:
+            self._stop(Event("exited", "the thread has ended"))
+            return
+        if place.block is p.block and (place.waiting or place.group.resume != 0):
+            return
+        solo = self.plan.solo
+        if self.plan.arrived(place):
+            self._arrive(place, lane)
+        elif solo and not self.plan.solo:
+            self.places.release()
+
+    def _arrive(self, place: Place, lane: Lane) -> None:
+        assert self.wave is not None
+        numbers = []
+        if self._at and place.block.index in self._at and not place.waiting:
+            mask = np.zeros(self.wave.shape, np.bool_)
+            mask[lane.cta, lane.warp] = True
+            mask &= place.group.full_mask()
+            for b in self._at[place.block.index]:
+                if b.enabled and self._holding(b, _single(self.wave, lane), place) is not None:
+                    b.hits += 1
+                    numbers.append(b.number)
+                    if b.temporary:
+                        self.breakpoints.remove(b)
+            self._announced = mask if self._announced is None else self._announced | mask
+        self._stop(Event("breakpoint" if numbers else "step", numbers=tuple(numbers)))
+
+    def _note_arguments(self, wave: Wave, p: _Pending) -> None:
+        """A call has made frames: the parameters that are registers have values."""
+        assert self.written is not None
+        for group in wave.ready.values():
+            frame = group.frame
+            if frame.serial > p.frames:
+                bits = 0
+                for formal in frame.function.function.params:
+                    if formal.name in frame.function.register_index:
+                        bits |= 1 << frame.function.register_index[formal.name]
+                self.written.note(frame, bits, group.full_mask())
+
+    def _note_operations(self, wave: Wave, p: _Pending) -> None:
+        place = str(wave.launch.code.instructions[p.block.instructions[0][0]][0]) if p.block.instructions else ""
+        for serial in range(p.serial + 1, wave.queue.issued + 1):
+            self.issued[serial] = place
+        instruction = p.block.instructions[0][1] if p.block.instructions else None
+        if instruction is not None and instruction.opcode.startswith("mbarrier.init"):
+            stores = p.stores or Stores(wave, p.group, p.block, p.mask)
+            self.mbarriers.update(stores.shared_words())
+
+    def _watch(self, stores: Stores) -> bool:
+        """Look at the watched values; True when the kernel has stopped for one."""
+        hit: list[tuple[Watchpoint, str]] = []
+        for watch in self.watchpoints:
+            if watch.enabled:
+                text = changed(watch, self)
+                if text:
+                    watch.hits += 1
+                    hit.append((watch, text))
+        if not hit:
+            return False
+        writer = next((lane for watch, _ in hit if (lane := stores.writer(watch)) is not None), None)
+        if writer is not None and self.lane() != writer:
+            self._refocus(writer)
+        message = "; ".join(text for _, text in hit) + f"; written by {stores.where}"
+        if writer is None and any(w.nbytes for w, _ in hit):
+            message += (
+                " (an asynchronous operation that it performs)" if stores.block.gate or not stores.is_store else ""
+            )
+        self._stop(Event("watchpoint", message, numbers=tuple(w.number for w, _ in hit)))
+        return True
+
+    # -- stopping --------------------------------------------------------------------------------------
+
+    def _stop(self, event: Event) -> None:
+        """Wait here for the next order."""
+        if self.wave is not None:
+            self.wave.flush_output()
+        self.events.put(event)
+        order = self.orders.get()
+        if order is None:
+            raise AbandonedError
+        self.plan = order
+        if self.places is not None:
+            self.places.release()
+        lane = self.lane()
+        if lane is not None and self.places is not None and order.follows:
+            place = self.places.find(lane)
+            if place is not None:
+                order.begin(place)
+
+
+def linear(coordinates: Any, extent: tuple[int, int, int]) -> int:
+    """The linear index of (x, y, z) in a grid or a block."""
+    x, y, z = (*coordinates, 0, 0)[:3]
+    return int(x + extent[0] * (y + extent[1] * z))
+
+
+def _first(found: Any) -> Lane:
+    c, w, k = found
+    return Lane(int(c[0]), int(w[0]), int(k[0]))
+
+
+def _single(wave: Wave, lane: Lane) -> Any:
+    mask = np.zeros(wave.shape, np.bool_)
+    mask[lane.cta, lane.warp, lane.lane] = True
+    return mask

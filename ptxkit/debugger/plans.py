@@ -1,0 +1,84 @@
+"""How far execution goes on: what each command that resumes the kernel waits for in the focused thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ptxkit.debugger.breakpoints import chain
+
+if TYPE_CHECKING:
+    from ptxkit.debugger.places import Place
+
+SOLO_LIMIT = 10_000
+"""Instructions that the focused warp executes alone in one command; then the others run, too, since it may poll for them."""
+
+
+@dataclass
+class Plan:
+    """One command that resumes the kernel.
+
+    Attributes:
+        kind: ``"continue"``, ``"stepi"``, ``"nexti"``, ``"step"``, ``"next"``, ``"until"`` or ``"finish"``.
+        count: how many instructions or lines are still to be passed.
+        solo: only the focused warp executes. Cleared when it has to wait for others.
+    """
+
+    kind: str
+    count: int = 1
+    solo: bool = False
+    depth: int = 0
+    lines: tuple[tuple[str, int], ...] = ()
+    position: int = 0
+    executed: int = 0
+
+    @property
+    def follows(self) -> bool:
+        """Whether the command ends where the focused thread gets to, and not only at breakpoints."""
+        return self.kind != "continue"
+
+    def begin(self, place: Place) -> None:
+        """The focused thread starts at ``place``."""
+        self.depth = place.frame.depth
+        self.position = place.position
+        self.lines = _lines(place)
+
+    def arrived(self, place: Place) -> bool:
+        """The focused thread has executed an instruction and now stands at ``place``: whether the command is done."""
+        self.executed += 1
+        if self.executed > SOLO_LIMIT:
+            self.solo = False
+        if not self._one(place):
+            return False
+        self.count -= 1
+        self.begin(place)
+        return self.count <= 0
+
+    def _one(self, place: Place) -> bool:
+        depth = place.frame.depth
+        match self.kind:
+            case "stepi":
+                return True
+            case "nexti":
+                return depth <= self.depth
+            case "finish":
+                return depth < self.depth
+        lines = _lines(place)
+        if not lines:
+            return depth < self.depth and self.kind != "step"
+        if self.kind == "step":
+            return depth != self.depth or lines != self.lines
+        if depth != self.depth:
+            return depth < self.depth
+        if not self.lines:
+            return True
+        if lines[: len(self.lines)] == self.lines:  # the same line, or in a call there that has been inlined
+            return False
+        return self.kind != "until" or place.position > self.position
+
+
+def _lines(place: Place) -> tuple[tuple[str, int], ...]:
+    instruction = place.instruction
+    if instruction is None or (instruction.loc is not None and instruction.loc.line == 0):
+        return ()
+    return chain(instruction)

@@ -1,0 +1,141 @@
+"""Watchpoints: whether a watched value has changed, and which thread's store has changed it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.debugger.evaluate import evaluate
+from ptxkit.debugger.memory import Location, located
+from ptxkit.debugger.places import Lane
+from ptxkit.debugger.show import value_text
+from ptxkit.errors import UsageError
+from ptxkit.isa.model import Address, Immediate, Register, Symbol
+
+if TYPE_CHECKING:
+    from ptxkit.debugger.breakpoints import Watchpoint
+    from ptxkit.debugger.controller import Controller
+    from ptxkit.emulator.engine.code import Block
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
+
+_WRITES = frozenset(("st", "red", "atom", "stmatrix", "multimem"))
+
+
+class Stores:
+    """The addresses that the lanes of a group are about to access with one instruction.
+
+    Attributes:
+        is_store: the instruction writes memory at these addresses.
+        where: names it.
+    """
+
+    def __init__(self, wave: Wave, group: Group, block: Block, mask: Any) -> None:
+        self.wave = wave
+        self.block = block
+        self.mask = mask
+        number, instruction = block.instructions[0] if block.instructions else (-1, None)
+        self.where = str(wave.launch.code.instructions[number][0]) if number >= 0 else "the end of a function"
+        self.is_store = instruction is not None and instruction.name in _WRITES
+        self.opcode = instruction.opcode if instruction is not None else ""
+        self.addresses: Any = None
+        operand = (
+            next((o for o in instruction.operands if isinstance(o, Address)), None) if instruction is not None else None
+        )
+        if operand is not None and (self.is_store or self.opcode.startswith("mbarrier.init")):
+            self.addresses = self._base(group, operand)
+
+    def _base(self, group: Group, operand: Address) -> Any:
+        wave, function = self.wave, self.block.function
+        base: Any = None
+        match operand.base:
+            case Register():
+                base = group.frame.registers[function.register_index[operand.base.name]]
+            case Symbol():
+                layout = wave.launch.code.layout
+                name = operand.base.name
+                if name in layout.shared:
+                    base = np.full((1, 1, 1), layout.shared[name] + operand.base.offset, np.uint64)
+                elif name in layout.globals:
+                    base = np.full((1, 1, 1), layout.globals[name][0] + operand.base.offset, np.uint64)
+                elif name in function.frame_offsets:
+                    start = group.frame.local_base + function.frame_offsets[name] + operand.base.offset
+                    base = np.full((1, 1, 1), start, np.uint64)
+            case None | Immediate():
+                base = np.zeros((1, 1, 1), np.uint64)
+        return None if base is None else base.astype(np.uint64) + np.uint64(operand.offset & 0xFFFF_FFFF_FFFF_FFFF)
+
+    def writer(self, watch: Watchpoint) -> Lane | None:
+        """The thread whose store begins last at or before the watched memory's end; None where it was none of these."""
+        if not self.is_store or self.addresses is None or not watch.nbytes:
+            return None
+        full = np.broadcast_to(self.addresses, self.wave.shape)
+        space = next(
+            (s for s in ("global", "shared", "local") if s in self.opcode.split(".") or f"{s}::cta" in self.opcode), ""
+        )
+        for c, w, k in reversed(np.argwhere(self.mask)):
+            where = located(int(full[c, w, k]), space)
+            if where.space == watch.space and watch.address - 16 < where.address < watch.address + watch.nbytes:
+                if where.space != "global" and not self._same_cta(watch, int(c)):
+                    continue
+                if where.address + self._width() > watch.address:
+                    return Lane(int(c), int(w), int(k))
+        return None
+
+    def _same_cta(self, watch: Watchpoint, cta: int) -> bool:
+        return int(self.wave.ctas[cta]) == watch.owner[0]
+
+    def _width(self) -> int:
+        from ptxkit.debugger.ctypes import named_ptx_type
+
+        parts = self.opcode.split(".")
+        element = next((t.size for p in parts if (t := named_ptx_type(p)) is not None), 4)
+        vector = next((int(p[1:]) for p in parts if p in ("v2", "v4", "v8")), 1)
+        return element * vector
+
+    def shared_words(self) -> list[int]:
+        """The 8-byte words of the wave's shared memory at these addresses."""
+        if self.addresses is None:
+            return []
+        wave = self.wave
+        full = np.broadcast_to(self.addresses, wave.shape)
+        found = set()
+        for c, w, k in np.argwhere(self.mask):
+            where = located(int(full[c, w, k]), "shared")
+            offset = where.address & ((1 << 24) - 1) if wave.ranked else where.address
+            found.add((int(c) * wave.shared_stride + offset) // 8)
+        return sorted(found)
+
+
+def changed(watch: Watchpoint, controller: Controller) -> str:
+    """What has changed, in words; ``""`` when nothing has, or the expression has no value now. The first look records only."""
+    try:
+        raw = _bytes(watch, controller)
+    except UsageError:
+        return ""
+    old, seen = watch.old, watch.seen
+    watch.old, watch.seen = raw, True
+    if not seen or raw == old:
+        return ""
+    before = "<not written>" if old is None else value_text(watch.type, old)
+    return f"{watch.text}: {before} -> {'<not written>' if raw is None else value_text(watch.type, raw)}"
+
+
+def _bytes(watch: Watchpoint, controller: Controller) -> bytes | None:
+    """What the watched expression holds. Its place in memory is that of the first time."""
+    from ptxkit.debugger.controller import Focus
+
+    if watch.nbytes and watch.space == "global" and controller.wave is not None:
+        return bytes(controller.wave.launch.machine.memory.slice(watch.address, watch.nbytes))
+    lane = controller.lane(Focus(*watch.owner))
+    if lane is None:
+        raise UsageError("the thread is not resident")
+    thread = controller.thread(lane)
+    if watch.nbytes:
+        return thread.memory(Location(watch.space, watch.address), watch.nbytes)
+    value = evaluate(watch.node, thread)
+    watch.type = value.type
+    if value.location is not None and value.raw is not None:
+        watch.space, watch.address, watch.nbytes = value.location.space, value.location.address, len(value.raw)
+    return value.raw
