@@ -46,6 +46,7 @@ class Image:
         names: name expression (``"l2norm<256, float>"``) -> mangled name.
         source_name: what the source is called in messages.
         sources: absolute paths of the source, when it is a file, and of every header that may enter it.
+        macros: what the source was compiled with by ``-D``.
         key: content hash that the cache files it under.
         from_cache: whether nothing was compiled for it.
     """
@@ -58,6 +59,7 @@ class Image:
     names: Mapping[str, str] = field(default_factory=dict)
     source_name: str = ""
     sources: tuple[str, ...] = ()
+    macros: Mapping[str, str] = field(default_factory=dict)
     key: str = ""
     from_cache: bool = False
 
@@ -147,6 +149,7 @@ def to_bytes(image: Image) -> bytes:
         "names": dict(image.names),
         "source_name": image.source_name,
         "sources": image.sources,
+        "macros": dict(image.macros),
         "ptx": len(ptx),
         "cubin": None if image.cubin is None else len(image.cubin),
     }
@@ -174,6 +177,7 @@ def from_bytes(data: bytes, key: str) -> Image:
         names=header["names"],
         source_name=header["source_name"],
         sources=tuple(header["sources"]),
+        macros=header["macros"],
         key=key,
         from_cache=True,
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.nvrtc import Request
 
 # Goes into every key: raise it when the meaning of an entry or the way diagnostics are mapped changes.
-FORMAT = 2
+FORMAT = 3
 
 
 def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image:

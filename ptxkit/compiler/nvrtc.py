@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,6 +151,18 @@ def _define(key: str, value: object) -> str:
     return f"-D{key}={int(value) if isinstance(value, bool) else value}"
 
 
+def _macros(options: Sequence[str]) -> dict[str, str]:
+    """What ``-D`` and ``--define-macro`` define, in one word or in two."""
+    found: dict[str, str] = {}
+    previous = ""
+    for option in options:
+        joined = f"{previous}={option}" if previous in ("-D", "--define-macro") else option
+        previous = option
+        if match := re.match(r"(?:-D|--define-macro=)=?(\w+)(?:=(.*))?$", joined, re.DOTALL):
+            found[match[1]] = "1" if match[2] is None else match[2]
+    return found
+
+
 def compile_request(request: Request) -> Image:
     """Run NVRTC. Neither reads nor writes the cache; ``key`` and ``sources`` are left empty."""
     from ptxkit.compiler.standard_headers import STANDARD_HEADERS
@@ -182,7 +195,15 @@ def _image(request: Request, log: str, ptx: str, cubin: bytes, names: dict[str, 
     from ptxkit.compiler import diagnostics, ptxas, resources
 
     functions = resources.read(log, entry_names(ptx))
-    image = Image(str(request.target), ptx, cubin, functions=functions, names=names, source_name=_shown_name(request))
+    image = Image(
+        str(request.target),
+        ptx,
+        cubin,
+        functions=functions,
+        names=names,
+        source_name=_shown_name(request),
+        macros=_macros(request.options),
+    )
     sources = diagnostics.SourceText({request.name: request.text})
     warnings = [
         *_front_end(request, log, sources),

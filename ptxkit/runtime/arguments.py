@@ -6,7 +6,8 @@ What each kind of parameter takes:
 pointer a :class:`~ptxkit.runtime.buffers.DeviceArray`; a C-contiguous numpy array, whose memory is copied to the device
         and, if it is writeable, back; an object with DLPack or ``__cuda_array_interface__``, which is used in place where
         the device can reach it and like a numpy array where it is in host memory; or a raw address as ``np.uint64``, of
-        which ``np.uint64(0)`` is null
+        which ``np.uint64(0)`` is null. Where the C++ type is known, the array's elements must be what it points to:
+        :mod:`ptxkit.runtime.elements` has the table
 int     a numpy integer of the same width whose value fits, or a Python int that fits; ``bool`` takes True and False
 float   a numpy scalar of the same dtype, or a Python float, which is rounded to it
 struct  as many bytes: ``bytes``, a ctypes structure, a numpy record or array; for a CUtensorMap, which is 128 bytes aligned to
@@ -29,6 +30,7 @@ import numpy as np
 
 from ptxkit.errors import LaunchError, UsageError
 from ptxkit.runtime.buffers import DeviceArray, Memory
+from ptxkit.runtime.elements import dtype_of
 from ptxkit.runtime.parameters import Parameter
 from ptxkit.runtime.tensor_map.description import TensorMap, check_parameter, device_address
 
@@ -135,6 +137,7 @@ def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Memory
     if isinstance(value, DeviceArray):
         if value.memory is not memory:
             raise LaunchError(f"{kernel}: {p.label} got {value!r}; the kernel runs on {memory.name}, upload it there")
+        _check_element(kernel, p, value, value.dtype, value.nbytes)
         bound.address(p, value.address)
         bound.keep.append(value)
     elif isinstance(value, np.ndarray):
@@ -152,12 +155,20 @@ def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Memory
         if isinstance(found, np.ndarray):
             _host_array(bound, kernel, p, found)
         else:
+            _check_element(kernel, p, value, dtype_of(value), None)
             bound.address(p, found)
+
+
+def _check_element(kernel: str, p: Parameter, value: Any, dtype: np.dtype[Any] | None, nbytes: int | None) -> None:
+    objection = p.element.objection(dtype, nbytes) if p.element is not None and dtype is not None else None
+    if objection is not None:
+        raise LaunchError(f"{kernel}: {p.label} got an array of {dtype}; {objection}")
 
 
 def _host_array(bound: Bound, kernel: str, p: Parameter, array: np.ndarray[Any, Any]) -> None:
     if array.dtype.hasobject:
         raise _wrong(kernel, p, array, "an array of numbers")
+    _check_element(kernel, p, array, array.dtype, array.nbytes)
     if not array.flags.c_contiguous:
         raise LaunchError(
             f"{kernel}: {p.label} is not C-contiguous (shape {array.shape}, strides {array.strides}); "
@@ -239,7 +250,7 @@ def _same(p: Parameter, value: np.generic) -> bool:
     """Whether a numpy scalar means the same number where the kernel reads it."""
     if p.dtype is None:
         return value.dtype.itemsize == p.size and value.dtype.kind != "V"
-    if value.dtype == p.dtype:
+    if value.dtype == p.dtype or (p.dtype.name.startswith("float8") and value.dtype == np.uint8):
         return True
     if value.dtype.itemsize != p.size or value.dtype.kind not in "iu" or p.dtype.kind not in "iu":
         return False
@@ -253,4 +264,4 @@ def _mend(p: Parameter, value: Any) -> str:
         return "True, False or np.bool_(...)"
     if p.dtype.kind in "iu" and isinstance(value, np.integer) and value.dtype.itemsize == p.size:
         return f"a value that {p.dtype.name} can hold, not {value}"
-    return f"{'ml_dtypes' if p.dtype.name == 'bfloat16' else 'np'}.{p.dtype.name}(...)"
+    return f"{'np' if hasattr(np, p.dtype.name) else 'ml_dtypes'}.{p.dtype.name}(...)"

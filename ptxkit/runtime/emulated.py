@@ -139,7 +139,8 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 function = module.functions[name]
                 resources = image.functions.get(name, FunctionResources())
                 readable = image.readable(name)
-                return Kernel(self, name, readable, function, parameters_of(function, text), resources, program)
+                parameters = parameters_of(function, text, image.macros)
+                return Kernel(self, name, readable, function, parameters, resources, program)
 
             self._modules[key] = LoadedModule(image, make, tuple(module.entries))
             if len(self._modules) > KEPT_MODULES:

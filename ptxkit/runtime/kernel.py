@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ptxkit.compiler.image import base_name
-from ptxkit.errors import LaunchError, UsageError
+from ptxkit.errors import LaunchError, PtxkitError, UsageError
 from ptxkit.runtime.arguments import Bound, address_of, bind
 from ptxkit.runtime.buffers import DeviceArray
+from ptxkit.runtime.kernel_names import readable_names
 from ptxkit.runtime.parameters import Parameter
 
 if TYPE_CHECKING:
@@ -253,12 +254,16 @@ class Kernel:
 
 
 class LoadedModule(Mapping[str, Kernel]):
-    """The kernels of an image on a device, by mangled name, name expression, or plain name where that is unique."""
+    """The kernels of an image on a device, by name expression, by plain name where that is unique, or by mangled name.
+
+    Iteration gives the readable names, see :func:`ptxkit.runtime.kernel_names.readable_names`.
+    """
 
     def __init__(self, image: Image, make: Callable[[str], Kernel], names: tuple[str, ...]) -> None:
         self.image = image
         self._make = make
         self._names = names
+        self._readable = readable_names(image, names)
         self._kernels: dict[str, Kernel] = {}
 
     def __getitem__(self, name: str) -> Kernel:
@@ -267,10 +272,13 @@ class LoadedModule(Mapping[str, Kernel]):
         Raises:
             CompileError: no such kernel; the message names the nearest.
         """
-        mangled = name if name in self._names else self._resolve(name)
+        mangled = self._find(name) or self._resolve(name)
         if mangled not in self._kernels:
             self._kernels[mangled] = self._make(mangled)
         return self._kernels[mangled]
+
+    def _find(self, name: str) -> str | None:
+        return name if name in self._names else self._readable.get(name)
 
     def _resolve(self, name: str) -> str:
         if self.image.functions:
@@ -278,16 +286,26 @@ class LoadedModule(Mapping[str, Kernel]):
         matches = [n for n in self._names if base_name(n) == name]
         if len(matches) == 1:
             return matches[0]
-        near = get_close_matches(name, [base_name(n) for n in self._names], n=3)
+        near = get_close_matches(name, list(self._readable), n=3)
+        listed = ", ".join(self._readable) or "none"
         raise UsageError(
-            f"no kernel {name!r} here; {'did you mean ' + ', '.join(near) if near else 'there is ' + ', '.join(self._names)}"
+            f"there is no kernel {name!r} in this module; "
+            f"{'did you mean ' + ', '.join(near) + '?' if near else 'it has ' + listed}"
         )
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        if not isinstance(name, str):
+            return False
+        try:
+            return self._find(name) is not None or bool(self._resolve(name))
+        except PtxkitError:
+            return False
 
-    def __iter__(self) -> Any:
-        return iter(self._names)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readable)
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"LoadedModule({self.image.source_name}, {', '.join(self._readable) or 'no kernels'})"

@@ -8,9 +8,10 @@ name with anything else in it (a ``decltype``, an expression, a parameter pack) 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-_BUILTIN = {
+BUILTIN = {  # code -> (kind, dtype, text) of a CppType
     "b": ("number", "?", "bool"),
     "a": ("number", "i1", "signed char"),
     "c": ("number", "i1", "char"),  # signed in CUDA
@@ -37,7 +38,13 @@ _BUILTIN = {
     "DF16_": ("number", "f2", "_Float16"),
     "DF16b": ("number", "bfloat16", "__bf16"),
 }
-_CLASSES = {"__half": "f2", "__nv_bfloat16": "bfloat16"}  # structures around one number
+_CLASSES = {  # structures around one number
+    "__half": "f2",
+    "__nv_bfloat16": "bfloat16",
+    "__nv_fp8_e4m3": "float8_e4m3fn",
+    "__nv_fp8_e5m2": "float8_e5m2",
+    "__nv_fp8_e8m0": "float8_e8m0fnu",
+}
 _STD = {"a": "allocator", "b": "basic_string", "s": "string", "i": "istream", "o": "ostream", "d": "iostream"}
 
 
@@ -48,13 +55,20 @@ class CppType:
     Attributes:
         kind: ``"pointer"`` (references too), ``"number"``, or ``"class"``: a class or an enumeration, which the name does not
             tell apart.
-        dtype: of a number: numpy's name, or ``"bfloat16"``.
+        dtype: of a number: numpy's name, or that of ml_dtypes, such as ``"bfloat16"``.
         text: the type as written, roughly; for messages.
+        pointee: what a pointer or a reference points to, and what an array consists of.
     """
 
     kind: str
     dtype: str = ""
     text: str = ""
+    pointee: CppType | None = None
+
+    @property
+    def bare(self) -> str:
+        """``text`` without its own qualifiers: ``"float"`` of ``"const float"``."""
+        return re.sub(r"^(?:(?:const|volatile) )+", "", self.text)
 
 
 class _UnreadableError(Exception):
@@ -125,12 +139,12 @@ class _Reader:
             else:
                 name = f"{name}::{self.source_name()}" if name else self.source_name()
             if is_type or self.peek() != "E":  # the whole function is no candidate, the scopes around it are
-                self.substitutions.append(_class(name))
+                self.substitutions.append(class_type(name))
         return ends_in_arguments
 
     def unscoped(self) -> CppType:
         scope = "std::" if self.accept("St") else ""
-        return _class(scope + self.source_name())
+        return class_type(scope + self.source_name())
 
     def source_name(self) -> str:
         self.accept("L")
@@ -165,17 +179,23 @@ class _Reader:
     # -- types -------------------------------------------------------------------------------------------------------
 
     def type(self) -> CppType:
-        for code, builtin in _BUILTIN.items():
+        for code, builtin in BUILTIN.items():
             if self.accept(code):
                 return CppType(*builtin)
         code = self.peek()
         if code in ("r", "V", "K"):
             self.at += 1
             inner = self.type()
-            return self.candidate(inner.kind, inner.dtype, f"const {inner.text}" if code == "K" else inner.text)
+            text = inner.text
+            if code == "K":
+                text = f"{text} const" if inner.kind == "pointer" else f"const {text}"
+            return self.remember(CppType(inner.kind, inner.dtype, text, inner.pointee))
         if code in ("P", "R", "O"):
             self.at += 1
-            return self.candidate("pointer", "", self.type().text + {"P": "*", "R": "&", "O": "&&"}[code])
+            inner = self.type()
+            mark = {"P": "*", "R": "&", "O": "&&"}[code]
+            text = inner.text.replace("[]", f"({mark})[]", 1) if inner.kind == "array" else inner.text + mark
+            return self.remember(CppType("pointer", "", text, inner))
         if code == "F":
             return self.function_type()
         if code == "A":
@@ -186,7 +206,7 @@ class _Reader:
             return self.candidate("class", "", f"pointer to member {self.type().text}")
         if code == "u":
             self.at += 1
-            return self.remember(_class(self.source_name()))
+            return self.remember(class_type(self.source_name()))
         if code == "T":
             return self.maybe_instance(self.remember(self.template_parameter()))
         if code == "N":
@@ -216,7 +236,8 @@ class _Reader:
         while self.peek().isdigit():
             self.at += 1
         self.expect("_")
-        return self.candidate("array", "", self.type().text + "[]")
+        element = self.type()
+        return self.remember(CppType("array", "", element.text + "[]", element))
 
     def template_parameter(self) -> CppType:
         self.expect("T")
@@ -262,5 +283,6 @@ class _Reader:
             raise _UnreadableError
 
 
-def _class(name: str) -> CppType:
+def class_type(name: str) -> CppType:
+    """A class by its name; some of CUDA's hold one number, as which they are passed."""
     return CppType("number", _CLASSES[name], name) if name in _CLASSES else CppType("class", text=name)

@@ -1,13 +1,14 @@
 """What a kernel takes: one :class:`Parameter` for each, with offset, size and the kind of value that fits.
 
-Three sources are combined. The PTX signature gives sizes and offsets. The mangled name, where there is one and it agrees with
-the signature in number and sizes, gives C++ types. What the code does with a 64-bit value tells a pointer from a number where
-neither does. The names come from the source text, where that is known.
+Several sources are combined. The PTX signature gives sizes and offsets. The mangled name, or for an ``extern "C"`` kernel the
+source text, gives C++ types where it agrees with the signature in number and sizes. What the code does with a 64-bit value tells
+a pointer from a number where neither does. The names come from the source text, where that is known.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,9 +17,11 @@ import numpy as np
 
 from ptxkit.compiler.image import base_name
 from ptxkit.isa.model import Function, Variable
+from ptxkit.runtime.elements import Element, element_of, numpy_dtype
 from ptxkit.runtime.mangling import CppType, parameter_types
 from ptxkit.runtime.pointers import addresses
 from ptxkit.runtime.source_names import parameter_names
+from ptxkit.runtime.source_types import source_types
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Parameter:
         signed_known: whether the signedness of an int is certain; if not, both are accepted.
         size, offset, align: bytes, in the parameter buffer.
         cpp: the C++ type, ``""`` when it is not known.
+        element: which arrays a pointer takes; None where it takes all.
     """
 
     index: int
@@ -45,6 +49,7 @@ class Parameter:
     align: int
     signed_known: bool = True
     cpp: str = ""
+    element: Element | None = None
 
     @property
     def label(self) -> str:
@@ -58,24 +63,30 @@ class Parameter:
             return f"{self.cpp or 'struct'} of {self.size} bytes"
         if self.kind in ("word", "bits"):
             return f"{8 * self.size} bits"
+        if self.kind == "pointer":
+            return self.cpp or "pointer"
         return self.kind if self.dtype is None else self.dtype.name
 
 
-def parameters_of(function: Function, source: str | None = None) -> tuple[Parameter, ...]:
+def parameters_of(
+    function: Function, source: str | None = None, macros: Mapping[str, str] | None = None
+) -> tuple[Parameter, ...]:
     """The parameters of a kernel.
 
     Args:
         function: the entry, from its PTX.
-        source: the text it was compiled from, for the names.
+        source: the text it was compiled from, for the names and for the types that the kernel's name does not hold.
+        macros: those that the compiler was given.
     """
-    reader = _Reader(function)
+    reader = _Reader(function, source, macros or {})
     names = _names(function, source)
     out, at = [], 0
     for index, variable in enumerate(function.params):
         align = max(variable.align, 1)
         at = -(-at // align) * align
         kind, dtype, known, cpp = reader.kind(index)
-        out.append(Parameter(index, names[index], kind, dtype, variable.bytes, at, align, known, cpp))
+        element = reader.element(index) if kind == "pointer" else None
+        out.append(Parameter(index, names[index], kind, dtype, variable.bytes, at, align, known, cpp, element))
         at += variable.bytes
     return tuple(out)
 
@@ -84,11 +95,18 @@ Kind = tuple[str, "np.dtype[Any] | None", bool, str]
 
 
 class _Reader:
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, source: str | None, macros: Mapping[str, str]) -> None:
         self.function = function
         types = parameter_types(function.name) or ()
+        if source and not function.name.startswith("_Z"):
+            types = source_types(function.name, len(function.params), source, macros) or ()
         agree = len(types) == len(function.params) and all(map(_fits, function.params, types))
         self.types = types if agree else None
+
+    def element(self, index: int) -> Element | None:
+        """Which arrays a pointer takes."""
+        found = self.types[index] if self.types else None
+        return element_of(found.pointee) if found is not None and found.kind == "pointer" else None
 
     @cached_property
     def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -133,16 +151,6 @@ def _fits(variable: Variable, told: CppType) -> bool:
     if told.kind not in ("pointer", "number"):
         return False
     return variable.bytes == (8 if told.kind == "pointer" else numpy_dtype(told.dtype).itemsize)
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """A dtype by name, bfloat16 included."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        name = ml_dtypes.bfloat16
-    dtype: np.dtype[Any] = np.dtype(name)
-    return dtype
 
 
 def _names(function: Function, source: str | None) -> tuple[str, ...]:

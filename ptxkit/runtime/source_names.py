@@ -29,15 +29,25 @@ def parameter_declarations(kernel: str, count: int, source: str) -> tuple[str, .
 
     None when the text has no definition of ``kernel`` (its plain name), or not with so many parameters.
     """
-    bare = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    return next(iter(definitions(kernel, count, without_comments(source))), None)
+
+
+def without_comments(source: str) -> str:
+    """C++ without its comments."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+
+
+def definitions(kernel: str, count: int, bare: str) -> list[tuple[str, ...]]:
+    """The declarations of the ``count`` parameters, at each place where a text without comments defines ``kernel``."""
+    found = []
     for match in re.finditer(rf"\b{re.escape(kernel)}\s*\(", bare):
-        inside, behind = _parenthesised(bare, match.end())
-        if not behind.lstrip().startswith("{"):
+        inside, after = _parenthesised(bare, match.end())
+        if not after.lstrip().startswith("{"):
             continue  # a call, or only a declaration
         parts = _at_commas(inside)
         if len(parts) == count:
-            return tuple(part.split("=")[0].strip() for part in parts)
-    return None
+            found.append(tuple(part.split("=")[0].strip() for part in parts))
+    return found
 
 
 def _parenthesised(text: str, start: int) -> tuple[str, str]:

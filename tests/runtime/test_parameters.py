@@ -107,16 +107,25 @@ def test_c_plus_plus_names_tell_types_and_the_source_tells_names():
     assert [p.name for p in found] == [*"x y n m big flag h b pair mode".split(), ""]  # rows: too odd
     assert [p.kind for p in found] == "pointer pointer int int int int float float struct int pointer".split()
     assert [str(p.dtype) for p in found[2:8]] == "int32 uint32 int64 bool float16 bfloat16".split()
-    assert found[0].label == "argument 1 'x' (pointer)"
+    assert found[0].label == "argument 1 'x' (const float*)"
     assert found[8].label == "argument 9 'pair' (Pair of 8 bytes)"
     assert all(p.signed_known for p in found[:9])
 
 
-def test_extern_c_leaves_the_code_to_tell():
-    source = 'extern "C" __global__ void k(float* y, long long n, int* unused, float a) { if (threadIdx.x < n) y[0] = a; }'
-    assert [(p.name, p.kind, p.signed_known) for p in compiled(source, "k")] == [
-        ("y", "pointer", True), ("n", "int", False), ("unused", "int", False), ("a", "float", True),
+EXTERN_C = 'extern "C" __global__ void k(float* y, long long n, int* unused, float a) { if (threadIdx.x < n) y[0] = a; }'
+
+
+def test_extern_c_has_the_types_of_its_source():
+    assert [(p.name, p.kind, p.signed_known, p.cpp) for p in compiled(EXTERN_C, "k")] == [
+        ("y", "pointer", True, "float*"), ("n", "int", True, "long long"), ("unused", "pointer", True, "int*"),
+        ("a", "float", True, "float"),
     ]  # fmt: skip
+
+
+def test_extern_c_without_its_source_leaves_the_code_to_tell():
+    image = compile_source(EXTERN_C, target="sm_90a")
+    found = parameters_of(parse(image.ptx).functions["k"])
+    assert [(p.kind, p.signed_known) for p in found] == [("pointer", True), ("int", False), ("int", False), ("float", True)]
 
 
 def test_a_name_that_does_not_fit_the_signature_is_not_believed():

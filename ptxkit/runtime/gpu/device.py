@@ -88,7 +88,7 @@ class GpuDevice(GpuContext):
             self._enter()
             function = ctypes.c_void_p()
             self._check(self.driver.call("cuModuleGetFunction", ctypes.byref(function), handle, name.encode()))
-            parameters = parameters_of(module.functions[name], text)
+            parameters = parameters_of(module.functions[name], text, image.macros)
             self._compare_layout(name, function, parameters)
             resources = image.functions.get(name, FunctionResources())
             return Kernel(self, name, image.readable(name), module.functions[name], parameters, resources, function)
