@@ -132,10 +132,10 @@ def metrics(lines: Sequence[LineCounters]) -> dict[str, dict[str, dict[int, int]
 def _counts(c: Counters) -> dict[str, int]:
     return {
         "instructions": c.instructions,
-        "bytes": c.global_load_bytes + c.global_store_bytes + sum(c.async_bytes.values()),
+        "bytes": c.global_load_bytes + c.global_store_bytes + c.global_atomic_bytes + sum(c.async_bytes.values()),
         "sectors": c.global_sectors,
         "flops": c.flops,
         "bank conflicts": c.shared_bank_conflicts,
-        "shared wavefronts": c.shared_load_wavefronts + c.shared_store_wavefronts,
+        "shared wavefronts": c.shared_wavefronts,
         "divergent branches": c.divergent_branches,
     }

@@ -43,7 +43,7 @@ class Geometry:
 def cost(counters: Counters, geometry: Geometry) -> float:
     """Clocks, roughly; only ratios mean anything."""
     issue = counters.warp_instructions / ISSUE
-    shared = counters.shared_load_wavefronts + counters.shared_store_wavefronts
+    shared = counters.shared_wavefronts
     memory = counters.global_sectors / SECTORS / DRAM_SHARE
     local = SPILL * (counters.local_load_bytes + counters.local_store_bytes) / 128
     bound = max(issue, shared, memory) + 0.25 * (issue + shared + memory - max(issue, shared, memory)) + local

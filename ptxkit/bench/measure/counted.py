@@ -23,7 +23,9 @@ def counted(counters: Counters, sizes: Mapping[str, int] | None = None) -> Count
         load_bytes=counters.read_bytes,
         store_bytes=counters.written_bytes,
         load_sectors=counters.global_load_sectors + counters.async_sectors.get("global_to_shared", 0),
-        store_sectors=counters.global_store_sectors + counters.async_sectors.get("shared_to_global", 0),
+        store_sectors=counters.global_store_sectors
+        + counters.global_atomic_sectors
+        + counters.async_sectors.get("shared_to_global", 0),
         bank_conflicts=counters.shared_bank_conflicts,
         intensity=counters.flops / moved if moved else None,
         sizes=dict(sizes or {}),

@@ -24,6 +24,7 @@ COUNTERS = (
     "global_store_bytes",
     "global_load_sectors",
     "global_store_sectors",
+    "global_atomic_sectors",
     "shared_bank_conflicts",
 )
 

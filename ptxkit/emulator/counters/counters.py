@@ -25,12 +25,20 @@ class Counters:
         flops: floating-point operations; an fma counts two, a packed instruction once per element, mma its 2*m*n*k.
         by_class: thread instructions by class (``"float"``, ``"integer"``, ``"load.global"``, ``"control"``, ...).
         flops_by_type: flops by type (``"f32"``, ``"f16"``, ``"tensor.bf16"``, ...).
-        global_load_bytes, global_store_bytes: bytes the active lanes asked for, atomics left out.
+        global_load_bytes, global_store_bytes: bytes the active lanes request, without atomics.
         global_load_sectors, global_store_sectors: see the module's text.
-        global_atomics: lanes that executed an atomic or reduction on global memory.
-        shared_load_bytes, shared_store_bytes: bytes the active lanes asked for.
-        shared_load_wavefronts, shared_store_wavefronts, shared_bank_conflicts: see the module's text.
-        local_load_bytes, local_store_bytes: stack and local arrays.
+        global_atomics: lanes that executed an atomic or a reduction (``atom``, ``red``) on global memory.
+        global_atomic_bytes: bytes of the words that they update.
+        global_atomic_sectors: the sectors these lie in.
+        shared_load_bytes, shared_store_bytes: bytes the active lanes request, without atomics.
+        shared_atomics, shared_atomic_bytes: as in global memory.
+        shared_load_wavefronts, shared_store_wavefronts, shared_atomic_wavefronts, shared_bank_conflicts: see the module's text.
+        local_load_bytes, local_store_bytes: stack and local arrays, which ptxas may keep in registers.
+        local_load_sectors, local_store_sectors: of these; the words of 8 neighbouring lanes at one offset are a sector.
+        remote_shared_bytes: bytes in the shared memory of other CTAs of the cluster, by ``"load"``, ``"store"`` and
+            ``"atomic"``. They are in no other count.
+        loop_atomics: lanes whose atomic the GPU performs as a loop of compare-and-swap, by state space. Their sectors,
+            wavefronts and bank conflicts depend on how often the loop is repeated, and are not counted.
         branches, divergent_branches: warp-level branches executed, and those where lanes went different ways.
         async_bytes: bytes moved by asynchronous copies (cp.async, bulk and tensor copies, st.async), by direction:
             ``"global_to_shared"`` (a multicast counts once), ``"shared_to_global"``, ``"shared_to_shared"``.
@@ -50,13 +58,22 @@ class Counters:
     global_load_sectors: int = 0
     global_store_sectors: int = 0
     global_atomics: int = 0
+    global_atomic_bytes: int = 0
+    global_atomic_sectors: int = 0
     shared_load_bytes: int = 0
     shared_store_bytes: int = 0
+    shared_atomics: int = 0
+    shared_atomic_bytes: int = 0
     shared_load_wavefronts: int = 0
     shared_store_wavefronts: int = 0
+    shared_atomic_wavefronts: int = 0
     shared_bank_conflicts: int = 0
     local_load_bytes: int = 0
     local_store_bytes: int = 0
+    local_load_sectors: int = 0
+    local_store_sectors: int = 0
+    remote_shared_bytes: Mapping[str, int] = field(default_factory=dict)
+    loop_atomics: Mapping[str, int] = field(default_factory=dict)
     branches: int = 0
     divergent_branches: int = 0
     async_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -80,18 +97,24 @@ class Counters:
 
     @property
     def written_bytes(self) -> int:
-        """Bytes written to global memory by stores and by asynchronous copies."""
-        return self.global_store_bytes + self.async_bytes.get("shared_to_global", 0)
+        """Bytes written to global memory by stores, by atomics and by asynchronous copies."""
+        return self.global_store_bytes + self.global_atomic_bytes + self.async_bytes.get("shared_to_global", 0)
 
     @property
     def global_sectors(self) -> int:
-        """32-byte sectors of global memory that loads, stores and asynchronous copies touch."""
-        return self.global_load_sectors + self.global_store_sectors + sum(self.async_sectors.values())
+        """32-byte sectors of global memory that loads, stores, atomics and asynchronous copies touch."""
+        lanes = self.global_load_sectors + self.global_store_sectors + self.global_atomic_sectors
+        return lanes + sum(self.async_sectors.values())
 
     @property
     def global_bytes(self) -> int:
-        """Bytes loaded from and stored to global memory, asynchronous copies included."""
+        """Bytes loaded from, stored to and atomically updated in global memory, asynchronous copies included."""
         return self.read_bytes + self.written_bytes
+
+    @property
+    def shared_wavefronts(self) -> int:
+        """Passes over the banks of shared memory of loads, stores and atomics."""
+        return self.shared_load_wavefronts + self.shared_store_wavefronts + self.shared_atomic_wavefronts
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ _SPECIAL = {"ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt"}
 _WARP = {"shfl", "vote", "match", "redux", "elect", "activemask"}
 _SYNC = {"bar", "barrier", "mbarrier", "membar", "fence", "nanosleep", "griddepcontrol"}
 _TENSOR = {"mma": "mma", "wmma": "mma", "wgmma": "wgmma", "tcgen05": "tcgen05"}
-_MATRIX_MOVES = {"ldmatrix": "load", "stmatrix": "store"}
+_MATRIX_MOVES = {"ldmatrix", "stmatrix", "movmatrix"}
 
 
 @lru_cache(maxsize=8192)
@@ -84,7 +84,7 @@ def classify(opcode: str) -> str:
         return "matrix.move"
     if name in _TENSOR:
         return _TENSOR[name]
-    if name in _MATRIX_MOVES or name == "movmatrix":
+    if name in _MATRIX_MOVES:
         return "matrix.move"
     if name == "bar" and "warp" in parts:
         return "warp"
@@ -125,6 +125,8 @@ class _Sum:
     classes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     flops: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     moved: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    remote: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    loops: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sectors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def freeze(self) -> Counters:
@@ -135,6 +137,8 @@ class _Sum:
             flops_by_type=dict(self.flops),
             async_bytes=dict(self.moved),
             async_sectors=dict(self.sectors),
+            remote_shared_bytes=dict(self.remote),
+            loop_atomics=dict(self.loops),
         )
 
 
@@ -155,12 +159,38 @@ def summarize(code: EntryCode, tallies: list[Tally]) -> tuple[Counters, list[Lin
     return total.freeze(), result
 
 
-def _moved(opcode: str) -> tuple[str, str]:
-    """What a matrix move does, and where: ldmatrix and stmatrix know shared memory alone."""
+_ACTIONS = {"ld": "load", "ldu": "load", "ldmatrix": "load", "st": "store", "stmatrix": "store", "cp": "copy"}
+
+
+def _action(opcode: str) -> str:
+    """Whether an instruction loads, stores, copies, or updates memory atomically."""
     name, *parts = opcode.split(".")
-    if name in _MATRIX_MOVES:
-        return _MATRIX_MOVES[name], "shared"
-    return parts[0], next((p.partition("::")[0] for p in parts if p.startswith(("global", "shared"))), "generic")
+    return parts[0] if name == "wmma" else _ACTIONS.get(name, "atomic")
+
+
+def _add_accesses(s: _Sum, kind: str, action: str, space: str, row: list[int]) -> None:
+    """Add what one instruction accessed in one space."""
+    nbytes, sectors, passes, conflicts, lanes = row
+    where, _, loop = space.partition(".")
+    if action == "copy":
+        if sectors:
+            s.sectors["global_to_shared"] += sectors
+        return
+    if kind.endswith((".const", ".param")):
+        return  # the constant bank, or registers that pass a function's parameters
+    if space == "remote":
+        s.remote[action] += nbytes
+        return
+    s.n[f"{where}_{action}_bytes"] += nbytes
+    if action == "atomic":
+        s.n[f"{where}_atomics"] += lanes
+    if loop:
+        s.loops[where] += lanes
+    elif where == "shared":
+        s.n[f"shared_{action}_wavefronts"] += passes
+        s.n["shared_bank_conflicts"] += conflicts
+    else:
+        s.n[f"{where}_{action}_sectors"] += sectors
 
 
 def _place(code: EntryCode, i: Instruction) -> tuple[str, int]:
@@ -175,28 +205,9 @@ def _add(s: _Sum, i: Instruction, lanes: int, warps: int, number: int, tally: Ta
     t, each = flops_of(i.opcode)
     if each:
         s.flops[t] += each * lanes
-    row = tally.memory.get(number)
-    if row is not None:
-        nbytes, units, passes, conflicts, count = row
-        action, _, space = kind.partition(".")
-        if kind == "matrix.move":
-            action, space = _moved(i.opcode)
-        if space == "generic":
-            # a row with passes went to shared memory; one with sectors, or with neither counted, to global
-            space = "shared" if passes else "global"
-        if kind == "async.copy":
-            if units:
-                s.sectors["global_to_shared"] += units
-        elif action == "atomic":
-            if space == "global":
-                s.n["global_atomics"] += count
-        elif space in ("global", "shared", "local"):
-            s.n[f"{space}_{action}_bytes"] += nbytes
-            if space == "global":
-                s.n[f"global_{action}_sectors"] += units
-            elif space == "shared":
-                s.n[f"shared_{action}_wavefronts"] += passes
-                s.n["shared_bank_conflicts"] += conflicts
+    for space, rows in tally.memory.items():
+        if number in rows:
+            _add_accesses(s, kind, _action(i.opcode), space, rows[number])
     if number in tally.branches:
         s.n["branches"] += tally.branches[number]
         s.n["divergent_branches"] += tally.divergent.get(number, 0)

@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from ptxkit.emulator.engine.threads import Group
 
 BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
-"""Columns of a memory instruction's counts: bytes asked for, sectors, shared-memory passes, passes beyond the least, lanes."""
+"""Columns of a memory instruction's counts: bytes requested, sectors, wavefronts, wavefronts beyond the minimum, lanes."""
+
+SPACES = ("global", "shared", "local", "remote", "global.loop", "shared.loop")
+"""Where an access went: ``remote`` is shared memory of another CTA of the cluster, ``.loop`` an atomic that the GPU performs as
+a loop of compare-and-swap, so that its traffic depends on how often the loop is repeated."""
 
 
 class Tally:
@@ -35,7 +39,7 @@ class Tally:
         self.predicated_lanes: dict[int, int] = {}
         self.branches: dict[int, int] = {}
         self.divergent: dict[int, int] = {}
-        self.memory: dict[int, list[int]] = {}
+        self.memory: dict[str, dict[int, list[int]]] = {space: {} for space in SPACES}
         self.extra: dict[tuple[int, str], int] = {}
         self.patterns: dict[int, Any] = {}
 
@@ -64,11 +68,14 @@ class Tally:
         if divergent:
             self.divergent[number] = self.divergent.get(number, 0) + divergent
 
-    def access(self, number: int, nbytes: int, units: int, wavefronts: int, conflicts: int, lanes: int) -> None:
-        """A memory instruction was executed."""
-        row = self.memory.get(number)
+    def access(
+        self, number: int, space: str, nbytes: int, units: int, wavefronts: int, conflicts: int, lanes: int
+    ) -> None:
+        """A memory instruction was executed; one with generic addresses can access several of :data:`SPACES`."""
+        rows = self.memory[space]
+        row = rows.get(number)
         if row is None:
-            self.memory[number] = [nbytes, units, wavefronts, conflicts, lanes]
+            rows[number] = [nbytes, units, wavefronts, conflicts, lanes]
         else:
             row[0] += nbytes
             row[1] += units

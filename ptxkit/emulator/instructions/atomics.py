@@ -15,7 +15,8 @@ import numpy as np
 from ptxkit.emulator.engine.binder import B64, Binding, Step, Typed
 from ptxkit.emulator.engine.table import effect
 from ptxkit.emulator.instructions.load_store import ClusterSite, by_space, widen
-from ptxkit.emulator.memory.sites import GlobalSite, SharedSite
+from ptxkit.emulator.memory.sites import GlobalSite, Pattern
+from ptxkit.emulator.memory.traffic import atomic_wavefronts
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES
 
@@ -158,22 +159,58 @@ def apply_in_order(cells: Any, index: Any, operation: Operation, values: tuple[A
     return old
 
 
+def is_loop(op: str, t: str, count: int, space: str) -> bool:
+    """Whether the GPU has no instruction for it: ptxas makes a loop of a load and a compare-and-swap instead.
+
+    Seen in the SASS of sm_80 and sm_90a. Shared memory has the operations on 32-bit integers, and exchange and compare-and-swap
+    of 64 bits; global memory all but single 16-bit elements.
+    """
+    bits = TYPES[t].bits
+    if space == "global":
+        return bits == 16 and count == 1
+    if op in ("exch", "cas"):
+        return bits not in (32, 64)
+    return t not in ("b32", "u32", "s32")
+
+
+class _AtomicBanks(ClusterSite):
+    """Atomics on shared memory: lanes that access one word take a wavefront each."""
+
+    def __init__(self, arguments: tuple[Any, ...], cluster: bool) -> None:
+        super().__init__(*arguments)
+        self.cluster = cluster
+
+    def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+        """As of any access, but lanes do not share a word."""
+        return atomic_wavefronts(addresses, self.size, mask, shape)
+
+    def count_lanes(self, x: Group, p: Pattern, aggregated: bool) -> None:
+        """Add this execution to the counters; aggregated lanes of a warp are one access."""
+        if aggregated and p.remote is None:
+            x.tally.access(self.number, self.space, x.lanes * self.nbytes, 0, x.warps, 0, x.lanes)
+        else:
+            self._count(x, p)
+
+
 class AtomicSite:
     """An atomic's site: the lanes that take part as indices into typed memory."""
 
-    def __init__(self, b: Binding, space: str, offset: int, dtype: Any, count: int) -> None:
-        arguments = (b.where, b.index, offset, dtype, count, True)
+    def __init__(self, b: Binding, op: str, name: str, space: str, offset: int, count: int) -> None:
+        arguments = (b.where, b.index, offset, TYPES[name].dtype, count, True)
         self.space = space
         self.glob = GlobalSite(*arguments)
-        self.shared: SharedSite = (
-            SharedSite(*arguments) if space in ("shared", "shared::cta") else ClusterSite(*arguments)
-        )
+        self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"))
+        # where ptxas sees that all lanes have one address, it adds up their values first, and one lane accesses memory
+        self.aggregates = op == "add" and name in ("u32", "s32") and space != ""
+        for site, where in ((self.glob, "global"), (self.shared, "shared")):
+            site.space = f"{where}.loop" if is_loop(op, name, count, where) else where
         self.offset = offset
         self.count = count
         self.ordering = b.form.get("sem") or "relaxed"
 
     def run(self, x: Group, base: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
         """Apply; returns the old values, one lane array per element."""
+        aggregated = self.aggregates and base.shape[2] == 1
         base = np.broadcast_to(widen(base), x.shape)
         parts: list[tuple[str, Group, Any]] = by_space(x, base, self.offset)
         if self.space:
@@ -181,13 +218,19 @@ class AtomicSite:
         out: list[Any] = [None] * self.count
         for space, part, lanes in parts:
             with x.wave.launch.machine.atomic_lock:
-                got = self._one(part, base, space, operation, values)
+                got = self._one(part, base, space, operation, values, aggregated)
             for k in range(self.count):
                 out[k] = got[k] if out[k] is None else np.where(lanes, got[k], out[k])
         return tuple(out)
 
     def _one(
-        self, x: Group, base: Any, space: str, operation: Operation, values: tuple[tuple[Any, ...], ...]
+        self,
+        x: Group,
+        base: Any,
+        space: str,
+        operation: Operation,
+        values: tuple[tuple[Any, ...], ...],
+        aggregated: bool,
     ) -> tuple[Any, ...]:
         machine = x.wave.launch.machine
         machine.version += 1
@@ -202,9 +245,9 @@ class AtomicSite:
                 index = np.broadcast_to(p.indices, x.shape)[active] + start
             except LookupError:
                 return self._scattered(x, base, operation, values)
-            x.tally.access(self.glob.number, x.lanes * self.glob.size, 0, 0, 0, x.lanes)
+            self.glob.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
         else:
-            found, _, start = self.shared._flat(x, base)
+            found, p, start = self.shared._flat(x, base)
             cells = x.wave.shared.view(self.shared.dtype)
             index = np.broadcast_to(found, x.shape)[active] + start
             if x.wave.generic_writes is not None:
@@ -212,7 +255,7 @@ class AtomicSite:
             if x.wave.races is not None:
                 s = self.shared
                 x.wave.races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)
-            x.tally.access(self.shared.number, x.lanes * self.shared.size, 0, 0, 0, x.lanes)
+            self.shared.count_lanes(x, p, aggregated)
         return self._apply(x, cells, index, active, operation, values)
 
     def _apply(
@@ -238,7 +281,7 @@ class AtomicSite:
             for k in range(self.count):
                 v = tuple(np.broadcast_to(o, x.shape)[at] for o in values[k])
                 out[k][at] = apply_in_order(a.typed(self.glob.dtype), index * self.count + k, operation, v)
-        x.tally.access(self.glob.number, x.lanes * self.glob.size, 0, 0, 0, x.lanes)
+        self.glob._count_scattered(x, base)
         return tuple(out)
 
 
@@ -263,7 +306,7 @@ def _make(b: Binding, returns: bool) -> Step:
     sets: list[list[Operand | None]] = [list(b.elements(o)) for o in operands]
     if any(len(s) != count for s in sets) or len(sets) != (2 if op == "cas" else 1):
         raise b.fail("wrong number of operands")
-    site = AtomicSite(b, form["space"], offset, t.dtype, count)
+    site = AtomicSite(b, op, name, form["space"], offset, count)
     function = operation_for(op, name)
     width = b.register_type(operand)
     pointer = TYPES["u32"] if width is not None and width.bits == 32 else B64

@@ -113,7 +113,7 @@ class _Copy:
                 self.glob.fail(x, addresses, outside, lambda address, n=n: memory.explain(address, int(n)))
         if x.tally.traffic:
             touched = active & reads
-            x.tally.access(self.number, 0, sectors(addresses, self.size, touched, x.shape), 0, 0, x.lanes)
+            x.tally.access(self.number, "global", 0, sectors(addresses, self.size, touched, x.shape), 0, 0, x.lanes)
         sources, lengths = addresses[active], lengths[active]
         cells = wave.shared.reshape(-1, self.size)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.engine.binder import Where
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Allocation
 from ptxkit.emulator.memory.layout import SHARED_BASE
-from ptxkit.emulator.memory.traffic import sectors, wavefronts
+from ptxkit.emulator.memory.traffic import local_sectors, sectors, wavefronts
 from ptxkit.errors import MemoryFault
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Pattern:
         "low",
         "mask",
         "offsets",
+        "remote",
         "shape",
         "units",
     )
@@ -72,6 +73,7 @@ class Pattern:
         )
         self.indices = indices
         self.units: dict[Any, Any] = {}
+        self.remote: Any = None  # lanes that access shared memory of another CTA, if any do
 
     def matches(self, base: Any, mask: Any, c: Any) -> bool:
         """Whether ``base`` differs from the remembered addresses by one constant."""
@@ -95,6 +97,9 @@ class Site:
         write: a store, reduction or atomic.
     """
 
+    space = ""
+    """What its accesses are counted as: one of :data:`ptxkit.emulator.counters.tally.SPACES`."""
+
     ordering = ""
     """How a strong access orders others: relaxed, acquire, release or acq_rel; "" for a weak one."""
 
@@ -106,6 +111,7 @@ class Site:
         self.count = count
         self.size = self.dtype.itemsize * count
         self.shift = self.size.bit_length() - 1
+        self.nbytes = self.size  # that a lane moves
         self.write = write
 
     def remember(self, x: Group, base: Any, mask: Any) -> Pattern:
@@ -162,6 +168,8 @@ class Site:
 class GlobalSite(Site):
     """Global and constant memory, and kernel parameters by address."""
 
+    space = "global"
+
     def locate(self, x: Group, base: Any, mask: Any) -> tuple[Allocation, int, Pattern]:
         """The allocation that holds every address, the element index of the lowest, and the pattern.
 
@@ -200,7 +208,7 @@ class GlobalSite(Site):
                 memo = (sectors(addresses, self.size, x.mask, x.shape), x.mask, x.shape)
                 p.units[key] = memo
             units = memo[0]
-        tally.access(self.number, x.lanes * self.size, units, 0, 0, x.lanes)
+        tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
 
     def load(self, x: Group, base: Any) -> Any:
         """Lane arrays of the loaded elements, in the shape of ``base``."""
@@ -271,12 +279,13 @@ class GlobalSite(Site):
     def _count_scattered(self, x: Group, base: Any) -> None:
         addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
         units = sectors(addresses, self.size, x.mask, x.shape) if x.tally.traffic else 0
-        x.tally.access(self.number, x.lanes * self.size, units, 0, 0, x.lanes)
+        x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
 
 
 class SharedSite(Site):
     """Shared memory of the executing CTA, or of its cluster."""
 
+    space = "shared"
     cluster = False
 
     def _flat(self, x: Group, base: Any) -> tuple[Any, Pattern, int]:
@@ -352,6 +361,8 @@ class SharedSite(Site):
         index = np.where(active, index, 0) if x.mask is not None else index
         pattern = Pattern(np.ascontiguousarray(full), mask, self.size, x.c)
         pattern.contiguous = False  # in the window's addresses perhaps, but not in one CTA's memory
+        elsewhere = np.broadcast_to(rank != self.own_rank(x), x.shape) & active
+        pattern.remote = elsewhere if elsewhere.any() else None
         reached = np.broadcast_to(offset, x.shape)[active]
         known.units[key] = (index, pattern, first, int(reached.min()), int(reached.max()))
         return index, pattern, 0
@@ -381,14 +392,27 @@ class SharedSite(Site):
 
     def _count(self, x: Group, p: Pattern) -> None:
         passes = conflicts = 0
+        lanes = x.lanes
+        if p.remote is not None:
+            remote = int(np.count_nonzero(p.remote))
+            x.tally.access(self.number, "remote", remote * self.nbytes, 0, 0, 0, remote)
+            lanes -= remote
+            if not lanes:
+                return
         if x.tally.traffic:
             memo = p.units.get("banks")
             if memo is None or memo[1] is not x.mask or memo[2] != x.shape:
+                # no metric says what the banks do where lanes of a warp reach into another CTA
+                local = x.mask if p.remote is None else x.active() & ~p.remote.any(axis=2, keepdims=True)
                 addresses = p.offsets + np.uint64(1 << 30)
-                memo = (wavefronts(addresses, self.size, x.mask, x.shape), x.mask, x.shape)
+                memo = (self.wavefronts(addresses, local, x.shape), x.mask, x.shape)
                 p.units["banks"] = memo
             passes, conflicts = memo[0]
-        x.tally.access(self.number, x.lanes * self.size, 0, passes, conflicts, x.lanes)
+        x.tally.access(self.number, self.space, lanes * self.nbytes, 0, passes, conflicts, lanes)
+
+    def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+        """Wavefronts of one execution, and those beyond the minimum."""
+        return wavefronts(addresses, self.size, mask, shape)
 
     def load(self, x: Group, base: Any) -> Any:
         """Lane arrays of the loaded elements."""
@@ -433,6 +457,8 @@ class SharedSite(Site):
 class LocalSite(Site):
     """A thread's own stack frame."""
 
+    space = "local"
+
     def _index(self, x: Group, base: Any) -> Any:
         wave = x.wave
         address = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).view(np.int64)
@@ -449,6 +475,8 @@ class LocalSite(Site):
                     self.misaligned(a) if a % self.size else f"outside the thread's {depth} bytes of local memory"
                 ),
             )
+        units = local_sectors(address, self.size, x.mask, x.shape) if x.tally.traffic else 0
+        x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
         index = (x.thread * depth + address) >> self.shift
         return index if x.mask is None else np.where(active, index, 0)
 
@@ -456,7 +484,6 @@ class LocalSite(Site):
         """Lane arrays of the loaded elements."""
         index = self._index(x, base)
         rows = self.rows(x.wave.local.reshape(-1).view(self.dtype))
-        x.tally.access(self.number, x.lanes * self.size, 0, 0, 0, x.lanes)
         return self.columns(rows.take(index.reshape(-1), axis=0), index.shape)
 
     def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
@@ -469,4 +496,3 @@ class LocalSite(Site):
             rows[index] = data
         else:
             rows[index[x.mask]] = data[x.mask]
-        x.tally.access(self.number, x.lanes * self.size, 0, 0, 0, x.lanes)

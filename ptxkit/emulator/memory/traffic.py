@@ -38,12 +38,44 @@ def sectors(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -
     return int(np.count_nonzero(distinct)) + int(np.count_nonzero(s[..., 0] != _NOBODY))
 
 
+def local_sectors(offsets: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> int:
+    """32-byte sectors of local memory touched, summed over warps.
+
+    Consecutive words of a thread's local memory lie 128 bytes apart, and those of the lanes of a warp side by side (CUDA C++
+    Programming Guide, "Local Memory"): a word that 8 neighbouring lanes access at one offset is a sector.
+
+    Args:
+        offsets: byte offsets in the threads' local memory, int64, broadcastable to ``shape``; aligned to ``size``.
+        size: bytes each lane accesses.
+        mask, shape: as in :func:`sectors`.
+    """
+    words = max(1, size // 4)
+    lines = np.broadcast_to(offsets // (4 * words), (*offsets.shape[:2], 32))
+    spread = (lines * 4 + np.arange(32) // 8).astype(np.uint64) * np.uint64(SECTOR)
+    return sectors(spread, SECTOR, mask, shape) * words
+
+
 def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
-    """Passes over the 32 banks, and how many of them are beyond the least: (wavefronts, conflicts), summed over warps.
+    """Passes over the 32 banks, and how many of them are beyond the minimum: (wavefronts, conflicts), summed over warps.
 
     Accesses of 8 bytes are made in two half warps, of 16 bytes in four quarter warps; within each, lanes that read the same
     word share it, and different words of one bank take a pass each.
     """
+    keys, phases, repeat = _words_by_phase(addresses, size, mask, shape)
+    keys = np.sort(keys, axis=-1)
+    distinct: Any = np.ones(keys.shape, np.bool_)
+    distinct[:, 1:] = keys[:, 1:] != keys[:, :-1]
+    return _passes(keys, distinct & (keys != _NOBODY), phases, repeat)
+
+
+def atomic_wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+    """The same of atomics: lanes that access one word take a pass each."""
+    keys, phases, repeat = _words_by_phase(addresses, size, mask, shape)
+    return _passes(keys, keys != _NOBODY, phases, repeat)
+
+
+def _words_by_phase(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[Any, int, int]:
+    """The words that lanes access, one row a phase; phases a warp; how often each row stands for a warp of ``shape``."""
     repeat = 1
     if mask is None:
         for have, want in zip(addresses.shape[:2], shape[:2], strict=True):
@@ -54,19 +86,16 @@ def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]
         a = np.broadcast_to(addresses, shape)
         active = np.broadcast_to(mask, shape)
     phases = max(1, size // 4)
-    unit = max(4, size)
-    units = (a // np.uint64(unit)).reshape(-1, 32 // phases)
-    active = active.reshape(-1, 32 // phases)
-    keys = np.where(active, units, _NOBODY)
-    keys = np.sort(keys, axis=-1)
-    distinct: Any = np.ones(keys.shape, np.bool_)
-    distinct[:, 1:] = keys[:, 1:] != keys[:, :-1]
-    distinct &= keys != _NOBODY
+    words = (a // np.uint64(max(4, size))).reshape(-1, 32 // phases)
+    return np.where(active.reshape(words.shape), words, _NOBODY), phases, repeat
+
+
+def _passes(words: Any, counted: Any, phases: int, repeat: int) -> tuple[int, int]:
+    """The passes that ``counted`` words take, and those beyond one a phase."""
     banks = 32 // phases
-    rows, _ = np.nonzero(distinct)
-    bank = (keys[distinct] % np.uint64(banks)).astype(np.int64)
-    per_bank = np.bincount(rows * banks + bank, minlength=len(keys) * banks).reshape(len(keys), banks)
+    rows, _ = np.nonzero(counted)
+    bank = (words[counted] % np.uint64(banks)).astype(np.int64)
+    per_bank = np.bincount(rows * banks + bank, minlength=len(words) * banks).reshape(len(words), banks)
     passes = per_bank.max(axis=1)
     total = int(passes.sum())
-    least = int(np.count_nonzero(passes))
-    return total * repeat, (total - least) * repeat
+    return total * repeat, (total - int(np.count_nonzero(passes))) * repeat

@@ -13,8 +13,7 @@ import numpy as np
 from ptxkit.emulator.engine.binder import B32, Binding, Gated, Step
 from ptxkit.emulator.engine.table import blocking
 from ptxkit.emulator.instructions.load_store import by_space, widen
-from ptxkit.emulator.memory.sites import Pattern, SharedSite
-from ptxkit.emulator.memory.traffic import wavefronts
+from ptxkit.emulator.memory.sites import SharedSite
 from ptxkit.emulator.tensor_core.collective import collective, require_whole
 from ptxkit.errors import MemoryFault
 from ptxkit.isa.types import TYPES
@@ -42,6 +41,7 @@ class RowSite(SharedSite):
     def __init__(self, b: Binding, offset: int, matrices: int, write: bool) -> None:
         super().__init__(b.where, b.index, offset, np.uint32, 4, write)
         self.matrices = matrices
+        self.nbytes = self.size * matrices // 4  # on average: lanes beyond the rows give no address
         self.givers = np.arange(32) % (8 * matrices)
 
     def addresses(self, base: Any) -> Any:
@@ -69,16 +69,10 @@ class RowSite(SharedSite):
         lanes = words.reshape(*x.shape[:2], 8 * self.matrices, 4).take(self.givers, axis=2)
         self.store(x, self.addresses(base), tuple(np.moveaxis(lanes, -1, 0)))
 
-    def _count(self, x: Group, p: Pattern) -> None:
-        passes = conflicts = 0
-        if x.tally.traffic:
-            memo = p.units.get("rows")
-            if memo is None or memo[1] is not x.mask or memo[2] != x.shape:
-                addresses = p.offsets + np.uint64(1 << 30)
-                memo = (wavefronts(addresses, self.size, x.mask, x.shape), x.mask, x.shape)
-                p.units["rows"] = memo
-            passes, conflicts = (v * self.matrices // 4 for v in memo[0])
-        x.tally.access(self.number, x.lanes * self.size * self.matrices // 4, 0, passes, conflicts, x.lanes)
+    def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+        """Of the matrices that are there: one for every 8 rows without conflicts."""
+        passes, conflicts = super().wavefronts(addresses, mask, shape)
+        return passes * self.matrices // 4, conflicts * self.matrices // 4
 
 
 def address_source(b: Binding, operand: Any) -> tuple[tuple[Any, Any], int]:

@@ -137,9 +137,10 @@ class _Matrix:
     def _count(self, x: Group) -> None:
         """The instruction's counts are those of its units."""
         for number in self.numbers:
-            row = x.tally.memory.pop(number, None)
-            if row is not None:
-                x.tally.access(self.number, *row)
+            for space, rows in x.tally.memory.items():
+                row = rows.pop(number, None)
+                if row is not None:
+                    x.tally.access(self.number, space, *row)
 
 
 def _load(b: Binding, role: str) -> Step | Gated:
