@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.compiler import toolkit
-from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.paths import include_dir, kernels_dir
 from ptxkit.kernels.gemm import micro_tiling_matmul as described
 from ptxkit.runtime.device import device
 from ptxkit.sweep import search
@@ -41,7 +41,7 @@ KERNEL = re.compile(r"template <([^>]*)>\s*(__global__[^;{]*? void matmul_pipeli
 
 def specialized(tile: dict[str, Any]) -> str:
     """The kernel's file with the template of ``matmul_pipelined`` made a plain kernel of one configuration."""
-    text = (cu_dir() / "micro_tiling_matmul.cu").read_text()
+    text = (kernels_dir() / "micro_tiling_matmul.cu").read_text()
     found = KERNEL.search(text)
     if found is None:
         raise SystemExit("matmul_pipelined is not declared as this script expects; mend KERNEL")
@@ -67,7 +67,7 @@ def kernel_tuner(problem: Problem, tiles: list[Tile], data: Data, backend: str) 
 
     allowed = w.tolerance
     arguments = [data.inputs["a"], data.inputs["b"], np.zeros((w.m, w.n), np.float32), *map(np.int32, (w.m, w.n, w.k))]
-    options = [f"-I{cu_dir()}", *(f"-I{tool.path}" for tool in toolkit.headers()), "--std=c++17"]
+    options = [f"-I{include_dir()}", *(f"-I{tool.path}" for tool in toolkit.headers()), "--std=c++17"]
     begin = time.perf_counter()
     results, _ = tune_kernel(
         "matmul_pipelined",

@@ -21,7 +21,7 @@ import numpy as np
 from tabulate import tabulate
 
 from ptxkit.compiler import compile_source
-from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.paths import kernels_dir
 from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.isa.parser import parse
@@ -34,7 +34,7 @@ class FusedL2norm:
     """The fused variant of fused_l2norm on a machine of its own, checked once against numpy."""
 
     def __init__(self, rows: int, cols: int, workers: int | None) -> None:
-        image = compile_source(cu_dir() / "fused_l2norm.cu", target="sm_90a", instantiate=[ENTRY])
+        image = compile_source(kernels_dir() / "fused_l2norm.cu", target="sm_90a", instantiate=[ENTRY])
         self.machine = Machine(workers=workers)
         self.program = self.machine.load(parse(image.ptx, "fused_l2norm.ptx"))
         self.entry = image.entry(ENTRY)

@@ -36,9 +36,9 @@ NODES = 200  # launches of a graph
 BATCH = 3  # samples of a contender in one round
 EPS = np.float32(1e-12)
 SOURCE = r"""
-#include "ptxkit/data_movement.cuh"
-#include "ptxkit/floating_point.cuh"
-#include "ptxkit/reduce.cuh"
+#include "ptxkit/ptx/data_movement.cuh"
+#include "ptxkit/ptx/floating_point.cuh"
+#include "ptxkit/rows/reduce.cuh"
 using namespace ptxkit;
 
 enum Piece { EMPTY, READ, WRITE, COPY, WHOLE, LANES, WARPS, L2NORM };

@@ -123,12 +123,12 @@ def attempt(name: str, mend: str, find: Callable[[], str], *, optional: bool = F
 
 def kernels() -> str:
     """The bundled sources and descriptions."""
-    from ptxkit.compiler.paths import cu_dir
+    from ptxkit.compiler.paths import kernels_dir
     from ptxkit.workload import registry
 
-    if not cu_dir().is_dir():
-        raise UnavailableError(f"{cu_dir()} is not there")
-    return f"{len(registry.names())} in {cu_dir()}"
+    if not kernels_dir().is_dir():
+        raise UnavailableError(f"{kernels_dir()} is not there")
+    return f"{len(registry.names())} in {kernels_dir()}"
 
 
 def tools() -> Iterator[Check]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.image import Image, entry_names, shorten
-from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.sources import is_path, read_source
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError
 from ptxkit.targets import Target
@@ -128,7 +128,7 @@ def _request(
 ) -> Request:
     text, shown, directory = read_source(source, name, "source.cu")
     include = [str(Path(d).absolute()) for d in include_dirs]
-    include.append(str(cu_dir()))
+    include.append(str(include_dir()))
     include += [str(tool.path) for tool in toolkit.headers()]
     flags = ["--no-cache", "--no-display-error-number", "--ptxas-options=-v"]
     if lineinfo and not {"-G", "--device-debug"} & set(options):  # -G has line tables of its own

@@ -10,9 +10,14 @@ from ptxkit.errors import UnavailableError
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def cu_dir() -> Path:
-    """The directory of the bundled CUDA C++ kernels; it is on every include path."""
+def include_dir() -> Path:
+    """The directory that is on every include path: it holds the bundled headers as ``ptxkit/...``."""
     return _data_dir("cu")
+
+
+def kernels_dir() -> Path:
+    """The directory of the bundled CUDA C++ kernels."""
+    return include_dir() / "kernels"
 
 
 def ptx_dir() -> Path:

@@ -230,7 +230,7 @@ def _with_launch(subject: Subject, settings: Settings) -> Subject:
 def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> tuple[Subject, ...]:
     workload_class, variant_name = _find_workload(name)
     if settings.defines or settings.options:
-        raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/{name}.cu")
+        raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu")
     from ptxkit.workload.ahead import compile_ahead
     from ptxkit.workload.build import unavailable
 

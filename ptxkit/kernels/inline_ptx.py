@@ -1,6 +1,7 @@
 """inline_ptx: a tour of inline PTX in eight steps, each held against the same in CUDA C++.
 
-Every variant computes every output; they differ in the instructions that they may use. ``cu/inline_ptx.cu`` explains the steps.
+Every variant computes every output; they differ in the instructions that they may use. ``cu/kernels/inline_ptx.cu`` explains
+them.
 """
 
 from __future__ import annotations

@@ -120,14 +120,14 @@ def generated_sources(workload: Workload, variant: Variant) -> list[Generated]:
 
 
 def find_source(workload: type[Workload], source: str) -> Path:
-    """The file ``source``: beside the description, or among the bundled ``cu/`` and ``ptx/``.
+    """The file ``source``: beside the description, or among the bundled ``cu/kernels/`` and ``ptx/``.
 
     Raises:
         DescriptionError: it is in neither place.
     """
-    from ptxkit.compiler.paths import cu_dir, ptx_dir
+    from ptxkit.compiler.paths import kernels_dir, ptx_dir
 
-    bundled = ptx_dir() if source.endswith(".ptx") else cu_dir()
+    bundled = ptx_dir() if source.endswith(".ptx") else kernels_dir()
     places = [directory for directory in (workload.directory(), bundled) if directory]
     for directory in places:
         if (directory / source).is_file():

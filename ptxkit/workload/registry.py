@@ -58,6 +58,12 @@ def find(name: str) -> type[Workload]:
     return load_file(name) if name.endswith(".py") else get(name)
 
 
+def is_bundled(workload: Workload) -> bool:
+    """Whether the description is one of the catalogue's own; others may have a bundled kernel's name."""
+    module = type(workload).__module__
+    return module.startswith(f"{CATALOGUE}.") and module.endswith(f".{workload.name}")
+
+
 def load_file(path: str | Path) -> type[Workload]:
     """The description in a user's own ``.py`` file. Its source is looked for beside it.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ptxkit.bench.measure import roofs
-from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.paths import kernels_dir
 from ptxkit.runtime.device import device
 from ptxkit.targets import Target
 from ptxkit.testing import assert_sass
@@ -35,7 +35,7 @@ def unswizzled(tile):
 
 
 def test_ptxas_keeps_the_products_apart_from_everything_else():
-    assert_sass(f"{cu_dir() / 'tensor_peak.cu'}@sm_90a", has="HGMMA", spills=0)
+    assert_sass(f"{kernels_dir() / 'tensor_peak.cu'}@sm_90a", has="HGMMA", spills=0)
 
 
 @pytest.mark.parametrize(

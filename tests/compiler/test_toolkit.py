@@ -1,7 +1,7 @@
 import pytest
 
 from ptxkit.compiler import toolkit
-from ptxkit.compiler.paths import cu_dir, ptx_dir
+from ptxkit.compiler.paths import kernels_dir, ptx_dir
 from ptxkit.errors import UnavailableError
 
 
@@ -66,5 +66,5 @@ def test_identities_name_the_version():
 
 
 def test_the_bundled_kernels_are_found():
-    assert list(cu_dir().glob("*.cu"))
+    assert list(kernels_dir().glob("*.cu"))
     assert list(ptx_dir().glob("*.ptx"))

@@ -102,7 +102,7 @@ def test_work_is_what_is_counted(device, dtype):
 
 
 ACTIVATIONS = """
-#include "ptxkit/activations.cuh"
+#include "ptxkit/elementwise/activations.cuh"
 using namespace ptxkit;
 template <Activation A>
 __global__ void apply(const float* x, float* y) {

@@ -39,7 +39,7 @@ def test_numpys_philox_has_the_known_answers(counter, key, expected):
 
 def test_the_devices_philox_has_the_known_answers(device):
     source = """
-    #include "ptxkit/philox.cuh"
+    #include "ptxkit/elementwise/philox.cuh"
     __global__ void known(const uint4* counter, const uint2* key, uint4* words) {
         words[threadIdx.x] = ptxkit::philox4x32_10(counter[threadIdx.x], key[threadIdx.x]);
     }

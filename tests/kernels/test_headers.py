@@ -1,4 +1,4 @@
-"""cu/ptxkit/*.cuh: every instruction compiles for every target, sums are right, and what a target lacks traps."""
+"""The headers below cu/ptxkit/: every instruction compiles for every target, sums are right, and what a target lacks traps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ptxkit.compiler.nvrtc import compile_source
-from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.paths import include_dir
 from ptxkit.errors import FaultError
 
-HEADERS = sorted(path.name for path in (cu_dir() / "ptxkit").glob("*.cuh"))
+ROOT = include_dir() / "ptxkit"
+HEADERS = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.cuh") if path.parent.name != "cutlass")
 
 EVERYTHING = """
 using namespace ptxkit;
@@ -200,7 +201,7 @@ def test_every_function_compiles_for_every_target(target):
 
 def test_every_function_with_asm_is_in_the_test_above():
     for name in HEADERS:
-        text = (cu_dir() / "ptxkit" / name).read_text()
+        text = (ROOT / name).read_text()
         for function, body in re.findall(
             r"^__device__ __forceinline__ \S+(?: \S+)? (\w+)\(.*?\{(.*?)^\}", text, re.MULTILINE | re.DOTALL
         ):
@@ -212,7 +213,7 @@ def test_every_function_with_asm_is_in_the_test_above():
 def test_the_wrapped_opcode_is_the_functions_name():
     """ld_global_nc wraps ld.global.nc: the words of the name are words of the opcode, in order."""
     for name in HEADERS:
-        text = (cu_dir() / "ptxkit" / name).read_text()
+        text = (ROOT / name).read_text()
         for function, body in re.findall(
             r"__forceinline__ \S+(?: \S+)? (\w+)\(.*?\{(.*?)^\}", text, re.MULTILINE | re.DOTALL
         ):
@@ -226,7 +227,7 @@ def test_the_wrapped_opcode_is_the_functions_name():
 
 
 def test_what_a_target_lacks_traps_and_says_so(device):
-    source = includes("synchronization.cuh") + "__global__ void cluster() { ptxkit::barrier_cluster_wait_acquire(); }\n"
+    source = includes("ptx/synchronization.cuh") + "__global__ void cluster() { ptxkit::barrier_cluster_wait_acquire(); }\n"
     image = compile_source(source, target="sm_80")
     assert "barrier.cluster.wait" in bytes_of_strings(image.ptx)
     if device.target is not None and device.target.cc >= 90:
@@ -273,7 +274,7 @@ __global__ void clusters(const T* x, T* y) {
 
 def summed(device, expression, count, dtype, part, **launch):
     """Run a kernel of SUMS over ``count`` small integers and compare with sums over parts of ``part``."""
-    image = compile_source(includes("reduce.cuh") + SUMS, target=device.target or "sm_90a", instantiate=[expression])
+    image = compile_source(includes("rows/reduce.cuh") + SUMS, target=device.target or "sm_90a", instantiate=[expression])
     x = np.random.default_rng(3).integers(-50, 50, count).astype(dtype)  # integers: sums are exact in any order
     on_device, y = device.upload(x), device.empty(count, dtype)
     device.load(image)[expression](on_device, y, **launch)

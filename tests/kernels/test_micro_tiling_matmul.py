@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ptxkit.compiler.paths import cu_dir
+from ptxkit.compiler.paths import kernels_dir
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels.gemm.micro_tiling_matmul import bulk_usable, ring_usable, usable
@@ -163,7 +163,7 @@ def multiplying(name):
     w = MATMUL.make()
     variant = w.variant(name)
     launch = variant.launches(w, variant.select_tile(w, _sm_90a()))[-1]
-    return f"{cu_dir() / str(variant.source_of(w, launch))}:{launch.entry}@sm_90a"
+    return f"{kernels_dir() / str(variant.source_of(w, launch))}:{launch.entry}@sm_90a"
 
 
 def _sm_90a():

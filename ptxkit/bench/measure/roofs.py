@@ -35,7 +35,7 @@ def roofs(device: Any) -> Roofs:
     )
 
 
-PEAK_SHARED = (64 + 256) * 64 * 2  # bytes of the tiles that cu/tensor_peak.cu multiplies
+PEAK_SHARED = (64 + 256) * 64 * 2  # bytes of the tiles that cu/kernels/tensor_peak.cu multiplies
 PEAK_THREADS = 256
 PEAK_FLOPS = 2 * 64 * 256 * 64  # of a warpgroup and round
 PEAK_ROUNDS = 2000  # 512 cycles of an SM's tensor cores each and warpgroup, so that a launch's start counts for little
@@ -56,13 +56,13 @@ def tensor_peaks_tflops(device: Any) -> dict[str, float]:
 
 
 def tensor_peak(device: Any, ctas: int, rounds: int) -> tuple[Any, Any]:
-    """A prepared launch of cu/tensor_peak.cu on random numbers in [-1, 1), and the array of its threads' sums."""
+    """A prepared launch of cu/kernels/tensor_peak.cu on random numbers in [-1, 1), and the array of its threads' sums."""
     from ptxkit.compiler.nvrtc import compile_source
-    from ptxkit.compiler.paths import cu_dir
+    from ptxkit.compiler.paths import kernels_dir
     from ptxkit.targets import lowest_target
     from ptxkit.workload.inputs import uniform
 
-    image = compile_source(cu_dir() / "tensor_peak.cu", target=device.target or lowest_target(["wgmma"]))
+    image = compile_source(kernels_dir() / "tensor_peak.cu", target=device.target or lowest_target(["wgmma"]))
     data = device.upload(uniform(np.random.default_rng(0), PEAK_SHARED // 2, "bf16"), "tiles")
     sums = device.empty(ctas * PEAK_THREADS, np.float32, "sums")
     kernel = device.load(image)["tensor_peak"]

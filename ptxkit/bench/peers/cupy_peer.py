@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from ptxkit.bench.peers.base import Peer, PeerCall
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.workload.launch import Tolerance, array_spec
+from ptxkit.workload.registry import is_bundled
 from ptxkit.workload.workload import Workload
 
 
@@ -70,7 +71,7 @@ class CupyPeer(Peer):
 
     def offers(self, workload: Workload) -> bool:
         """See :meth:`Peer.offers`. CuPy's kernels know no bfloat16."""
-        bundled = type(workload).__module__ == f"ptxkit.kernels.{workload.name}"
+        bundled = is_bundled(workload)
         return bundled and workload.name in KERNELS and getattr(workload, "dtype", "f32") != "bf16"
 
     def prepare(self, workload: Workload, inputs: Mapping[str, Any]) -> PeerCall:

@@ -14,6 +14,7 @@ from typing import Any
 from ptxkit.kernels.gemm.product import Gemm, gemm_of
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.registry import is_bundled
 from ptxkit.workload.workload import Workload
 
 Function = Callable[..., Any]
@@ -92,7 +93,7 @@ def find(workload: Workload) -> TorchOp | None:
             # torch rounds before the factor, the bias or the activation, too
             tolerance=None if gemm.plain and gemm.alpha == 1 else Tolerance(relative=2**-6, absolute=2e-2),
         )
-    bundled = type(workload).__module__ == f"ptxkit.kernels.{workload.name}"
+    bundled = is_bundled(workload)
     found = OPS.get(workload.name) if bundled else None
     return found if found is not None and found.when(workload) else None
 

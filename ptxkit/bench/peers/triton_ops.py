@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxkit.workload.launch import Tolerance, cdiv
+from ptxkit.workload.registry import is_bundled
 from ptxkit.workload.workload import Workload
 
 Config = Mapping[str, int]
@@ -65,7 +66,7 @@ def op(kernel: str, when: Callable[[Any], bool] = lambda w: True) -> Callable[[D
 
 def find(workload: Workload) -> Define | None:
     """The definition for a workload, or None."""
-    bundled = type(workload).__module__ == f"ptxkit.kernels.{workload.name}"
+    bundled = is_bundled(workload)
     if not bundled or workload.name not in OPS:
         return None
     define, when = OPS[workload.name]

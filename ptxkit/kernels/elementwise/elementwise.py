@@ -1,6 +1,7 @@
 """What descriptions of element-wise kernels share: element types, tiles and which of them suit which size.
 
-Their kernels use ``cu/ptxkit/elementwise.cuh`` and have the template arguments ``THREADS, VECTORS, CACHE, STRIDE`` last.
+Their kernels use ``cu/ptxkit/elementwise/elementwise.cuh`` and have the template arguments ``THREADS, VECTORS,
+CACHE, STRIDE`` last.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ELEMENTS = {"f32": ("float", 4), "f16": ("f16", 2), "bf16": ("bf16", 2), "s8": (
 TILE: Mapping[str, list[int]] = {
     "THREADS": [256, 128, 512, 1024],  # of a CTA
     "VECTORS": [1, 2, 4, 8],  # 128-bit accesses of each input that a thread has in flight
-    "CACHE": [0, 1, 2, 3, 4],  # of cu/ptxkit/elementwise.cuh: keep, stream, once, output, input
+    "CACHE": [0, 1, 2, 3, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
     "CTAS": [0, 264, 528, 1056, 2112],  # of the grid: 0 one a tile, else that many, each taking tile after tile
 }
 

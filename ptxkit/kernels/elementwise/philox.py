@@ -1,4 +1,4 @@
-"""Philox4x32-10 on numpy arrays, as ``cu/ptxkit/philox.cuh`` has it.
+"""Philox4x32-10 on numpy arrays, as ``cu/ptxkit/elementwise/philox.cuh`` has it.
 
 Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """

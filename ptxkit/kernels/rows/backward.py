@@ -1,7 +1,7 @@
 """What the gradients of layernorm and rmsnorm share: all but the names of their kernels.
 
-Their kernels are named ``<norm>_backward_<step>`` and made of ``cu/ptxkit/backward*.cuh``. ``centered`` says which of the two
-it is: layernorm has a mean and dbeta, rmsnorm has neither.
+Their kernels are named ``<norm>_backward_<step>`` and made of ``cu/ptxkit/rows/backward*.cuh``. ``centered`` says which of the
+two it is: layernorm has a mean and dbeta, rmsnorm has neither.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fetches(w: Any, t: Tile) -> bool:
 
 
 def fetching_warps(w: Any, t: Tile) -> int:
-    """How many of them: as in cu/ptxkit/backward_fetched.cuh."""
+    """How many of them: as in cu/ptxkit/rows/backward_fetched.cuh."""
     groups: int = t.THREADS // row.lanes(w, t)
     return min(groups, 4) if t.THREADS < 512 else 4
 

@@ -1,8 +1,8 @@
 """What descriptions of row kernels whose CTAs stay and copy rows ahead share: tiles and launches.
 
-Pipelined kernels use ``cu/ptxkit/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS, CACHE,
-STAGES, KEPT, RESIDENT`` last. Kernels that claim long rows use ``cu/ptxkit/claims.cuh`` and have ``THREADS, VECTORS, CTAS,
-CACHE, PART, STAGES, RESIDENT, FILLED`` last, and then ``KEPT`` where rows share something.
+Pipelined kernels use ``cu/ptxkit/rows/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS,
+CACHE, STAGES, KEPT, RESIDENT`` last. Kernels that claim long rows use ``cu/ptxkit/rows/tile_scheduler.cuh`` and have
+``THREADS, VECTORS, CTAS, CACHE, PART, STAGES, RESIDENT, FILLED`` last, and then ``KEPT`` where rows share something.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TILE: Mapping[str, list[Any]] = {
     "THREADS": [512, 256, 128, 1024],  # of a CTA
     "VECTORS": [4, 2, 8, 16, 1],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-    "CACHE": [1, 4],  # of cu/ptxkit/elementwise.cuh: stream, input
+    "CACHE": [1, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: stream, input
     "STAGES": [2, 1, 3, 4],  # rows that are on their way while one is computed
     "KEPT": [0, 1, 2, 3, 4, 6, 8, 16],  # vectors of what all rows share that wait in shared memory, of each thread
     "RESIDENT": [1, 2, 3, 4, 6],  # CTAs of an SM
@@ -126,7 +126,7 @@ TILE_CLAIMED: Mapping[str, list[Any]] = {
     "THREADS": [512, 256, 128, 64],  # of a CTA
     "VECTORS": [8, 4, 2, 1, 16],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [8, 16, 4, 2],  # CTAs that hold one row; 16 is more than every GPU promises
-    "CACHE": [4, 1],  # of cu/ptxkit/elementwise.cuh: input, stream
+    "CACHE": [4, 1],  # of cu/ptxkit/elementwise/elementwise.cuh: input, stream
     "PART": [4, 8, 2, 1, 16],  # vectors of a row's part, which is fetched as one
     "STAGES": [4, 1, 2, 3, 6, 8],  # parts that are on their way, or wait
     "RESIDENT": [1, 2, 3, 4],  # CTAs of an SM

@@ -1,8 +1,8 @@
 """What descriptions of row kernels share: tiles, which of them can hold a row and suit which size, and their launches.
 
-Their kernels use ``cu/ptxkit/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments ``THREADS,
-LANES, VECTORS, CTAS, CACHE, EARLY, LATE, FILLED`` last, without EARLY where rows share nothing, and without FILLED where the
-description does not ask for it; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS, STAGED`` last.
+Their kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments
+``THREADS, LANES, VECTORS, CTAS, CACHE, EARLY, LATE, FILLED`` last, without EARLY where rows share nothing, and without FILLED
+where the description does not ask for it; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS, STAGED`` last.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TILE: Mapping[str, list[Any]] = {
     "THREADS": [128, 32, 64, 256, 512, 1024],  # of a CTA
     "VECTORS": [4, 1, 2, 8, 16],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-    "CACHE": [1, 0, 2, 3, 4],  # of cu/ptxkit/elementwise.cuh: keep, stream, once, output, input
+    "CACHE": [1, 0, 2, 3, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
     "EARLY": [False, True],  # whether what all rows share is loaded before the row's sums are known, or after
     "STAGED": [True, False],  # whether rows that registers do not hold wait in shared memory, or are read again
     "LATE": [False, True],  # whether the next grid starts when this one ends, not as soon as SMs have room for it

@@ -69,7 +69,7 @@ def test_the_bundled_ones_are_found():
 
 def test_finding_them_imports_nothing_heavy():
     code = (
-        "import sys\nfrom ptxkit.bench.peers import peers\nfrom ptxkit.kernels import registry\nfound, absent = peers()\n"
+        "import sys\nfrom ptxkit.bench.peers import peers\nfrom ptxkit.workload import registry\nfound, absent = peers()\n"
         "w = registry.get('softmax').make()\n[p.offers(w) for p in found]\n"
         "print([m for m in ('torch', 'triton', 'cupy') if m in sys.modules])"
     )

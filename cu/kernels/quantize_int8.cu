@@ -1,0 +1,106 @@
+// q = clamp(round(x / scale + zero_point), -128, 127), f32 to int8, n elements; ties round to even.
+//
+// The division is IEEE's and the sum is rounded to f32, as in numpy and PyTorch, so every integer agrees exactly, also where
+// x / scale falls on a tie. NaN becomes 0, as a conversion to an integer has it.
+// `quantize_vectorized` has no division: the host knows the reciprocal of the scale, and two corrections make the quotient exact.
+#include "ptxkit/elementwise/elementwise.cuh"
+
+using namespace ptxkit;
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// unfused: five launches
+
+struct Divide {
+    float scale;
+    __device__ __forceinline__ float operator()(float x) const { return x / scale; }
+};
+struct AddZeroPoint {
+    float zero_point;
+    __device__ __forceinline__ float operator()(float x) const { return x + zero_point; }
+};
+struct Round {
+    __device__ __forceinline__ float operator()(float x) const { return rintf(x); }
+};
+struct Clamp {  // NaN stays
+    __device__ __forceinline__ float operator()(float x) const { return x < -128.0f ? -128.0f : x > 127.0f ? 127.0f : x; }
+};
+
+template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
+__global__ void __launch_bounds__(THREADS) divide(const float* x, float* out, long long n, float scale) {
+    elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, Divide{scale}, out, x);
+}
+
+template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
+__global__ void __launch_bounds__(THREADS) add_zero_point(const float* x, float* out, long long n, int zero_point) {
+    elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, AddZeroPoint{static_cast<float>(zero_point)}, out, x);
+}
+
+template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
+__global__ void __launch_bounds__(THREADS) round_even(const float* x, float* out, long long n) {
+    elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, Round(), out, x);
+}
+
+template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
+__global__ void __launch_bounds__(THREADS) clamp(const float* x, float* out, long long n) {
+    elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, Clamp(), out, x);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// fused
+
+// Rounds, clamps and packs: element 0 in the lowest byte. Beyond int32 the conversion itself clamps.
+__device__ __forceinline__ unsigned pack_int8(float a, float b, float c, float d) {
+    unsigned upper = cvt_pack_sat_s8_s32(__float2int_rn(d), __float2int_rn(c), 0);
+    return cvt_pack_sat_s8_s32(__float2int_rn(b), __float2int_rn(a), upper);
+}
+
+__device__ __forceinline__ signed char to_int8(float x) { return max(-128, min(127, __float2int_rn(x))); }
+
+template <int THREADS>
+__global__ void __launch_bounds__(THREADS) to_int8(const float* x, signed char* q, long long n) {
+    const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) q[i] = to_int8(x[i]);
+}
+
+template <int THREADS>
+__global__ void __launch_bounds__(THREADS)
+quantize_fused(const float* x, signed char* q, long long n, float scale, int zero_point) {
+    const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+    if (i < n) q[i] = to_int8(x[i] / scale + zero_point);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// vectorized
+
+// x / value, rounded as IEEE's division wherever that decides the integer: for quotients below 1024, and scales between 1e-30
+// and 1e30. `inverse` is 1 / value, rounded to nearest. The first correction leaves less than an ulp, so the second is right: Markstein, "Computation of elementary
+// functions on the IBM RISC System/6000 processor", 1990, theorem 7. Quotients so small that the remainder underflows are
+// below 2^-25, and larger ones end in the clamp (or are NaN) with or without a correction.
+struct Divisor {
+    float value, inverse;
+
+    __device__ __forceinline__ float divide(float x) const {
+        float q = x * inverse;
+        float better = fmaf(fmaf(-q, value, x), inverse, q);
+        better = fmaf(fmaf(-better, value, x), inverse, better);
+        return fabsf(q) < 1024.0f ? better : q;
+    }
+};
+
+// Four elements a vector: 128 bits are read, 32 written.
+template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
+__global__ void __launch_bounds__(THREADS)
+quantize_vectorized(const float* x, signed char* q, long long n, float scale, float inverse, int zero_point) {
+    const Divisor divisor{scale, inverse};
+    const float offset = zero_point;
+    const unsigned long long policy = load_policy<CACHE>();
+    Vector<float, 4> v[VECTORS];
+    auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i, policy); };
+    auto store = [&](int k, long long i) {
+        auto value = [&](int j) { return divisor.divide(v[k][j]) + offset; };
+        store_word<CACHE>(reinterpret_cast<unsigned*>(q + i), pack_int8(value(0), value(1), value(2), value(3)));
+    };
+    auto one = [&](long long i) { q[i] = to_int8(divisor.divide(load_element(x + i)) + offset); };
+    const bool aligned = aligned16(x) && (reinterpret_cast<size_t>(q) & 3) == 0;
+    for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned, load, store, one);
+}

@@ -1,0 +1,165 @@
+// Softmax of rows, y[r, :] = exp(x[r, :] - max) / sum(exp(x[r, :] - max)), rows contiguous, in f32, f16 or bf16; and the same with
+// dropout, whose random numbers depend on a seed and the element alone. As in PyTorch, a row of nothing but -inf gives NaN.
+//
+// The story: `softmax_max` ... `softmax_dropout` are what a framework launches that has these as operations, six passes over
+// device memory, eight with dropout; `softmax_fused` does the same arithmetic in one read and one write, bit for bit;
+// `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for
+// rows that fit in no cluster's registers: they wait in shared memory. `softmax_claimed`, for long rows, is by clusters that stay,
+// claim row after row and copy them ahead.
+#include "ptxkit/rows/softmax.cuh"
+#include "ptxkit/rows/tile_scheduler.cuh"
+
+using namespace ptxkit;
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// fused, and the same in four or five launches
+
+// One CTA a row. With KEEP the row, and then its exponentials, wait in dynamic shared memory (4 bytes a column); without, rows too
+// long for that are read again, mostly from L2.
+template <class T, bool DROPOUT, int THREADS, bool KEEP>
+__global__ void __launch_bounds__(THREADS)
+softmax_fused(const T* x, T* y, int cols, unsigned threshold, float scale, unsigned long long seed) {
+    extern __shared__ float kept[];
+    const Dropout dropout = {threshold, scale, seed};
+    const size_t first = static_cast<size_t>(blockIdx.x) * cols;
+    const float largest = column_max<THREADS>(cols, [&](unsigned c) {
+        float v = to_f32(x[first + c]);
+        if (KEEP) kept[c] = v;
+        return v;
+    });
+    auto exponential_of = [&](unsigned c) { return exponential((KEEP ? kept[c] : to_f32(x[first + c])) - largest); };
+    const float sum = static_cast<float>(column_sum<THREADS>(cols, [&](unsigned c) {
+        float e = exponential_of(c);
+        if (KEEP) kept[c] = e;
+        return e;
+    }));
+    each_column<THREADS>(cols, [&](unsigned c) {
+        float p = (KEEP ? kept[c] : exponential_of(c)) / sum;
+        y[first + c] = Convert<T>::from_f32(DROPOUT ? dropout(p, first + c) : p);
+    });
+}
+
+template <class T, int THREADS>
+__global__ void __launch_bounds__(THREADS) softmax_max(const T* x, float* maxima, int cols) {
+    x += static_cast<size_t>(blockIdx.x) * cols;
+    const float largest = column_max<THREADS>(cols, [&](unsigned c) { return to_f32(x[c]); });
+    if (threadIdx.x == 0) maxima[blockIdx.x] = largest;
+}
+
+template <class T, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) softmax_exp(const T* x, const float* maxima, float* exponentials, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        exponentials[i] = exponential(to_f32(x[i]) - maxima[row]);
+    });
+}
+
+template <int THREADS>
+__global__ void __launch_bounds__(THREADS) softmax_sum(const float* exponentials, float* sums, int cols) {
+    exponentials += static_cast<size_t>(blockIdx.x) * cols;
+    const float sum = static_cast<float>(column_sum<THREADS>(cols, [&](unsigned c) { return exponentials[c]; }));
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+template <class Out, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS) softmax_divide(const float* exponentials, const float* sums, Out* y, int cols) {
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        y[i] = Convert<Out>::from_f32(exponentials[i] / sums[row]);
+    });
+}
+
+template <class T, int THREADS, int ELEMENTS>
+__global__ void __launch_bounds__(THREADS)
+softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale, unsigned long long seed) {
+    const Dropout dropout = {threshold, scale, seed};
+    each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
+        const size_t i = static_cast<size_t>(row) * cols + c;
+        y[i] = Convert<T>::from_f32(dropout(x[i], i));
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------------------------------
+// vectorized
+
+// LATE: see follow_previous_grid. FILLED: a row fills the registers of a CTA or cluster.
+template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool LATE, bool FILLED>
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2, DROPOUT ? 32 : 16>)
+softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    __shared__ GuessedSlots<S> slots;
+    with_place<FILLED>(Place<S>(rows, cols, aligned16(x, y)), [&](const Place<S>& place) {
+        row_arrive<S, LATE>();
+        const Guess<S, T> guess(place, x);
+        Row<S> row = place.template load<CACHE>(x, -infinity());
+        auto again = [&] { return place.template load<CACHE>(x, -infinity()); };
+        if constexpr (DROPOUT) {
+            const Dropped<S> dropped(place, {threshold, scale, seed});
+            row_wait<S>();
+            const float factor = exponentials_from(guess.value(), row, slots, again) * scale;
+            row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v * factor; });
+        } else {
+            row_wait<S>();
+            const float factor = exponentials_from(guess.value(), row, slots, again);
+            row.each([&](float& v, int) { v *= factor; });
+        }
+        place.template store<CACHE>(y, row);
+    });
+}
+
+// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way
+// while one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
+template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED>
+__global__ void __launch_bounds__(THREADS, RESIDENT)
+softmax_claimed(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
+    using Claimed = Claims<S, Fetched::ahead + 1>;
+    __shared__ typename SentRecords<MaxSum, S>::Shared records;
+    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Claimed::Shared claimed;
+    SentRecords<MaxSum, S> sent(records);
+    Claimed claims(claimed, next);
+    const Fetched fetched(stages);
+    const Place<S> place(rows, cols, aligned16(x, y));
+    row_arrive<S>();
+    auto started = [] { row_wait<S>(); };
+    auto compute = [&](const Place<S>& place, Row<S>& row) {
+        float factor = exponentials(row, sent).factor;
+        if constexpr (DROPOUT) factor *= scale;
+        row.each([&](float& v, int) { v *= factor; });
+        if constexpr (DROPOUT) {
+            const Dropped<S> dropped(place, {threshold, scale, seed});
+            row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v; });
+        }
+        place.template store<CACHE>(y, row);
+    };
+    rows_claimed<FILLED>(fetched, place, rows, cols, x, -infinity(), claims, started, compute);
+}
+
+// A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.
+template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, bool STAGED>
+__global__ void __launch_bounds__(THREADS)
+softmax_streamed(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+    __shared__ RowRecords<MaxSum, S> slots;
+    const Place<S> place(rows, cols, aligned16(x, y));
+    const Staged<T, S, STAGED> staged;
+    row_arrive<S>();
+    staged.begin(place, x);
+    row_wait<S>();
+    const MaxSum all = max_sum_in_parts(place, slots, [&](const Place<S>& part, unsigned begin) {
+        return staged.template first<CACHE_KEEP>(part, begin, x, -infinity());
+    });
+    const float base = base_of(all.largest), factor = inverse_of(all.sum) * scale;
+    backward_parts<S>(cols, [&](unsigned begin) {
+        const Place<S> part = place.part(begin);
+        Row<S> row = staged.template again<CACHE_ONCE>(part, begin, x, -infinity());
+        row.each([&](float& v, int) { v = exponential(v - base) * factor; });
+        if constexpr (DROPOUT) {
+            const Dropped<S> dropped(part, {threshold, scale, seed});
+            row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v; });
+        }
+        part.template store<CACHE_STREAM>(y, row);
+    });
+}

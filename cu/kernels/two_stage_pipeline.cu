@@ -1,0 +1,128 @@
+// y = gelu(x) * gate through shared memory, a tile at a time: what it takes to copy the next tile while this one is computed.
+//
+// 1. `serial`: copy a tile, wait for it, compute, and only then begin with the next. Device memory idles while threads compute.
+// 2. `two_stage`: a second buffer and cp.async groups. The next tile is on its way before this one is waited for.
+// 3. `bulk`: one thread has the TMA unit copy whole tiles both ways; an mbarrier a buffer says that one has arrived.
+//
+// With one CTA an SM nothing else hides the latency of device memory, and the difference is what overlapping is worth. (Several
+// CTAs an SM hide it as well, at no effort, where registers and shared memory allow; CTAS says how many.)
+//
+// n is a multiple of 4, so that everything is moved 16 bytes at a time. A tile is QUADS * THREADS of these.
+#include "ptxkit/elementwise/gate.cuh"
+#include "ptxkit/ptx/async_copy.cuh"
+#include "ptxkit/ptx/bulk_copy.cuh"
+#include "ptxkit/ptx/data_movement.cuh"
+#include "ptxkit/ptx/mbarrier.cuh"
+#include "ptxkit/ptx/synchronization.cuh"
+
+using namespace ptxkit;
+
+template <int THREADS, int QUADS>
+struct Buffer {
+    float4 x[THREADS * QUADS], gate[THREADS * QUADS];
+};
+
+// A thread copies what it will itself read: nobody waits for another.
+template <int THREADS, int QUADS>
+__device__ __forceinline__ void copy_tile(
+    Buffer<THREADS, QUADS>& buffer, const float4* x, const float4* gate, unsigned first, unsigned quads) {
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const unsigned at = i * THREADS + threadIdx.x;
+        if (first + at < quads) {
+            cp_async_cg_shared_global(cvta_to_shared(&buffer.x[at]), x + first + at);
+            cp_async_cg_shared_global(cvta_to_shared(&buffer.gate[at]), gate + first + at);
+        }
+    }
+}
+
+template <int THREADS, int QUADS>
+__device__ __forceinline__ void compute_tile(const Buffer<THREADS, QUADS>& buffer, float4* y, unsigned first, unsigned quads) {
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const unsigned at = i * THREADS + threadIdx.x;
+        if (first + at < quads) st_global(y + first + at, gated(buffer.x[at], buffer.gate[at]));
+    }
+}
+
+template <int THREADS, int QUADS>
+__global__ void __launch_bounds__(THREADS) serial(const float4* x, const float4* gate, float4* y, int quads) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    Buffer<THREADS, QUADS>& buffer = *reinterpret_cast<Buffer<THREADS, QUADS>*>(shared);
+    for (unsigned first = blockIdx.x * THREADS * QUADS; first < quads; first += gridDim.x * THREADS * QUADS) {
+        copy_tile(buffer, x, gate, first, quads);
+        cp_async_wait_all();
+        compute_tile(buffer, y, first, quads);
+    }
+}
+
+template <int THREADS, int QUADS>
+__global__ void __launch_bounds__(THREADS) two_stage(const float4* x, const float4* gate, float4* y, int quads) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    Buffer<THREADS, QUADS>* buffers = reinterpret_cast<Buffer<THREADS, QUADS>*>(shared);
+    const unsigned stride = gridDim.x * THREADS * QUADS;
+    unsigned first = blockIdx.x * THREADS * QUADS, turn = 0;
+    copy_tile(buffers[0], x, gate, first, quads);
+    cp_async_commit_group();
+    for (; first < quads; first += stride, turn ^= 1) {
+        copy_tile(buffers[turn ^ 1], x, gate, first + stride, quads);
+        cp_async_commit_group();
+        cp_async_wait_group<1>();  // this tile's; the next one's may still be on its way
+        compute_tile(buffers[turn], y, first, quads);
+    }
+}
+
+// Results, too, wait in shared memory until TMA has taken them away.
+template <int THREADS, int QUADS>
+struct Stage {
+    Buffer<THREADS, QUADS> in;
+    float4 y[THREADS * QUADS];
+};
+
+template <int THREADS, int QUADS>
+__global__ void __launch_bounds__(THREADS) bulk(const float4* x, const float4* gate, float4* y, int quads) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ unsigned long long arrived[2];
+    Stage<THREADS, QUADS>* stages = reinterpret_cast<Stage<THREADS, QUADS>*>(shared);
+    constexpr unsigned tile = THREADS * QUADS;
+    const unsigned barriers = cvta_to_shared(arrived), stride = gridDim.x * tile;
+    auto bytes_of = [&](unsigned first) { return 16 * min(tile, quads - first); };
+    auto copy = [&](unsigned turn, unsigned first) {
+        if (first >= quads) return;
+        const unsigned bytes = bytes_of(first), barrier = barriers + 8 * turn;
+        mbarrier_arrive_expect_tx(barrier, 2 * bytes);
+        cp_async_bulk_shared_global(cvta_to_shared(stages[turn].in.x), x + first, bytes, barrier);
+        cp_async_bulk_shared_global(cvta_to_shared(stages[turn].in.gate), gate + first, bytes, barrier);
+    };
+
+    if (threadIdx.x == 0) {
+        mbarrier_init(barriers, 1);
+        mbarrier_init(barriers + 8, 1);
+        fence_mbarrier_init_release_cluster();
+    }
+    barrier_sync();
+    unsigned first = blockIdx.x * tile;
+    if (threadIdx.x == 0) copy(0, first);
+    Ring<2> at;
+    for (; first < quads; first += stride, at.advance()) {
+        Stage<THREADS, QUADS>& stage = stages[at.stage];
+        if (threadIdx.x == 0) {
+            copy(at.stage ^ 1, first + stride);
+            cp_async_bulk_wait_group_read<1>();  // results of two tiles ago have left this stage
+        }
+        barrier_sync();
+        mbarrier_wait(barriers + 8 * at.stage, at.parity);
+#pragma unroll
+        for (int i = 0; i < QUADS; i++) {
+            const unsigned q = i * THREADS + threadIdx.x;
+            stage.y[q] = gated(stage.in.x[q], stage.in.gate[q]);
+        }
+        fence_proxy_async_shared_cta();
+        barrier_sync();  // all results are there, and nobody reads this stage any more
+        if (threadIdx.x == 0) {
+            cp_async_bulk_global_shared(y + first, cvta_to_shared(stage.y), bytes_of(first));
+            cp_async_bulk_commit_group();
+        }
+    }
+    if (threadIdx.x == 0) cp_async_bulk_wait_group_read<0>();  // shared memory ends with the CTA
+}

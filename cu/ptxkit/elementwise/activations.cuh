@@ -1,0 +1,40 @@
+// Activation functions in f32. The error is against the exact function, over all finite arguments.
+//
+// gelu and silu are x times a logistic function, x / (1 + 2^s): two MUFU operations, ex2 and rcp. tanh.approx would be one, but
+// its 2^-11 is absolute once 1 + tanh cancels: gelu(-3) = -0.0036 would be wrong by a fifth, which bf16 shows, too. At DRAM
+// speed, two MUFU an element cost nothing.
+#pragma once
+#include "ptxkit/ptx/floating_point.cuh"
+
+namespace ptxkit {
+
+enum Activation { NONE = 0, RELU = 1, GELU = 2, SILU = 3 };
+
+// x / (1 + 2^s). The relative error is below 2^-21 + 2^-22 |s|: that of ex2 and rcp, and the rounding of s, which counts only where
+// 2^s is large. From s = 126 the result, less than |x| 2^-126, is x * 0: zero with the sign of x, NaN for infinite x, as the
+// formula has it.
+__device__ __forceinline__ float logistic_times(float x, float s) {
+    return x * rcp_approx_ftz(1.0f + ex2_approx_ftz(s));
+}
+
+// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), which is x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))).
+__device__ __forceinline__ float gelu_tanh(float x) {
+    constexpr float c1 = -2.3022082f, c3 = -0.10294324f;  // -2 log2(e) sqrt(2/pi), and 0.044715 times that
+    return logistic_times(x, x * fmaf(c3, x * x, c1));
+}
+
+// x / (1 + exp(-x)).
+__device__ __forceinline__ float silu(float x) { return logistic_times(x, -1.442695041f * x); }
+
+// max(x, 0); NaN stays NaN. Exact.
+__device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
+
+template <Activation A>
+__device__ __forceinline__ float activate(float x) {
+    if constexpr (A == RELU) return relu(x);
+    else if constexpr (A == GELU) return gelu_tanh(x);
+    else if constexpr (A == SILU) return silu(x);
+    else return x;
+}
+
+}  // namespace ptxkit

@@ -1,0 +1,60 @@
+// What the tensor-core GEMM kernels share: the order of the tiles, and what becomes of the sums.
+#pragma once
+#include "ptxkit/elementwise/activations.cuh"
+#include "ptxkit/ptx/half.cuh"
+
+namespace ptxkit {
+
+struct TileIndex {
+    unsigned row, col;
+};
+
+// Tile number `index` of rows x cols: down GROUP rows, then the next column, and only after the last column the next GROUP rows.
+// CTAs that run at the same time then share rows of A and columns of B, which L2 reads once from device memory.
+template <int GROUP>
+__device__ __forceinline__ TileIndex grouped_tile(unsigned index, unsigned rows, unsigned cols) {
+    unsigned first = index / (GROUP * cols) * GROUP, within = index % (GROUP * cols);
+    unsigned height = min(rows - first, static_cast<unsigned>(GROUP));
+    return {first + within % height, within / height};
+}
+
+// Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only where its bit is set.
+enum Epilogue { PLAIN = 0, ALPHA = 1, BETA = 2, BIAS_GELU = 4 };
+
+// c is m x n, row-major, n even; bias has n elements. T: bf16 or f16.
+template <int EPILOGUE, class T = bf16>
+struct Output {
+    T* c;
+    const T* bias;
+    unsigned m, n;
+    float alpha, beta;
+
+    // Two neighbouring sums as they are stored. Outside of c the result does not matter, and nothing is read.
+    __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col) const {
+        if constexpr (EPILOGUE & ALPHA) {
+            x *= alpha;
+            y *= alpha;
+        }
+        if constexpr (EPILOGUE & BETA) {
+            unsigned old = row < m && col < n ? *at(row, col) : 0;
+            x = fmaf(beta, Convert<T>::low(old), x);
+            y = fmaf(beta, Convert<T>::high(old), y);
+        }
+        if constexpr (EPILOGUE & BIAS_GELU) {
+            unsigned pair = col < n ? *reinterpret_cast<const unsigned*>(bias + col) : 0;
+            x = activate<GELU>(x + Convert<T>::low(pair));
+            y = activate<GELU>(y + Convert<T>::high(pair));
+        }
+        return Convert<T>::pack(x, y);
+    }
+
+    __device__ __forceinline__ void store(float x, float y, unsigned row, unsigned col) const {
+        if (row < m && col < n) *at(row, col) = finish(x, y, row, col);
+    }
+
+    __device__ __forceinline__ unsigned* at(unsigned row, unsigned col) const {
+        return reinterpret_cast<unsigned*>(c + static_cast<size_t>(row) * n + col);
+    }
+};
+
+}  // namespace ptxkit

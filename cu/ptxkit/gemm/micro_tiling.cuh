@@ -1,0 +1,190 @@
+// What the f32 matrix products on the CUDA cores share: which tile a CTA computes, which elements of it a lane, and how a lane
+// multiplies the stages of a ring that bulk copies fill.
+#pragma once
+#include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/ptx/data_movement.cuh"
+#include "ptxkit/ptx/floating_point.cuh"
+#include "ptxkit/ptx/tensor_map.cuh"
+
+namespace ptxkit::micro_tiling {
+
+// The first row and column of a tile of c.
+struct Place {
+    int row, col;
+};
+
+template <int BM, int BN, int GROUP>
+__device__ __forceinline__ Place place_of(unsigned tile, int m, int n) {
+    const TileIndex t = grouped_tile<GROUP>(tile, (m + BM - 1) / BM, (n + BN - 1) / BN);
+    return {static_cast<int>(t.row) * BM, static_cast<int>(t.col) * BN};
+}
+
+// A warp computes a WM x WN tile, a lane micro-tiles of 4 x 4 that lie WM / (TM / 4) rows and WN / (TN / 4) columns apart: so 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
+
+template <int BM, int BN, int TM, int TN, int WM, int WN>
+struct Lanes {
+    static constexpr int DOWN = WM / TM, ACROSS = WN / TN;  // lanes of a warp
+    static constexpr int WARPS = (BM / WM) * (BN / WN), THREADS = WARPS * 32;
+    static_assert(TM % 4 == 0 && TN % 4 == 0, "128-bit reads of both operands");
+    static_assert(WM % TM == 0 && WN % TN == 0 && DOWN * ACROSS == 32, "32 lanes of TM x TN cover WM x WN");
+    static_assert(BM % WM == 0 && BN % WN == 0, "warps cover the tile");
+    static_assert(THREADS <= 1024, "a CTA has up to 1024 threads");
+
+    int row, col;  // of the lane's first element, in the tile
+
+    __device__ __forceinline__ Lanes() {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        row = warp / (BN / WN) * WM + lane / ACROSS * 4;
+        col = warp % (BN / WN) * WN + lane % ACROSS * 4;
+    }
+    static __device__ __forceinline__ int down(int r) { return r / 4 * DOWN * 4 + r % 4; }
+    static __device__ __forceinline__ int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
+};
+
+__device__ __forceinline__ void load4(float* to, const float* from) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+
+// A warp's lanes in an order in which lane i reads what i ^ 1 reads of a, and what i ^ 2 reads of b: 128-bit reads of 16 lanes that
+// share like this are one pass through shared memory, others one of 8 lanes. Rows of a lane lie DOWN apart, so that those that are
+// read at once are neighbours, which the swizzle keeps in different banks.
+template <int BM, int BN, int TM, int TN, int WM, int WN>
+struct InterleavedLanes {
+    using Tiles = Lanes<BM, BN, TM, TN, WM, WN>;
+    static constexpr int DOWN = Tiles::DOWN, ACROSS = Tiles::ACROSS, WARPS = Tiles::WARPS, THREADS = Tiles::THREADS;
+    static_assert(DOWN >= 2 && ACROSS >= 2, "neighbours both ways");
+    static_assert((TM & (TM - 1)) == 0, "a row's number is put together from bits");
+
+    int row, col;
+
+    __device__ __forceinline__ InterleavedLanes() {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        row = warp / (BN / WN) * WM + (lane >> 1 & 1) + lane / 4 / (ACROSS / 2) * 2;
+        col = warp % (BN / WN) * WN + ((lane & 1) + lane / 4 % (ACROSS / 2) * 2) * 4;
+    }
+    static __device__ __forceinline__ constexpr int down(int r) { return r * DOWN; }
+    static __device__ __forceinline__ constexpr int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
+};
+
+template <class L, int TM, int TN>
+__device__ __forceinline__ void store(
+    float* c, const float (&sum)[TM][TN], const L& lanes, Place place, int m, int n, bool whole) {
+#pragma unroll
+    for (int r = 0; r < TM; ++r) {
+        const int i = place.row + lanes.row + L::down(r);
+        if (i >= m) continue;
+        float* out = c + static_cast<size_t>(i) * n;
+#pragma unroll
+        for (int q = 0; q < TN; q += 4) {
+            const int j = place.col + lanes.col + L::across(q);
+            if (whole) {
+                if (j < n) *reinterpret_cast<float4*>(out + j) = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
+            } else {
+#pragma unroll
+                for (int s = 0; s < 4; ++s)
+                    if (j + s < n) out[j + s] = sum[r][q + s];
+            }
+        }
+    }
+}
+
+// Adds to what is there, in L2: nothing is read, and nobody waits. Rows are multiples of 16 bytes.
+template <class L, int TM, int TN>
+__device__ __forceinline__ void add(float* c, const float (&sum)[TM][TN], const L& lanes, Place place, int m, int n) {
+#pragma unroll
+    for (int r = 0; r < TM; ++r) {
+        const int i = place.row + lanes.row + L::down(r);
+        if (i >= m) continue;
+#pragma unroll
+        for (int q = 0; q < TN; q += 4) {
+            const int j = place.col + lanes.col + L::across(q);
+            const float4 v = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
+            if (j < n) red_global_add(reinterpret_cast<float4*>(c + static_cast<size_t>(i) * n + j), v);
+        }
+    }
+}
+
+// What a lane holds of a ring's stages, each a box of BM x BK of a, swizzled, and one of BK x BN of b: a four steps of k ahead, as its
+// rows lie, b one. For ptxas -O1, which leaves instructions in the order of the source.
+//
+// Registers lie in two banks, the even and the odd ones. An FFMA a cycle needs one operand of each, and the third from the cache that
+// keeps an operand of the instruction before (.reuse). Along a row that is the element of a; rows alternate in direction, so that the
+// one of b stays at their ends. What is read at once, right[q] and its neighbours, begins at an even register. So that sum[r][q] is
+// in the other bank than right[q], sums are read at once, too, with neighbours exchanged: they begin as zeros in shared memory.
+//
+// The loop is CHUNK steps of k long. A stage's 32 would be 70 KB of instructions: the warps of an SM then wait for instructions
+// as soon as they are not all at the same one.
+template <class L, int BM, int BN, int BK, int TM, int TN>
+struct BankedOperands {
+    static constexpr int CHUNK = 8;
+    static constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
+    static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
+    static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
+    static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
+
+    unsigned base, row, col;  // of the ring in shared memory; offsets of the lane's first elements in a stage
+    float left[TM][4], right[2][TN];
+
+    __device__ __forceinline__ BankedOperands(unsigned base, const L& lanes)
+        : base(base), row(swizzled<SPAN>(lanes.row * SPAN)), col(STAGE_A + lanes.col * 4) {}
+
+    // zeros: four of them in shared memory.
+    static __device__ __forceinline__ void clear(float (&sum)[TM][TN], unsigned zeros) {
+#pragma unroll
+        for (int r = 0; r < TM; ++r)
+#pragma unroll
+            for (int q = 0; q < TN; q += 4)
+                ld_volatile_shared(sum[r][q + 1], sum[r][q], sum[r][q + 3], sum[r][q + 2], zeros);
+    }
+
+    // here: offset of the lane's first element of a chunk of a or b in the ring.
+    __device__ __forceinline__ void read_left(int r, unsigned here, int j) {
+        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
+        const unsigned offset = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = offset & (SPAN - 16);
+        ld_shared(left[r][0], left[r][1], left[r][2], left[r][3], base + (here ^ atom) + (offset - atom));
+    }
+    __device__ __forceinline__ void read_right(float (&to)[TN], unsigned here, int j) {
+#pragma unroll
+        for (int q = 0; q < TN; q += 4)
+            ld_shared(to[q], to[q + 1], to[q + 2], to[q + 3], base + here + (j * BN + L::across(q)) * 4);
+    }
+
+    // The first operands of a stage, by its offset in the ring.
+    __device__ __forceinline__ void read(unsigned stage) {
+#pragma unroll
+        for (int r = 0; r < TM; ++r) read_left(r, stage + row, 0);
+        read_right(right[0], stage + col, 0);
+    }
+
+    // Adds the products of a stage whose first operands have been read, and reads the first of the next one. leave() says that all of
+    // the stage has been read, and returns the next one's offset when that may be.
+    template <class Leave>
+    __device__ __forceinline__ void multiply(float (&sum)[TM][TN], unsigned stage, Leave leave) {
+        unsigned a_here = stage + row, b_here = stage + col;
+#pragma unroll 1
+        for (int end = CHUNK; end <= BK; end += CHUNK) {
+            unsigned a_next = (stage + row) ^ end * 4, b_next = b_here + CHUNK * BN * 4;
+#pragma unroll
+            for (int j = 0; j < CHUNK; ++j) {
+                if (j + 1 == CHUNK && end == BK) {
+                    const unsigned next = leave();
+                    a_next = next + row, b_next = next + col;
+                }
+                read_right(right[(j + 1) % 2], j + 1 == CHUNK ? b_next : b_here, (j + 1) % CHUNK);
+#pragma unroll
+                for (int r = 0; r < TM; ++r) {
+#pragma unroll
+                    for (int i = 0; i < TN; ++i) {
+                        const int q = r % 2 ? TN - 1 - i : i;
+                        fma_rn_f32(sum[r][q], left[r][j % 4], right[j % 2][q]);
+                    }
+                    if (j % 4 == 3) read_left(r, j + 1 == CHUNK ? a_next : a_here, (j + 1) % CHUNK);
+                }
+            }
+            a_here = a_next, b_here = b_next;
+        }
+    }
+};
+
+}  // namespace ptxkit::micro_tiling
