@@ -13,6 +13,7 @@
     |-- FaultError                   5   a kernel failed while it ran
     |   |-- MemoryFault              5   out of bounds, misaligned, null or use-after-free access
     |   |-- DeadlockError            5   no thread can make progress; says which waits on what
+    |   |-- InstructionLimitError    5   stopped by ``--max-instructions``; says where its threads are
     |   |-- RaceError                5   accesses to shared memory that nothing puts in order (``--racecheck``)
     |   `-- TrapError                5   trap, a failed device assert, or an undefined operation
     |-- FileAccessError              7   a file, directory or stdout is full, or may not be read or written
@@ -87,6 +88,10 @@ class MemoryFault(FaultError):
 
 class DeadlockError(FaultError):
     """No thread can make progress; the message says which thread waits where."""
+
+
+class InstructionLimitError(FaultError):
+    """A launch executed more instructions than ``max_instructions``; the message says where its threads are."""
 
 
 class RaceError(FaultError):

@@ -108,9 +108,11 @@ def _guarded(args: Sequence[str] | None) -> int:
     except click.ClickException as error:
         return _complain(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
-        if isinstance(error, Terminated) or isinstance(error.__cause__, Terminated):  # click turns it into Abort
-            return _complain("terminated", ExitCode.TERMINATED)
-        return _complain("interrupted", ExitCode.INTERRUPTED)
+        stop = error if isinstance(error, KeyboardInterrupt) else error.__cause__  # click turns it into Abort
+        where = f"; {stop}" if stop is not None and str(stop) else ""  # where the threads of a kernel were
+        if isinstance(stop, Terminated):
+            return _complain(f"terminated{where}", ExitCode.TERMINATED)
+        return _complain(f"interrupted{where}", ExitCode.INTERRUPTED)
     except MemoryError as error:
         return _complain(f"not enough memory on this machine: {error or 'try smaller sizes'}", ExitCode.UNAVAILABLE)
     except SystemExit as error:

@@ -13,6 +13,13 @@ from ptxkit.errors import UsageError
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
 
+max_instructions_option = click.option(
+    "--max-instructions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop a launch in the emulator after N thread instructions, and show where its threads are: ends an endless loop.",
+)
+
 
 def kernel_argument(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Completions for a kernel: registered names, and files once it looks like a path."""

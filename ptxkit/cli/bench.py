@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import kernel_argument, parse_pairs, peer_list
+from ptxkit.cli._kernel import kernel_argument, max_instructions_option, parse_pairs, peer_list
 from ptxkit.errors import UsageError
 from ptxkit.exit_codes import most_severe
 
@@ -75,6 +75,7 @@ def list_(kind: Any, as_json: bool) -> int:
     "--device", "device_kind", type=click.Choice(["auto", "gpu", "emulator"]), default="auto", show_default=True
 )
 @click.option("--no-counts", is_flag=True, help="Do not count traffic in the emulator besides.")
+@max_instructions_option
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
 @click.option("--json", "json_file", metavar="FILE", help="Write the results (ptxkit.bench/2) there; - for stdout.")
 @click.option("--check", is_flag=True, help="Exit with 1 when a variant is slower than this GPU's expectations.")
@@ -91,6 +92,7 @@ def run(
     seed: int,
     device_kind: str,
     no_counts: bool,
+    max_instructions: int | None,
     kind: Any,
     json_file: str | None,
     check: bool,
@@ -115,7 +117,7 @@ def run(
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cli._text import print_json
-    from ptxkit.cli.run import stdout_set_aside
+    from ptxkit.cli.run import emulator_settings, stdout_set_aside
     from ptxkit.runtime.device import device as open_device
 
     wanted_sizes = () if sizes is None else parse_sizes(sizes)
@@ -152,7 +154,8 @@ def run(
         not no_counts,
         _words(),
     )
-    with stdout_set_aside(json_file == "-"), _run_text.progress() as say, kept.measuring():
+    changed = emulator_settings(device, {} if max_instructions is None else {"max_instructions": max_instructions})
+    with changed, stdout_set_aside(json_file == "-"), _run_text.progress() as say, kept.measuring():
         results = bench.run(chosen, say, kept.done)
         if profile != "none":
             profiled(results, profile, say, kept.done)

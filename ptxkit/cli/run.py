@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._kernel import find_kernel, kernel_argument, max_instructions_option, parse_pairs
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="--racecheck that tells the lanes of a warp apart, too: finds a missing __syncwarp.",
 )
+@max_instructions_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/1) alone on stdout.")
 @click.option("--dry-run", is_flag=True, help="Show what would be launched, and run nothing.")
 @file_options
@@ -71,6 +72,7 @@ def command(
     completion: str | None,
     racecheck: bool,
     racecheck_lanes: bool,
+    max_instructions: int | None,
     as_json: bool,
     dry_run: bool,
     **of_file: Any,
@@ -93,6 +95,8 @@ def command(
         settings["completion"] = completion
     if racecheck or racecheck_lanes:
         settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
+    if max_instructions is not None:
+        settings["max_instructions"] = max_instructions
 
     from ptxkit.runtime.device import device as open_device
 
@@ -144,9 +148,8 @@ def emulator_settings(device: Device, changes: dict[str, Any]) -> contextlib.Abs
     if not changes:
         return contextlib.nullcontext()
     if not isinstance(device, EmulatedDevice):
-        raise UsageError(
-            f"--{next(iter(changes))} is for the emulator only, and this is {device.name}; add --device emulator"
-        )
+        option = "--" + next(iter(changes)).replace("_", "-")
+        raise UsageError(f"{option} is for the emulator only, and this is {device.name}; add --device emulator")
     return device.settings(**changes)
 
 

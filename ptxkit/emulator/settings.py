@@ -28,6 +28,8 @@ class EmulatorSettings:
         completion: ``"eager"``: asynchronous operations complete at once; ``"latest-legal"``: only when a wait forces them.
         racecheck: raise a RaceError when warps (``"lanes"``: threads) access the same shared memory with nothing that puts the
             accesses in order. True is ``"warps"``.
+        max_instructions: end a launch that has executed more thread instructions than this with an InstructionLimitError that
+            says where its threads are; None is no limit.
         write_output: receives what kernels print; None is standard output.
         observer: follows and steers the execution, instruction by instruction; None for none.
 
@@ -38,6 +40,7 @@ class EmulatorSettings:
     counting: bool = True
     completion: str = "eager"
     racecheck: bool | str = False
+    max_instructions: int | None = None
     write_output: Callable[[str], None] | None = None
     observer: Observer | None = None
 
@@ -48,6 +51,9 @@ class EmulatorSettings:
             raise UsageError(f"completion is 'eager' or 'latest-legal', not {self.completion!r}")
         if not isinstance(self.racecheck, bool) and self.racecheck not in ("warps", "lanes"):
             raise UsageError(f"racecheck is False, True, 'warps' or 'lanes', not {self.racecheck!r}")
+        limit = self.max_instructions
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise UsageError(f"max_instructions is None or an integer of at least 1, not {limit!r}")
         if self.write_output is not None and not callable(self.write_output):
             raise UsageError(f"write_output is a function of one string, not {self.write_output!r}")
 

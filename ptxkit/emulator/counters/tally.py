@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from ptxkit.emulator.engine.code import Block
     from ptxkit.emulator.engine.threads import Group
 
 BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
@@ -47,6 +49,10 @@ class Tally:
         """``group`` executes a block."""
         self.block_lanes[index] += group.lanes
         self.block_warps[index] += group.warps
+
+    def executed(self, blocks: Sequence[Block]) -> int:
+        """Thread instructions so far, those that a predicate switched off included."""
+        return sum(n * len(b.instructions) for n, b in zip(self.block_lanes, blocks, strict=True))
 
     def lanes(self, group: Group, number: int) -> None:
         """``group`` is what the guard of an instruction left over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
@@ -15,7 +15,7 @@ import numpy as np
 
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
-from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.engine.wave import StoppedError, Wave
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards
 from ptxkit.errors import FaultError, LaunchError
@@ -88,6 +88,11 @@ class Launch:
         self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
         self._parameters: dict[tuple[int, str], Any] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
+        self.stopped = False  # an interrupt has come: every wave ends with a StoppedError
+        self.watched = settings.max_instructions is not None  # waves have to look here before each block
+        self.tallies: list[Tally] = []
+        self._limited = 0
+        self._limit_lock = threading.Lock()
 
     def _check(self, params: bytes) -> None:
         name, layout = self.name, self.code.layout
@@ -181,7 +186,7 @@ class Launch:
         """
         workers = min(self.machine.workers, 8) if self.observer is None else 1
         waves = self.waves(workers)
-        tallies: list[Tally] = []
+        tallies = self.tallies
         lock = threading.Lock()
         todo = iter(range(len(waves)))
         failures: dict[int, BaseException] = {}
@@ -225,9 +230,7 @@ class Launch:
                 if len(waves) == 1 or workers == 1:
                     work()
                 else:
-                    with ThreadPoolExecutor(min(workers, len(waves))) as pool:
-                        for future in [pool.submit(work) for _ in range(min(workers, len(waves)))]:
-                            future.result()
+                    self._run_threads(work, min(workers, len(waves)), failures)
         finally:
             self.machine.memory.free(self.param_allocation.base)
         failure = failures[min(failures)] if failures else None
@@ -236,6 +239,26 @@ class Launch:
         if failure is not None:
             raise failure
         return tallies
+
+    def _run_threads(self, work: Callable[[], None], count: int, failures: Mapping[int, BaseException]) -> None:
+        """``work`` in ``count`` threads; an interrupt reaches the calling thread only, which ends them and says where they were."""
+        with ThreadPoolExecutor(count) as pool:
+            futures = [pool.submit(work) for _ in range(count)]
+            try:
+                for future in futures:
+                    future.result()
+            except KeyboardInterrupt as error:
+                self.stopped = self.watched = True
+                for future in futures:
+                    future.result()
+                found = [f for f in failures.values() if isinstance(f, StoppedError)]
+                raise type(error)(str(found[0]) if found else "") from None
+
+    def count(self, instructions: int) -> int:
+        """Add to the thread instructions that count for ``max_instructions``; the sum so far, over all waves."""
+        with self._limit_lock:
+            self._limited += instructions
+            return self._limited
 
     def waits_for_earlier(self, number: int) -> bool:
         """Whether a wave before this one is still being executed, so that its stores may yet come."""

@@ -2,8 +2,8 @@
 
 Scheduling: of the groups that are ready the deepest call goes first, and then the lowest block, because in code as compilers
 lay it out everybody else then joins it there. A group that fails a wait is set aside until all others have had their turn,
-so a spinning consumer never starves its producer. Groups meeting at a block become one. When nobody is ready, or everybody
-spins and nothing in memory changes any more, that is a deadlock, and the error says who stands where.
+so a spinning consumer never starves its producer. Groups meeting at a block become one. When nobody is ready, or the state of
+the whole wave repeats (:mod:`ptxkit.emulator.engine.progress`), that is a deadlock, and the error says who stands where.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.engine.asynchronous import Queue
+from ptxkit.emulator.engine.progress import WATCH, Progress
 from ptxkit.emulator.engine.special import static_lanes
 from ptxkit.emulator.engine.threads import Frame, Group, Mask
+from ptxkit.emulator.engine.whereabouts import listing
 from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
 from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.sync.proxies import GenericWrites
-from ptxkit.errors import DeadlockError, FaultError
+from ptxkit.errors import DeadlockError, FaultError, InstructionLimitError
 from ptxkit.isa.model import Operand, Register, Symbol
 
 if TYPE_CHECKING:
@@ -32,14 +34,15 @@ if TYPE_CHECKING:
     from ptxkit.emulator.instructions.branches import Call
     from ptxkit.emulator.racecheck.check import Races
 
-IDLE_ROUNDS = 20_000
-"""Failed waits in a row, with no store and no arrival anywhere, after which spinning counts as a deadlock."""
-
 PATIENCE = 100_000
 """Blocks that others may execute before a group that is ready but never lowest gets a turn."""
 
 STACK_LIMIT = 512 * 1024
 """Bytes of local memory a thread may use, as on hardware."""
+
+
+class StoppedError(Exception):
+    """The launch is being interrupted; the message says where the wave's threads are."""
 
 
 class Wave:
@@ -91,6 +94,8 @@ class Wave:
         self.ticks = 0
         self.serial = 0
         self.output: list[str] = []
+        self.changes = 0  # reads of clocks and printed texts, which no memory shows
+        self.running: tuple[Group, int] | None = None
         self.state: dict[str, Any] = {}
         self._specials: dict[str, Any] = {}
         self._addresses: dict[int, Any] = {}
@@ -112,20 +117,28 @@ class Wave:
         Raises:
             FaultError: and its children, from the instruction that failed.
         """
-        ready, blocks = self.ready, self.blocks
-        observer = self.launch.observer
+        try:
+            self._run()
+        except KeyboardInterrupt as error:
+            raise type(error)(self.interrupted("interrupted")) from None
+
+    def _run(self) -> None:
+        ready, blocks, machine, launch, waiters = self.ready, self.blocks, self.launch.machine, self.launch, self.waiters
+        observer = launch.observer
         step = self.step if observer is None else partial(observer.step, self)
-        idle = streak = 0
-        version = -1
+        progress = Progress(self)
+        idle = streak = steady = 0
+        version = changes = -1
         while True:
             if len(ready) == 1:
                 key, group = ready.popitem()
             elif ready:
-                key = min(ready, key=lambda k: (ready[k].yielded, -ready[k].frame.depth, k[1]))
                 streak += 1
-                if streak > PATIENCE:
+                if progress.fair or streak > PATIENCE:
                     streak = 0
                     key = next(iter(ready))
+                else:
+                    key = min(ready, key=lambda k: (ready[k].yielded, -ready[k].frame.depth, k[1]))
                 group = ready.pop(key)
             else:
                 if observer is not None and observer.idle(self):
@@ -133,23 +146,39 @@ class Wave:
                 if self.live_lanes == 0:
                     self.queue.finish()
                     return
-                if not self.waiters.release():
+                if not waiters.release():
                     self.stuck("no thread can go on")
                 continue
             self.spinning = False
+            self.running = group, key[1]
+            if launch.watched:
+                self._watch(group, blocks[key[1]])
             step(group, blocks[key[1]])
+            now = machine.version
             if self.spinning:
-                now = self.launch.machine.version
                 idle = idle + 1 if now == version else 0
-                version = now
-                if idle > 2 * len(ready) and all(g.yielded for g in ready.values()) and self.waiters.force():
+                if idle > 2 * len(ready) and all(g.yielded for g in ready.values()) and waiters.force():
                     idle = 0
-                if idle > IDLE_ROUNDS and all(g.yielded for g in ready.values()):
-                    if self.launch.waits_for_earlier(self.number):
-                        time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
-                        idle = 0
-                        continue
-                    self.stuck("every thread is waiting in a loop and nothing changes any more")
+            if now != version or self.changes != changes:
+                if steady >= WATCH:
+                    progress.changed()
+                version, changes, steady = now, self.changes, 0
+                continue
+            steady += 1
+            if steady >= WATCH and progress.deadlocked(steady):
+                if launch.waits_for_earlier(self.number):
+                    time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
+                else:
+                    self.stuck("every thread waits in a loop whose registers and memory no longer change")
+
+    def _watch(self, group: Group, block: Block) -> None:
+        """Before a block of a launch that is limited or about to be stopped."""
+        launch = self.launch
+        if launch.stopped:
+            raise StoppedError(self.interrupted("interrupted"))
+        limit = launch.settings.max_instructions
+        if limit is not None and not group.resume and launch.count(group.lanes * len(block.instructions)) > limit:
+            raise InstructionLimitError(self.interrupted("stopped by max_instructions"))
 
     def step(self, group: Group, block: Block) -> None:
         """``group`` executes ``block``, or as much of it as it may execute now."""
@@ -395,6 +424,7 @@ class Wave:
 
     def _clock(self, name: str) -> Any:
         self.ticks += 1  # two reads never give the same time
+        self.changes += 1
         now = self.ticks if name.startswith("%clock") else self.launch.start_ns + self.ticks
         if name.endswith("_hi"):
             now >>= 32
@@ -458,6 +488,10 @@ class Wave:
         places = [(g, b) for (_, b), g in self.waiting.items()]
         return places + self.barriers.waiting() + self.cluster_barrier.waiting() + self.waiters.waiting()
 
+    def standing(self) -> list[tuple[Group, int]]:
+        """Every group with its block, whether it waits or is ready."""
+        return self.parked_groups() + [(g, key[1]) for key, g in self.ready.items()]
+
     def waits_for(self, group: Group, block: Block) -> str:
         """What ``group``, at ``block``, waits for: ``", at barrier 0 with ..."``; ``""`` where only its warp is incomplete."""
         note = self.barriers.note(group, block) or self.cluster_barrier.note(group)
@@ -465,15 +499,15 @@ class Wave:
 
     def stuck(self, why: str) -> None:
         """Raise the deadlock error, listing every group that waits or spins."""
-        places = self.parked_groups() + [(g, key[1]) for key, g in self.ready.items()]
-        lines = []
-        for g, b in sorted(places, key=lambda p: p[1]):
-            block = self.blocks[b]
-            where = self.launch.code.instructions[block.instructions[0][0]][0] if block.instructions else "end"
-            cta, thread = g.first(g.active())
-            note = self.waits_for(g, block)
-            lines.append(f"{where}: {g.lanes} thread(s) of {g.warps} warp(s), first thread {thread} of CTA {cta}{note}")
         self.flush_output()
-        exited = self.shape[0] * self.launch.threads - self.live_lanes
-        tail = f"; {exited} thread(s) have exited" if exited else ""
-        raise DeadlockError(f"{self.launch.name}: deadlock, {why}{tail}:\n  " + "\n  ".join(lines))
+        raise DeadlockError(f"{self.launch.name}: deadlock, {why}:\n  {listing(self)}")
+
+    def interrupted(self, why: str) -> str:
+        """The message for a wave that is stopped from outside: where its threads are, and how much they have executed."""
+        self.flush_output()
+        places = self.standing()
+        if self.running is not None and all(g is not self.running[0] for g, _ in places):
+            self.waiting[-1, self.running[1]] = self.running[0]  # so that it is listed; nothing runs after this
+        executed = sum(t.executed(self.blocks) for t in self.launch.tallies)
+        threads = listing(self, counts=True)
+        return f"{self.launch.name}: {why} after {executed:,} thread instructions; where its threads are:\n  {threads}"

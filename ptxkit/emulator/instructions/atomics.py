@@ -232,8 +232,6 @@ class AtomicSite:
         values: tuple[tuple[Any, ...], ...],
         aggregated: bool,
     ) -> tuple[Any, ...]:
-        machine = x.wave.launch.machine
-        machine.version += 1
         active = x.active()
         if space == "global":
             if x.wave.races is not None:
@@ -265,7 +263,10 @@ class AtomicSite:
         for k in range(self.count):
             lanes = tuple(np.broadcast_to(v, x.shape)[active] for v in values[k])
             old = np.zeros(x.shape, cells.dtype)
-            old[active] = apply_in_order(cells, index * self.count + k, operation, lanes)
+            at = index * self.count + k
+            found = old[active] = apply_in_order(cells, at, operation, lanes)
+            if changed(cells, at, found):
+                x.wave.launch.machine.version += 1
             out.append(old)
         return tuple(out)
 
@@ -280,9 +281,17 @@ class AtomicSite:
             index = ((addresses[lanes] - np.uint64(a.base)) >> np.uint64(self.glob.shift)).view(np.int64)
             for k in range(self.count):
                 v = tuple(np.broadcast_to(o, x.shape)[at] for o in values[k])
-                out[k][at] = apply_in_order(a.typed(self.glob.dtype), index * self.count + k, operation, v)
+                cells, cell = a.typed(self.glob.dtype), index * self.count + k
+                found = out[k][at] = apply_in_order(cells, cell, operation, v)
+                if changed(cells, cell, found):
+                    x.wave.launch.machine.version += 1
         self.glob._count_scattered(x, base)
         return tuple(out)
+
+
+def changed(cells: Any, index: Any, old: Any) -> bool:
+    """Whether atomics that found ``old`` have left other bits in ``cells``: an attempt to take a lock that is held has not."""
+    return bool((cells[index].view(np.uint8) != np.ascontiguousarray(old).view(np.uint8)).any())
 
 
 def _make(b: Binding, returns: bool) -> Step:

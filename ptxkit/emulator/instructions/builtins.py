@@ -160,6 +160,7 @@ def _vprintf(group: Group, site: Call, block: Block) -> None:
             if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES:
                 room = min(room, group.wave.local.shape[1] - (address - LOCAL_WINDOW))
         data = read_bytes(group, address, room, thread) if room else b""
+        group.wave.changes += 1
         group.wave.output.append(format_printf(text, data, partial(_string, group, thread)))
         counts[at] = len(_CONVERSION.findall(text))
     _return(group, site, counts)

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from ptxkit.emulator.engine.wave import Wave
     from ptxkit.emulator.sync.mbarriers import Mbarriers
 
-TIMEOUTS = 64
-"""Rounds in which every sleeper has timed out and nothing has changed, after which that is a deadlock."""
-
 
 @dataclass(eq=False)
 class _Sleeper:
@@ -44,8 +41,6 @@ class Waiters:
         self.barriers = barriers
         self.sleepers: list[_Sleeper] = []
         self.polled: dict[int, Any] = {}
-        self._fruitless = 0
-        self._version = -1
 
     def sleep(self, group: Group, block: int, index: Any, phase: Any) -> None:
         """``group`` waits at the gate of ``block`` for the phase with parity ``phase`` of ``index`` to complete."""
@@ -92,20 +87,19 @@ class Waiters:
         return bool(wanted) and self.wave.queue.force(np.unique(np.concatenate(wanted)))
 
     def release(self) -> bool:
-        """Nobody is ready: force what is waited for, else let every try_wait time out. False when that does not help."""
+        """Nobody is ready: force what is waited for, else let every try_wait time out. False when there is neither."""
         if self.force():
             return True
         if not self.sleepers:
             return False
-        now = self.wave.launch.machine.version
-        self._fruitless = self._fruitless + 1 if now == self._version else 0
-        self._version = now
-        if self._fruitless > TIMEOUTS:
-            return False
+        self.time_out()
+        return True
+
+    def time_out(self) -> None:
+        """Every try_wait gives false, as hardware's does after its time limit."""
         sleepers, self.sleepers = self.sleepers, []
         for s in sleepers:
             self.wave.wake(s.group, s.block, passed=True)
-        return True
 
     def waiting(self) -> list[tuple[Group, int]]:
         """Every group that sleeps, with its block."""

@@ -1,0 +1,180 @@
+"""Tells an endless wait from a long loop: a wave is deadlocked when its complete state repeats.
+
+The threads of a wave influence each other through memory, barriers and collectives alone. When between two moments no memory
+has been written, no clock read and nothing printed, every thread that can run has run, every sleeper has timed out once, and
+then all program counters, live registers and local memory are as before, the wave will go round in this circle for ever. A
+loop that counts, reads a clock or follows a pointer has a different state each time and is never called a deadlock.
+
+The state is compared with a copy taken when the number of steps without a change was a power of two (Brent's algorithm), so
+that circles of any length are found. Nothing is copied or compared before ``WATCH`` such steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Frame, Group
+    from ptxkit.emulator.engine.wave import Wave
+
+WATCH = 1024
+"""Steps without a change of memory after which the state is watched."""
+
+STRIDE = 8
+"""The state is compared after every so many steps of each group: a multiple of a circle's length is a circle, too."""
+
+
+@dataclass
+class _State:
+    """A copy of what determines how a wave goes on.
+
+    Attributes:
+        shape: which blocks hold how many threads, cheap to compare.
+        serials: serial number of each group's frame, in the order of ``shape``.
+        masks: their lanes.
+        frames: registers of every frame of theirs, by serial number.
+        local: local memory.
+    """
+
+    shape: list[tuple[Any, ...]]
+    serials: list[int]
+    masks: list[Any]
+    frames: dict[int, tuple[Frame, list[Any]]]
+    local: Any
+
+
+class Progress:
+    """Watches one wave.
+
+    Attributes:
+        fair: the state has repeated once; all groups now run in turn until something changes.
+    """
+
+    def __init__(self, wave: Wave) -> None:
+        self.wave = wave
+        self.fair = False
+        self._kept: _State | None = None
+        self._kept_at = 0
+        self._next = WATCH
+        self._stride = STRIDE
+        self._timed_out = False
+        self._differed = (0, 0)
+
+    def changed(self) -> None:
+        """Memory has changed since the last step, a clock was read or text printed: start anew."""
+        self.fair = False
+        self._kept = None
+        self._next = WATCH
+
+    def deadlocked(self, steps: int) -> bool:
+        """After the ``steps``-th step without a change, from ``WATCH`` on: whether the wave will never go on."""
+        kept = self._kept
+        if kept is not None and not (steps - self._kept_at) % self._stride and self._same(kept):
+            return self._repeated(steps)
+        if steps >= self._next:
+            self._keep(steps)
+            self._next = steps * 2
+        return False
+
+    def _keep(self, steps: int) -> None:
+        self._kept, self._kept_at, self._timed_out = self._state(), steps, False
+        self._stride = STRIDE * max(1, len(self.wave.ready))
+
+    def _repeated(self, steps: int) -> bool:
+        """The state is the kept one: make sure that everybody had the chance to change it."""
+        waiters = self.wave.waiters
+        if not self.fair:
+            # groups that go first may have kept others from running
+            self.fair = True
+            self._keep(steps)
+            return False
+        if steps - self._kept_at < 2 * len(self.wave.ready):
+            return False
+        if waiters.force():
+            self.changed()
+            return False
+        if waiters.sleepers and not self._timed_out:
+            waiters.time_out()
+            self._timed_out = True
+            return False
+        return True
+
+    # -- states ------------------------------------------------------------------------------------------------------
+
+    def _state(self) -> _State:
+        wave = self.wave
+        placed = _placed(wave)
+        frames: dict[int, tuple[Frame, list[Any]]] = {}
+        for _, group in placed:
+            frame: Frame | None = group.frame
+            while frame is not None and frame.serial not in frames:
+                registers = [
+                    r.copy() if own and r is not None else r for r, own in zip(frame.registers, frame.owned, strict=True)
+                ]
+                frames[frame.serial] = frame, registers
+                frame = frame.parent
+        serials, masks = [g.frame.serial for _, g in placed], [g.full_mask().copy() for _, g in placed]
+        return _State([s for s, _ in placed], serials, masks, frames, wave.local.copy())
+
+    def _same(self, kept: _State) -> bool:
+        placed = _placed(self.wave)
+        if [s for s, _ in placed] != kept.shape:
+            return False
+        partner: dict[int, int] = {}
+        for (_, group), serial in zip(placed, kept.serials, strict=True):
+            if not self._same_frames(group.frame, kept.frames[serial][0], kept, partner):
+                return False
+        if any((g.full_mask() != m).any() for (_, g), m in zip(placed, kept.masks, strict=True)):
+            return False
+        local = self.wave.local
+        return local.shape == kept.local.shape and bool((local == kept.local).all())
+
+    def _same_frames(self, now: Frame | None, before: Frame | None, kept: _State, partner: dict[int, int]) -> bool:
+        """Whether a call and its callers have the registers that they had; a call may have been left and made again."""
+        while now is not None and before is not None:
+            if now.serial in partner:
+                return partner[now.serial] == before.serial
+            partner[now.serial] = before.serial
+            same = now.function is before.function and now.back == before.back and now.local_base == before.local_base
+            if not same or now.bindings != before.bindings or not self._same_registers(now, kept.frames[before.serial][1]):
+                return False
+            now, before = now.parent, before.parent
+        return now is before
+
+    def _same_registers(self, frame: Frame, before: list[Any]) -> bool:
+        depth, k = self._differed
+        registers = frame.registers
+        if depth == frame.depth and k < len(registers) and not _equal(registers[k], before[k]):
+            return False  # mostly the counter of a loop
+        for k, (a, b) in enumerate(zip(registers, before, strict=True)):
+            if not _equal(a, b):
+                self._differed = frame.depth, k
+                return False
+        return True
+
+
+def _placed(wave: Wave) -> list[tuple[tuple[Any, ...], Group]]:
+    """Every group with where and how it stands, in an order that depends on nothing else."""
+    found = [(("ready", *_place(g, key[1]), key[2], g.yielded > 0), g) for key, g in wave.ready.items()]
+    found += [(("parked", *_place(g, block), 0, False), g) for (_, block), g in wave.waiting.items()]
+    others = (("bar", wave.barriers), ("cluster", wave.cluster_barrier), ("mbarrier", wave.waiters))
+    for name, waits in others:
+        found += [((name, *_place(g, block), 0, False), g) for g, block in waits.waiting()]
+    found.sort(key=lambda f: f[0])
+    return found
+
+
+def _place(group: Group, block: int) -> tuple[int, int, int, int]:
+    """Block, depth of calls, how many lanes, and the first of them: of groups at one block in one depth they differ."""
+    mask = group.full_mask()
+    return block, group.frame.depth, group.lanes, int(mask.argmax())
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if a is None or b is None or a.dtype != b.dtype:
+        return False
+    bits = f"u{a.dtype.itemsize}"
+    return bool((a.view(bits) == b.view(bits)).all())

@@ -1,0 +1,67 @@
+"""Says which threads of a wave stand where, for the messages about deadlocks, endless loops and interruptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.wave import Wave
+
+SHOWN = 20
+"""Groups that a message lists at most."""
+
+
+def lanes_text(lanes: Any) -> str:
+    """``lanes``, (32,) bool, as text: ``lanes 0-15, 20``."""
+    numbers = [int(n) for n in np.flatnonzero(lanes)]
+    ranges: list[list[int]] = []
+    for n in numbers:
+        if ranges and ranges[-1][1] == n - 1:
+            ranges[-1][1] = n
+        else:
+            ranges.append([n, n])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"lane{'s' * (len(numbers) != 1)} {text}"
+
+
+def warp_text(wave: Wave, lanes: Any) -> str:
+    """The first warp with a lane in ``lanes`` (wave shape), and how many more there are."""
+    warps = np.argwhere(lanes.any(-1))
+    c, w = (int(k) for k in warps[0])
+    text = f"{lanes_text(lanes[c, w])} of warp {w} of CTA {wave.cta_coordinates(c)}"
+    return text + (f" and {len(warps) - 1} more warp(s)" if len(warps) > 1 else "")
+
+
+def place(wave: Wave, block: int) -> str:
+    """The first instruction of a block: PTX line, source line, opcode."""
+    b = wave.blocks[block]
+    while not b.instructions and b.next < len(wave.blocks) and wave.blocks[b.next].function is b.function:
+        b = wave.blocks[b.next]
+    return str(wave.launch.code.instructions[b.instructions[0][0]][0]) if b.instructions else "end"
+
+
+def listing(wave: Wave, counts: bool = False) -> str:
+    """One line for each group that waits or runs: the instruction, its threads, and what it waits for.
+
+    Args:
+        counts: also say how many thread instructions were executed in its block.
+    """
+    places = wave.standing()
+    places.sort(key=lambda p: p[1])
+    lines = []
+    for g, b in places[:SHOWN]:
+        block = wave.blocks[b]
+        note = wave.waits_for(g, block)
+        if counts:
+            note += f", executed {wave.tally.block_lanes[b] * len(block.instructions):,} thread instructions here"
+        lines.append(
+            f"{place(wave, b)}: {g.lanes} thread(s) of {g.warps} warp(s), {warp_text(wave, g.full_mask())}{note}"
+        )
+    if len(places) > SHOWN:
+        lines.append(f"and at {len(places) - SHOWN} more places")
+    exited = wave.shape[0] * wave.launch.threads - wave.live_lanes
+    if exited:
+        lines.append(f"{exited} thread(s) have exited")
+    return "\n  ".join(lines)
