@@ -241,7 +241,7 @@ class Launch:
         return tallies
 
     def _run_threads(self, work: Callable[[], None], count: int, failures: Mapping[int, BaseException]) -> None:
-        """``work`` in ``count`` threads; an interrupt reaches the calling thread only, which ends them and says where they were."""
+        """``work`` in ``count`` threads; an interrupt, which the calling thread gets, ends them all."""
         with ThreadPoolExecutor(count) as pool:
             futures = [pool.submit(work) for _ in range(count)]
             try:
