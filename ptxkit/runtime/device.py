@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters, LineCounters
     from ptxkit.runtime.tensor_map.rules import Encoding
     from ptxkit.targets import Target
+    from ptxkit.targets.gpus import DeviceFacts
 
 __all__ = ["Device", "DeviceArray", "Kernel", "LoadedModule", "Measurement", "PreparedLaunch", "device", "gpu_present"]
 
@@ -58,6 +59,9 @@ class Device(Protocol):
     @property
     def multiprocessors(self) -> int:
         """How many there are: what persistent kernels make their grids by."""
+
+    def facts_for(self, target: Target | None) -> DeviceFacts:
+        """SM count, L2 cache and limits: of the GPU itself, or without one of the reference GPU of what is compiled for."""
 
     def tensor_map(self, m: Encoding) -> bytes:
         """A tensor map as the device's kernels read it."""

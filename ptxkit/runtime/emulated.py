@@ -10,7 +10,6 @@ import numpy as np
 
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.emulator import Counters, LineCounters, Machine
-from ptxkit.emulator.engine.launch import SHARED_LIMIT
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.tma import tensor_map
 from ptxkit.errors import LaunchError, UnavailableError, UsageError
@@ -19,17 +18,19 @@ from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.host_arrays import host_array
-from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
+from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
 from ptxkit.runtime.parameters import parameters_of
+from ptxkit.runtime.resources import launch_resources
 from ptxkit.runtime.settings import HasSettings
 from ptxkit.runtime.source_names import source_text
+from ptxkit.targets import Target, lowest_target
+from ptxkit.targets.gpus import DeviceFacts
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.emulator.engine.program import Program
     from ptxkit.isa.model import Module
     from ptxkit.runtime.tensor_map.rules import Encoding
-    from ptxkit.targets import Target
 
 RESERVED = 64 << 20  # bytes left for kernel parameters, module variables and device malloc
 KEPT_MODULES = 64
@@ -72,8 +73,12 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     @property
     def multiprocessors(self) -> int:
-        """As many as an H200 has."""
-        return self.machine.sms
+        """SMs of the machine, or of the reference GPU of the target that kernels are compiled for by default."""
+        return self.facts_for(None).sms
+
+    def facts_for(self, target: Target | None) -> DeviceFacts:
+        """The facts of the target's reference GPU, with as many SMs as the machine was made with."""
+        return self.machine.facts_for((target or lowest_target(())).name)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -140,7 +145,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 resources = image.functions.get(name, FunctionResources())
                 readable = image.readable(name)
                 parameters = parameters_of(function, text, image.macros)
-                return Kernel(self, name, readable, function, parameters, resources, program)
+                return Kernel(self, name, readable, function, parameters, resources, program, program.device)
 
             self._modules[key] = LoadedModule(image, make, tuple(module.entries))
             if len(self._modules) > KEPT_MODULES:
@@ -166,12 +171,9 @@ class EmulatedDevice(MakesArrays, HasSettings):
         if stream is not None:
             raise LaunchError(f"{kernel.readable}: the emulator has no streams; leave stream out")
         program: Program = kernel.handle
-        static = program.bind(kernel.name).layout.shared_bytes  # unsupported forms are an error now
-        if geometry.shared + static > SHARED_LIMIT:
-            raise LaunchError(
-                f"{kernel.readable}: {geometry.shared:,} bytes of dynamic and {static:,} of static shared memory; "
-                f"no GPU gives a CTA more than {SHARED_LIMIT:,}"
-            )
+        layout = program.bind(kernel.name).layout  # unsupported forms are an error now
+        resources = launch_resources(kernel, geometry, program.module.text, layout.shared_bytes)
+        check_resources(kernel, geometry, resources, program.module.version)
         params = bytes(bound.buffer)
 
         def fire() -> None:
@@ -183,6 +185,8 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 shared_bytes=geometry.shared,
                 cluster=geometry.cluster,
                 cooperative=geometry.cooperative,
+                registers=resources.registers,
+                static_shared=resources.shared_bytes,
                 settings=settings or self.current_settings,
             )
             if result.counters is not None:

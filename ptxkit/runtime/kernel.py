@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ptxkit.compiler.image import base_name
 from ptxkit.errors import LaunchError, PtxkitError, UsageError
-from ptxkit.runtime.arguments import Bound, address_of, bind
+from ptxkit.runtime.arguments import Bound, address_of, bind, buffer_size
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.runtime.kernel_names import readable_names
 from ptxkit.runtime.parameters import Parameter
+from ptxkit.targets.gpus import DeviceFacts
+from ptxkit.targets.launch import Resources, geometry_refusal, required_cluster, resource_refusal
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import FunctionResources, Image
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from ptxkit.runtime.tensor_map.rules import Encoding
 
 Dim = tuple[int, int, int]
-MAX_THREADS = 1024
-MAX_GRID = (2**31 - 1, 65535, 65535)
-MAX_BLOCK = (1024, 1024, 64)
 
 
 class Backend(Protocol):
@@ -78,39 +76,58 @@ class Geometry:
     __slots__ = ("block", "cluster", "cooperative", "grid", "shared")
 
     def __init__(
-        self, kernel: str, function: Function, grid: Any, block: Any, shared: int, cluster: Any, cooperative: bool
+        self,
+        kernel: str,
+        function: Function,
+        grid: Any,
+        block: Any,
+        shared: int,
+        cluster: Any,
+        cooperative: bool,
+        device: DeviceFacts,
     ) -> None:
         self.grid = dim3(grid, f"{kernel}: grid")
         self.block = dim3(block, f"{kernel}: block")
         self.cluster = None if cluster is None else dim3(cluster, f"{kernel}: cluster")
         self.shared = int(shared) if isinstance(shared, np.integer) else shared
         self.cooperative = cooperative
-        for axis, value, limit in zip("xyz", self.grid, MAX_GRID, strict=True):
-            if value > limit:
-                raise LaunchError(f"{kernel}: grid {axis} is {value:,}; the limit is {limit:,}")
-        for axis, value, limit in zip("xyz", self.block, MAX_BLOCK, strict=True):
-            if value > limit:
-                raise LaunchError(f"{kernel}: block {axis} is {value:,}; the limit is {limit:,}")
-        threads = prod(self.block)
-        if threads > MAX_THREADS:
-            raise LaunchError(f"{kernel}: {threads:,} threads a block; the limit is {MAX_THREADS}")
-        required = function.directives.get("reqntid")
-        if required is not None and tuple(required) != self.block:
-            raise LaunchError(f"{kernel}: block {self.block}; the kernel requires {tuple(required)}")
-        bound = function.directives.get("maxntid")
-        if bound is not None and threads > prod(int(n) for n in bound):
-            limit = prod(int(n) for n in bound)
-            raise LaunchError(
-                f"{kernel}: {threads} threads a block; the kernel is bounded to {limit} (__launch_bounds__)"
-            )
+        reason = geometry_refusal(self.grid, self.block, self.cluster, function.directives, device)
+        if reason is not None:
+            raise LaunchError(f"{kernel}: {reason}")
         if isinstance(shared, bool) or not isinstance(shared, (int, np.integer)) or shared < 0:
             raise LaunchError(f"{kernel}: shared must be a number of bytes of at least 0, not {shared!r}")
-        fixed = function.directives.get("reqnctapercluster")
-        if fixed is not None and self.cluster is not None and tuple(fixed) != self.cluster:
-            raise LaunchError(f"{kernel}: cluster {self.cluster}; the kernel requires {tuple(fixed)}")
-        size = self.cluster or (tuple(int(n) for n in fixed) if fixed is not None else (1, 1, 1))
-        if any(g % c for g, c in zip(self.grid, size, strict=True)):
-            raise LaunchError(f"{kernel}: grid {self.grid} is not a multiple of the cluster {size}")
+
+
+def check_resources(
+    kernel: Kernel,
+    geometry: Geometry,
+    resources: FunctionResources | None = None,
+    ptx_version: tuple[int, int] | None = None,
+) -> None:
+    """Refuse a launch of which the device's SMs cannot hold a CTA, or cannot hold all CTAs when it is cooperative.
+
+    Args:
+        resources: what the kernel takes; None takes what the image says.
+        ptx_version: of the kernel's PTX where ptxas has not seen it, to check the size of its parameters.
+
+    Raises:
+        LaunchError: the launch cannot take place.
+    """
+    found = kernel.resources if resources is None else resources
+    used = Resources(
+        registers=found.registers,
+        static_shared=found.shared_bytes,
+        dynamic_shared=geometry.shared,
+        barriers=found.barriers,
+        parameters=0 if ptx_version is None else buffer_size(kernel.parameters),
+        ptx_version=ptx_version or (0, 0),
+    )
+    cluster = geometry.cluster or required_cluster(kernel.function.directives)
+    reason = resource_refusal(
+        geometry.grid, geometry.block, cluster, used, kernel.device, cooperative=geometry.cooperative
+    )
+    if reason is not None:
+        raise LaunchError(f"{kernel.readable}: {reason}")
 
 
 def dim3(value: Any, what: str) -> Dim:
@@ -159,6 +176,7 @@ class Kernel:
         function: its PTX.
         resources: what ptxas gave it; all zero in an image that was not assembled.
         handle: the device's own.
+        device: whose limits apply: the GPU's own facts, or in the emulator those of the target that the image was compiled for.
     """
 
     def __init__(
@@ -170,6 +188,7 @@ class Kernel:
         parameters: tuple[Parameter, ...],
         resources: FunctionResources,
         handle: Any,
+        device: DeviceFacts,
     ) -> None:
         self.backend = backend
         self.name = name
@@ -178,6 +197,7 @@ class Kernel:
         self.parameters = parameters
         self.resources = resources
         self.handle = handle
+        self.device = device
 
     def prepare(
         self,
@@ -206,7 +226,7 @@ class Kernel:
             UsageError: ``settings`` on a GPU.
             LaunchError: names the argument and the fix. numpy arrays are refused here: upload them first.
         """
-        geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative)
+        geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
         bound = bind(self.readable, self.parameters, args, self.backend, self.backend.foreign)
         if bound.host:
             p, _ = bound.host[0]
@@ -233,7 +253,7 @@ class Kernel:
         Raises:
             LaunchError: as :meth:`prepare`. FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
-        geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative)
+        geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
         bound = bind(self.readable, self.parameters, args, self.backend, self.backend.foreign)
         copies: dict[tuple[int, int], DeviceArray] = {}  # by host memory: two arrays may be one
         for p, array in bound.host:

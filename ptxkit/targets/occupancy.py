@@ -83,6 +83,30 @@ def calculate(
     return _calculate(limits, block, registers, shared_bytes, barriers, cluster, carveout)
 
 
+def cta_registers(target: Target | str, threads: int, registers: int) -> int:
+    """Registers that a CTA is allocated for its launch, with what rounding adds: those of a warp are rounded up to a unit, and
+    warps are counted in whole rounds over the subpartitions of an SM."""
+    limits = Target.parse(target).limits
+    return _launch_registers(limits, _rounded(registers * WARP, limits.register_unit), -(-threads // WARP))
+
+
+def resident_ctas(
+    target: Target | str, sms: int, threads: int, registers: int, shared_bytes: int, *, barriers: int = 0, cluster: int = 1
+) -> int:
+    """CTAs of a kernel that a GPU of so many SMs holds at once: the largest cooperative grid.
+
+    Args:
+        threads: per CTA. registers: per thread; 0 where they are not known. shared_bytes: static and dynamic, per CTA.
+        barriers: named barriers per CTA.
+        cluster: CTAs of a cluster, which are resident together.
+
+    Raises:
+        UsageError: as :func:`calculate`.
+    """
+    found = calculate(target, threads, registers, shared_bytes, barriers=barriers, cluster=cluster)
+    return found.ctas_per_sm * sms // cluster * cluster
+
+
 def _calculate(
     limits: SmLimits, block: int, registers: int, shared: int, barriers: int, cluster: int, carveout: int
 ) -> Occupancy:
@@ -118,10 +142,14 @@ def _calculate(
 def _by_registers(limits: SmLimits, per_warp: int, warps: int) -> int:
     if not per_warp:
         return UNLIMITED
-    # The launch check behaves as if a CTA's warps came in whole rounds over the subpartitions.
-    if per_warp * _rounded(warps, limits.subpartitions) > limits.registers_per_cta:
+    if _launch_registers(limits, per_warp, warps) > limits.registers_per_cta:
         return 0
     return limits.registers // limits.subpartitions // per_warp * limits.subpartitions // warps
+
+
+def _launch_registers(limits: SmLimits, per_warp: int, warps: int) -> int:
+    # cuda_occupancy.h: the launch check behaves as if a CTA's warps came in whole rounds over the subpartitions
+    return per_warp * _rounded(warps, limits.subpartitions)
 
 
 def _by_shared(limits: SmLimits, allocated: int, carveout: int) -> int:

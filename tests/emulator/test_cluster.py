@@ -58,11 +58,11 @@ def test_clusters_stay_together_in_a_wave():
 @pytest.mark.parametrize(
     ("directives", "cluster", "message"),
     [
-        (".reqnctapercluster 2, 1, 1", 4, r"launched with a cluster of \(4, 1, 1\), the kernel requires \(2, 1, 1\)"),
+        (".reqnctapercluster 2, 1, 1", 4, r"cluster \(4, 1, 1\); the kernel requires \(2, 1, 1\)"),
         ("", 3, "not a multiple of the cluster"),
-        ("", 32, "32 CTAs in a cluster; the limit is 16"),
-        (".maxclusterrank 2", 4, "4 CTAs in a cluster, the kernel allows 2"),
-        (".explicitcluster", None, "has to be launched with a cluster"),
+        ("", 32, "32 CTAs in a cluster; sm_90a takes at most 16, and 8 is portable"),
+        (".maxclusterrank 2", 4, "4 CTAs in a cluster; the kernel is bounded to 2"),
+        (".explicitcluster", None, "the launch names no cluster; the kernel is declared .explicitcluster"),
     ],
 )
 def test_clusters_that_do_not_fit(directives, cluster, message):

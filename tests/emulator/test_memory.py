@@ -145,7 +145,7 @@ def test_shared_memory_ends_where_it_was_declared():
 
 def test_a_launch_that_does_not_fit_the_kernel():
     run = Run(kernel("", directives=".maxntid 64"))
-    with pytest.raises(LaunchError, match="128 threads a block, the kernel is bounded to 64"):
+    with pytest.raises(LaunchError, match="128 threads a block; the kernel is bounded to 64"):
         run(np.zeros(1), np.zeros(1), block=128)
     with pytest.raises(LaunchError, match="shared memory"):
         run(np.zeros(1), np.zeros(1), shared=300_000)

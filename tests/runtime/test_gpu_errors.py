@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,16 +20,19 @@ from ptxkit.runtime.gpu.context import own_target
 from ptxkit.runtime.gpu.device import GpuDevice, _waits_for_previous_grid, stream_pointer
 from ptxkit.runtime.kernel import Geometry
 from ptxkit.runtime.parameters import parameters_of
+from ptxkit.targets.gpus import reference_facts
 
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n"
 FUNCTION = parse(PTX).functions["k"]
+FACTS = replace(reference_facts("sm_90a"), name="NVIDIA Test")
 KERNEL = SimpleNamespace(
     name="k",
     readable="k",
     handle=ctypes.c_void_p(77),
     function=FUNCTION,
     parameters=(),
-    resources=SimpleNamespace(shared_bytes=0),
+    resources=SimpleNamespace(shared_bytes=0, registers=16, barriers=1),
+    device=FACTS,
 )
 
 
@@ -71,7 +75,7 @@ def gpu():
 def prepared(gpu, name="k", **options):
     kernel = SimpleNamespace(**{**vars(KERNEL), "readable": name})
     geometry = Geometry(
-        name, FUNCTION, options.get("cluster") or 1, 32, options.get("shared", 0), options.get("cluster"), False
+        name, FUNCTION, options.get("cluster") or 1, 32, options.get("shared", 0), options.get("cluster"), False, FACTS
     )
     return gpu.prepare(kernel, bind(name, (), (), gpu, gpu.foreign), geometry, None)
 

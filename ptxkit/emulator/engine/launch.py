@@ -18,7 +18,7 @@ from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.wave import StoppedError, Wave
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards
-from ptxkit.errors import FaultError, LaunchError
+from ptxkit.errors import FaultError
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.machine import Machine
@@ -30,8 +30,6 @@ Dim = tuple[int, int, int]
 LANES_PER_WAVE = 32768  # a float32 register of that many lanes is 128 KB: a few of them stay in the L2 cache
 MIN_LANES_PER_WAVE = 4096  # below this the interpreter's overhead outweighs the gain of a second worker
 SHARED_PER_WAVE = 256 << 20  # bytes of emulated shared memory that one wave may hold
-SHARED_LIMIT = 227 * 1024
-MAX_CLUSTER = 16
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,7 @@ class Launch:
     def __init__(
         self,
         machine: Machine,
+        sms: int,
         code: EntryCode,
         params: bytes,
         shape: Shape,
@@ -79,10 +78,9 @@ class Launch:
             Hazards(self.name, (i for _, i in code.instructions), racecheck == "lanes") if racecheck else None
         )
         self.write_output = write_output
-        self.sms = machine.sms
+        self.sms = sms
         self.serial = machine.next_serial()
         self.start_ns = time.time_ns()
-        self._check(params)
         self.params = params
         self.param_allocation = machine.memory.allocate(max(len(params), 1), "kernel parameters")
         self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
@@ -93,45 +91,6 @@ class Launch:
         self.tallies: list[Tally] = []
         self._limited = 0
         self._limit_lock = threading.Lock()
-
-    def _check(self, params: bytes) -> None:
-        name, layout = self.name, self.code.layout
-        if min(*self.grid, *self.block, *self.cluster) < 1:
-            raise LaunchError(
-                f"{name}: grid {self.grid}, block {self.block} and cluster {self.cluster} must be at least 1 everywhere"
-            )
-        if self.threads > 1024 or self.block[2] > 64:
-            raise LaunchError(
-                f"{name}: {self.threads} threads in a block {self.block}; the limit is 1024, and 64 along z"
-            )
-        if self.grid[0] > 2**31 - 1 or max(self.grid[1:]) > 65535:
-            raise LaunchError(f"{name}: grid {self.grid}; the limits are 2147483647, 65535 and 65535")
-        if len(params) != layout.param_bytes:
-            raise LaunchError(f"{name}: {len(params)} bytes of parameters, the kernel takes {layout.param_bytes}")
-        if any(g % c for g, c in zip(self.grid, self.cluster, strict=True)):
-            raise LaunchError(f"{name}: grid {self.grid} is not a multiple of the cluster {self.cluster}")
-        if self.cluster_size > MAX_CLUSTER:
-            raise LaunchError(
-                f"{name}: {self.cluster_size} CTAs in a cluster; the limit is {MAX_CLUSTER}, and 8 is portable"
-            )
-        ranks = self.code.function.directives.get("maxclusterrank")
-        if ranks and self.cluster_size > int(ranks[0]):
-            raise LaunchError(f"{name}: {self.cluster_size} CTAs in a cluster, the kernel allows {ranks[0]}")
-        if "explicitcluster" in self.code.function.directives and not self.explicit_cluster:
-            raise LaunchError(f"{name}: has to be launched with a cluster; the kernel is declared .explicitcluster")
-        if self.shared_bytes > SHARED_LIMIT:
-            raise LaunchError(
-                f"{name}: {self.shared_bytes:,} bytes of shared memory a CTA; the limit is {SHARED_LIMIT:,}"
-            )
-        directives = self.code.function.directives
-        required = directives.get("reqntid")
-        if required and tuple(int(v) for v in (*required, 1, 1)[:3]) != self.block:
-            raise LaunchError(f"{name}: launched with a block of {self.block}, the kernel requires {tuple(required)}")
-        limit = directives.get("maxntid")
-        if limit and self.threads > prod(int(v) for v in limit):
-            raise LaunchError(
-                f"{name}: {self.threads} threads a block, the kernel is bounded to {prod(int(v) for v in limit)}"
-            )
 
     def parameter(self, offset: int, dtype: np.dtype) -> Any:
         """A kernel parameter as one-element lanes."""

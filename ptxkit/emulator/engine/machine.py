@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from ptxkit.emulator.engine.launch import worker_count
 from ptxkit.emulator.memory.allocations import GlobalMemory
 from ptxkit.isa.model import Module
+from ptxkit.targets import target_that_runs
+from ptxkit.targets.gpus import DeviceFacts, reference_facts
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.program import Program
@@ -23,17 +26,26 @@ class Machine:
 
     Args:
         capacity: bytes of global memory; default is three quarters of what the host has free.
-        sms: multiprocessors that %nsmid reports.
+        sms: SMs that %nsmid reports and that hold a cooperative grid; default is those of the target's reference GPU.
         workers: host threads that execute waves.
     """
 
-    def __init__(self, capacity: int | None = None, sms: int = 132, workers: int | None = None) -> None:
+    def __init__(self, capacity: int | None = None, sms: int | None = None, workers: int | None = None) -> None:
         self.memory = GlobalMemory(available_bytes() * 3 // 4 if capacity is None else capacity)
         self.sms = sms
         self.workers = worker_count() if workers is None else workers
         self.version = 0
         self.atomic_lock = threading.RLock()
         self._serial = itertools.count(1)
+
+    def facts_for(self, target: str) -> DeviceFacts:
+        """The facts of a target's reference GPU, with as many SMs as this machine was made with.
+
+        Raises:
+            UsageError: there is no such target.
+        """
+        found = reference_facts(target_that_runs(target))
+        return found if self.sms is None else replace(found, sms=self.sms)
 
     def next_serial(self) -> int:
         """Number of the next launch."""

@@ -22,6 +22,7 @@ from ptxkit.emulator.memory.layout import Layout, callees, make_layout
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.errors import CompileError, LaunchError, UsageError
 from ptxkit.isa.model import Function, Instruction, Module, Variable
+from ptxkit.targets.launch import Resources, geometry_refusal, required_cluster, resource_refusal
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.binder import Where
@@ -68,6 +69,7 @@ class Program:
         self.machine = machine
         self.module = module
         self.target = target
+        self.device = machine.facts_for(target)
         self.capability = int("".join(c for c in target if c.isdigit()) or "90")
         self.globals: dict[str, tuple[int, int]] = {}
         self._bound: dict[tuple[str, bool], EntryCode] = {}
@@ -169,6 +171,8 @@ class Program:
         shared_bytes: int = 0,
         cluster: Dim | None = None,
         cooperative: bool = False,
+        registers: int = 0,
+        static_shared: int | None = None,
         settings: EmulatorSettings = DEFAULTS,
     ) -> LaunchResult:
         """Run a kernel to its end.
@@ -179,27 +183,42 @@ class Program:
             grid, block, cluster: (x, y, z); cluster None takes the kernel's ``.reqnctapercluster``, else 1.
             shared_bytes: dynamic shared memory.
             cooperative: all CTAs are resident at once.
+            registers: per thread, as ptxas gave them; 0 where the kernel was not assembled, and then they are not checked.
+            static_shared: bytes of static shared memory per CTA, as ptxas laid them out; None takes the layout here.
             settings: how the launch is emulated.
 
         Raises:
-            LaunchError: the launch does not fit the kernel.
+            LaunchError: the launch does not fit the kernel, or exceeds what a GPU of the target can launch.
             RaceError: with ``settings.racecheck``, when the launch is over: warps accessed the same shared memory out of order.
             FaultError: and its children, from the instruction that failed.
         """
         if shared_bytes < 0:
             raise LaunchError(f"{entry}: {shared_bytes} bytes of dynamic shared memory")
         code = self.bind(entry, stepping=settings.observer is not None)
-        required = code.function.directives.get("reqnctapercluster")
-        fixed: Dim | None = None
-        if required:
-            x, y, z = (*(int(v) for v in required), 1, 1)[:3]
-            fixed = (x, y, z)
-        if cluster is not None and fixed is not None and cluster != fixed:
-            raise LaunchError(f"{entry}: launched with a cluster of {cluster}, the kernel requires {fixed}")
+        if min(*grid, *block, *(cluster or (1,))) < 1:
+            raise LaunchError(
+                f"{entry}: grid {grid}, block {block} and cluster {cluster or (1, 1, 1)} must be at least 1 everywhere"
+            )
+        if len(params) != code.layout.param_bytes:
+            raise LaunchError(f"{entry}: {len(params)} bytes of parameters, the kernel takes {code.layout.param_bytes}")
+        used = Resources(
+            registers=registers,
+            static_shared=code.layout.shared_bytes if static_shared is None else static_shared,
+            dynamic_shared=shared_bytes,
+            parameters=len(params),
+            ptx_version=self.module.version,
+        )
+        fixed = required_cluster(code.function.directives)
+        reason = geometry_refusal(grid, block, cluster, code.function.directives, self.device) or resource_refusal(
+            grid, block, cluster or fixed, used, self.device, cooperative=cooperative
+        )
+        if reason is not None:
+            raise LaunchError(f"{entry}: {reason}")
         shape = Shape(grid, block, cluster or fixed or (1, 1, 1), cluster is not None or fixed is not None)
         began = time.perf_counter()
         launch = Launch(
             self.machine,
+            self.device.sms,
             code,
             params,
             shape,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from ptxkit.errors import LaunchError
-from ptxkit.isa.model import Function, Instruction, Module, SpecialRegister, Symbol, Variable
+from ptxkit.isa.model import (
+    Address,
+    Function,
+    Instruction,
+    Module,
+    Negated,
+    Pair,
+    ParameterList,
+    Selection,
+    SpecialRegister,
+    Symbol,
+    Variable,
+    Vector,
+)
 
 SHARED_BASE = 1024
 """First shared-memory address of a CTA: hardware reserves as much since sm_90. 0 stays a null pointer, swizzles aligned."""
@@ -75,12 +88,12 @@ def callees(module: Module, entry: Function) -> list[Function]:
 def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[int, int]]) -> Layout:
     """Places everything that ``entry`` can reach.
 
-    Raises:
-        LaunchError: static shared memory beyond what any target has.
+    Of the module's shared variables, a kernel gets those that it or a function it can reach names, as ptxas does it.
     """
     functions = callees(module, entry)
     layout = Layout(globals=globals_, ranked=any(_sees_ranks(i) for f in functions for i in f.instructions))
-    shared = [v for v in module.variables.values() if v.space == "shared"]
+    used = {name for f in functions for i in f.instructions for o in i.operands for name in _symbols(o)}
+    shared = [v for v in module.variables.values() if v.space == "shared" and v.name in used]
     for f in functions:
         shared += [v for v in f.variables.values() if v.space == "shared"]
     at = SHARED_BASE
@@ -97,14 +110,22 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
     layout.dynamic_base = align_up(at, max([16, *(v.align for v in unsized)]))
     for v in unsized:
         layout.shared[v.name] = layout.dynamic_base
-    if layout.shared_bytes > 227 * 1024:
-        raise LaunchError(
-            f"{entry.name}: {layout.shared_bytes:,} bytes of static shared memory; no target has that much"
-        )
     for n, f in enumerate(module.functions.values()):
         layout.functions[f.name] = CODE_BASE + n * CODE_STEP
     layout.params, layout.param_bytes = parameter_offsets(entry.params)
     return layout
+
+
+def _symbols(operand: Any) -> Iterator[str]:
+    """Names of the variables, functions and labels in an operand, wherever they stand in it."""
+    if isinstance(operand, Symbol):
+        yield operand.name
+    elif isinstance(operand, tuple):
+        for part in operand:
+            yield from _symbols(part)
+    elif isinstance(operand, Address | Vector | Negated | Pair | ParameterList | Selection):
+        for field_ in fields(operand):
+            yield from _symbols(getattr(operand, field_.name))
 
 
 def _sees_ranks(i: Instruction) -> bool:

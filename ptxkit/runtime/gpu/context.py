@@ -16,6 +16,7 @@ from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.gpu.driver import OUT_OF_MEMORY, Driver
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.targets import TARGETS, Target
+from ptxkit.targets.gpus import DeviceFacts
 
 if TYPE_CHECKING:
     from ptxkit.runtime.gpu.facts import Facts, Sensors
@@ -94,6 +95,11 @@ class GpuContext(MakesArrays):
     def multiprocessors(self) -> int:
         """How many there are."""
         return int(self.properties.multiprocessor_count)
+
+    def facts_for(self, target: Target | None) -> DeviceFacts:
+        """What kernel descriptions and launch checks may know of this GPU, whatever they are compiled for."""
+        assert self.target is not None
+        return DeviceFacts(self.name, self.target, self.multiprocessors, self.l2_bytes, self.name)
 
     def facts(self) -> Facts:
         """What this GPU is: multiprocessors, clocks, caches, driver."""

@@ -30,7 +30,7 @@ from ptxkit.runtime.gpu.driver import (
     launch_config,
 )
 from ptxkit.runtime.gpu.graph import capture, capture_check
-from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule
+from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
 from ptxkit.runtime.parameters import Parameter, parameters_of
 from ptxkit.runtime.source_names import source_text
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ptxkit.isa.model import Function
     from ptxkit.runtime.gpu.timing import Timing
 
-DEFAULT_SHARED = 48 << 10  # static and dynamic shared memory of a CTA that a kernel may have without asking
-PORTABLE_CLUSTER = 8
 
 
 class GpuDevice(GpuContext):
@@ -91,7 +89,8 @@ class GpuDevice(GpuContext):
             parameters = parameters_of(module.functions[name], text, image.macros)
             self._compare_layout(name, function, parameters)
             resources = image.functions.get(name, FunctionResources())
-            return Kernel(self, name, image.readable(name), module.functions[name], parameters, resources, function)
+            readable, facts = image.readable(name), self.facts_for(None)
+            return Kernel(self, name, readable, module.functions[name], parameters, resources, function, facts)
 
         self._modules[key] = LoadedModule(image, make, tuple(module.entries))
         self._handles[key] = handle
@@ -233,20 +232,15 @@ class GpuDevice(GpuContext):
             self._plain = before
 
     def _allow(self, kernel: Kernel, geometry: Geometry) -> None:
-        limit = int(self.properties.max_shared_memory_per_block_optin)
-        static = kernel.resources.shared_bytes
-        if geometry.shared + static > limit:
-            raise LaunchError(
-                f"{kernel.readable}: {geometry.shared:,} bytes of dynamic and {static:,} of static shared memory; "
-                f"{self.name} gives a CTA {limit:,}"
-            )
+        check_resources(kernel, geometry)
+        limits, static = kernel.device.target.limits, kernel.resources.shared_bytes
         function = kernel.handle.value  # two modules may have kernels of one name
-        if geometry.shared > self._shared_limits.get(function, DEFAULT_SHARED - static):
+        if geometry.shared > self._shared_limits.get(function, limits.default_shared_bytes - static):
             self._check(
                 self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_MAX_DYNAMIC_SHARED, geometry.shared)
             )
             self._shared_limits[function] = geometry.shared
-        if geometry.cluster is not None and int(np.prod(geometry.cluster)) > PORTABLE_CLUSTER:
+        if geometry.cluster is not None and int(np.prod(geometry.cluster)) > limits.portable_cluster:
             self._check(self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_NON_PORTABLE_CLUSTER, 1))
 
     def _find_room(self, kernel: Kernel, geometry: Geometry, config: LaunchConfig) -> None:

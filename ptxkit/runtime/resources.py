@@ -1,0 +1,50 @@
+"""What a launch in the emulator takes of an SM, also where the image holds no machine code."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING
+
+from ptxkit.compiler.image import FunctionResources
+from ptxkit.errors import UnavailableError
+from ptxkit.targets.occupancy import cta_registers
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.kernel import Geometry, Kernel
+    from ptxkit.targets import Target
+
+
+def launch_resources(kernel: Kernel, geometry: Geometry, ptx: str, static_shared: int) -> FunctionResources:
+    """What ptxas gave the kernel; for an image without machine code, what matters of it.
+
+    The registers of such a kernel matter only when so many threads are launched that a CTA could need more registers than there
+    are, and when no launch bounds make ptxas stay below that. Only then the PTX is assembled, once. Where nvJitLink cannot be
+    used, a warning says that the registers are not checked.
+
+    Args:
+        ptx: the text that holds the kernel.
+        static_shared: bytes of static shared memory, as the emulator lays them out.
+
+    Raises:
+        CompileError: ptxas refuses the PTX, so no GPU can run the kernel.
+    """
+    if kernel.resources.registers:
+        return kernel.resources
+    limits, directives = kernel.device.target.limits, kernel.function.directives
+    most = cta_registers(kernel.device.target, prod(geometry.block), limits.registers_per_thread)
+    if most <= limits.registers_per_cta or "maxntid" in directives or "reqntid" in directives:
+        return FunctionResources(shared_bytes=static_shared)
+    try:
+        return _assembled(ptx, kernel.device.target)[kernel.name]
+    except UnavailableError as error:
+        warnings.warn(f"{kernel.readable}: its registers are not checked: {error}", RuntimeWarning, stacklevel=2)
+        return FunctionResources(shared_bytes=static_shared)
+
+
+@lru_cache(maxsize=16)
+def _assembled(ptx: str, target: Target) -> dict[str, FunctionResources]:
+    from ptxkit.compiler.assemble import assemble
+
+    return dict(assemble(ptx, target=target).functions)
