@@ -34,6 +34,9 @@ class Memory(Protocol):
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte."""
 
+    def digest(self, address: int, nbytes: int) -> int:
+        """64 bits that depend on every byte and its place; other bytes have others, but for a chance of 2^-64."""
+
     def tensor_map(self, m: Encoding) -> bytes:
         """A tensor map as the device reads it."""
 
@@ -110,6 +113,14 @@ class DeviceArray:
         """Set every byte to ``value`` (0 to 255)."""
         if self.nbytes:
             self.memory.fill(self.address, self.nbytes, value)
+
+    def digest(self) -> int:
+        """64 bits that say whether the array changed: computed where it lies, after everything that was launched before.
+
+        Raises:
+            FaultError: a kernel launched before failed.
+        """
+        return self.memory.digest(self.address, self.nbytes) if self.nbytes else 0
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

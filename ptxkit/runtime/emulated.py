@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
+from ptxkit.runtime.module_variables import ModuleVariable, written_variables
 from ptxkit.runtime.parameters import parameters_of
 from ptxkit.runtime.resources import launch_resources
 from ptxkit.runtime.settings import HasSettings
@@ -102,6 +104,10 @@ class EmulatedDevice(MakesArrays, HasSettings):
         """Set every byte."""
         self.machine.view(address, nbytes)[:] = value
 
+    def digest(self, address: int, nbytes: int) -> int:
+        """64 bits that depend on every byte."""
+        return int.from_bytes(hashlib.blake2b(self.machine.view(address, nbytes).data, digest_size=8).digest(), "little")
+
     def tensor_map(self, m: Encoding) -> bytes:
         """A tensor map in the emulator's encoding."""
         return tensor_map.encode(
@@ -147,7 +153,9 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 parameters = parameters_of(function, text, image.macros)
                 return Kernel(self, name, readable, function, parameters, resources, program, program.device)
 
-            self._modules[key] = LoadedModule(image, make, tuple(module.entries))
+            found = ((v.name, *program.globals[v.name]) for v in written_variables(module))
+            variables = tuple(ModuleVariable(self, *variable) for variable in found)
+            self._modules[key] = LoadedModule(image, make, tuple(module.entries), variables)
             if len(self._modules) > KEPT_MODULES:
                 del self._modules[next(iter(self._modules))]
         return self._modules[key]

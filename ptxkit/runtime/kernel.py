@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.image import FunctionResources, Image
     from ptxkit.emulator.settings import EmulatorSettings
     from ptxkit.isa.model import Function
+    from ptxkit.runtime.module_variables import ModuleVariable
     from ptxkit.runtime.tensor_map.rules import Encoding
 
 Dim = tuple[int, int, int]
@@ -41,6 +42,7 @@ class Backend(Protocol):
     def write(self, address: int, data: np.ndarray[Any, Any]) -> None: ...
     def read(self, address: int, out: np.ndarray[Any, Any]) -> None: ...
     def fill(self, address: int, nbytes: int, value: int) -> None: ...
+    def digest(self, address: int, nbytes: int) -> int: ...
     def tensor_map(self, m: Encoding) -> bytes: ...
 
     def upload(self, array: Any, name: str = "") -> DeviceArray:
@@ -277,10 +279,20 @@ class LoadedModule(Mapping[str, Kernel]):
     """The kernels of an image on a device, by name expression, by plain name where that is unique, or by mangled name.
 
     Iteration gives the readable names, see :func:`ptxkit.runtime.kernel_names.readable_names`.
+
+    Attributes:
+        variables: its variables that kernels can write.
     """
 
-    def __init__(self, image: Image, make: Callable[[str], Kernel], names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        image: Image,
+        make: Callable[[str], Kernel],
+        names: tuple[str, ...],
+        variables: tuple[ModuleVariable, ...] = (),
+    ) -> None:
         self.image = image
+        self.variables = variables
         self._make = make
         self._names = names
         self._readable = readable_names(image, names)

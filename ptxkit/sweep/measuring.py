@@ -182,8 +182,7 @@ class Bench:
         workload = problem.workload
         count = self.method.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
         self.sets = BufferSets(workload, self.device, count, seed)
-        tolerance = problem.chosen.tolerance or workload.tolerance
-        self.checks = DeviceChecks(self.device, self.sets.cases[0], tolerance)
+        self.checks = DeviceChecks(self.device, self.sets.cases[0], problem.chosen)
         self.device.timing.flush()  # compiled now
         self.device.synchronize()
 
@@ -214,10 +213,11 @@ class Bench:
 
     def _verified(self, prepared: execute.Prepared) -> tuple[float, str]:
         """Microseconds of the first launch, on poisoned outputs, and what is wrong with them, or ""."""
+        prepared.state.restore()
         prepared.case.reset()
         (first_us,) = self.device.timing.cold(prepared.launch, 1)
         if self.checks.all_right():
-            return first_us, ""
+            return first_us, next(iter(prepared.case.overwritten()), "")
         verdict = prepared.case.verify(self.problem.chosen)
         return first_us, "" if verdict.verified else verdict.worst
 
@@ -266,8 +266,7 @@ class Bench:
         """Checks of a set of buffers against the reference of the inputs that are there now."""
         key = (self.sets.data.seed, which)
         if key not in made:
-            tolerance = self.problem.chosen.tolerance or self.problem.workload.tolerance
-            made[key] = DeviceChecks(self.device, self.sets.cases[which], tolerance)
+            made[key] = DeviceChecks(self.device, self.sets.cases[which], self.problem.chosen)
         return made[key]
 
 
@@ -283,6 +282,6 @@ class Leader(VariantContender):
     def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
         """See :class:`~ptxkit.bench.measure.candidates.Contender`."""
         self.computed(run, which, again)
-        if self.checks(which).all_right():
+        if self.checks(which).all_right() and not self.sets.overwritten():
             return None, None
         return self.sets.cases[which].verify(self.variant), None

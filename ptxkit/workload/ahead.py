@@ -83,7 +83,7 @@ def compile_ahead(
 
 def processes(most: int) -> int:
     """How many large compiles fit side by side: processors and free memory allow so many, of at most ``most``."""
-    from ptxkit.workload.execute import free_host_bytes
+    from ptxkit.workload.memory import free_host_bytes
 
     free = free_host_bytes()
     fitting = most if free is None else int(free / PROGRAM_BYTES)

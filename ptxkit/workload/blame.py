@@ -63,7 +63,8 @@ def mistake(error: BaseException) -> str:
     """What an exception says, in words; a SystemExit is a call of ``sys.exit``, which a description must not make."""
     if isinstance(error, SystemExit):
         return f"ends the program with SystemExit({error.code!r}); a description must not exit"
-    return f"{type(error).__name__}: {error}"
+    hint = "; the inputs must stay as they are: compute on a copy" if "read-only" in str(error) else ""
+    return f"{type(error).__name__}: {error}{hint}"
 
 
 def place(error: BaseException, file: Path, otherwise: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Running a variant on a device and holding its outputs against the reference.
+"""Running a variant on a device and comparing its outputs with the reference.
 
 A :class:`Case` is a workload with fresh inputs on one device; its variants share the inputs, the reference and the device
 arrays. :func:`prepare` makes a variant ready to be launched again and again, by a benchmark for instance; :func:`run` launches
@@ -8,177 +8,43 @@ it once and verifies. Nothing here asks which kind of device it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.errors import DescriptionError, LaunchError, UnavailableError, UsageError
+from ptxkit.errors import LaunchError, UnavailableError
 from ptxkit.runtime.tensor_map.description import TensorMap
 from ptxkit.workload import tuned
 from ptxkit.workload.build import Build, build, unavailable
+from ptxkit.workload.case import POISON, Case, Data, with_overwritten
 from ptxkit.workload.generated import Generated
-from ptxkit.workload.launch import Launch, Tile, array_spec
-from ptxkit.workload.verify import Verdict, compare_all
-from ptxkit.workload.workload import suggestion
+from ptxkit.workload.launch import Launch, Tile, Tolerance
+from ptxkit.workload.memory import check_memory
+from ptxkit.workload.module_state import ModuleState
+from ptxkit.workload.verify import Verdict
 
 if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters
-    from ptxkit.runtime.device import Device, DeviceArray, Kernel, PreparedLaunch
+    from ptxkit.runtime.device import Device, Kernel, PreparedLaunch
     from ptxkit.targets import Target
     from ptxkit.workload.variant import Variant
-    from ptxkit.workload.workload import Workload
 
-POISON = 0xCD
-"""Every byte of an output before a launch: -4.3e8 as a float32, so that an element nobody wrote fails verification."""
+__all__ = [
+    "POISON",
+    "Case",
+    "Data",
+    "Prepared",
+    "VariantResult",
+    "bound",
+    "check_memory",
+    "lacking",
+    "prepare",
+    "run",
+]
 
-HOST_BYTES_PER_BYTE = 3  # inputs, outputs, and the float64 reference with one float64 copy of the inputs
-
-
-class Data:
-    """Inputs of a workload and what they should give; cases that share them hold device arrays of their own.
-
-    Args:
-        workload: whose inputs.
-        seed: of the random ones.
-        inputs: given ones instead.
-    """
-
-    def __init__(self, workload: Workload, seed: int = 0, inputs: Mapping[str, Any] | None = None) -> None:
-        self.workload = workload
-        self.seed = seed
-        self._given = inputs
-
-    @cached_property
-    def inputs(self) -> dict[str, Any]:
-        """Input name -> numpy array or scalar."""
-        made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
-        return dict(made)
-
-    @cached_property
-    def expected(self) -> dict[str, Any]:
-        """Output name -> reference."""
-        return {name: np.asarray(value) for name, value in self.workload.reference(**self.inputs).items()}
-
-    def renew(self, seed: int) -> None:
-        """Other random arrays. What is passed by value stays: launches that were prepared hold it already."""
-        fresh = self.workload.inputs(np.random.default_rng(seed))
-        self.inputs.update({name: value for name, value in fresh.items() if _is_array(value)})
-        self.seed = seed
-        self.__dict__.pop("expected", None)
-
-
-class Case:
-    """A workload with inputs from one seed, on one device.
-
-    Args:
-        workload: what to compute.
-        device: where.
-        seed: of the random inputs.
-        inputs: given ones instead of random ones.
-        data: inputs and reference that another case has already.
-
-    Raises:
-        UsageError: the device or the host has too little memory for these sizes; said before anything is allocated.
-    """
-
-    def __init__(
-        self,
-        workload: Workload,
-        device: Device,
-        seed: int = 0,
-        inputs: Mapping[str, Any] | None = None,
-        data: Data | None = None,
-    ) -> None:
-        self.workload = workload
-        self.device = device
-        self.data = data or Data(workload, seed, inputs)
-        self._arrays: dict[str, DeviceArray] = {}
-        check_memory(workload, device)
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """Input name -> numpy array or scalar."""
-        return self.data.inputs
-
-    @property
-    def expected(self) -> dict[str, Any]:
-        """Output name -> reference."""
-        return self.data.expected
-
-    @cached_property
-    def output_specs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Output name -> (shape, dtype), declared or taken from the reference and the inputs."""
-        declared = {name: array_spec(spec) for name, spec in self.workload.outputs().items()}
-        if declared:
-            return declared
-        arrays = {name: value for name, value in self.inputs.items() if _is_array(value)}
-        kinds = {value.dtype for value in arrays.values()}
-        specs = {}
-        for name, value in self.expected.items():
-            if name not in arrays and len(kinds) != 1:
-                raise DescriptionError(
-                    f"{self.workload.name}: the dtype of output {name} is unclear; declare outputs()"
-                )
-            specs[name] = (value.shape, arrays[name].dtype if name in arrays else next(iter(kinds)))
-        return specs
-
-    def array(self, name: str) -> DeviceArray:
-        """The device array of an input, output or temporary, uploaded or allocated at its first use."""
-        if name not in self._arrays:
-            if _is_array(self.inputs.get(name)):
-                self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]), name)
-            else:
-                self._arrays[name] = self.device.empty(*self._spec(name), name)
-        return self._arrays[name]
-
-    def use(self, arrays: Mapping[str, DeviceArray]) -> None:
-        """Take these device arrays by their names, instead of uploading."""
-        self._arrays.update(arrays)
-
-    def argument(self, name: str) -> Any:
-        """What a launch argument given by name stands for: a device array, or an input passed by value."""
-        value = self.inputs.get(name)
-        return self.array(name) if value is None or _is_array(value) else value
-
-    def reset(self, poison: int = POISON) -> None:
-        """Poison outputs and temporaries, every byte of them, and restore inputs that are updated in place."""
-        for name, array in self._arrays.items():
-            if name not in self.inputs:
-                array.fill(poison)
-            elif name in self.output_specs:
-                array.copy_from(np.ascontiguousarray(self.inputs[name]))
-
-    def upload(self) -> None:
-        """Copy the inputs to the device once more, after :meth:`Data.renew`."""
-        for name, value in self.inputs.items():
-            if _is_array(value):
-                self.array(name).copy_from(np.ascontiguousarray(value))
-
-    def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies of the outputs from the device."""
-        return {name: self.array(name).numpy() for name in self.output_specs}
-
-    def verify(self, variant: Variant) -> Verdict:
-        """Compare what is on the device with the reference, within the variant's or the workload's tolerance."""
-        undeclared = set(self.expected) - set(self.output_specs)
-        if undeclared:
-            raise DescriptionError(f"{self.workload.name}: outputs() lacks {', '.join(sorted(undeclared))}")
-        return compare_all(self.outputs(), self.expected, variant.tolerance or self.workload.tolerance)
-
-    def _spec(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        temporaries = self.workload.temporaries()
-        if name in temporaries:
-            return array_spec(temporaries[name])
-        if name in self.output_specs:
-            return self.output_specs[name]
-        known = [*self.inputs, *self.output_specs, *temporaries]
-        raise DescriptionError(
-            f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}; "
-            f"temporaries() declares what variants pass between launches"
-        )
+OTHER_POISON = 0x32
+"""Every byte of an output before a second launch: 1.0e-8 as a float32."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +57,7 @@ class Prepared:
         launches: one callable for each launch, in order; of a generated kernel also what goes before it.
         tuned: the tile is the one that a sweep recorded for this GPU.
         keep: what has to live as long: workspaces of generated kernels.
+        state: the variables of its modules.
     """
 
     case: Case
@@ -198,22 +65,53 @@ class Prepared:
     launches: tuple[PreparedLaunch, ...]
     tuned: bool = False
     keep: tuple[object, ...] = ()
+    state: ModuleState = ModuleState(())  # noqa: RUF009  # immutable
 
     def launch(self) -> None:
         """Launch everything once, without waiting for the end."""
         for launch in self.launches:
             launch()
 
-    def verify(self) -> Verdict:
-        """Reset the arrays, launch once and compare with the reference."""
-        return self.check()[0]
+    def verify(self, own: Tolerance | None = None) -> Verdict:
+        """Restore the arrays, launch once and compare with the reference; see :meth:`check`."""
+        return self.check(own)[0]
 
-    def check(self) -> tuple[Verdict, Counters | None]:
-        """Verify, and say what the launch did where the device counts: emulating it again to count would take as long."""
+    def check(self, own: Tolerance | None = None) -> tuple[Verdict, Counters | None]:
+        """Verify, and say what the launch did where the device counts: emulating it again to count would take as long.
+
+        The outputs are poisoned and the inputs restored before the launch; outputs and inputs are compared after it. A second
+        launch, with another poison, is verified where the first may have been right by chance: an element of an output still
+        holds the poison, or the launch changed variables of its module, so that the next launch begins with others.
+
+        Args:
+            own: a tolerance instead of the variant's or the workload's.
+        """
+        self.state.restore()
         self.case.reset()
         measured = self.case.device.measure(self.launch, samples=1)
         self.case.device.synchronize()
-        return self.case.verify(self.build.variant), measured.counters
+        verdict = self.case.verify(self.build.variant, own)
+        if verdict.verified and (self.case.unwritten or self.state.changed()):
+            verdict = self.again(own) or verdict
+        return verdict, measured.counters
+
+    def again(self, own: Tolerance | None = None) -> Verdict | None:
+        """Launch once more, with other poison, on module variables as earlier launches left them.
+
+        Returns:
+            What is wrong with it; None when it is verified.
+        """
+        complaints = self.case.overwritten()  # by launches since the latest check
+        if complaints:
+            return with_overwritten(Verdict.refused(f"after several launches, {complaints[0]}"), complaints[1:])
+        self.case.reset(OTHER_POISON)
+        self.launch()
+        self.case.device.synchronize()
+        verdict = self.case.verify(self.build.variant, own)
+        if verdict.verified:
+            return None
+        what = "on a launch after the first: "
+        return replace(verdict, worst=what + verdict.worst, explanation=what + verdict.explanation)
 
 
 @dataclass(frozen=True)
@@ -276,7 +174,8 @@ def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
             group, keep = step.launch.source.bind(step.launch, module, case.device, case.array)
             kept.append(keep)
         launches += [_bind(case, module[launch.entry], launch) for launch in group]
-    return Prepared(case, built, tuple(launches), is_tuned, tuple(kept))
+    state = ModuleState(tuple(variable for module in modules.values() for variable in module.variables))
+    return Prepared(case, built, tuple(launches), is_tuned, tuple(kept), state)
 
 
 def run(
@@ -286,10 +185,12 @@ def run(
     tile: Mapping[str, Any] | None = None,
     *,
     explicit: bool = False,
+    tolerance: Tolerance | None = None,
 ) -> VariantResult:
-    """Prepare a variant, launch it once on poisoned outputs and verify.
+    """Prepare a variant, launch it on poisoned outputs and verify outputs and inputs; see :meth:`Prepared.check`.
 
     Args:
+        tolerance: instead of the variant's or the workload's.
         explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
     """
     reason = unavailable(variant, target or case.device.target, case.workload)
@@ -299,7 +200,7 @@ def run(
     if (reason or beyond) and not explicit:
         return VariantResult(variant.name, skipped=reason or beyond)
     prepared = prepare(case, variant, target, tile)
-    verdict, counters = prepared.check()
+    verdict, counters = prepared.check(tolerance)
     built = prepared.build
     return VariantResult(
         variant.name, None, built.target.name, built.tile, len(built.steps), verdict, counters, prepared
@@ -312,35 +213,6 @@ def lacking(variant: Variant, device: Device, kernel: str) -> str | None:
     if not lacks:
         return None
     return f"the {device.kind} has no {', '.join(lacks)} yet; `ptxkit inspect {kernel}:{variant.name}` shows what is compiled"
-
-
-def check_memory(workload: Workload, device: Device) -> None:
-    """Raise UsageError when the workload's sizes need more memory than the device or the host has free."""
-    needed = workload.bytes_needed()
-    places = [(device.name, needed, device.memory_bytes), ("the host", HOST_BYTES_PER_BYTE * needed, free_host_bytes())]
-    for place, wanted, free in places:
-        if free is not None and wanted > free:
-            raise UsageError(
-                f"{workload.name} with {workload.size_text()} needs {_gigabytes(wanted)} on {place}, "
-                f"which has {_gigabytes(free)} free; take smaller sizes"
-            )
-
-
-def free_host_bytes() -> int | None:
-    """Memory that the host can still give, in bytes; None where that is not known."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.3g} GB" if count < 1e15 else f"{count / 1e12:,.0f} TB"
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim > 0
 
 
 def _bind(case: Case, kernel: Kernel, launch: Launch) -> PreparedLaunch:

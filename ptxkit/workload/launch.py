@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -115,11 +117,19 @@ class Work:
         flops: floating-point operations.
         bytes: of device memory, read and written.
         unit: which peak the flops are held against: ``"f32"`` for the CUDA cores, ``"bf16"``, ``"f16"``, ... for tensor cores.
+        sum_length: how many terms the longest sum behind an output element has, such as k of a matrix product. The default
+            tolerance follows from it. None takes the multiply-adds for each output element.
     """
 
     flops: int
     bytes: int
     unit: str = "f32"
+    sum_length: int | None = None
+
+    def __post_init__(self) -> None:
+        length = self.sum_length
+        if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__") or length < 1):
+            raise DescriptionError(f"sum_length of a Work must be a whole number of at least 1, not {length!r}")
 
     @property
     def intensity(self) -> float:
@@ -129,11 +139,29 @@ class Work:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a value may lie from the float64 reference: within ``ulp``, or within ``absolute + relative * |reference|``."""
+    """How far a value may lie from the float64 reference.
+
+    A value is right within ``ulp`` units in the last place, or within ``absolute + relative * |reference| + typical * m``; m is
+    the magnitude of the elements around it; see :class:`ptxkit.workload.tolerance.Typical`.
+
+    Raises:
+        DescriptionError: a part is negative, NaN or infinite, which would accept or refuse everything.
+    """
 
     relative: float = 0.0
     absolute: float = 0.0
     ulp: float = 0.0
+    typical: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("relative", "absolute", "ulp", "typical"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
+                raise DescriptionError(f"{name} of a Tolerance must be a number of at least 0, not {value!r}")
+
+    def __str__(self) -> str:
+        parts = [f"{name}={getattr(self, name):.3g}" for name in ("relative", "absolute", "ulp", "typical")]
+        return ", ".join(part for part in parts if not part.endswith("=0")) or "exact"
 
 
 class Tile(Mapping[str, Any]):

@@ -2,7 +2,7 @@
 
 NaN agrees with NaN only, infinity with the same infinity only; the reference is first rounded to the output's dtype, so that
 1e39 asks for infinity of a float32. Relative errors refer to ``max(|reference|, smallest normal number)``, and one ulp is the
-distance of neighbouring numbers of the dtype at the reference.
+distance of neighbouring numbers of the dtype at the reference. :mod:`ptxkit.workload.tolerance` says how large they may be.
 """
 
 from __future__ import annotations
@@ -16,19 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ptxkit.errors import DescriptionError
+from ptxkit.workload import mismatch
 from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.tolerance import BASES, Rule, Typical, as_rule
 
 CHUNK = 1 << 18  # elements compared at a time: the float64 temporaries stay in the cache
-
-DEFAULT_TOLERANCES = {
-    "float64": Tolerance(relative=1e-12, absolute=1e-14),
-    "float32": Tolerance(relative=1e-5, absolute=1e-6),
-    "float16": Tolerance(relative=2e-3, absolute=1e-4),
-    "bfloat16": Tolerance(relative=1.6e-2, absolute=1e-3),
-    "float8_e4m3fn": Tolerance(ulp=1),
-    "float8_e5m2": Tolerance(ulp=1),
-}
-"""By dtype name; everything else, integers above all, must agree exactly."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +33,7 @@ class Verdict:
             the other is not.
         elements: how many were compared. mismatches: how many were outside the tolerance.
         worst: the first element outside, in words; "" when verified.
+        explanation: all that is known of the wrong elements, in several lines which begin with ``worst``; "" when verified.
     """
 
     verified: bool
@@ -50,6 +43,12 @@ class Verdict:
     elements: int
     mismatches: int
     worst: str = ""
+    explanation: str = ""
+
+    @classmethod
+    def refused(cls, worst: str, elements: int = 0, mismatches: int = 0) -> Verdict:
+        """The verdict on a result that is wrong for another reason than an output's value."""
+        return cls(False, np.inf, np.inf, np.inf, elements, mismatches, worst, worst)
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class _Format:
         info: Any
         if dtype.char in "efd":
             info = np.finfo(dtype)
-        elif dtype.name in DEFAULT_TOLERANCES:  # np.finfo knows none of ml_dtypes' types
+        elif dtype.name in BASES:  # np.finfo knows none of ml_dtypes' types
             import ml_dtypes
 
             info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
@@ -81,7 +80,11 @@ class _Format:
 
 
 def compare(
-    name: str, actual: npt.NDArray[Any], expected: npt.ArrayLike, tolerance: Tolerance | None = None
+    name: str,
+    actual: npt.NDArray[Any],
+    expected: npt.ArrayLike,
+    tolerance: Tolerance | Rule | None = None,
+    poison: int | None = None,
 ) -> Verdict:
     """Compare one output with its reference.
 
@@ -89,34 +92,91 @@ def compare(
         name: of the output, for messages.
         actual: what the kernel wrote.
         expected: the reference, of the same shape; float64 for floating-point outputs.
-        tolerance: None takes the default of the output's dtype.
+        tolerance: or where it comes from; None takes the default of the output's dtype, for results without sums.
+        poison: what every byte of the output held before the launch, so that elements which were never written can be counted.
 
     Raises:
-        DescriptionError: the shapes differ.
+        DescriptionError: the shapes differ, or one of the two has no real numbers.
     """
     reference = np.asarray(expected)
     if reference.shape != actual.shape:
         raise DescriptionError(f"the reference of {name} has shape {reference.shape}, the output {actual.shape}")
-    allowed = tolerance or DEFAULT_TOLERANCES.get(actual.dtype.name, Tolerance())
+    for what, array in (("reference", reference), ("output", actual)):
+        check_real(f"the {what} {name}", array.dtype)
+    if actual.dtype == np.bool_:  # by bytes: what is neither 0 nor 1 is no bool
+        actual, reference = actual.view(np.uint8), reference.astype(np.bool_).view(np.uint8)
+    allowed, origin = as_rule(tolerance).resolved(actual.dtype, reference)
     form = _Format.of(actual.dtype)
+    typical = Typical(reference) if allowed.typical else None
 
-    def part(chunk: tuple[int, Any, Any]) -> tuple[npt.NDArray[np.float64], int, int]:
+    def part(chunk: tuple[int, Any, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_] | None]:
         start, a, e = chunk
-        errors, wrong = _float_errors(a, e, form, allowed) if form else _exact_errors(a, e, allowed)
-        count = int(np.count_nonzero(wrong))
-        return np.array([error.max() for error in errors]), count, start + int(np.argmax(wrong)) if count else -1
+        around = typical.of(start, start + a.size) if typical else 0.0
+        errors, wrong = _float_errors(a, e, form, allowed, around) if form else _exact_errors(a, e, allowed, around)
+        return np.array([error.max() for error in errors]), wrong if wrong.any() else None
 
-    chunks = _chunks(actual.reshape(-1), reference.reshape(-1))
+    step = max(1, CHUNK // typical.columns) * typical.columns if typical and typical.columns else CHUNK
+    chunks = list(_chunks(actual.reshape(-1), reference.reshape(-1), step))
     if actual.size <= CHUNK:
         parts = [part(chunk) for chunk in chunks]
     else:  # numpy computes outside the interpreter's lock
         with ThreadPoolExecutor() as pool:
             parts = list(pool.map(part, chunks))
     largest = np.max([p[0] for p in parts], axis=0, initial=0.0) if parts else np.zeros(3)
-    mismatches = sum(p[1] for p in parts)
-    worst = next((_describe(name, actual, reference, p[2]) for p in parts if p[1]), "")
     abs_error, rel_error, ulp_error = map(float, largest)
-    return Verdict(not mismatches, abs_error, rel_error, ulp_error, actual.size, mismatches, worst)
+    marks = [mark for _, mark in parts]
+    if all(mark is None for mark in marks):
+        return Verdict(True, abs_error, rel_error, ulp_error, actual.size, 0)
+    wrong = np.concatenate([np.zeros(c[1].size, np.bool_) if m is None else m for c, m in zip(chunks, marks)])
+    told = _Told(name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison)
+    mismatches = int(np.count_nonzero(wrong))
+    return Verdict(False, abs_error, rel_error, ulp_error, actual.size, mismatches, told.first, told.text)
+
+
+def check_real(what: str, dtype: np.dtype[Any]) -> None:
+    """Raise DescriptionError for complex numbers, strings, objects and structures, which cannot be compared here."""
+    if dtype.kind not in "biuf" and _Format.of(dtype) is None:
+        raise DescriptionError(
+            f"{what} has dtype {dtype}; outputs are compared as real numbers: give complex numbers as float arrays with a "
+            "last axis of 2"
+        )
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What there is to say of a wrong output."""
+
+    name: str
+    actual: npt.NDArray[Any]
+    expected: npt.NDArray[Any]
+    wrong: npt.NDArray[np.bool_]
+    tolerance: str
+    poison: int | None
+
+    @property
+    def first(self) -> str:
+        return mismatch.comparison(self.name, self.actual, self.expected, int(np.argmax(self.wrong)))
+
+    @property
+    def text(self) -> str:
+        count = int(np.count_nonzero(self.wrong))
+        lines = [f"{self.first}; {count:,} of {self.wrong.size:,} elements of {self.name} are wrong"]
+        if count > 1:
+            lines.append(f"  worst: {mismatch.comparison(self.name, self.actual, self.expected, self._worst())}")
+        lines.append(f"  where: {mismatch.places(self.wrong)}")
+        held = "; ".join(mismatch.explanations(self.actual, self.expected, self.wrong, self.poison))
+        lines += [f"  what they hold: {held}"] if held else []
+        lines.append(f"  tolerance: {self.tolerance}")
+        return "\n".join(lines)
+
+    def _worst(self) -> int:
+        flat = np.flatnonzero(self.wrong)
+        with np.errstate(all="ignore"):
+            error = np.abs(
+                self.actual.reshape(-1)[flat].astype(np.float64) - self.expected.reshape(-1)[flat].astype(np.float64)
+            )
+        error[np.isnan(error)] = np.inf
+        return int(flat[np.argmax(error)])
 
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
@@ -146,10 +206,18 @@ def error_percentiles(actual: npt.NDArray[Any], expected: npt.ArrayLike) -> dict
 
 
 def compare_all(
-    actual: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.ArrayLike], tolerance: Tolerance | None = None
+    actual: Mapping[str, npt.NDArray[Any]],
+    expected: Mapping[str, npt.ArrayLike],
+    tolerance: Tolerance | Rule | None = None,
+    poisons: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """Compare all outputs; the errors are the largest of any, ``worst`` is of the first wrong one."""
-    verdicts = [compare(name, actual[name], expected[name], tolerance) for name in expected]
+    """Compare all outputs; the errors are the largest of any, ``worst`` is of the first wrong one.
+
+    Args:
+        poisons: output name -> what every byte of it held before the launch, for those that were poisoned.
+    """
+    before = poisons or {}
+    verdicts = [compare(name, actual[name], expected[name], tolerance, before.get(name)) for name in expected]
     return Verdict(
         verified=all(v.verified for v in verdicts),
         max_abs_error=max((v.max_abs_error for v in verdicts), default=0.0),
@@ -158,16 +226,42 @@ def compare_all(
         elements=sum(v.elements for v in verdicts),
         mismatches=sum(v.mismatches for v in verdicts),
         worst=next((v.worst for v in verdicts if v.worst), ""),
+        explanation="\n".join(v.explanation for v in verdicts if v.explanation),
     )
 
 
-def _chunks(actual: npt.NDArray[Any], expected: npt.NDArray[Any]) -> Iterator[tuple[int, Any, Any]]:
-    for start in range(0, actual.size, CHUNK):
-        yield start, actual[start : start + CHUNK], expected[start : start + CHUNK]
+def _chunks(actual: npt.NDArray[Any], expected: npt.NDArray[Any], step: int) -> Iterator[tuple[int, Any, Any]]:
+    for start in range(0, actual.size, step):
+        yield start, actual[start : start + step], expected[start : start + step]
+
+
+def allowed_errors(
+    dtype: np.dtype[Any], expected: npt.NDArray[Any], tolerance: Tolerance | Rule | None
+) -> npt.NDArray[np.float64]:
+    """The largest absolute error of each element of a floating-point output that is still right; 0 for infinity and NaN.
+
+    Raises:
+        DescriptionError: ``dtype`` is not a floating-point type.
+    """
+    form = _Format.of(dtype)
+    if form is None:
+        raise DescriptionError(f"{dtype} is not a floating-point type")
+    allowed, _ = as_rule(tolerance).resolved(dtype, expected)
+    with np.errstate(all="ignore"):
+        magnitude = np.abs(expected.reshape(-1).astype(np.float64))
+        magnitude[~np.isfinite(magnitude)] = 0.0
+        around = Typical(expected).of(0, expected.size) if allowed.typical else 0.0
+        within = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
+        largest: npt.NDArray[np.float64] = np.maximum(within, allowed.ulp * form.ulp(magnitude))
+    return largest.reshape(expected.shape)
 
 
 def _float_errors(
-    actual: npt.NDArray[Any], expected: npt.NDArray[Any], form: _Format, allowed: Tolerance
+    actual: npt.NDArray[Any],
+    expected: npt.NDArray[Any],
+    form: _Format,
+    allowed: Tolerance,
+    around: npt.NDArray[np.float64] | float = 0.0,
 ) -> tuple[tuple[npt.NDArray[np.float64], ...], npt.NDArray[np.bool_]]:
     with np.errstate(all="ignore"):
         a = actual.astype(np.float64)
@@ -182,24 +276,23 @@ def _float_errors(
             magnitude[special] = 0.0
         relative = absolute / np.maximum(magnitude, form.smallest_normal)
         ulps = absolute / form.ulp(magnitude)
-        wrong = ~((absolute <= allowed.absolute + allowed.relative * magnitude) | (ulps <= allowed.ulp))
+        within = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
+        wrong = ~((absolute <= within) | (ulps <= allowed.ulp))
     return (absolute, relative, ulps), wrong
 
 
 def _exact_errors(
-    actual: npt.NDArray[Any], expected: npt.NDArray[Any], allowed: Tolerance
+    actual: npt.NDArray[Any],
+    expected: npt.NDArray[Any],
+    allowed: Tolerance,
+    around: npt.NDArray[np.float64] | float = 0.0,
 ) -> tuple[tuple[npt.NDArray[np.float64], ...], npt.NDArray[np.bool_]]:
     """Integers and booleans: an ulp is 1, and without a tolerance they must be equal."""
     absolute = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
     magnitude = np.abs(expected.astype(np.float64))
     different = actual != expected
-    within = (absolute <= allowed.absolute + allowed.relative * magnitude) | (absolute <= allowed.ulp)
+    bound = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
+    within = (absolute <= bound) | (absolute <= allowed.ulp)
     tolerant = allowed != Tolerance()
     return (absolute, absolute / np.maximum(magnitude, 1.0), absolute), different & ~(within & tolerant)
 
-
-def _describe(name: str, actual: npt.NDArray[Any], expected: npt.NDArray[Any], flat: int) -> str:
-    index = np.unravel_index(flat, actual.shape)
-    where = f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
-    is_text = f"{float(actual[index]):.9g}" if actual.dtype.kind not in "iub" else str(actual[index])
-    return f"{where} is {is_text}, the reference says {expected[index]}"

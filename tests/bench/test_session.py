@@ -79,13 +79,16 @@ class Sets:
     workload = Copied()
 
     def __init__(self):
-        self.data, self.renewed = SimpleNamespace(seed=0), []
+        self.data, self.renewed, self.changed = SimpleNamespace(seed=0), [], []
 
     def __len__(self):
         return 2
 
     def renew(self, seed):
         self.renewed.append(seed)
+
+    def overwritten(self):
+        return self.changed
 
 
 def measured(device, *contenders, **method):

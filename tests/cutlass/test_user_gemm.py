@@ -168,7 +168,7 @@ def test_an_absent_cutlass_is_an_absent_peer(monkeypatch):
     "memory, processors, most, fit", [(24e9, 2, 8, 2), (24e9, 16, 8, 6), (1e9, 16, 8, 1), (None, 16, 3, 3)]
 )
 def test_as_many_compiles_as_memory_and_processors_allow(monkeypatch, memory, processors, most, fit):
-    monkeypatch.setattr(execute, "free_host_bytes", lambda: memory)
+    monkeypatch.setattr("ptxkit.workload.memory.free_host_bytes", lambda: memory)
     monkeypatch.setattr(ahead.os, "sched_getaffinity", lambda pid: set(range(processors)))
     assert ahead.processes(most) == fit
 

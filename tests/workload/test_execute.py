@@ -170,7 +170,7 @@ def test_templates_of_ptx_are_refused(sample):
 
 
 def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
-    monkeypatch.setattr(execute, "free_host_bytes", lambda: 10**10)
+    monkeypatch.setattr("ptxkit.workload.memory.free_host_bytes", lambda: 10**10)
 
     class Tiny:
         kind, name, target, memory_bytes = "emulator", "a tiny device", None, 10**9

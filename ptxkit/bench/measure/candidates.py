@@ -15,6 +15,7 @@ from ptxkit.bench.results.results import Accuracy, Row
 from ptxkit.errors import PtxkitError
 from ptxkit.inspect.elf import machine_code
 from ptxkit.workload import execute
+from ptxkit.workload.case import with_overwritten
 from ptxkit.workload.generated import Generated
 from ptxkit.workload.verify import Verdict, compare_all, error_percentiles
 
@@ -40,6 +41,10 @@ class BufferSets:
 
     def __len__(self) -> int:
         return len(self.cases)
+
+    def overwritten(self) -> list[str]:
+        """A sentence for each input of a set that is not an output and was changed."""
+        return [complaint for case in self.cases for complaint in case.overwritten()]
 
     def renew(self, seed: int) -> None:
         """Fresh random inputs in every set."""
@@ -119,7 +124,7 @@ class VariantContender:
 
     def computed(self, run: Callable[[], None], which: int, again: bool = False) -> None:
         """Have a set's outputs computed by ``run``, from poison; see :meth:`Contender.check`."""
-        poison = random.SystemRandom().randrange(1, 256) if again else execute.POISON
+        poison = random.SystemRandom().randrange(1, execute.POISON) if again else None  # never the one of the first check
         for case in self.sets.cases:
             case.reset(poison)
         if self.in_place:
@@ -132,8 +137,10 @@ class VariantContender:
         """See :class:`Contender`."""
         self.computed(run, which, again)
         case = self.sets.cases[which]
-        tolerance = self.variant.tolerance or self.sets.workload.tolerance
-        return judged(case.outputs(), case.expected, tolerance, details=not again)
+        case.check_names()
+        rule = self.sets.data.tolerance_rule(self.variant)
+        verdict, accuracy = judged(case.outputs(), case.expected, rule, details=not again)
+        return with_overwritten(verdict, self.sets.overwritten()), accuracy
 
 
 def _note(prepared: execute.Prepared) -> str:
@@ -195,7 +202,8 @@ class PeerContender:
 
     def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
         """See :class:`Contender`."""
-        self.sets.cases[which].reset()  # inputs that a variant updates in place
+        for case in self.sets.cases:
+            case.reset()  # inputs that a variant updates in place
         run()
         self.sets.device.synchronize()
         outputs = self.outputs(which)
@@ -204,7 +212,9 @@ class PeerContender:
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
         if not expected:  # which would agree with everything
             return None, None
-        return judged(outputs, expected, self.calls[which].tolerance or self.sets.workload.tolerance, not again)
+        rule = self.sets.data.tolerance_rule(own=self.calls[which].tolerance)
+        verdict, accuracy = judged(outputs, expected, rule, not again)
+        return with_overwritten(verdict, self.sets.overwritten()), accuracy
 
     def _dropped(
         self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int
@@ -215,7 +225,7 @@ class PeerContender:
             return None, None
         cut = dropout.first_rows(workload, outputs)
         expected, complaint = dropout.nearest(workload, dropout.first_rows(workload, data.inputs), cut)
-        verdict, accuracy = compared(cut, expected, self.calls[which].tolerance or workload.tolerance)
+        verdict, accuracy = compared(cut, expected, data.tolerance_rule(own=self.calls[which].tolerance))
         return dropout.objected(verdict, complaint), accuracy
 
 

@@ -201,7 +201,7 @@ class BenchRun:
             if result.verdict is None or result.counters is None:
                 rows.append(Row(name=variant.name, skipped=result.skipped))
                 continue
-            tolerance = variant.tolerance or workload.tolerance
+            tolerance = case.data.tolerance_rule(variant)
             rows.append(
                 Row(
                     name=variant.name,

@@ -199,8 +199,10 @@ class Session:
         tracks: Sequence[Track],
         say: Callable[[str], None],
     ) -> None:
-        """The very graphs that were timed, on inputs that nobody has seen, and the last set that each computes."""
+        """Verify the very graphs that were timed, on fresh inputs and the last set that each computes; and that timing changed
+        no input."""
         say("verifying on fresh inputs")
+        changed = self.sets.overwritten()
         self.sets.renew(self.sets.data.seed + FRESH_SEED)
         for track in sorted(tracks, key=lambda t: t.contender):
             i = track.contender
@@ -216,6 +218,11 @@ class Session:
             if verdict is not None and not verdict.verified:
                 worst = f"on fresh inputs after timing, {track.mode}: {verdict.worst}"
                 rows[i] = replace(rows[i], verified=False, worst=worst)
+        if changed and all(row.verified is not False for row in rows):  # the launch that did it cannot be named
+            worst = f"one of the variants or peers changed an input while samples were taken: {changed[0]}"
+            for i, row in enumerate(rows):
+                if row.kind == "variant" and not row.error:
+                    rows[i] = replace(row, verified=False, worst=worst)
 
     def _finished(self, row: Row) -> Row:
         """The row with what follows from its cold time."""

@@ -31,15 +31,16 @@ from ptxkit.runtime.gpu.driver import (
 )
 from ptxkit.runtime.gpu.graph import capture, capture_check
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
+from ptxkit.runtime.module_variables import ModuleVariable, written_variables
 from ptxkit.runtime.parameters import Parameter, parameters_of
 from ptxkit.runtime.source_names import source_text
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.emulator.settings import EmulatorSettings
-    from ptxkit.isa.model import Function
+    from ptxkit.isa.model import Function, Module
+    from ptxkit.runtime.gpu.digest import Digests
     from ptxkit.runtime.gpu.timing import Timing
-
 
 
 class GpuDevice(GpuContext):
@@ -92,9 +93,20 @@ class GpuDevice(GpuContext):
             readable, facts = image.readable(name), self.facts_for(None)
             return Kernel(self, name, readable, module.functions[name], parameters, resources, function, facts)
 
-        self._modules[key] = LoadedModule(image, make, tuple(module.entries))
+        self._modules[key] = LoadedModule(image, make, tuple(module.entries), self._variables(module, handle))
         self._handles[key] = handle
         return self._modules[key]
+
+    def _variables(self, module: Module, handle: ctypes.c_void_p) -> tuple[ModuleVariable, ...]:
+        """The module's variables that the driver knows by name; those of internal linkage it may not know."""
+        found = []
+        for variable in written_variables(module):
+            address, size = ctypes.c_uint64(), ctypes.c_size_t()
+            name = variable.name.encode()
+            code = self.driver.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), handle, name)
+            if code == 0 and size.value and address.value % 8 == 0:
+                found.append(ModuleVariable(self, variable.name, address.value, size.value))
+        return tuple(found)
 
     def unload(self, image: Image) -> None:
         """Give back what :meth:`load` took. None of the image's kernels, prepared launches and graphs may be used after it."""
@@ -282,6 +294,20 @@ class GpuDevice(GpuContext):
         """Handle of a stream that nothing runs on; launches are captured there."""
         self._side = self.core.create_stream()
         return int(self._side.handle)
+
+    # -- contents ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _digests(self) -> Digests:
+        from ptxkit.runtime.gpu.digest import Digests
+
+        return Digests(self)
+
+    def digest(self, address: int, nbytes: int) -> int:
+        """See :class:`ptxkit.runtime.gpu.digest.Digests`."""
+        self.synchronize()  # a kernel that failed before is named, not this one
+        with self.plain_launches():
+            return self._digests.of(address, nbytes)
 
     # -- time --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,45 @@
+"""Variables of loaded modules in global memory: what one launch leaves there, the next one finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ptxkit.isa.model import Module, Variable
+    from ptxkit.runtime.buffers import Memory
+
+STRING = "$str"  # how NVRTC names string literals, which no kernel writes
+
+
+class ModuleVariable:
+    """A variable of a loaded module in global memory, which outlives a launch.
+
+    Args:
+        memory: the device it is on. name: for messages. address, nbytes: where it lies.
+    """
+
+    def __init__(self, memory: Memory, name: str, address: int, nbytes: int) -> None:
+        self.memory = memory
+        self.name = name
+        self.address = address
+        self._initial = np.empty(nbytes, np.uint8)
+        memory.read(address, self._initial)
+        self._digest = memory.digest(address, nbytes)
+
+    def changed(self) -> bool:
+        """Whether it holds something else than when the module was loaded."""
+        return self.memory.digest(self.address, self._initial.nbytes) != self._digest
+
+    def restore(self) -> None:
+        """Give it what it held when the module was loaded."""
+        if self.changed():
+            self.memory.write(self.address, self._initial)
+
+
+def written_variables(module: Module) -> list[Variable]:
+    """The variables of a module, and of its functions, that kernels can write."""
+    inside = (variable for function in module.functions.values() for variable in function.variables.values())
+    found = [*module.variables.values(), *inside]
+    return [v for v in found if v.space == "global" and v.bytes and not v.name.startswith(STRING)]

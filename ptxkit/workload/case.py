@@ -1,0 +1,312 @@
+"""A workload with inputs on one device: its arrays, how they are restored for each variant, and what is checked after it.
+
+Inputs that are not outputs must come back unchanged. A launch that overwrites one has a wrong result, and the input is restored
+before the next launch is verified, so that a variant's mistake is never another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.errors import DescriptionError
+from ptxkit.workload.blame import blamed
+from ptxkit.workload.launch import Tolerance, array_spec
+from ptxkit.workload.memory import check_memory
+from ptxkit.workload.mismatch import element, holds, places, value_text
+from ptxkit.workload.tolerance import Rule, Sums
+from ptxkit.workload.verify import Verdict, check_real, compare_all
+from ptxkit.workload.workload import suggestion
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.device import Device, DeviceArray
+    from ptxkit.workload.variant import Variant
+    from ptxkit.workload.workload import Workload
+
+POISON = 0xCD
+"""Every byte of an output before a launch: -4.3e8 as a float32, so that an element nobody wrote fails verification."""
+
+
+class Data:
+    """Inputs of a workload and what they should give; cases that share them hold device arrays of their own.
+
+    Args:
+        workload: whose inputs.
+        seed: of the random ones.
+        inputs: given ones instead.
+    """
+
+    def __init__(self, workload: Workload, seed: int = 0, inputs: Mapping[str, Any] | None = None) -> None:
+        self.workload = workload
+        self.seed = seed
+        self._given = inputs
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """Input name -> numpy array or scalar."""
+        made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
+        return dict(made)
+
+    @cached_property
+    def expected(self) -> dict[str, Any]:
+        """Output name -> reference, computed from arrays that ``reference()`` cannot change.
+
+        Raises:
+            DescriptionError: nothing could be verified with it: no output, no element, no real numbers, or NaN everywhere.
+        """
+        found = self.workload.reference(**{name: _read_only(value) for name, value in self.inputs.items()})
+        expected = {name: np.asarray(value) for name, value in found.items()}
+        for name, value in expected.items():
+            check_real(f"{self.workload.name}: the reference of {name}", value.dtype)
+            if self._given is None and value.size and value.dtype.kind == "f" and np.isnan(value).all():
+                raise DescriptionError(f"{self.workload.name}: the reference of {name} is NaN everywhere")
+        if not any(value.size for value in expected.values()):
+            what = "only empty arrays" if expected else "no output"
+            raise DescriptionError(f"{self.workload.name}: reference() returns {what}; nothing would be verified")
+        return expected
+
+    def tolerance_rule(self, variant: Variant | None = None, own: Tolerance | None = None) -> Rule:
+        """Where the tolerance of the outputs comes from.
+
+        Args:
+            variant: may state one. own: of a peer or of the caller, before any other.
+        """
+        if own is not None:
+            return Rule(own, "as given")
+        if variant is not None and variant.tolerance is not None:
+            return Rule(variant.tolerance, f"stated by variant {variant.name}")
+        stated = _stated_tolerance(self.workload)
+        if stated is not None:
+            return Rule(stated, "stated by the description")
+        elements = sum(value.size for value in self.expected.values())
+        kinds = [value.dtype for value in self.inputs.values() if _is_array(value)]
+        return Rule(sums=Sums.of(self.workload.work(), elements, kinds))
+
+    def renew(self, seed: int) -> None:
+        """Other random arrays. What is passed by value stays: launches that were prepared hold it already."""
+        fresh = self.workload.inputs(np.random.default_rng(seed))
+        self.inputs.update({name: value for name, value in fresh.items() if _is_array(value)})
+        self.seed = seed
+        self.__dict__.pop("expected", None)
+
+
+class Case:
+    """A workload with inputs from one seed, on one device.
+
+    Args:
+        workload: what to compute.
+        device: where.
+        seed: of the random inputs.
+        inputs: given ones instead of random ones.
+        data: inputs and reference that another case has already.
+
+    Attributes:
+        unwritten: whether the latest :meth:`verify` found elements of outputs that still hold the poison. They may be right by
+            chance, so a second launch with another poison has to decide.
+
+    Raises:
+        UsageError: the device or the host has too little memory for these sizes; said before anything is allocated.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        device: Device,
+        seed: int = 0,
+        inputs: Mapping[str, Any] | None = None,
+        data: Data | None = None,
+    ) -> None:
+        self.workload = workload
+        self.device = device
+        self.data = data or Data(workload, seed, inputs)
+        self._arrays: dict[str, DeviceArray] = {}
+        self._digests: dict[str, int] = {}  # of uploaded inputs, as they were uploaded
+        self._poisons: dict[str, int] = {}  # of outputs, by the latest reset
+        self.unwritten = False
+        check_memory(workload, device)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Input name -> numpy array or scalar."""
+        return self.data.inputs
+
+    @property
+    def expected(self) -> dict[str, Any]:
+        """Output name -> reference."""
+        return self.data.expected
+
+    @cached_property
+    def output_specs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Output name -> (shape, dtype), declared or taken from the reference and the inputs."""
+        declared = {name: array_spec(spec) for name, spec in self.workload.outputs().items()}
+        if declared:
+            return declared
+        arrays = {name: value for name, value in self.inputs.items() if _is_array(value)}
+        kinds = {value.dtype for value in arrays.values()}
+        specs = {}
+        for name, value in self.expected.items():
+            if name not in arrays and len(kinds) != 1:
+                raise DescriptionError(
+                    f"{self.workload.name}: the dtype of output {name} is unclear; declare outputs()"
+                )
+            specs[name] = (value.shape, arrays[name].dtype if name in arrays else next(iter(kinds)))
+        return specs
+
+    def array(self, name: str) -> DeviceArray:
+        """The device array of an input, output or temporary, uploaded or allocated at its first use."""
+        if name not in self._arrays:
+            if _is_array(self.inputs.get(name)):
+                self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]), name)
+                self._digests[name] = self._arrays[name].digest()
+            else:
+                self._arrays[name] = self.device.empty(*self._spec(name), name)
+        return self._arrays[name]
+
+    def use(self, arrays: Mapping[str, DeviceArray]) -> None:
+        """Take these device arrays by their names, instead of uploading."""
+        self._arrays.update(arrays)
+
+    def argument(self, name: str) -> Any:
+        """What a launch argument given by name stands for: a device array, or an input passed by value."""
+        value = self.inputs.get(name)
+        return self.array(name) if value is None or _is_array(value) else value
+
+    def reset(self, poison: int | None = None) -> None:
+        """Poison every byte of outputs and temporaries; restore inputs that are updated in place or were overwritten.
+
+        Args:
+            poison: instead of one that no element of an output should have.
+        """
+        for name, array in self._arrays.items():
+            if name not in self.inputs:
+                self._poisons[name] = self._poison(name) if poison is None else poison
+                array.fill(self._poisons[name])
+            elif name in self.output_specs or self._differs(name):
+                array.copy_from(np.ascontiguousarray(self.inputs[name]))
+
+    def overwritten(self) -> list[str]:
+        """A sentence for each input that is not an output and does not hold any more what was uploaded."""
+        return [self._overwritten(n) for n in self._digests if n not in self.output_specs and self._differs(n)]
+
+    def upload(self) -> None:
+        """Copy the inputs to the device once more, after :meth:`Data.renew`."""
+        for name, value in self.inputs.items():
+            if _is_array(value):
+                array = self.array(name)
+                array.copy_from(np.ascontiguousarray(value))
+                if name in self._digests:
+                    self._digests[name] = array.digest()
+
+    def outputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of the outputs from the device."""
+        return {name: self.array(name).numpy() for name in self.output_specs}
+
+    def verify(self, variant: Variant | None = None, own: Tolerance | None = None) -> Verdict:
+        """Compare what is on the device with the reference, and the inputs with what was uploaded.
+
+        Args:
+            variant: whose tolerance applies. own: a tolerance instead of the variant's or the workload's.
+
+        Raises:
+            DescriptionError: outputs() and reference() do not name the same outputs.
+        """
+        self.check_names()
+        outputs = self.outputs()
+        poisons = {name: self._poisons[name] for name in outputs if name in self._poisons}
+        self.unwritten = any(bool(holds(outputs[name], poison).any()) for name, poison in poisons.items())
+        verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
+        return with_overwritten(verdict, self.overwritten())
+
+    def check_names(self) -> None:
+        """Raise DescriptionError unless outputs() and reference() name the same outputs."""
+        for lacking, where, whose in (
+            (set(self.expected) - set(self.output_specs), "outputs()", "reference() returns"),
+            (
+                set(self.output_specs) - set(self.expected),
+                "reference()",
+                "outputs() declares, so they would not be verified",
+            ),
+        ):
+            if lacking:
+                raise DescriptionError(
+                    f"{self.workload.name}: {where} lacks {', '.join(sorted(lacking))}, which {whose}"
+                )
+
+    def _poison(self, name: str) -> int:
+        """:data:`POISON`, or for elements of one byte a value that the reference does not have."""
+        if name not in self.output_specs or self.output_specs[name][1].itemsize != 1 or name not in self.expected:
+            return POISON
+        with np.errstate(all="ignore"):
+            octets = (
+                np.ascontiguousarray(self.expected[name].astype(self.output_specs[name][1])).reshape(-1).view(np.uint8)
+            )
+        counts = np.bincount(octets, minlength=256)
+        return POISON if not counts[POISON] else int(np.argmin(counts))
+
+    def _differs(self, name: str) -> bool:
+        return name in self._digests and self._arrays[name].digest() != self._digests[name]
+
+    def _overwritten(self, name: str) -> str:
+        now, before = self._arrays[name].numpy().reshape(-1), np.ascontiguousarray(self.inputs[name]).reshape(-1)
+        size = now.dtype.itemsize
+        octets = now.view(np.uint8).reshape(-1, size) != before.view(np.uint8).reshape(-1, size)
+        changed = octets.any(axis=1)
+        first = int(np.argmax(changed))
+        return (
+            f"input {name}, which is not an output, was overwritten: {int(changed.sum()):,} of {now.size:,} elements, first "
+            f"{element(name, self.inputs[name].shape, first)}, which was {value_text(before[first])} and is "
+            f"{value_text(now[first])}; {places(changed.reshape(self.inputs[name].shape))}"
+        )
+
+    def _spec(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        temporaries = self.workload.temporaries()
+        if name in temporaries:
+            return array_spec(temporaries[name])
+        if name in self.output_specs:
+            return self.output_specs[name]
+        known = [*self.inputs, *self.output_specs, *temporaries]
+        raise DescriptionError(
+            f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}; "
+            f"temporaries() declares what variants pass between launches"
+        )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def with_overwritten(verdict: Verdict, complaints: list[str]) -> Verdict:
+    """The verdict, wrong where a launch overwrote inputs."""
+    if not complaints:
+        return verdict
+    worst = verdict.worst or complaints[0]
+    explanation = "\n".join(filter(None, [verdict.explanation, *complaints]))
+    return replace(verdict, verified=False, worst=worst, explanation=explanation)
+
+
+def _read_only(value: Any) -> Any:
+    """A view of an array that cannot be written through; anything else as it is."""
+    if not _is_array(value):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _stated_tolerance(workload: Workload) -> Tolerance | None:
+    """The description's ``tolerance``: a class attribute, a property or a method.
+
+    Raises:
+        DescriptionError: it is something else than a Tolerance.
+    """
+    stated: Any = workload.tolerance
+    if callable(stated):
+        with blamed(type(workload).tolerance):  # type: ignore[arg-type]  # a method of the description
+            stated = stated()
+    if stated is not None and not isinstance(stated, Tolerance):
+        raise DescriptionError(f"{workload.name}: tolerance must be a Tolerance, not {stated!r}")
+    return stated

@@ -1,0 +1,204 @@
+"""How far an output may lie from its reference: what a description states, else what follows from the arithmetic.
+
+The default for a floating-point output has three parts (docs/verification.md derives them):
+
+- ``relative``: a few roundings of the output's type, and instructions such as ``ex2.approx``;
+- ``absolute``: the same for results near zero, in proportion to the output's median where that is below 1;
+- ``typical``: sums. Rounding errors of a sum of L terms grow with the root of L, and with the size of the partial sums, not of
+  the result. :class:`Typical` says what stands for that size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ptxkit.workload.launch import Tolerance, Work
+
+BASES = {
+    "float64": Tolerance(relative=1e-12, absolute=1e-14),
+    "float32": Tolerance(relative=1e-5, absolute=1e-6),
+    "float16": Tolerance(relative=2e-3, absolute=1e-4, ulp=1),
+    "bfloat16": Tolerance(relative=1.6e-2, absolute=1e-3, ulp=1),
+    "float8_e4m3fn": Tolerance(ulp=1),
+    "float8_e5m2": Tolerance(ulp=1),
+}
+"""By dtype name, without sums. Everything else, integers above all, must agree exactly."""
+
+SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
+"""What ``.ftz`` instructions turn into zero is below these."""
+
+NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Input types whose products are summed on tensor cores."""
+
+SPREADS = 8.0
+"""Times the root of the length, in roundings of the accumulator: 5.7 standard deviations are the worst of 67 million sums, and
+one deviation is about half a rounding times the root of the length."""
+TRUNCATED = 1 / 8
+"""Roundings added for each term on tensor cores, which truncate partial sums instead of rounding them, in steps of 16."""
+FP8_BITS, FP8_STEP = 2.0**-13, 32
+"""Tensor cores keep about 13 bits of the partial sums of 8-bit products (sm_89, sm_90), and add 32 products at a time."""
+TF32 = 2.0**-8
+"""Of a sum of products of float32 inputs that are truncated to 11 significant bits: 2^-10 each, 5.7 deviations."""
+
+SAMPLES = 1 << 20
+SAMPLED_SIDE = 1024
+SMALLEST_SIDE = 16  # shorter rows or columns say too little about the size of partial sums
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is known of the sums that outputs are made of.
+
+    Attributes:
+        length: of the longest, in products or terms. stated: by the description's ``Work``, not derived from its flops.
+        unit: ``Work.unit``. narrow: the type of 16- or 8-bit floating-point inputs, or "".
+    """
+
+    length: int
+    stated: bool = False
+    unit: str = "f32"
+    narrow: str = ""
+
+    @classmethod
+    def of(cls, work: Work, elements: int, inputs: Iterable[np.dtype[Any]]) -> Sums:
+        """The sums of a workload: their length is stated, or the multiply-adds for each element of the outputs."""
+        narrow = next((dtype.name for dtype in inputs if dtype.name in NARROW), "")
+        if work.sum_length is not None:
+            return cls(work.sum_length, True, work.unit, narrow)
+        return cls(max(1, work.flops // (2 * max(1, elements))), False, work.unit, narrow)
+
+    def error(self, dtype: str) -> float:
+        """The share of the typical magnitude by which sums may differ."""
+        if self.length < 2:
+            return 0.0
+        if "8_e" in self.narrow:
+            return SPREADS * FP8_BITS * sqrt(max(1.0, self.length / FP8_STEP))
+        roundings = SPREADS * sqrt(self.length) + (TRUNCATED * self.length if self.narrow else 0.0)
+        error = roundings * (2.0**-53 if dtype == "float64" else 2.0**-24)
+        return error + TF32 if self.unit == "tf32" else error
+
+    def __str__(self) -> str:
+        return f"sums of {self.length:,} terms" if self.length > 1 else "no sums"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where the tolerance of a workload's outputs comes from.
+
+    Attributes:
+        given: what somebody stated; None for the default. origin: who, in words.
+        sums: for the default.
+    """
+
+    given: Tolerance | None = None
+    origin: str = ""
+    sums: Sums | None = None
+
+    def resolved(self, dtype: np.dtype[Any], expected: npt.NDArray[Any]) -> tuple[Tolerance, str]:
+        """The tolerance of one output, and a sentence that says where it comes from."""
+        if self.given is not None:
+            return self.given, self.origin or "as given"
+        base = BASES.get(dtype.name)
+        if base is None:
+            return Tolerance(), f"{dtype.name} must agree exactly"
+        origin = f"the default for {dtype.name}" + (f" and {self.sums}" if self.sums else "")
+        if not base.absolute:
+            return replace(base, typical=self.sums.error(dtype.name) if self.sums else 0.0), origin
+        absolute = max(base.absolute * min(1.0, median_magnitude(expected)), SMALLEST_NORMAL.get(dtype.name, 0.0))
+        return replace(base, absolute=absolute, typical=self.sums.error(dtype.name) if self.sums else 0.0), origin
+
+
+def as_rule(tolerance: Tolerance | Rule | None) -> Rule:
+    """A rule as it is, a tolerance as the rule that gives it, None as the default without sums."""
+    return tolerance if isinstance(tolerance, Rule) else Rule(tolerance)
+
+
+def median_magnitude(expected: npt.NDArray[Any]) -> float:
+    """The median of ``|expected|`` over finite numbers that are not zero, of up to 2^20 elements; 1 without such numbers."""
+    flat = expected.reshape(-1)
+    with np.errstate(all="ignore"):
+        sample = np.abs(flat[:: max(1, flat.size // SAMPLES)].astype(np.float64))
+    sample = sample[np.isfinite(sample) & (sample > 0)]
+    return float(np.median(sample)) if sample.size else 1.0
+
+
+class Typical:
+    """The typical magnitude of an output around each element.
+
+    That is the smaller of the mean ``|expected|`` of its row and of its column, so that neither scaled rows nor scaled columns
+    nor single large elements widen what others may differ by; or where it is larger, as in products of a matrix with scaled
+    rows and one with scaled columns, the product of the geometric means of row and column over that of the matrix. Arrays
+    without rows and columns of 16 elements have one magnitude, the median.
+
+    Args:
+        expected: the reference, of any shape.
+
+    Attributes:
+        columns: length of a row, 0 without rows.
+    """
+
+    def __init__(self, expected: npt.NDArray[Any]) -> None:
+        shape = expected.shape
+        matrix = len(shape) >= 2 and min(shape[-2:]) >= SMALLEST_SIDE
+        self.columns = shape[-1] if matrix else 0
+        self._one = 0.0 if matrix else median_magnitude(expected)
+        if matrix:
+            self._height = shape[-2]
+            matrices = expected.reshape(prod(shape[:-2]), *shape[-2:])
+            self._by_row, self._by_column = _means(matrices)
+            self._scales = [_scales(matrix) for matrix in matrices]
+
+    def of(self, start: int, stop: int) -> npt.NDArray[np.float64] | float:
+        """Of the elements from ``start`` to ``stop`` in memory's order, which begin and end rows."""
+        if not self.columns:
+            return self._one
+        rows = np.arange(start // self.columns, stop // self.columns)
+        matrix, row = np.divmod(rows, self._height)
+        both = np.minimum(self._by_row[rows, None], self._by_column[matrix])
+        scaled = [self._scales[m][0][row[matrix == m], None] * self._scales[m][1] for m in np.unique(matrix)]
+        typical: npt.NDArray[np.float64] = np.maximum(both, np.concatenate(scaled))
+        return typical.reshape(-1)
+
+
+def _means(matrices: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean magnitudes of all rows (one axis), and of the columns of each matrix; numbers that are not finite count as 0."""
+    by_row, by_column = [], []
+    for matrix in matrices:
+        total = np.zeros(matrix.shape[1])
+        step = max(1, (1 << 18) // matrix.shape[1])
+        for start in range(0, matrix.shape[0], step):
+            with np.errstate(all="ignore"):
+                part = np.abs(matrix[start : start + step].astype(np.float64))
+            part[~np.isfinite(part)] = 0.0
+            by_row.append(part.mean(axis=1))
+            total += part.sum(axis=0)
+        by_column.append(total / matrix.shape[0])
+    return np.concatenate(by_row), np.array(by_column)
+
+
+def _scales(matrix: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """A factor for each row and each column, whose products are the magnitudes of a matrix with scaled rows and columns.
+
+    They are geometric means, which a few large elements hardly change, over up to 1024 elements of each row and column that are
+    finite and not zero.
+    """
+    height, width = matrix.shape
+    by_row = _mean_logarithm(matrix[:, :: max(1, width // SAMPLED_SIDE)])
+    by_column = _mean_logarithm(matrix[:: max(1, height // SAMPLED_SIDE)].T)
+    present = by_row[np.isfinite(by_row)]
+    middle = float(present.mean()) if present.size else 0.0
+    return np.exp(by_row - middle), np.exp(by_column)
+
+
+def _mean_logarithm(matrix: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    with np.errstate(all="ignore"):
+        logarithms = np.log(np.abs(matrix.astype(np.float64)))
+        present = np.isfinite(logarithms)
+        sums = np.where(present, logarithms, 0.0).sum(axis=1)
+        return np.where(present.any(axis=1), sums / present.sum(axis=1), -np.inf)

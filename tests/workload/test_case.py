@@ -1,0 +1,187 @@
+"""What makes a verdict false, tried: overwritten inputs, outputs that are not written, state that outlives a launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ptxkit.errors import DescriptionError
+from ptxkit.workload import execute, registry
+from ptxkit.workload.launch import Tolerance
+
+DESCRIPTION = """
+import numpy as np
+from ptxkit import Launch, TensorMap, Tolerance, Work, Workload, cdiv, uniform, variant
+
+class Sample(Workload):
+    source = "sample.cu"
+    n: int = 100
+
+    def inputs(self, rng): return {"x": uniform(rng, self.n), "z": uniform(rng, self.n)}
+    def reference(self, x, z): return {"y": 1.0 * x, "z": 2.0 * z}
+    def work(self): return Work(self.n, 8 * self.n)
+
+    @variant
+    def good(self): return self.launch("good")
+    @variant
+    def overwrites(self): return self.launch("overwrites")
+    @variant
+    def first_only(self): return self.launch("first_only")
+    @variant
+    def spoils_state(self): return self.launch("spoils_state")
+    @variant
+    def needs_state(self): return self.launch("needs_state")
+
+    def launch(self, name): return [Launch(name, 1, 128, ("x", "y", "z", self.n))]
+"""
+
+SOURCE = """
+__device__ int launched;
+__device__ float factor = 1.0f;
+#define KERNEL(name) extern "C" __global__ void name(float* x, float* y, float* z, int n)
+#define INDEX int i = threadIdx.x; if (i >= n) return;
+KERNEL(good) { INDEX y[i] = x[i]; z[i] *= 2; }
+KERNEL(overwrites) { INDEX y[i] = x[i]; z[i] *= 2; if (i % 3 == 1) x[i] = -5; }
+KERNEL(first_only) { INDEX if (!launched) y[i] = x[i]; z[i] *= 2; __syncthreads(); if (i == 0) launched = 1; }
+KERNEL(spoils_state) { INDEX y[i] = x[i]; z[i] *= 2; factor = 3; }
+KERNEL(needs_state) { INDEX y[i] = factor * x[i]; z[i] *= 2; }
+"""
+
+
+@pytest.fixture
+def sample(tmp_path):
+    def made(*replacements):
+        text = DESCRIPTION
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "sample.py").write_text(text)
+        (tmp_path / "sample.cu").write_text(SOURCE)
+        return registry.load_file(tmp_path / "sample.py")
+
+    return made
+
+
+def verdict(case, name):
+    return execute.run(case, case.workload.variant(name)).verdict
+
+
+def test_an_overwritten_input_is_wrong_and_does_not_spoil_the_next_variant(device, sample):
+    case = execute.Case(sample()(), device)
+    assert verdict(case, "good").verified
+    wrong = verdict(case, "overwrites")
+    assert not wrong.verified
+    assert wrong.worst.startswith(
+        "input x, which is not an output, was overwritten: 33 of 100 elements, first x[1], which was"
+    )
+    assert "and is -5; every 3rd element from 1" in wrong.worst
+    assert verdict(case, "good").verified
+
+
+def test_an_input_that_later_launches_overwrite_is_found_after_them(device, sample):
+    case = execute.Case(sample()(), device)
+    prepared = execute.prepare(case, case.workload.variant("good"))
+    assert prepared.verify().verified
+    assert prepared.again() is None
+    case.array("x").fill(0)
+    assert "after several launches, input x" in prepared.again().worst
+    assert prepared.verify().verified
+
+
+def test_a_kernel_that_writes_on_its_first_launch_only_is_wrong(device, sample):
+    case = execute.Case(sample()(), device)
+    for _ in range(2):  # and found again, since its module's variables are restored
+        wrong = verdict(case, "first_only")
+        assert not wrong.verified and wrong.worst.startswith("on a launch after the first: y[0] is")
+        assert "never written" in wrong.explanation
+
+
+def test_module_variables_that_a_variant_changes_do_not_spoil_the_next(device, sample):
+    case = execute.Case(sample()(), device)
+    assert verdict(case, "spoils_state").verified
+    assert verdict(case, "needs_state").verified
+
+
+@pytest.mark.parametrize("dtype", ["u8", "s8", "f16", "f32", "e4m3", "bool"])
+def test_an_element_that_is_right_by_the_poison_alone_is_found(device, sample, dtype):
+    """Whatever the first launch is poisoned with, an output that no thread writes is never verified."""
+    from ptxkit.workload.inputs import dtype_of
+
+    real = dtype_of(dtype)
+    for poison in (execute.POISON, 0x00, 0x01):
+        value = np.frombuffer(bytes([poison]) * real.itemsize, real)[0]
+        kind = sample(
+            (
+                "\n    def launch",
+                f'\n    def outputs(self): return {{"y": (self.n, "{dtype}"), "z": (self.n, "f32")}}\n    def launch',
+            ),
+            ('"y": 1.0 * x', f'"y": np.full(self.n, {float(value)!r})'),
+            ('Launch(name, 1, 128, ("x", "y", "z", self.n))', 'Launch(name, 1, 128, ("x", "x", "z", self.n))'),
+        )
+        case = execute.Case(kind(), device)
+        case.array("y")
+        found = verdict(case, "good")
+        assert not found.verified and found.worst
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ('return {"y": 1.0 * x, "z": 2.0 * z}', "return {}"),
+        ('"y": 1.0 * x', '"y": 1.0 * x + 0j'),
+        ('"y": 1.0 * x', '"y": np.array(list("abc"))'),
+        ('"y": 1.0 * x', '"y": np.full(self.n, np.nan)'),
+        ('return {"y"', 'x *= 2; return {"y"'),
+        ('return {"y"', 'x[0] = 1; return {"y"'),
+        ('return {"y"', 'np.negative(x, out=x); return {"y"'),
+        ('return {"y": 1.0 * x, "z": 2.0 * z}', 'return {"y": x[:0], "z": z[:0]}'),
+    ],
+)
+def test_a_reference_that_verifies_nothing_or_changes_its_inputs_is_refused(device, sample, change, message):
+    kind = sample((change, message))
+    with pytest.raises(DescriptionError):
+        verdict(execute.Case(kind(), device), "good")
+
+
+def test_outputs_and_reference_must_name_the_same(device, sample):
+    three = '{"y": (self.n, "f32"), "z": (self.n, "f32"), "w": (self.n, "f32")}'
+    outputs = f"\n    def outputs(self): return {three}\n    def launch"
+    kind = sample(("\n    def launch", outputs))
+    with pytest.raises(DescriptionError, match=r"reference\(\) lacks w, which outputs\(\) declares"):
+        verdict(execute.Case(kind(), device), "good")
+
+
+def test_a_reference_of_another_shape_is_refused(device, sample):
+    outputs = '\n    def outputs(self): return {"y": (self.n, "f32"), "z": (self.n, "f32")}\n    def launch'
+    kind = sample(("\n    def launch", outputs), ('"y": 1.0 * x', '"y": x[:1] * x[:, None]'))
+    with pytest.raises(DescriptionError, match="shape"):
+        verdict(execute.Case(kind(), device), "good")
+
+
+def test_integers_as_reference_of_floats_are_compared_as_numbers(device, sample):
+    kind = sample(
+        ('"y": 1.0 * x', '"y": np.arange(self.n)'), ('"x": uniform(rng, self.n)', '"x": np.arange(self.n, dtype="f4")')
+    )
+    assert verdict(execute.Case(kind(), device), "good").verified
+
+
+@pytest.mark.parametrize(
+    "stated, relative",
+    [("tolerance = Tolerance(relative=1e-3)", 1e-3), ("def tolerance(self): return Tolerance(relative=2e-3)", 2e-3)],
+)
+def test_a_description_states_its_tolerance_as_attribute_or_method(sample, stated, relative):
+    kind = sample(("    n: int = 100", f"    n: int = 100\n    {stated}"))
+    rule = execute.Data(kind()).tolerance_rule(kind.variant("good"))
+    assert rule.given.relative == relative and rule.origin == "stated by the description"
+
+
+def test_a_tolerance_that_is_a_number_is_refused(sample):
+    kind = sample(("    n: int = 100", "    n: int = 100\n    tolerance = 1e-3"))
+    with pytest.raises(DescriptionError, match="tolerance must be a Tolerance, not 0.001"):
+        execute.Data(kind()).tolerance_rule()
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "1e-3", True])
+def test_parts_of_a_tolerance_that_would_accept_or_refuse_everything_are_refused(value):
+    with pytest.raises(DescriptionError):
+        Tolerance(relative=value)
