@@ -13,7 +13,7 @@ from ptxkit.compiler import toolkit
 from ptxkit.compiler.image import Image, entry_names, shorten
 from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.sources import is_path, read_source
-from ptxkit.errors import CompileError, PtxkitError, UnavailableError
+from ptxkit.errors import CompileError, PtxkitError, UnavailableError, UsageError
 from ptxkit.targets import Target
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def _request(
     lineinfo: bool,
 ) -> Request:
     text, shown, directory = read_source(source, name, "source.cu")
+    if '"' in shown:
+        raise UsageError(f"cannot compile {shown}: ptxas takes no double quote in the path of a source; rename the file")
     include = [str(Path(d).absolute()) for d in include_dirs]
     include.append(str(include_dir()))
     include += [str(tool.path) for tool in toolkit.headers()]

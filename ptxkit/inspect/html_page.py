@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.errors import PtxkitError
 from ptxkit.inspect.report import document
 from ptxkit.inspect.subject import Subject
+from ptxkit.isa.lexer import unescape
 
 if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters, LineCounters
 
 PARTS = Path(__file__).parent / "page"
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
-_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"')
+_FILE = re.compile(r'\s*\.file\s+(\d+)\s+("(?:[^"\\]|\\.)*")')
 
 
 def page(subjects: Sequence[Subject], *, heat: bool = True) -> str:
@@ -74,7 +75,7 @@ def ptx_sources(text: str) -> list[dict[str, Any] | None]:
     lines = text.split("\n")
     for line in lines:
         if match := _FILE.match(line):
-            names[int(match[1])] = match[2]
+            names[int(match[1])] = unescape(match[2])
     found: list[dict[str, Any] | None] = []
     here: dict[str, Any] | None = None
     depth = 0

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ptxkit.inspect.elf import Cubin, damaged
+from ptxkit.isa.lexer import unescape_path
 from ptxkit.isa.model import Loc
 
 _INLINED_CALL, _SET_FUNCTION_NAME = 0x90, 0x91
@@ -96,7 +97,8 @@ class _Program:
         while name := self._text():
             directory = directories[self._unsigned()]
             self._unsigned(), self._unsigned()  # time of change and size, which NVRTC leaves 0
-            self.files.append(name if not directory or name.startswith("/") else f"{directory}/{name}")
+            path = name if not directory or name.startswith("/") else f"{directory}/{name}"
+            self.files.append(unescape_path(path))
         self.position = code
 
     def rows(self) -> Iterator[tuple[str, int, Loc | None]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ptxkit.compiler.image import Image, base_name
+from ptxkit.compiler.sources import split_entry
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.inspect.containers import read_cubin
 from ptxkit.inspect.disassembly import sass
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from ptxkit.workload.launch import Launch
     from ptxkit.workload.workload import Workload
 
-_SUFFIXES = r"cu|cuh|ptx|cubin|fatbin|bin|o|a|so|exe"
-_FILE = re.compile(rf"(?P<path>.*?\.(?:{_SUFFIXES})(?:\.[\d.]+)?)(?::(?P<entry>.+))?", re.DOTALL)
+_SUFFIXES = ("cu", "cuh", "ptx", "cubin", "fatbin", "bin", "o", "a", "so", "exe")
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,8 @@ def subjects(
 
 
 def _with_settings(words: str, settings: Settings) -> tuple[str, Settings]:
-    name, at, listed = words.partition("@")
-    if not at:
+    name, listed = _at_settings(words)
+    if not listed:
         return name, settings
     path, _ = _as_file(name)
     pairs: dict[str, str] = {}
@@ -140,13 +140,27 @@ def _with_settings(words: str, settings: Settings) -> tuple[str, Settings]:
     return name, replace(settings, defines={**settings.defines, **pairs})
 
 
+def _at_settings(words: str) -> tuple[str, str]:
+    """What stands before and after the ``@`` that begins the settings; a directory may have ``@`` in its name."""
+    if "@" not in words or Path(words).is_file():
+        return words, ""
+    places = [at for at, character in enumerate(words) if character == "@"]
+    for at in (*places, len(words)):
+        path, _ = _as_file(words[:at])
+        if path is not None and path.is_file():
+            return words[:at], words[at + 1 :]
+    named = [at for at in places if split_entry(words[:at], (*_SUFFIXES, "py"))[0] is not None]
+    at = named[-1] if named else places[0]
+    return words[:at], words[at + 1 :]
+
+
 def _as_file(name: str) -> tuple[Path | None, str]:
     """(path, entry) when ``name`` is a file, else (None, "")."""
     if Path(name).is_file():
         return Path(name), ""
-    match = _FILE.fullmatch(name)
-    if match:
-        return Path(match["path"]), match["entry"] or ""
+    path, entry = split_entry(name, (*_SUFFIXES, "py"))
+    if path is not None:
+        return path, entry
     head, _, entry = name.partition(":")
     if "/" in head:
         return Path(head), entry
@@ -263,9 +277,10 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
 def _find_workload(name: str) -> tuple[type[Workload], str]:
     from ptxkit.workload import registry
 
+    path, variant = split_entry(name, ("py",))
+    if path is not None:
+        return registry.load_file(path), variant
     head, _, variant = name.partition(":")
-    if head.endswith(".py"):
-        return registry.load_file(head), variant
     return registry.get(head), variant
 
 

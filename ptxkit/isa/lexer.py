@@ -151,12 +151,40 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 
 
 def unescape(literal: str) -> str:
-    """The content of a string literal, quotes removed and C escapes resolved."""
+    """The content of a string literal, quotes removed and C escapes resolved; escaped bytes are UTF-8, as in NVRTC's paths."""
+    body, data, start = literal[1:-1], bytearray(), 0
+    for match in _ESCAPE.finditer(body):
+        data += body[start : match.start()].encode(errors="surrogatepass")
+        start, code = match.end(), match[1]
+        if code[0] == "x" and len(code) > 1:
+            data.append(int(code[1:], 16) & 0xFF)
+        elif code[0] in "01234567":
+            data.append(int(code, 8) & 0xFF)
+        else:
+            data += _ESCAPED.get(code, code).encode(errors="surrogatepass")
+    data += body[start:].encode(errors="surrogatepass")
+    return data.decode(errors="replace")
+
+
+_ESCAPED_BYTES = re.compile(r"(?:\\[23][0-7]{2})+(?:/[23][0-7]{2})?")
+
+
+def unescape_path(path: str) -> str:
+    r"""A path of a line table whose characters beyond ASCII ptxas left as it found them in the PTX, ``\303\274`` for ``ü``.
+
+    ptxas takes the last backslash of a file's name for a separator, so that ``/é.cu`` arrives as ``/\303/251.cu``.
+    """
 
     def one(match: re.Match[str]) -> str:
-        code = match[1]
-        if code[0] == "x" and len(code) > 1:
-            return chr(int(code[1:], 16) & 0xFF)
-        return chr(int(code, 8) & 0xFF) if code[0] in "01234567" else _ESCAPED.get(code, code)
+        codes = re.findall("[0-7]{3}", match[0])
+        for kept in range(len(codes), 0, -1):  # what follows a slash may also be a name that begins with digits
+            if kept < len(codes) and "/" not in match[0]:
+                break
+            try:
+                text = bytes(int(code, 8) for code in codes[:kept]).decode()
+            except UnicodeDecodeError:
+                continue
+            return text + match[0][4 * kept :]
+        return match[0]
 
-    return _ESCAPE.sub(one, literal[1:-1])
+    return _ESCAPED_BYTES.sub(one, path)

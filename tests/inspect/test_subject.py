@@ -170,3 +170,27 @@ def test_the_document_is_json_and_complete(samples):
     assert spilling["resources"]["spill_store_bytes"] > 0
     assert {f["rule"] for f in spilling["findings"]} == {"local-memory-in-loop"}
     assert sum(b["instructions"] for b in nested["blocks"]) == len(nested["instructions"])
+
+
+@pytest.mark.parametrize("directory", ["ünï code", "日本", "a@b", "a:b", "x.cu:y@z", "it's"])
+@pytest.mark.parametrize("name", ["k.cu", "é.cu", "@.cu"])
+def test_any_directory_and_name(directory, name, tmp_path):
+    file = tmp_path / directory / name
+    file.parent.mkdir()
+    file.write_text('extern "C" __global__ void k(float* y) { y[threadIdx.x] = A; }\n')
+    for words in (f"{file}@A=1", f"{file}:k@sm_80,A=1"):
+        (found,) = subjects(words)
+        assert list(found.sources) == [str(file)]
+        assert found.sources[str(file)].note == "" and found.sources[str(file)].lines
+
+
+def test_a_file_that_is_not_there_is_named_whole(tmp_path):
+    (tmp_path / "a@b").mkdir()
+    with pytest.raises(UsageError, match=r"cannot read .*/a@b/no\.cu: No such file"):
+        subjects(f"{tmp_path}/a@b/no.cu@sm_80")
+
+
+def test_a_path_that_ptxas_cannot_take_is_one_line(tmp_path):
+    (tmp_path / 'a"b.cu').write_text("__global__ void k() {}\n")
+    with pytest.raises(UsageError, match="no double quote in the path"):
+        subjects(f'{tmp_path}/a"b.cu')

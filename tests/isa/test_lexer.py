@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.errors import PtxSyntaxError
-from ptxkit.isa.lexer import Tokens, is_identifier, unescape
+from ptxkit.isa.lexer import Tokens, is_identifier, unescape, unescape_path
 
 
 def texts(source):
@@ -96,3 +96,23 @@ def test_any_text_has_tokens_with_positions(source):
 def test_is_identifier():
     assert all(map(is_identifier, ["a", "%r1", "$L", "_x", "ld.u32", "Z$"]))
     assert not any(map(is_identifier, ["", "_", "%", "$", "1a", ".b32", "[", "é"]))
+
+
+def test_escaped_bytes_are_utf_8():
+    assert unescape(r'"/\303\274n\303\257/\346\227\245.cu"') == "/ünï/日.cu"
+    assert unescape(r'"\377ü"') == "\ufffdü"
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/ü/k.cu", "/ü/k.cu"),
+        (r"/a \303\274n\303\257/k.cu", "/a ünï/k.cu"),
+        (r"/x/\303/251.cu", "/x/é.cu"),
+        (r"/x/\346\227/245\303\251.cu", "/x/日é.cu"),
+        (r"/\303\274/251.cu", "/ü/251.cu"),
+        (r"C:\300\200", r"C:\300\200"),
+    ],
+)
+def test_paths_of_line_tables(path, wanted):
+    assert unescape_path(path) == wanted
