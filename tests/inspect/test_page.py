@@ -11,7 +11,7 @@ import pytest
 
 from ptxkit.emulator.counters.counters import Counters, LineCounters
 from ptxkit.errors import UsageError
-from ptxkit.inspect import html_page
+from ptxkit.inspect import heat, html_page
 from ptxkit.inspect.subject import subjects
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -71,14 +71,80 @@ def test_code_alone_has_no_heat(tmp_path):
 
 def test_ptx_lines_belong_to_the_loc_before_them():
     text = '.file 1 "a.cu"\n.visible .entry k()\n{\n .reg .b32 %r<2>;\n .loc 1 7 3\n mov.b32 %r1, 0;\n ret;\n}\n'
-    found = html_page.ptx_sources(text)
+    found = heat.ptx_sources(text)
     assert [loc and loc["line"] for loc in found] == [None, None, None, None, None, 7, 7, None, None]
     assert found[5]["file"] == "a.cu"
 
 
-def test_metrics_leave_zeros_out():
-    lines = [LineCounters("a.cu", 3, Counters(instructions=5)), LineCounters("a.cu", 4, Counters(flops=2))]
-    assert html_page.metrics(lines) == {"instructions": {"a.cu": {3: 5}}, "flops": {"a.cu": {4: 2}}}
+def test_counts_of_ptx_lines_add_up_to_those_of_source_lines():
+    text = (
+        '.file 1 "a.cu"\n.visible .entry k()\n{\n.loc 1 7 3\n mov.b32 %r1, 0;\n mov.b32 %r2, 0;\n.loc 1 9 3\n ret;\n}\n'
+    )
+    lines = [
+        LineCounters("0.ptx", 5, Counters(instructions=5)),
+        LineCounters("0.ptx", 6, Counters(instructions=2, flops=2)),
+    ]
+    lines.append(LineCounters("0.ptx", 8, Counters(instructions=1)))
+    assert heat.ptx_counts(lines) == {"instructions": {5: 5, 6: 2, 8: 1}, "flops": {6: 2}}
+    assert heat.source_counts(lines, {"0.ptx": text}) == {
+        "instructions": {"a.cu": {7: 7, 9: 1}},
+        "flops": {"a.cu": {7: 2}},
+    }
+
+
+def test_heat_of_source_lines_is_what_the_emulator_counts_there():
+    from ptxkit.runtime.device import device
+    from ptxkit.workload import execute
+
+    (subject,) = subjects("saxpy:vectorized")
+    found, _ = heat.heat_of(subject)
+    small = type(subject.build.workload).make((), {}, small=True)
+    case = execute.Case(small, device("emulator"))
+    prepared = execute.prepare(case, subject.build.variant, subject.build.target, dict(subject.build.tile))
+    counted = case.device.measure(prepared.launch, samples=1).lines
+    named = {(line.file, line.line): line.counters.instructions for line in counted}
+    for file, lines in found["metrics"]["instructions"].items():
+        for line, value in lines.items():
+            assert named[file, line] == value
+    assert sum(found["ptx"]["instructions"].values()) == sum(named.values())
+    instructions = {n for n, text in enumerate(subject.function.ptx.split("\n"), 1) if text.strip().endswith(";")}
+    assert set(found["ptx"]["instructions"]) <= instructions
+
+
+def test_hand_written_ptx_has_heat_and_no_source(tmp_path):
+    (tmp_path / "k.ptx").write_text(PTX)
+    (tmp_path / "k.py").write_text(DESCRIPTION)
+    (kernel,) = data_of(html_page.page(subjects(str(tmp_path / "k.py"))))["kernels"]
+    assert kernel["heat"]["ptx"]["instructions"] == {str(n): 64 for n in range(6, 12)}
+    assert kernel["heat"]["ptx"]["bytes"] == {"10": 256}
+
+
+PTX = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 y)
+{ .reg .b32 %r<3>; .reg .b64 %d<4>;
+    ld.param.u64 %d1, [y];
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d2, %r1, 4;
+    add.s64 %d3, %d1, %d2;
+    st.global.u32 [%d3], %r1;
+    ret;
+}
+"""
+DESCRIPTION = """
+import numpy as np
+from ptxkit import Launch, Work, Workload, variant
+
+class K(Workload):
+    source = "k.ptx"
+    n: int = 64
+    def inputs(self, rng): return {"y": np.zeros(self.n, np.int32)}
+    def reference(self, y): return {"y": np.arange(self.n)}
+    def work(self): return Work(flops=0, bytes=4 * self.n)
+    @variant
+    def run(self): return [Launch("k", 1, self.n, ("y",))]
+"""
 
 
 def test_an_unwritable_file_is_one_line(tmp_path):
@@ -183,6 +249,33 @@ def test_heat_can_be_switched(opened):
     select = "document.getElementById('heat')"
     opened.driver.execute_script(f"{select}.value = ''; {select}.dispatchEvent(new Event('change'))")
     assert opened.rows("#source .heat") == []
+
+
+def test_the_ptx_is_hot_and_the_sass_says_where_its_heat_comes_from(opened):
+    kernel = opened.data["kernels"][0]
+    script = (
+        "return [...document.querySelectorAll(arguments[0])].map(c => [+c.parentNode.dataset.index, c.textContent])"
+    )
+    ptx = dict(map(tuple, opened.driver.execute_script(script, "#ptx .heat")))
+    counts = kernel["heat"]["ptx"][next(iter(kernel["heat"]["ptx"]))]
+    shown = [n for n in ptx if str(n + 1) in counts]
+    assert shown and all(ptx[n] for n in shown)
+    assert all(not text for n, text in ptx.items() if str(n + 1) not in counts)
+    sass = opened.driver.execute_script(script, "#sass .heat")
+    first = {}
+    for n, text in sass:
+        line = kernel["instructions"][n]["ptx_line"]
+        if line and str(line) in counts:
+            assert (text == f"ptx {line}") == (line in first)
+            first[line] = n
+    assert first and "SASS is derived" in opened.driver.find_element("id", "legend").text
+
+
+def test_a_kernel_without_source_lines_has_no_source_pane(browser, tmp_path):
+    (tmp_path / "k.ptx").write_text(PTX)
+    opened = open_page(browser, html_page.page(subjects(str(tmp_path / "k.ptx"))), tmp_path)
+    assert not opened.driver.find_element("id", "source").is_displayed()
+    assert opened.driver.find_element("id", "ptx").is_displayed()
 
 
 def test_search_marks_and_steps(opened):

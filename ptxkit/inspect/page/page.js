@@ -170,10 +170,15 @@
     const found = heat && heat.metrics[state.heat] && heat.metrics[state.heat][file];
     return (found && found[line]) || 0;
   };
-  let hottest = 1;
-  function warm(row, value) {
+  const ptxHeatOf = (line) => {
+    const heat = data.kernels[state.kernel].heat;
+    const found = heat && heat.ptx && heat.ptx[state.heat];
+    return (found && found[line]) || 0;
+  };
+  let hottest = 1, hottestPtx = 1;
+  function warm(row, value, most) {
     const cell = make("span", value ? count(value) : "", "heat");
-    if (value) cell.style.background = `rgba(var(--heat), ${(0.08 + 0.72 * Math.sqrt(value / hottest)).toFixed(3)})`;
+    if (value) cell.style.background = `rgba(var(--heat), ${(0.08 + 0.72 * Math.sqrt(value / most)).toFixed(3)})`;
     row.append(cell);
   }
   function start(key, quiet) {
@@ -191,7 +196,7 @@
     panes.source.set(source.lines.map((text, n) => () => {
       const key = file + ":" + (n + 1);
       const row = start(key, !links.colors.has(key));
-      if (state.heat) warm(row, heatOf(file, n + 1));
+      if (state.heat) warm(row, heatOf(file, n + 1), hottest);
       row.append(make("span", n + 1, "no"), make("span", text, "text"));
       return row;
     }), source.note);
@@ -203,6 +208,7 @@
       const loc = ptxSource(kernel, n + 1);
       const outside = kernel.ptx_lines && (n + 1 < kernel.ptx_lines[0] || n + 1 > kernel.ptx_lines[1]);
       const row = start(loc && place(loc), outside || /^\s*(\.loc|\.file|\/\/)/.test(text));
+      if (state.heat) warm(row, ptxHeatOf(n + 1), hottestPtx);
       row.append(make("span", n + 1, "no"), make("span", text, "text"));
       return row;
     }), lines.length ? "" : "not at hand");
@@ -214,13 +220,23 @@
     const bar = (v) => (v === null ? "-" : v);
     return `${wait} R${bar(c.read_barrier)} W${bar(c.write_barrier)} ${c.yield ? "Y" : "-"} S${String(c.stall).padStart(2, "0")}`;
   }
+  // A PTX line's count stands once; other instructions that came from the line only name it.
+  function warmSass(row, instruction, isFirst) {
+    const value = instruction.ptx_line ? ptxHeatOf(instruction.ptx_line) : 0;
+    if (isFirst || !value) return warm(row, isFirst ? value : 0, hottestPtx);
+    const cell = make("span", "ptx " + instruction.ptx_line, "heat of");
+    cell.title = "part of the count of PTX line " + instruction.ptx_line + ", which stands at the first instruction from it";
+    row.append(cell);
+  }
   function openSass(kernel) {
     const peak = kernel.peak_live_registers ? kernel.peak_live_registers.registers : 0;
     const labels = new Map(kernel.blocks.filter((b) => b.label).map((b) => [b.address, b.label]));
     panes.sass.texts = kernel.instructions.map((i) => i.text);
-    panes.sass.set(kernel.instructions.map((i) => () => {
+    const first = new Map();  // PTX line -> index of the first instruction that came from it
+    kernel.instructions.forEach((i, n) => { if (i.ptx_line && !first.has(i.ptx_line)) first.set(i.ptx_line, n); });
+    panes.sass.set(kernel.instructions.map((i, n) => () => {
       const row = start(i.source && place(i.source), false);
-      if (state.heat) warm(row, i.source ? heatOf(i.source.file, i.source.line) : 0);
+      if (state.heat) warmSass(row, i, first.get(i.ptx_line) === n);
       const live = make("span", undefined, "live");
       const registers = i.live.R || 0;
       if (peak) {
@@ -288,7 +304,13 @@
       })));
     }
     const heat = kernel.heat ? kernel.heat.sizes : kernel.heat_note;
-    boxes.push(item("heat", heat));
+    const ptxHeat = kernel.heat && Object.keys(kernel.heat.ptx).length;
+    const legend = !kernel.heat ? "" : ptxHeat
+      ? "PTX is what is counted. A source line shows the sum over its PTX lines. SASS is derived: the count of a PTX line stands once, at the first instruction from it; the others name the line (ptx N)."
+      : "A source line shows the sum over its PTX lines. The PTX that was counted is not the PTX shown (another tile), so PTX and SASS have no heat.";
+    const box = item("heat", heat, legend);
+    box.id = "legend";
+    boxes.push(box);
     if (kernel.findings.length) {
       boxes.push(item("findings", ...kernel.findings.map((f) => {
         const p = make("p", undefined, "finding");
@@ -313,8 +335,9 @@
     state.heat = name;
     $("heat").value = name;
     const heat = data.kernels[state.kernel].heat;
-    hottest = 1;
-    if (name && heat) for (const lines of Object.values(heat.metrics[name])) for (const v of Object.values(lines)) hottest = Math.max(hottest, v);
+    hottest = hottestPtx = 1;
+    if (name && heat) for (const v of Object.values(heat.ptx[name] || {})) hottestPtx = Math.max(hottestPtx, v);
+    if (name && heat && heat.metrics[name]) for (const lines of Object.values(heat.metrics[name])) for (const v of Object.values(lines)) hottest = Math.max(hottest, v);
     Object.values(panes).forEach((p) => p.redraw());
   }
   function openKernel(index) {
@@ -326,7 +349,9 @@
     const used = new Set([...links.colors.keys()].map((k) => k.slice(0, k.lastIndexOf(":"))));
     const files = Object.keys(data.sources).filter((f) => used.has(f));
     options($("file"), files.map((f) => [f, base(f)]), files[0] || "");
-    const metrics = kernel.heat ? Object.keys(kernel.heat.metrics) : [];
+    const metrics = kernel.heat ? [...new Set([...Object.keys(kernel.heat.ptx), ...Object.keys(kernel.heat.metrics)])] : [];
+    $("source").hidden = !files.length;  // hand-written PTX is its own source
+    if (!files.length && state.active === "source") state.active = "ptx";
     options($("heat"), [["", "none"], ...metrics.map((m) => [m, m])], "");
     $("heat").disabled = !metrics.length;
     state.heat = "";
@@ -383,12 +408,12 @@
   document.addEventListener("keydown", (e) => {
     if (e.target.matches("input, select") || e.ctrlKey || e.metaKey || e.altKey || $("keys").open) return;
     const pane = panes[state.active], page = Math.max(1, Math.floor(pane.view.clientHeight / ROW) - 2);
-    const order = ["source", "ptx", "sass"];
+    const order = ["source", "ptx", "sass"].filter((name) => !$(name).hidden);
     const moves = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1, PageDown: page, PageUp: -page };
     if (e.key in moves) pane.move(pane.cursor + moves[e.key]);
     else if (e.key === "Home") pane.move(0);
     else if (e.key === "End") pane.move(pane.items.length - 1);
-    else if (e.key === "Tab") { state.active = order[(order.indexOf(state.active) + (e.shiftKey ? 2 : 1)) % 3]; panes[state.active].section.focus(); remark(); }
+    else if (e.key === "Tab") { state.active = order[(order.indexOf(state.active) + (e.shiftKey ? order.length - 1 : 1)) % order.length]; panes[state.active].section.focus(); remark(); }
     else if (e.key === "Enter") pin(state.active, pane.cursor);
     else if (e.key === "Escape") unpin();
     else if (e.key === "/") $("search").focus();
