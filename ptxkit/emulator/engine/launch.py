@@ -19,6 +19,7 @@ from ptxkit.emulator.engine.wave import StoppedError, Wave
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards
 from ptxkit.errors import FaultError
+from ptxkit.isa.specials import RESERVED_SHARED
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.machine import Machine
@@ -30,6 +31,7 @@ Dim = tuple[int, int, int]
 LANES_PER_WAVE = 32768  # a float32 register of that many lanes is 128 KB: a few of them stay in the L2 cache
 MIN_LANES_PER_WAVE = 4096  # below this the interpreter's overhead outweighs the gain of a second worker
 SHARED_PER_WAVE = 256 << 20  # bytes of emulated shared memory that one wave may hold
+WORKSPACE_BYTES = 8  # cooperative_groups/details/driver_abi.h: grid_workspace
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Launch:
             layout.shared_bytes if not dynamic_shared else layout.dynamic_base - SHARED_BASE + dynamic_shared
         )
         self.cooperative = cooperative
+        reserved = any(name.startswith(RESERVED_SHARED) for name in code.specials)
+        self.shared_begin = 0 if reserved else SHARED_BASE  # of a CTA: first address that accesses may have
         self.settings = settings
         self.observer = settings.observer
         racecheck = settings.racecheck
@@ -84,6 +88,7 @@ class Launch:
         self.params = params
         self.param_allocation = machine.memory.allocate(max(len(params), 1), "kernel parameters")
         self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
+        self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Any] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
         self.stopped = False  # an interrupt has come: every wave ends with a StoppedError
@@ -91,6 +96,13 @@ class Launch:
         self.tallies: list[Tally] = []
         self._limited = 0
         self._limit_lock = threading.Lock()
+
+    def _make_workspace(self) -> int:
+        """Address of what the driver gives to a cooperative launch: its size in bytes, and the zero of a barrier."""
+        made = self.machine.memory.allocate(WORKSPACE_BYTES, "workspace of the cooperative launch")
+        made.data[:WORKSPACE_BYTES] = 0
+        made.data[:4] = np.frombuffer(WORKSPACE_BYTES.to_bytes(4, "little"), np.uint8)
+        return int(made.base)
 
     def parameter(self, offset: int, dtype: np.dtype) -> Any:
         """A kernel parameter as one-element lanes."""
@@ -192,6 +204,8 @@ class Launch:
                     self._run_threads(work, min(workers, len(waves)), failures)
         finally:
             self.machine.memory.free(self.param_allocation.base)
+            if self.workspace:
+                self.machine.memory.free(self.workspace)
         failure = failures[min(failures)] if failures else None
         if self.hazards is not None and (failure is None or isinstance(failure, FaultError)):
             self.hazards.finish(failure)

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from ptxkit.emulator.memory.layout import Layout, callees, make_layout
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.errors import CompileError, LaunchError, UsageError
 from ptxkit.isa.model import Function, Instruction, Module, Variable
+from ptxkit.isa.specials import special_registers
 from ptxkit.targets.launch import Resources, geometry_refusal, required_cluster, resource_refusal
 
 if TYPE_CHECKING:
@@ -41,6 +43,11 @@ class EntryCode:
     instructions: list[tuple[Where, Instruction]]
     entry: FunctionCode
     const_ranges: list[tuple[int, int]]
+
+    @cached_property
+    def specials(self) -> frozenset[str]:
+        """Special registers that the kernel and what it calls read."""
+        return special_registers(i for _, i in self.instructions)
 
 
 @dataclass

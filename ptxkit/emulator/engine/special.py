@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.isa.types import TYPES, PtxType
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ SPECIAL_TYPES: dict[str, PtxType] = {
             "cluster_ctarank",
             "cluster_nctarank",
             *(f"envreg{n}" for n in range(32)),
+            *(f"reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
         )
     },
     **{f"%{n}": _U64 for n in ("clock64", "globaltimer", "gridid", "current_graph_exec")},
@@ -111,7 +113,15 @@ def static_lanes(wave: Wave, name: str) -> Any:
             return np.full((1, 1, 1), launch.explicit_cluster)
         case "current_graph_exec":
             return np.zeros((1, 1, 1), np.uint64)
-        case _:  # envreg<n>: set by the driver for its own use; zero in an ordinary launch
+        case "envreg1":
+            return _one(launch.workspace >> 32)
+        case "envreg2":
+            return _one(launch.workspace & 0xFFFF_FFFF)
+        case "reserved_smem_offset_1":  # where cooperative_groups.h keeps the barriers of tiles of several warps: 288 bytes
+            return _one(SHARED_BASE // 2)
+        case "reserved_smem_offset_end" | "reserved_smem_offset_cap":
+            return _one(SHARED_BASE)
+        case _:  # the reserved memory begins at 0; other envreg<n> are set by the driver for its own use
             return _one(0)
 
 

@@ -12,6 +12,7 @@ from ptxkit.emulator.engine.table import effect
 from ptxkit.emulator.instructions.builtins import BUILTINS
 from ptxkit.errors import FaultError, TrapError, UnsupportedError
 from ptxkit.isa.model import Immediate, Operand, ParameterList, Predicate, Register, Symbol
+from ptxkit.isa.specials import GRID_WORKSPACE, NO_GRID_WORKSPACE
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.code import Binder, Block
@@ -178,7 +179,11 @@ class Trap(Terminator):
         if left is not None:
             cta, thread = left.first(left.active())
             left.wave.flush_output()
-            raise TrapError(f"{self.where}: executed by thread {thread} of CTA {cta}")
+            text = f"{self.where}: executed by thread {thread} of CTA {cta}"
+            launch = left.wave.launch
+            if not launch.cooperative and launch.code.specials >= GRID_WORKSPACE:
+                text += f"; {NO_GRID_WORKSPACE}"
+            raise TrapError(text)
 
 
 class Call(Terminator):

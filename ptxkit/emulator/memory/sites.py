@@ -303,7 +303,7 @@ class SharedSite(Site):
         if SHARED_WINDOW <= low < SHARED_WINDOW + WINDOW_BYTES:
             low, high, origin = low - SHARED_WINDOW, high - SHARED_WINDOW, origin - SHARED_WINDOW
         end = SHARED_BASE + wave.launch.shared_bytes
-        if low < SHARED_BASE or high > end or (own.bits | origin) & (self.size - 1):
+        if low < wave.launch.shared_begin or high > end or (own.bits | origin) & (self.size - 1):
             if self.cluster and high >> CLUSTER_RANK_SHIFT:
                 return self._remote(x, address, mask, end, own)
             self._explain(x, address, end)
@@ -373,7 +373,7 @@ class SharedSite(Site):
         bad = (local & np.uint64(self.size - 1)) != 0
         if (np.broadcast_to(bad, x.shape) & x.active()).any():
             self.fail(x, local, bad, self.misaligned)
-        bad = (local < np.uint64(SHARED_BASE)) | (local + np.uint64(self.size) > np.uint64(end))
+        bad = (local < np.uint64(x.wave.launch.shared_begin)) | (local + np.uint64(self.size) > np.uint64(end))
         launch = x.wave.launch
         if (np.broadcast_to(bad, x.shape) & x.active()).any():
             self.fail(

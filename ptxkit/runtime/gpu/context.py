@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
+from ptxkit.isa.specials import NO_GRID_WORKSPACE
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.gpu.driver import OUT_OF_MEMORY, Driver
 from ptxkit.runtime.host_arrays import host_array
@@ -65,6 +66,7 @@ class GpuContext(MakesArrays):
         self.stream_handle = int(self.stream.handle)
         self.lost: str | None = None
         self._recent: dict[str, None] = {}  # kernels launched since the device was last seen to be well, in order
+        self._not_cooperative: set[str] = set()  # launched so, of kernels that look for the workspace of this_grid()
         self.retired: list[Callable[[], object]] = []  # destroys what the GPU may still be using
 
     @property
@@ -130,6 +132,8 @@ class GpuContext(MakesArrays):
         names = list(self._recent)
         culprit = "a kernel" if not names else names[0] if len(names) == 1 else f"one of {', '.join(names[-4:])}"
         self.lost = f"{culprit} failed on {self.name}: {text}"
+        if self._not_cooperative.intersection(names[-4:]):
+            self.lost += f" ({NO_GRID_WORKSPACE})"
         raise FAULTS[code](f"{self.lost}; run it with --device emulator, which finds the line")
 
     def _usable(self) -> None:

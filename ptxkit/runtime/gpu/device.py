@@ -16,6 +16,7 @@ import numpy as np
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.errors import CompileError, FaultError, LaunchError, UsageError
 from ptxkit.isa.parser import parse
+from ptxkit.isa.specials import reads_grid_workspace
 from ptxkit.runtime.arguments import Bound, buffer_size
 from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.gpu.context import FAULTS, GpuContext
@@ -185,6 +186,10 @@ class GpuDevice(GpuContext):
         plainly = partial(self.driver.library.cuLaunchKernelEx, ctypes.byref(config), kernel.handle, pointers, None)
         keep = (buffer, pointers, config, bound.keep)
         name, recent, refused = kernel.readable, self._recent, self._refused
+        if geometry.cooperative or not reads_grid_workspace(kernel.function.instructions):
+            self._not_cooperative.discard(name)
+        else:
+            self._not_cooperative.add(name)
 
         submit: Callable[[], int] = plainly
 
@@ -285,8 +290,9 @@ class GpuDevice(GpuContext):
         if sticky in FAULTS:
             self._fail(sticky)
         raise LaunchError(
-            f"{name}: {self.driver.message(code)} (grid {geometry.grid}, block {geometry.block}, {geometry.shared:,} bytes of "
-            f"shared memory, cluster {geometry.cluster}{', cooperative' if geometry.cooperative else ''})"
+            f"{name}: {self.driver.message(code)} (grid {geometry.grid}, block {geometry.block}, "
+            f"{geometry.shared:,} bytes of shared memory, "
+            f"cluster {geometry.cluster}{', cooperative' if geometry.cooperative else ''})"
         )
 
     @cached_property
