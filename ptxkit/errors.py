@@ -102,6 +102,14 @@ class RaceError(FaultError):
         self.hazards = hazards
 
 
+class UninitialisedError(FaultError):
+    """An address, a branch, an atomic or what is written to global memory depends on a value that was never initialised."""
+
+
+class ArithmeticTrap(FaultError):
+    """An integer was divided by zero, or a NaN or infinity computed, in a launch that was to stop there."""
+
+
 class TrapError(FaultError):
     """The kernel executed trap, failed a device assert, or did something undefined."""
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ptxkit.emulator.observer import Observer
 
 COMPLETIONS = ("eager", "latest-legal")
+TRAPS = ("div0", "nan", "inf")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class EmulatorSettings:
             says where its threads are; None is no limit.
         write_output: receives what kernels print; None is standard output.
         observer: follows and steers the execution, instruction by instruction; None for none.
+        initcheck: raise an UninitialisedError also when a kernel uses shared or global memory that was never initialised. For
+            registers and local memory it is always raised.
+        trap: raise an ArithmeticTrap at the first integer division by zero (``"div0"``), NaN (``"nan"``) or infinity
+            (``"inf"``) that the kernel produces; a tuple of those that are wanted.
 
     Raises:
         UsageError: a value that its setting does not have.
@@ -43,6 +48,8 @@ class EmulatorSettings:
     max_instructions: int | None = None
     write_output: Callable[[str], None] | None = None
     observer: Observer | None = None
+    initcheck: bool = False
+    trap: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.counting, bool):
@@ -56,6 +63,10 @@ class EmulatorSettings:
             raise UsageError(f"max_instructions is None or an integer of at least 1, not {limit!r}")
         if self.write_output is not None and not callable(self.write_output):
             raise UsageError(f"write_output is a function of one string, not {self.write_output!r}")
+        if not isinstance(self.initcheck, bool):
+            raise UsageError(f"initcheck is True or False, not {self.initcheck!r}")
+        if isinstance(self.trap, str) or not all(kind in TRAPS for kind in self.trap):
+            raise UsageError(f"trap is a tuple of {', '.join(map(repr, TRAPS))}, not {self.trap!r}")
 
 
 DEFAULTS = EmulatorSettings()

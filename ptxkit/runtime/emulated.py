@@ -102,7 +102,11 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte."""
-        self.machine.view(address, nbytes)[:] = value
+        self.machine.fill(address, nbytes, value)
+
+    def poison(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte, and have the initialisation check treat the memory as never written."""
+        self.machine.poison(address, nbytes, value)
 
     def digest(self, address: int, nbytes: int) -> int:
         """64 bits that depend on every byte."""

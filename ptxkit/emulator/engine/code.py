@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from ptxkit.emulator.engine.liveness import live_out
 from ptxkit.emulator.engine.special import SPECIAL_TYPES
 from ptxkit.emulator.engine.table import CARRY, CARRY_TYPE, Form, lookup
 from ptxkit.emulator.engine.threads import merge
+from ptxkit.emulator.engine.watched import Watched, accesses_local
 from ptxkit.emulator.instructions import branches as control
 from ptxkit.emulator.instructions.moves import bind_move
+from ptxkit.emulator.memory.allocations import poison
 from ptxkit.emulator.memory.layout import Layout, frame_layout
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import (
@@ -56,6 +59,9 @@ class Block:
         gate: what a group must pass before the run; None lets everybody through.
         fast, general: the run, ``(registers, group) -> predicate of the branch or None``; None for an empty run.
         written: bit set of the registers that the run writes.
+        registers: bit set of the registers that the run and the terminator read or write.
+        accesses_local: whether the run can access local memory.
+        make_watched: compiles the run with its instructions reported to a :class:`~ptxkit.emulator.watch.Watch`.
     """
 
     index: int
@@ -68,11 +74,27 @@ class Block:
     fast: Callable[..., Any] | None = None
     general: Callable[..., Any] | None = None
     written: int = 0
+    registers: int = 0
+    accesses_local: bool = False
+    make_watched: Callable[[], Callable[..., Any]] | None = None
+    _watched: Callable[..., Any] | None = None
+
+    @property
+    def watched(self) -> Callable[..., Any]:
+        """The run as ``(registers, group, watch) -> predicate``, compiled when it is first needed."""
+        if self._watched is None:
+            assert self.make_watched is not None
+            self._watched = self.make_watched()
+        return self._watched
 
 
 @dataclass
 class FunctionCode:
-    """One bound function."""
+    """One bound function.
+
+    Attributes:
+        undefined: registers that some path from the entry reads before anything writes them.
+    """
 
     function: Function
     register_index: dict[str, int]
@@ -81,6 +103,7 @@ class FunctionCode:
     frame_bytes: int
     entry: int = 0
     blocks: list[Block] = field(default_factory=list)
+    undefined: tuple[int, ...] = ()
 
 
 class Binder:
@@ -280,15 +303,30 @@ class _FunctionBinder:
                 for operand in (*block.gate.reads, block.instructions[0][1].predicate):
                     gates[block.index - base] |= _bits(operand, index)
         inside = [[s - base for s in b.successors if base <= s < base + len(plan)] for b, _ in plan]
-        out = live_out(
-            [w.loaded | g for w, g in zip(texts, gates, strict=True)], [w.defs for w in texts], inside, tails
-        )
+        uses = [w.loaded | g for w, g in zip(texts, gates, strict=True)]
+        out = live_out(uses, [w.defs for w in texts], inside, tails)
+        self._find_undefined(uses[0] | (out[0] & ~texts[0].defs))
         if self.binder.stepping:
             out = [(1 << len(index)) - 1] * len(plan)
-        for (block, run), w, live in zip(plan, texts, out, strict=True):
+        for (block, run), w, live, gate, tail in zip(plan, texts, out, gates, tails, strict=True):
             block.written = w.written
+            block.registers = w.loaded | w.written | gate | tail
+            block.accesses_local = any(accesses_local(self.function, self.code.function.instructions[n]) for n in run)
             if run or block.terminator.predicate is not None:
                 block.fast, block.general = w.compile(live, block.index)
+                block.make_watched = partial(self._watched, block, run, bound, first, live)
+
+    def _watched(self, block: Block, run: list[int], bound: list[Any], first: int, live: int) -> Callable[..., Any]:
+        writer = _RunWriter(self.code, self.binder.layout, bound, first, self.binder.instructions)
+        writer.write(run, block.terminator.predicate, block.gate is not None)
+        return writer.compile_watched(live, block.index)
+
+    def _find_undefined(self, live_in: int) -> None:
+        """Registers that are live at the entry were not written by anything: parameters in registers apart."""
+        code = self.code
+        given = {code.register_index[v.name] for v in code.function.params if v.space == "reg"}
+        given.add(code.register_index[CARRY])
+        code.undefined = tuple(k for k in _members(live_in) if k not in given)
 
 
 def _bits(operand: Operand | None, index: Mapping[str, int]) -> int:
@@ -308,9 +346,21 @@ def _bits(operand: Operand | None, index: Mapping[str, int]) -> int:
 
 
 class _RunWriter:
-    """Writes the Python text of one straight run."""
+    """Writes the Python text of one straight run.
 
-    def __init__(self, code: FunctionCode, layout: Layout, bound: list[Any], first: int) -> None:
+    Args:
+        watched: the program's instructions, where each is to be reported to a watch.
+    """
+
+    def __init__(
+        self,
+        code: FunctionCode,
+        layout: Layout,
+        bound: list[Any],
+        first: int,
+        watched: list[tuple[Where, Instruction]] | None = None,
+    ) -> None:
+        self.watched = watched
         self.code = code
         self.layout = layout
         self.bound = bound
@@ -341,6 +391,11 @@ class _RunWriter:
             left = f"{', '.join(results)} = " if results else ""
             group = "x"
             indent = "    "
+            if self.watched is not None:
+                where = self.watched[number][0]
+                self.namespace[f"w{n}"] = Watched(number, where, step, self.code.register_index, self.code.register_types)
+                if guard is not None and not step.pure:
+                    self.lines.append(f"    u.guard(w{n}, x)")
             if guard is not None:
                 if step.pure:
                     self.lines.append(f"    x.tally.predicated(x, {number}, {guard})")
@@ -352,7 +407,15 @@ class _RunWriter:
                     ]
                     group, indent = "y", "        "
             head = [] if step.pure else [group]
+            if self.watched is not None:
+                values = "".join(f"{a}, " for a in arguments)
+                self.lines.append(f"{indent}a = ({values})")
+                self.lines.append(f"{indent}q = u.before(w{n}, {group}, a, {guard if step.pure else None})")
+                arguments = ["*a"]
             self.lines.append(f"{indent}{left}{name}({', '.join(head + arguments)})")
+            if self.watched is not None:
+                values = "".join(f"{r}, " for r in results)
+                self.lines.append(f"{indent}u.after(w{n}, {group}, a, ({values}), {guard}, q)")
             for (o, t), r in zip(step.destinations, results, strict=True):
                 if o is not None:
                     self._assign(o, t, r, guard, indent, i)
@@ -371,7 +434,7 @@ class _RunWriter:
             fast.append(f"    r{k} = R[{k}]")
             general.append(f"    r{k} = x.fetch({k})")
             if self.uses >> k & 1:
-                self.namespace[f"z{k}"] = np.zeros((1, 1, 1), types[k].dtype)
+                self.namespace[f"z{k}"] = poison(types[k].dtype)
                 check = f"    if r{k} is None: r{k} = z{k}"
                 fast.append(check)
                 general.append(check)
@@ -386,6 +449,23 @@ class _RunWriter:
         scope = self.namespace
         exec(compile(text, f"<ptx block {index} of {self.code.function.name}>", "exec"), scope)
         return scope["fast"], scope["general"]
+
+    def compile_watched(self, live: int, index: int) -> Callable[..., Any]:
+        """The version that reports what it executes; it merges under the group's mask, as the general one does."""
+        body, tail = self.lines, []
+        if body and body[-1].startswith("    return "):
+            body, tail = body[:-1], body[-1:]
+        text = ["def watched(R, x, u):"]
+        for k in _members(self.loaded):
+            text.append(f"    r{k} = x.fetch({k})")
+            if self.uses >> k & 1:
+                self.namespace[f"z{k}"] = poison(self.code.register_types[k].dtype)
+                text.append(f"    if r{k} is None: r{k} = z{k}")
+        text += body
+        text += [f"    if r{k} is not None: x.store({k}, r{k})" for k in _members(self.written) if live >> k & 1]
+        source = "\n".join([*text, *tail, "    pass", ""])
+        exec(compile(source, f"<watched ptx block {index} of {self.code.function.name}>", "exec"), self.namespace)
+        return self.namespace["watched"]  # type: ignore[no-any-return]
 
     # -- operands ----------------------------------------------------------------------------------------------------
 

@@ -196,6 +196,8 @@ class Launch:
                             if text:
                                 self.write_output(text)
 
+        if not self.settings.initcheck:
+            self.machine.memory.forget_undefined()  # what this launch writes is not followed
         try:
             with one_thread():
                 if len(waves) == 1 or workers == 1:

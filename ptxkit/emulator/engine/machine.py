@@ -53,7 +53,9 @@ class Machine:
 
     def allocate(self, nbytes: int, name: str = "") -> int:
         """Address of ``nbytes`` of poisoned memory, 256-byte aligned; ``name`` appears in fault messages."""
-        return self.memory.allocate(nbytes, name).base
+        a = self.memory.allocate(nbytes, name)
+        a.fresh = True
+        return a.base
 
     def free(self, address: int) -> None:
         """Give an allocation back."""
@@ -63,6 +65,24 @@ class Machine:
         """Copy bytes or a contiguous array to device memory."""
         flat = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
         self.memory.slice(address, len(flat))[:] = flat
+        self._initialise(address, len(flat))
+
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte."""
+        self.memory.slice(address, nbytes)[:] = value
+        self._initialise(address, nbytes)
+
+    def poison(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte to a value that stands for none: a kernel that uses it has not initialised the memory."""
+        self.memory.slice(address, nbytes)[:] = value
+        a = self.memory.owner(address)
+        if a is not None:
+            a.forget(address - a.base, nbytes)
+
+    def _initialise(self, address: int, nbytes: int) -> None:
+        a = self.memory.owner(address)
+        if a is not None:
+            a.initialise(address - a.base, nbytes)
 
     def read(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """A copy of device memory."""

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class EntryCode:
-    """A kernel, bound."""
+    """A kernel, bound.
+
+    Attributes:
+        has_stack: it or a function that it can call has local memory.
+        reads_undefined: it or a function that it can call may read a register before anything writes it.
+    """
 
     name: str
     path: str
@@ -43,6 +48,8 @@ class EntryCode:
     instructions: list[tuple[Where, Instruction]]
     entry: FunctionCode
     const_ranges: list[tuple[int, int]]
+    has_stack: bool
+    reads_undefined: bool
 
     @cached_property
     def specials(self) -> frozenset[str]:
@@ -164,6 +171,8 @@ class Program:
                 binder.instructions,
                 binder.functions[entry],
                 constants,
+                any(f.frame_bytes for f in binder.functions.values()),
+                any(f.undefined for f in binder.functions.values()),
             )
             self._bound[entry, stepping] = code
             return code
@@ -197,6 +206,9 @@ class Program:
         Raises:
             LaunchError: the launch does not fit the kernel, or exceeds what a GPU of the target can launch.
             RaceError: with ``settings.racecheck``, when the launch is over: warps accessed the same shared memory out of order.
+            UninitialisedError: a result depends on a register or local memory that was never written; with
+                ``settings.initcheck`` also on shared or global memory.
+            ArithmeticTrap: with ``settings.trap``, at the first division by zero, NaN or infinity.
             FaultError: and its children, from the instruction that failed.
         """
         if shared_bytes < 0:

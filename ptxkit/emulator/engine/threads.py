@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ptxkit.emulator.memory.allocations import poison
+
 if TYPE_CHECKING:
     from ptxkit.emulator.counters.tally import Tally
     from ptxkit.emulator.engine.code import FunctionCode
@@ -21,7 +23,12 @@ Mask: TypeAlias = Any  # the same of bools
 
 
 class Frame:
-    """One activation of a function: the registers of every thread that is inside this call."""
+    """One activation of a function: the registers of every thread that is inside this call.
+
+    Attributes:
+        undefined: register -> which bits of it are not initialised, in the wave's shape; kept by a watch.
+        undefined_bits: bit set of those registers.
+    """
 
     __slots__ = (
         "back",
@@ -36,6 +43,8 @@ class Frame:
         "reg_returns",
         "registers",
         "serial",
+        "undefined",
+        "undefined_bits",
     )
 
     def __init__(
@@ -53,6 +62,8 @@ class Frame:
         self.groups = 0
         self.back = -1
         self.reg_returns: list[tuple[int, int]] = []
+        self.undefined: dict[int, Any] = {}
+        self.undefined_bits = 0
 
 
 class Group:
@@ -133,8 +144,10 @@ class Group:
                 registers[index] = np.where(self.mask, value, old)
             return
         if not frame.owned[index]:
-            full = np.zeros(self.wave.shape, value.dtype)
-            if old is not None:
+            if old is None:
+                full = poison(value.dtype, self.wave.shape)
+            else:
+                full = np.empty(self.wave.shape, value.dtype)
                 full[:] = old
             registers[index] = old = full
             frame.owned[index] = frame.dirty = True

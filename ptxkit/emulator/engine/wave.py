@@ -20,6 +20,7 @@ from ptxkit.emulator.engine.progress import WATCH, Progress
 from ptxkit.emulator.engine.special import static_lanes
 from ptxkit.emulator.engine.threads import Frame, Group, Mask
 from ptxkit.emulator.engine.whereabouts import listing
+from ptxkit.emulator.memory.allocations import POISON, poison
 from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
 from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.sync.proxies import GenericWrites
@@ -60,6 +61,7 @@ class Wave:
     def __init__(self, launch: Launch, ctas: NDArray[np.int64], tally: Tally, number: int) -> None:
         from ptxkit.emulator.instructions.barriers import ClusterBarrier, CtaBarriers
         from ptxkit.emulator.sync.mbarriers import Mbarriers
+        from ptxkit.emulator.watch import Watch
 
         self.launch = launch
         self.blocks = launch.code.blocks
@@ -72,7 +74,7 @@ class Wave:
         self.cluster_rank = np.arange(len(ctas), dtype=np.int64) % launch.cluster_size
         self.ranked = launch.cluster_size > 1 and launch.code.layout.ranked
         self.shared_stride = align_up(SHARED_BASE + launch.shared_bytes, 1024)
-        self.shared: NDArray[np.uint8] = np.full(len(ctas) * self.shared_stride, 0xCB, np.uint8)
+        self.shared: NDArray[np.uint8] = np.full(len(ctas) * self.shared_stride, POISON, np.uint8)
         self.local_bytes = 0
         self.local: NDArray[np.uint8] = np.zeros((len(ctas) * warps * 32, 0), np.uint8)
         self.live: Mask | None = None
@@ -101,6 +103,7 @@ class Wave:
         self._addresses: dict[int, Any] = {}
         self._shared_addresses: dict[Any, Any] = {}
         self._yields = 0
+        self.watch: Watch | None = Watch.of(self)
         mask: Mask | None = None
         if threads % 32:
             mask = np.broadcast_to(np.arange(warps * 32).reshape(1, warps, 32) < threads, self.shape).copy()
@@ -189,11 +192,13 @@ class Wave:
                 self.ticks += len(block.instructions)
             gate = block.gate
             if gate is not None:
+                if self.watch is not None:
+                    self.watch.gate(group, block)
                 guard = block.instructions[0][1].predicate
                 if guard is not None and resume == 0:
                     lanes = group.fetch(group.frame.function.register_index[guard.register.name])
                     if lanes is None:
-                        lanes = np.zeros((1, 1, 1), np.bool_)
+                        lanes = poison(np.bool_)
                     taken, other = self.split(group, ~lanes if guard.negated else lanes)
                     if other is not None:
                         self.go(other, block.next)
@@ -209,13 +214,13 @@ class Wave:
         frame = group.frame
         predicate = None
         if block.fast is not None:
-            if group.rows:
-                predicate = block.general(group.frame.registers, group)  # type: ignore[misc]
+            if frame.dirty and not group.rows:
+                frame.owned = [False] * len(frame.owned)
+                frame.dirty = False
+            if self.watch is not None and self.watch.wants(group, block):
+                predicate = self.watch.run(group, block)
             else:
-                if frame.dirty:
-                    frame.owned = [False] * len(frame.owned)
-                    frame.dirty = False
-                run = block.fast if frame.groups == 1 else block.general
+                run = block.general if group.rows or frame.groups != 1 else block.fast
                 predicate = run(frame.registers, group)  # type: ignore[misc]
         if self.spinning:
             self._yields += 1
@@ -337,10 +342,14 @@ class Wave:
                 raise FaultError(
                     f"{code.function.name}: stack overflow, a thread needs more than {STACK_LIMIT:,} bytes of local memory"
                 )
-            grown = np.zeros((self.local.shape[0], align_up(max(need, self.local.shape[1] * 2), 16)), np.uint8)
+            width = align_up(max(need, self.local.shape[1] * 2), 16)
+            grown = np.full((self.local.shape[0], width), POISON, np.uint8)
             grown[:, : self.local.shape[1]] = self.local
             self.local = grown
-        return Frame(code, parent, base, bindings, self.serial)
+        frame = Frame(code, parent, base, bindings, self.serial)
+        if self.watch is not None:
+            self.watch.entered(frame)
+        return frame
 
     def call(self, group: Group, code: FunctionCode, site: Call, back: int) -> None:
         """``group`` enters a function and will come back to block ``back``."""
@@ -350,6 +359,8 @@ class Wave:
         function = code.function
         frame = self._frame(code, caller, base, bindings)
         frame.back = back
+        if self.watch is not None:
+            self.watch.called(group, base, code.frame_bytes)
         arguments: tuple[Operand | None, ...] = site.arguments
         for formal, actual in zip(function.params, arguments, strict=True):
             if isinstance(actual, Symbol):

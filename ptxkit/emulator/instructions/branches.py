@@ -10,6 +10,7 @@ import numpy as np
 from ptxkit.emulator.engine.binder import Binding, Where
 from ptxkit.emulator.engine.table import effect
 from ptxkit.emulator.instructions.builtins import BUILTINS
+from ptxkit.emulator.memory.allocations import poison
 from ptxkit.errors import FaultError, TrapError, UnsupportedError
 from ptxkit.isa.model import Immediate, Operand, ParameterList, Predicate, Register, Symbol
 from ptxkit.isa.specials import GRID_WORKSPACE, NO_GRID_WORKSPACE
@@ -40,6 +41,10 @@ class Terminator:
 
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
         """What it reads beside its predicate, which the run has evaluated."""
+        return ()
+
+    def decides(self) -> tuple[Operand | None, ...]:
+        """What says where control goes, beside the predicate."""
         return ()
 
     def execute(self, group: Group, block: Block, predicate: Any) -> None:
@@ -121,6 +126,9 @@ class IndirectBranch(Terminator):
         return (*self.targets, following) if self.predicate is not None else self.targets
 
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
+        return (self.index,)
+
+    def decides(self) -> tuple[Operand | None, ...]:
         return (self.index,)
 
     def execute(self, group: Group, block: Block, predicate: Any) -> None:
@@ -220,6 +228,9 @@ class Call(Terminator):
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
         return tuple(o for o in (self.callee, *self.arguments) if isinstance(o, Register))
 
+    def decides(self) -> tuple[Operand | None, ...]:
+        return (self.callee,)
+
     def execute(self, group: Group, block: Block, predicate: Any) -> None:
         left = self.guarded(group, block, predicate)
         if left is None:
@@ -260,7 +271,7 @@ def operand_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Any
     assert isinstance(operand, Register)
     value = group.fetch(group.frame.function.register_index[operand.name])
     if value is None:
-        return np.zeros((1, 1, 1), dtype)
+        return poison(dtype)
     return value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
 
 

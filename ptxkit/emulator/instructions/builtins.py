@@ -52,7 +52,10 @@ def _return(group: Group, site: Call, lanes: Any) -> None:
         lanes = np.ascontiguousarray(np.broadcast_to(lanes, group.shape))
         active = group.active().reshape(-1)
         data = lanes.reshape(-1, 1).view(np.uint8)
-        wave.local[group.thread.reshape(-1)[active], at : at + lanes.dtype.itemsize] = data[active]
+        threads = group.thread.reshape(-1)[active]
+        wave.local[threads, at : at + lanes.dtype.itemsize] = data[active]
+        if wave.watch is not None:
+            wave.watch.returned(threads, at, lanes.dtype.itemsize)
     elif isinstance(target, Register):
         group.store(group.frame.function.register_index[target.name], lanes)
 
@@ -187,7 +190,7 @@ def _malloc(group: Group, site: Call, block: Block) -> None:
         for _, at in _lanes_of(group):
             nbytes = int(sizes[at])
             if machine.memory.used + nbytes <= machine.memory.capacity:  # else null, as on a device whose heap is full
-                out[at] = machine.memory.allocate(nbytes, "device malloc").base
+                out[at] = machine.allocate(nbytes, "device malloc")
     _return(group, site, out)
     group.wave.go(group, block.next)
 

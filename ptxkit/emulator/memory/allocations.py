@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ GLOBAL_BASE = 0x7000_0000_0000
 ALIGNMENT = 256  # what cuMemAlloc guarantees
 GAP = 1 << 20  # unmapped bytes behind each allocation: an overrun lands here and names its neighbour
 POISON = 0xCB
+"""Every byte of memory and registers that nothing has written: as float32 -2.7e7, as an address in no allocation."""
 
 SHARED_WINDOW = 0x0100_0000_0000
 LOCAL_WINDOW = 0x0200_0000_0000
@@ -22,16 +24,49 @@ WINDOW_BYTES = 1 << 32
 
 
 class Allocation:
-    """``nbytes`` at ``base``; ``data`` is padded to 16 bytes so that it can be viewed as any type."""
+    """``nbytes`` at ``base``; ``data`` is padded to 16 bytes so that it can be viewed as any type.
 
-    __slots__ = ("base", "data", "name", "nbytes", "views")
+    Attributes:
+        fresh: nothing has been written.
+        undefined: the bits that are not initialised, as an allocation at the same address whose bits are set there; None where
+            ``fresh`` says it all. See :mod:`ptxkit.emulator.initcheck.memory`.
+    """
 
-    def __init__(self, base: int, nbytes: int, name: str) -> None:
+    __slots__ = ("base", "data", "fresh", "name", "nbytes", "undefined", "views")
+
+    def __init__(self, base: int, nbytes: int, name: str, data: NDArray[np.uint8] | None = None) -> None:
         self.base = base
         self.nbytes = nbytes
         self.name = name
-        self.data: NDArray[np.uint8] = np.full((nbytes + 31) // 16 * 16, POISON, np.uint8)
+        if data is None:
+            data = np.full((nbytes + 31) // 16 * 16, POISON, np.uint8)
+        self.data: NDArray[np.uint8] = data
         self.views: dict[str, NDArray[np.generic]] = {}
+        self.fresh = False
+        self.undefined: Allocation | None = None
+
+    def initialise(self, start: int, nbytes: int) -> None:
+        """The host has written ``nbytes`` from byte ``start`` on."""
+        if nbytes >= self.nbytes:
+            self.fresh, self.undefined = False, None
+        elif self.fresh or self.undefined is not None:
+            self.tracked().data[start : start + nbytes] = 0
+
+    def forget(self, start: int, nbytes: int) -> None:
+        """What ``nbytes`` from byte ``start`` on hold is no value."""
+        if nbytes >= self.nbytes:
+            self.fresh, self.undefined = True, None
+        else:
+            self.tracked().data[start : start + nbytes] = 0xFF
+
+    def tracked(self) -> Allocation:
+        """:attr:`undefined`, which is made if it is not there."""
+        if self.undefined is None:
+            made = Allocation(self.base, self.nbytes, self.name, np.zeros(len(self.data), np.uint8))
+            if self.fresh:
+                made.data[: self.nbytes] = 0xFF
+            self.fresh, self.undefined = False, made
+        return self.undefined
 
     def typed(self, dtype: np.dtype) -> NDArray[np.generic]:
         """The whole allocation as elements of ``dtype``."""
@@ -99,6 +134,20 @@ class GlobalMemory:
         i = bisect_right(self._bases, address) - 1
         return self._allocations[i] if i >= 0 else None
 
+    @property
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Those that have not been freed, by address."""
+        return tuple(self._allocations)
+
+    def forget_undefined(self) -> None:
+        """Take all memory as initialised."""
+        for a in self._allocations:
+            a.fresh, a.undefined = False, None
+
+    def record(self, a: Allocation, start: int, nbytes: int) -> bytes:
+        """Bytes of an allocation that say how a copy is made, such as a tensor map."""
+        return a.data[start : start + nbytes].tobytes()
+
     def slice(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """``nbytes`` at ``address`` as a view.
 
@@ -153,6 +202,14 @@ class GlobalMemory:
         """The live allocation that contains ``address``."""
         a = self.find(address)
         return a if a is not None and address < a.base + a.nbytes else None
+
+
+def poison(dtype: Any, shape: tuple[int, ...] = (1, 1, 1)) -> Any:
+    """An array of ``dtype`` and ``shape`` that holds poison; predicates are true."""
+    t = np.dtype(dtype)
+    if t.kind == "b":
+        return np.ones(shape, t)
+    return np.full(int(np.prod(shape)) * t.itemsize, POISON, np.uint8).view(t).reshape(shape)
 
 
 def label(name: str, nbytes: int) -> str:

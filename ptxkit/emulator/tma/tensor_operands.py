@@ -90,7 +90,7 @@ class MapOperand(Pointer):
         if a is None or address + BYTES > a.base + a.nbytes:
             raise MemoryFault(self.at(x, f"reads a tensor map at {address:#x}: {memory.explain(address, BYTES)}"))
         try:
-            boxes = decode(a.data[address - a.base : address - a.base + BYTES].tobytes())
+            boxes = decode(memory.record(a, address - a.base, BYTES))
         except ValueError as error:
             raise TrapError(self.at(x, str(error))) from None
         if boxes.rank != self.rank:

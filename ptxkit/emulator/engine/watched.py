@@ -1,0 +1,92 @@
+"""What a watch knows of one bound instruction: its registers and their types, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import Step, Where
+from ptxkit.isa.model import Address, Function, Instruction, Negated, Operand, Register, Symbol
+from ptxkit.isa.types import PtxType
+
+
+def unsigned(t: PtxType) -> np.dtype[Any]:
+    """Type of a lane array that marks bits of a ``t``; of 128 bits all are marked together, in 64."""
+    if t.dtype.kind == "b":
+        return np.dtype(np.bool_)
+    return np.dtype(f"u{min(t.dtype.itemsize, 8)}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source operand: the register that it is read from, or None, and the type that it is read as."""
+
+    register: int | None
+    type: PtxType
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A destination: its register (None for a sink), the register's type, and the type that is written."""
+
+    register: int | None
+    register_type: PtxType
+    type: PtxType
+
+
+class Watched:
+    """An instruction with its step.
+
+    Attributes:
+        number: in the program.
+        sources, destinations: in the order of the step's arguments and results.
+        guard: register of the predicate, or None.
+    """
+
+    def __init__(
+        self, number: int, where: Where, step: Step, index: Mapping[str, int], types: Sequence[PtxType]
+    ) -> None:
+        i = where.instruction
+        self.number = number
+        self.where = where
+        self.instruction = i
+        self.name = i.name
+        self.opcode = i.opcode
+        self.parts = i.modifiers
+        self.step = step
+        self.sources = tuple(Source(_register(o, index), t) for o, t in step.sources)
+        found = [(_register(o, index), t) for o, t in step.destinations]
+        self.destinations = tuple(Destination(k, t if k is None else types[k], t) for k, t in found)
+        self.guard = None if i.predicate is None else index[i.predicate.register.name]
+
+
+def _register(operand: Operand | None, index: Mapping[str, int]) -> int | None:
+    if isinstance(operand, Negated):
+        operand = operand.operand
+    if isinstance(operand, Register | Symbol):  # a parameter of a function may be a register
+        return index.get(operand.name)
+    return None
+
+
+def space(i: Instruction) -> str:
+    """State space that the opcode of a load, store or atomic names; "" for generic addresses."""
+    for part in i.modifiers:
+        head = part.partition("::")[0]
+        if head in ("global", "const", "shared", "local", "param"):
+            return head
+    return "global" if i.name == "ldu" or "nc" in i.modifiers else ""
+
+
+def accesses_local(f: Function, i: Instruction) -> bool:
+    """Whether an instruction can access local memory, where functions also keep their parameters."""
+    if i.name not in ("ld", "st", "ldu"):
+        return False
+    where = space(i)
+    if where == "param" and f.is_entry:
+        address = next((o for o in i.operands if isinstance(o, Address)), None)
+        base = None if address is None else address.base
+        return isinstance(base, Symbol) and base.name not in {v.name for v in f.params}
+    return where in ("", "local", "param")

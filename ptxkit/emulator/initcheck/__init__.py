@@ -1,0 +1,1 @@
+"""Finds uses of values that were never initialised: registers, local, shared and global memory."""

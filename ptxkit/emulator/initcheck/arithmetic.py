@@ -1,0 +1,178 @@
+"""Which bits of a result are undefined, for pure instructions.
+
+Instructions that move bits are executed on the undefined bits. Bitwise ones take into account that a defined 0 decides an
+``and``, and a defined 1 an ``or``. A sum or product is undefined from its operands' lowest undefined bit on. Packed formats are
+followed element by element. Anything else is wholly undefined if any bit of a source is (Seward and Nethercote, "Using Valgrind
+to detect undefined value errors with bit-precision", 2005).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.watched import unsigned
+from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, resized, shadow
+from ptxkit.isa.types import PtxType
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.watched import Watched
+
+Sources = list[Shadow | None]
+
+_MOVES = {
+    "mov": None,
+    "cvta": None,
+    "brev": None,
+    "shl": (0,),
+    "shr": (0,),
+    "szext": (0,),
+    "bfe": (0,),
+    "shf": (0, 1),
+    "prmt": (0, 1),
+    "bfi": (0, 1),
+    "selp": (0, 1),
+    "slct": (0, 1),
+}
+"""Instructions that move bits, and the sources that they move; None means all. The others say how."""
+
+_INTEGERS = re.compile(r"[usb](8|16|32|64)")
+
+
+def results(w: Watched, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+    """Undefined bits of each destination of a pure instruction.
+
+    Args:
+        values: of the sources, as the instruction gets them.
+        sources: their undefined bits; at least one is not None.
+    """
+    if w.name in _MOVES:
+        return _moved(w, values, sources)
+    if w.name == "cvt" and all(_INTEGERS.fullmatch(p) for p in w.parts):
+        return _moved(w, values, sources)
+    if w.name in ("and", "or", "xor", "not", "lop3"):
+        return _one(w, _bitwise(w.name, values, sources), sources)
+    if _is_integer_sum(w):
+        bits = _union(sources, unsigned(w.destinations[0].type))
+        return _one(w, bits | (~bits + bits.dtype.type(1)), sources)
+    if w.name == "setp" and w.parts[0] in ("eq", "ne") and len(sources) == 2:
+        return _compared(w, values, sources)
+    return smeared(w, sources)
+
+
+def smeared(w: Watched, sources: Sources) -> list[Shadow | None]:
+    """Every destination is wholly undefined where any source has an undefined bit; packed elements stand for themselves."""
+    origin = origins(sources)
+    out = []
+    for d in w.destinations:
+        bits = _packed(w, d.type, sources)
+        if bits is None:
+            lanes: Any = np.zeros((1, 1, 1), np.bool_)
+            for s in sources:
+                if s is not None:
+                    lanes = lanes | s.lanes
+            bits = every(lanes, unsigned(d.type))
+        out.append(shadow(bits, origin))
+    return out
+
+
+def _one(w: Watched, bits: Any, sources: Sources) -> list[Shadow | None]:
+    out: list[Shadow | None] = [shadow(bits, origins(sources))]
+    return out + [None] * (len(w.destinations) - 1)
+
+
+def _moved(w: Watched, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+    data = _MOVES.get(w.name)
+    chosen = range(len(sources)) if data is None else data
+    given = [as_data(s, w.sources[k].type) if k in chosen else values[k] for k, s in enumerate(sources)]
+    found = w.step.call(*given)
+    found = found if isinstance(found, tuple) else (found,)
+    steering: Any = np.zeros((1, 1, 1), np.bool_)
+    for k, s in enumerate(sources):
+        if k not in chosen and s is not None:
+            steering = steering | s.lanes
+    origin = origins(sources)
+    out: list[Shadow | None] = []
+    for d, value in zip(w.destinations, found, strict=True):
+        if value is None:
+            out.append(None)
+            continue
+        bits = from_data(value, d.type)
+        if steering.any():
+            bits = bits | every(steering, bits.dtype)
+        out.append(shadow(bits, origin))
+    return out
+
+
+def _union(sources: Sources, dtype: np.dtype[Any]) -> Any:
+    out: Any = np.zeros((1, 1, 1), dtype)
+    for s in sources:
+        if s is not None:
+            out = out | resized(s.bits, dtype)
+    return out
+
+
+def _bitwise(name: str, values: tuple[Any, ...], sources: Sources) -> Any:
+    first = next(s for s in sources if s is not None)
+    union = _union(sources, first.bits.dtype)
+    if name not in ("and", "or"):
+        return union
+    a, b = (v if v.dtype.kind == "b" else v.view(union.dtype) for v in values)
+    sa, sb = (np.zeros((1, 1, 1), union.dtype) if s is None else s.bits for s in sources)
+    if name == "or":
+        a, b = ~a, ~b
+    # a bit is defined where one side has the value that decides and is defined
+    return union & (sa | a) & (sb | b)
+
+
+def _is_integer_sum(w: Watched) -> bool:
+    if len(w.destinations) != 1 or not _INTEGERS.fullmatch(w.destinations[0].type.name) or "cc" in w.parts:
+        return False
+    return w.name in ("add", "sub") or (w.name in ("mul", "mad") and w.parts[0] == "lo")
+
+
+def _compared(w: Watched, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+    """``eq`` and ``ne`` are decided where defined bits differ."""
+    out = smeared(w, sources)
+    if not all(_INTEGERS.fullmatch(s.type.name) for s in w.sources):
+        return out
+    a, b = (v.view(unsigned(s.type)) for v, s in zip(values, w.sources, strict=True))
+    differ = ((a ^ b) & ~_union(sources, a.dtype)) != 0
+    return [None if s is None else shadow(s.bits & ~differ, s.origin) for s in out]
+
+
+def _elements(t: PtxType) -> int:
+    found = re.search(r"x([24])$", t.name)
+    return int(found[1]) if found else 1
+
+
+def _packed(w: Watched, t: PtxType, sources: Sources) -> Any:
+    """Bits of a packed result; None where the elements do not correspond."""
+    count = _elements(t)
+    if count == 1 or t.bits % (8 * count):
+        return None
+    columns: list[Any] = [np.zeros((1, 1, 1), np.bool_)] * count
+    scalars = [_elements(s.type) == 1 for s in w.sources]
+    for k, s in enumerate(sources):
+        if s is None:
+            continue
+        if _elements(w.sources[k].type) == count:
+            parts = _split(s.bits, count)
+            columns = [c | (parts[..., n] != 0) for n, c in enumerate(columns)]
+        elif scalars[k] and len(sources) == count:  # the first source goes to the upper element
+            n = count - 1 - k
+            columns[n] = columns[n] | s.lanes
+        else:
+            return None
+    element = np.dtype(f"u{t.bits // 8 // count}")
+    stacked = np.stack(np.broadcast_arrays(*(every(c, element) for c in columns)), -1)
+    return np.ascontiguousarray(stacked).view(unsigned(t))[..., 0]
+
+
+def _split(bits: Any, count: int) -> Any:
+    size = bits.dtype.itemsize // count
+    if size == 0:
+        return np.repeat(bits[..., None], count, -1)
+    return np.ascontiguousarray(bits).view(f"u{size}").reshape(*bits.shape, count)

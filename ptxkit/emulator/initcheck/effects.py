@@ -1,0 +1,328 @@
+"""What instructions that access memory, or combine lanes, do with undefined values; and which of them may not be undefined.
+
+Each rule is for the instructions of some names. It gets the watch, the instruction, the threads that execute it, and the
+values and undefined bits of the sources; it reports what is an error and returns the undefined bits of the destinations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.watched import space, unsigned
+from ptxkit.emulator.initcheck.arithmetic import smeared
+from ptxkit.emulator.initcheck.matrices import multiplied, multiplied_from_shared
+from ptxkit.emulator.initcheck.memory import LOCK
+from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, shadow
+from ptxkit.emulator.instructions.load_store import by_space, widen
+from ptxkit.emulator.instructions.warp import ballot
+from ptxkit.isa.model import Address
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.watched import Watched
+    from ptxkit.emulator.initcheck.check import InitCheck
+
+Sources = list[Shadow | None]
+Found = list[Shadow | None]
+
+
+def results(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    """Apply the rule of an instruction that is not pure; None for no undefined destination."""
+    rule = _RULES.get(w.name)
+    if rule is not None:
+        return rule(check, w, x, values, sources)  # type: ignore[no-any-return]
+    if w.destinations and any(s is not None for s in sources):
+        return smeared(w, sources)
+    return None
+
+
+def _offset(w: Watched) -> Any:
+    """Constant offset of the first address operand."""
+    for o in w.instruction.operands:
+        if isinstance(o, Address):
+            return np.uint64((0 if o.base is None else o.offset) & 0xFFFF_FFFF_FFFF_FFFF)
+    return np.uint64(0)
+
+
+def _addresses(w: Watched, base: Any) -> Any:
+    return widen(base.view(f"u{base.dtype.itemsize}")) + _offset(w)
+
+
+def _moved(check: InitCheck, w: Watched, x: Group, given: list[Any]) -> list[Any]:
+    """The instruction executed on undefined bits; bits of each destination."""
+    with LOCK:
+        found = w.step.call(check.mirror.group(x), *given)
+    if not w.destinations:
+        return []
+    found = found if isinstance(found, tuple) else (found,)
+    return [from_data(v, d.type) for v, d in zip(found, w.destinations, strict=True)]
+
+
+def _data(w: Watched, sources: Sources, values: tuple[Any, ...], first: int) -> list[Any]:
+    """The sources with undefined bits from the ``first`` on, and values before it."""
+    return [v if k < first else as_data(sources[k], w.sources[k].type) for k, v in enumerate(values)]
+
+
+def _load(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    """ld: its result is what memory holds."""
+    if not w.sources:
+        return None  # a parameter of the kernel
+    check.require(w, x, sources[0], "reads memory at")
+    if not check.follows(w, x, values[0]):
+        return None
+    bits = _moved(check, w, x, list(values))
+    if not any(b.any() for b in bits):
+        return None
+    origin = np.int32(check.origins.load(x, w.where, space(w.instruction), _addresses(w, values[0])))
+    return [shadow(b, origin) for b in bits]
+
+
+def _store(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+    """st: an undefined value may go to shared and local memory, where a later load finds it, but not to global memory."""
+    check.require(w, x, sources[0], "writes memory at")
+    if any(s is not None for s in sources[1:]):
+        where = space(w.instruction)
+        parts = [("global", x, None)] if where == "global" else []
+        if where == "":
+            parts = by_space(x, np.broadcast_to(_addresses(w, values[0]), x.shape))
+        for name, part, _ in parts:
+            if name == "global":
+                for s in sources[1:]:
+                    check.require(w, part, s, "writes to global memory")
+    if check.follows(w, x, values[0]):
+        _moved(check, w, x, _data(w, sources, values, 1))
+
+
+def _atomic(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    """atom and red: neither the operands nor, except for an exchange, the old value may be undefined."""
+    check.require(w, x, sources[0], "updates memory at")
+    for s in sources[1:]:
+        check.require(w, x, s, "updates memory with")
+    if not check.follows(w, x, values[0]):
+        return None
+    inner = check.mirror.group(x)
+    zeros = [as_data(None, s.type) for s in w.sources[1:]]
+    with LOCK:
+        found = w.step.call(inner, values[0], *zeros)
+    found = () if found is None else found if isinstance(found, tuple) else (found,)
+    bits = [np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, -1).any(-1) for v in found]
+    if not any((np.broadcast_to(b, x.shape) & x.active()).any() for b in bits):
+        return None
+    origin = np.int32(check.origins.load(x, w.where, space(w.instruction), _addresses(w, values[0])))
+    if "exch" not in w.parts:
+        for b in bits:
+            check.require(w, x, shadow(b, origin), "updates memory that holds")
+        return None
+    return [shadow(every(b, unsigned(d.type)), origin) for b, d in zip(bits, w.destinations, strict=False)]
+
+
+def _matrix_rows(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    """ldmatrix and stmatrix: with fewer than four matrices the last lanes' addresses do not count."""
+    count = next((int(p[1:]) for p in w.parts if p in ("x1", "x2", "x4")), 4)
+    address = sources[0]
+    if address is not None and count < 4:
+        givers = np.arange(32)[None, None] < 8 * count
+        address = shadow(np.where(givers, address.bits, address.bits.dtype.type(0)), address.origin)
+    check.require(w, x, address, "accesses shared memory at")
+    if not check.mirror.tracks_memory:
+        return None
+    bits = _moved(check, w, x, _data(w, sources, values, 1))
+    if not any(b.any() for b in bits):
+        return None
+    # a row lies in other lanes than the one that gives its address
+    origin = np.int32(check.origins.load(x, w.where, "shared", None))
+    return [shadow(b, origin) for b in bits]
+
+
+def _shuffle(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    """shfl and movmatrix: bits move between the lanes of a warp."""
+    if all(s is None for s in sources):
+        return None
+    steering = [None, *sources[1:]]
+    if any(s is not None for s in steering):
+        return smeared(w, sources)
+    first = sources[0]
+    assert first is not None
+    given = np.ascontiguousarray(np.broadcast_to(as_data(first, w.sources[0].type), x.shape))
+    found = w.step.call(check.mirror.group(x), given, *values[1:])
+    moved = found[0] if isinstance(found, tuple) else found
+    whence: Any = first.origin
+    if w.name == "shfl":
+        lanes = np.ascontiguousarray(np.broadcast_to(first.origin, x.shape)).view(np.uint32)
+        whence = w.step.call(check.mirror.group(x), lanes, *values[1:])[0].view(np.int32)
+    else:
+        whence = np.broadcast_to(first.origin, x.shape).max(-1, keepdims=True)
+    return [shadow(from_data(moved, w.destinations[0].type), whence)] + [None] * (len(w.destinations) - 1)
+
+
+def _vote(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    """vote, match and redux: the result depends on all members; a ballot has a bit of its own for each."""
+    if all(s is None for s in sources):
+        return None
+    lanes: Any = np.zeros((1, 1, 1), np.bool_)
+    for s in sources:
+        if s is not None:
+            lanes = lanes | s.lanes
+    undefined = ballot(x, np.broadcast_to(lanes, x.shape), values[-1])
+    origin = np.broadcast_to(origins(sources), x.shape).max(-1, keepdims=True)
+    if "ballot" in w.parts and sources[-1] is None:
+        return [shadow(undefined, origin)]
+    return [shadow(every(undefined != 0, unsigned(d.type)), origin) for d in w.destinations]
+
+
+def _copied(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+    """cp.async and its relatives: operands are addresses, sizes and coordinates; bytes move with what is undefined of them."""
+    for s in sources:
+        check.require(w, x, s, "copies with")
+    if not check.mirror.tracks_memory or _MOVES_NOTHING & set(w.parts) or not w.sources:
+        return
+    before: dict[int, int] = {}
+    to_global = "bulk" in w.parts and w.parts[w.parts.index("bulk") :].count("global") and _writes_global(w)
+    with LOCK:
+        if to_global:
+            before = check.mirror.memory.undefined_bytes()
+        w.step.call(check.mirror.group(x), *values)
+        if to_global:
+            for base, count in check.mirror.memory.undefined_bytes().items():
+                if count > before.get(base, 0):
+                    check.stored(w, x, base, count - before.get(base, 0))
+
+
+_MOVES_NOTHING = {"prefetch", "commit_group", "wait_group", "wait_all", "mbarrier"}
+
+
+def _writes_global(w: Watched) -> bool:
+    """Whether a bulk operation writes global memory: its first state space is the destination's."""
+    first = next((p for p in w.parts if p.partition("::")[0] in ("global", "shared")), "")
+    return first == "global"
+
+
+def _sent(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+    """st.async and red.async: the last operands are values."""
+    first = 1 if "release" in w.parts else 2
+    for s in sources[:first]:
+        check.require(w, x, s, "writes memory at")
+    if check.mirror.tracks_memory and w.name == "st":
+        _moved(check, w, x, _data(w, sources, values, first))
+
+
+def _bulk_store(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+    """st.bulk writes zeros."""
+    for s in sources:
+        check.require(w, x, s, "writes shared memory with")
+    if check.mirror.tracks_memory:
+        w.step.call(check.mirror.group(x), *values)
+
+
+def _st(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+    if "async" in w.parts:
+        _sent(check, w, x, values, sources)
+    elif "bulk" in w.parts:
+        _bulk_store(check, w, x, values, sources)
+    else:
+        _store(check, w, x, values, sources)
+
+
+def _red(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    if "async" in w.parts:
+        _sent(check, w, x, values, sources)
+        return None
+    return _atomic(check, w, x, values, sources)
+
+
+def _wmma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    """wmma.load, wmma.store and wmma.mma."""
+    if w.parts[0] == "mma":
+        return _mma(check, w, x, values, sources)
+    store = w.parts[0] == "store"
+    addresses = len(sources) - (len(w.sources) - 2 if store else 0)
+    addresses = min(addresses, 2)
+    for s in sources[:addresses]:
+        check.require(w, x, s, "accesses memory at")
+    where = space(w.instruction)
+    if store and where in ("global", ""):
+        base = np.broadcast_to(_addresses(w, values[0]), x.shape)
+        parts = [("global", x, None)] if where == "global" else by_space(x, base)
+        for name, part, _ in parts:
+            if name == "global":
+                for s in sources[2:]:
+                    check.require(w, part, s, "writes to global memory")
+    if not check.mirror.tracks_memory:
+        return None
+    bits = _moved(check, w, x, _data(w, sources, values, 2))
+    if not any(b.any() for b in bits):
+        return None
+    origin = np.int32(check.origins.load(x, w.where, where, None))
+    return [shadow(b, origin) for b in bits]
+
+
+def _mma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    if all(s is None for s in sources):
+        return None
+    return multiplied(w, x, values, sources, check.mirror)
+
+
+def _wgmma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    if w.parts[0] != "mma_async":
+        return None
+    if not check.mirror.tracks_memory and all(s is None for s in sources):
+        return None
+    count = len(w.destinations)
+    for s in sources[count : count + 2]:
+        check.require(w, x, s, "multiplies with")
+
+    def load() -> int:
+        return check.origins.load(x, w.where, "shared", None)
+
+    return multiplied_from_shared(w, x, values, sources, check.mirror, load)
+
+
+def _barrier(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+    for s in sources:
+        check.require(w, x, s, "synchronises with")
+    return None
+
+
+def _tensormap(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+    """Writes fields of a tensor map, which counts as initialised from then on."""
+    for s in sources:
+        check.require(w, x, s, "changes a tensor map with")
+    if check.mirror.tracks_memory:
+        check.define(x, _addresses(w, values[0]), 128)
+
+
+def _nothing(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+    """A hint, which may be given anything."""
+
+
+_RULES: dict[str, Any] = {
+    "ld": _load,
+    "ldu": _load,
+    "st": _st,
+    "atom": _atomic,
+    "red": _red,
+    "ldmatrix": _matrix_rows,
+    "stmatrix": _matrix_rows,
+    "movmatrix": _shuffle,
+    "shfl": _shuffle,
+    "vote": _vote,
+    "match": _vote,
+    "redux": _vote,
+    "cp": _copied,
+    "wmma": _wmma,
+    "mma": _mma,
+    "wgmma": _wgmma,
+    "mbarrier": _barrier,
+    "bar": _barrier,
+    "barrier": _barrier,
+    "tensormap": _tensormap,
+    "prefetch": _nothing,
+    "prefetchu": _nothing,
+    "nanosleep": _nothing,
+    "applypriority": _nothing,
+    "discard": _nothing,
+    "createpolicy": _nothing,
+}
+"""The first part of an opcode -> its rule."""

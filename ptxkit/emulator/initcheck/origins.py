@@ -1,0 +1,133 @@
+"""Where uninitialised values come from: registers and loads, by number, with the addresses that the lanes read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
+from ptxkit.emulator.memory.layout import SHARED_BASE
+from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.racecheck.hazards import named
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.binder import Where
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.wave import Wave
+
+KEPT = 4096
+"""Loads whose addresses are remembered; of earlier ones a message gives the place alone."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One execution of a load that found uninitialised bytes, or a register that nothing wrote.
+
+    Attributes:
+        where: the load; None for a register.
+        register: name of the register, "" for a load.
+        space: state space of the load; "" when the address is generic.
+        addresses: of each lane of the selection.
+        c, w: CTA and warp of each row of the selection; None for the whole wave.
+    """
+
+    where: Where | None
+    register: str = ""
+    space: str = ""
+    addresses: Any = None
+    c: Any = None
+    w: Any = None
+
+
+class Origins:
+    """All of one wave, numbered from 1."""
+
+    def __init__(self, wave: Wave) -> None:
+        self.wave = wave
+        self._found: dict[int, Origin] = {}
+        self._registers: dict[str, int] = {}
+        self._next = 1
+
+    def register(self, name: str) -> int:
+        """Number of a register that nothing has written."""
+        if name not in self._registers:
+            self._registers[name] = self._add(Origin(None, name))
+        return self._registers[name]
+
+    def load(self, x: Group, where: Where, space: str, addresses: Any) -> int:
+        """Number of an execution of a load; ``addresses`` are uint64 lanes, or None if that is not known."""
+        if addresses is not None:
+            addresses = np.broadcast_to(addresses, x.shape)
+        number = self._add(Origin(where, "", space, addresses, x.c, x.w))
+        old = self._found.get(number - KEPT)
+        if old is not None and old.addresses is not None:
+            self._found[number - KEPT] = Origin(old.where, "", old.space)
+        return number
+
+    def _add(self, origin: Origin) -> int:
+        number = self._next
+        self._next += 1
+        self._found[number] = origin
+        return number
+
+    def describe(self, number: int, cta: int, warp: int, lane: int) -> str:
+        """In words, for a message: what an origin is, in a lane of the wave."""
+        origin = self._found.get(number)
+        if origin is None:
+            return "a value that was never initialised"
+        if origin.where is None:
+            return f"register {origin.register}, which nothing has written"
+        loaded = f"loaded at {named(origin.where)}"
+        address = self._address(origin, cta, warp, lane)
+        if address is None:
+            return f"{f'{origin.space} ' if origin.space else ''}memory that was never initialised, {loaded}"
+        return f"{place(self.wave, origin.space, address)}, {loaded}"
+
+    @staticmethod
+    def _address(origin: Origin, cta: int, warp: int, lane: int) -> int | None:
+        if origin.addresses is None:
+            return None
+        if origin.c is None:
+            return int(origin.addresses[cta, warp, lane])
+        row = np.flatnonzero((origin.c == cta) & (origin.w == warp))
+        return int(origin.addresses[row[0], 0, lane]) if len(row) else None
+
+
+def place(wave: Wave, space: str, address: int) -> str:
+    """Uninitialised memory at an address, in words with the variable or allocation that it lies in."""
+    if space == "":
+        space = "local" if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES else "global"
+        space = "shared" if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES else space
+    if space == "shared":
+        return f"{shared_variable(wave, address)} in shared memory, never initialised"
+    if space == "local":
+        offset = address - LOCAL_WINDOW if address >= LOCAL_WINDOW else address
+        return f"{local_variable(wave, offset)} in local memory, never initialised"
+    a = wave.launch.machine.memory.owner(address) if address >= GLOBAL_BASE else None
+    if a is None:
+        return f"{space} memory at {address:#x}, never initialised"
+    return f"byte {address - a.base:,} of {label(a.name, a.nbytes)} in global memory, never initialised"
+
+
+def shared_variable(wave: Wave, address: int) -> str:
+    """The variable that a shared address lies in, with the offset."""
+    address = address - SHARED_WINDOW if address >= SHARED_WINDOW else address
+    address &= (1 << CLUSTER_RANK_SHIFT) - 1
+    layout = wave.launch.code.layout
+    below = [(at, name) for name, at in layout.shared.items() if at <= address]
+    if not below:
+        return f"byte {address - SHARED_BASE:,}"
+    at, name = max(below)
+    return f"byte {address - at:,} of '{name}'"
+
+
+def local_variable(wave: Wave, offset: int) -> str:
+    """The variable that a local address lies in; a called function's are above those of its callers."""
+    function = wave.launch.code.entry
+    below = [(at, name) for name, at in function.frame_offsets.items() if at <= offset < function.frame_bytes]
+    if not below:
+        return f"byte {offset:,} of the thread's stack"
+    at, name = max(below)
+    return f"byte {offset - at:,} of '{name}'"

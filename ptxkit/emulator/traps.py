@@ -1,0 +1,132 @@
+"""Stops at the first integer division by zero, NaN or infinity that a kernel produces. Hardware does not: a GPU has no trap for
+any of these.
+
+A NaN is produced by an instruction whose result is one while none of its operands is; infinity likewise. Operands are what the
+instruction computes with: values that are loaded, moved, selected or exchanged between lanes were produced elsewhere, or were
+there before the launch. For a matrix product the operands are all elements of its warp's (or warpgroup's) matrices.
+
+The first is the first in the order of emulation: of the lowest CTAs that are resident together, and of what one instruction
+computes for all of them, the lowest CTA's lowest thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from ptxkit.emulator.racecheck.hazards import named
+from ptxkit.errors import ArithmeticTrap
+from ptxkit.isa.types import PtxType
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.threads import Group
+    from ptxkit.emulator.engine.watched import Watched
+
+_ELEMENTS: dict[str, tuple[str, int]] = {
+    "f16": ("f2", 1),
+    "f32": ("f4", 1),
+    "f64": ("f8", 1),
+    "bf16": ("bf16", 1),
+    "tf32": ("f4", 1),
+    "f16x2": ("f2", 2),
+    "bf16x2": ("bf16", 2),
+    "f32x2": ("f4", 2),
+}
+"""Floating-point type of a register -> numpy type of its elements, and how many it holds."""
+
+_COPIES = frozenset(("mov", "selp", "slct", "copysign", "abs", "neg", "ld", "ldu", "shfl", "set"))
+"""Instructions that compute nothing, or a class or sign of what they are given."""
+
+_MATRICES = frozenset(("mma", "wmma", "wgmma"))
+
+
+class Traps:
+    """Checks what instructions compute.
+
+    Args:
+        kinds: of ``"div0"``, ``"nan"`` and ``"inf"``, those that are looked for.
+    """
+
+    def __init__(self, kinds: tuple[str, ...]) -> None:
+        self.kinds = frozenset(kinds)
+
+    def before(self, w: Watched, x: Group, values: tuple[Any, ...], guard: Any) -> None:
+        """An integer division is about to be executed.
+
+        Raises:
+            ArithmeticTrap: by zero.
+        """
+        if "div0" in self.kinds and w.name in ("div", "rem") and w.sources[1].type.kind in ("u", "s"):
+            bad = values[1] == 0
+            if bad.any():
+                self._report(w, x, bad, guard, "divides an integer by zero")
+
+    def after(self, w: Watched, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any) -> None:
+        """An instruction has computed ``results``.
+
+        Raises:
+            ArithmeticTrap: a NaN or an infinity is among them that was not among the values.
+        """
+        if w.name in _COPIES or not {"nan", "inf"} & self.kinds or w.parts[:1] == ("load",):
+            return
+        for d, value in zip(w.destinations, results, strict=True):
+            kind = _kind_of(w, d.type, False)
+            if value is None or kind is None:
+                continue
+            for name, test, words in (("nan", np.isnan, "a NaN"), ("inf", np.isinf, "an infinity")):
+                if name not in self.kinds:
+                    continue
+                bad = _any(value, kind, test)
+                if bad.any():
+                    bad = bad & ~self._given(w, x, values, test)
+                    self._report(w, x, bad, guard, f"computes {words}, and no operand is one")
+
+    def _given(self, w: Watched, x: Group, values: tuple[Any, ...], test: Any) -> Any:
+        """Lanes in which an operand is one already."""
+        out: Any = np.zeros((1, 1, 1), np.bool_)
+        for s, value in zip(w.sources, values, strict=True):
+            kind = _kind_of(w, s.type, True)
+            if kind is not None:
+                out = out | _any(value, kind, test)
+        if w.name in _MATRICES or w.name == "redux":
+            out = np.broadcast_to(out, x.shape).any(-1, keepdims=True)
+            if w.name == "wgmma":
+                out = np.broadcast_to(out.any(1, keepdims=True), out.shape)
+        return out
+
+    @staticmethod
+    def _report(w: Watched, x: Group, bad: Any, guard: Any, what: str) -> None:
+        bad = np.broadcast_to(bad, x.shape) & x.active()
+        if guard is not None:
+            bad = bad & guard
+        if not bad.any():
+            return
+        cta, thread = x.first(bad)
+        x.wave.flush_output()
+        raise ArithmeticTrap(f"{named(w.where)}: thread {thread} of CTA {cta} {what}")
+
+
+def _kind_of(w: Watched, t: PtxType, source: bool) -> tuple[str, int] | None:
+    """How the floating-point elements of an operand are stored; None if it holds none."""
+    found = _ELEMENTS.get(t.name)
+    if found is not None:
+        return found
+    if w.name not in _MATRICES or t.name != "b32":
+        return None
+    if not source:  # registers of D with two f16
+        return _ELEMENTS["f16x2"]
+    for name in ("bf16", "f16", "tf32"):
+        if name in w.parts:
+            return _ELEMENTS["tf32" if name == "tf32" else f"{name}x2"]
+    return None
+
+
+def _any(value: Any, kind: tuple[str, int], test: Any) -> Any:
+    """Lanes with an element for which ``test`` holds."""
+    name, count = kind
+    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bf16" else np.dtype(name)
+    view = np.ascontiguousarray(value).view(dtype).reshape(*value.shape, count)
+    found: Any = test(view).any(-1)
+    return found

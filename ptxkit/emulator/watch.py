@@ -1,0 +1,114 @@
+"""Follows what one wave executes, instruction by instruction, for the checks that need it.
+
+A block that is watched runs as generated code that calls :meth:`Watch.before` and :meth:`Watch.after` around each instruction.
+Others run as ever, so that a launch pays for what it looks at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.emulator.initcheck.check import InitCheck
+from ptxkit.emulator.traps import Traps
+from ptxkit.isa.model import Register
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.code import Block
+    from ptxkit.emulator.engine.threads import Frame, Group
+    from ptxkit.emulator.engine.watched import Watched
+    from ptxkit.emulator.engine.wave import Wave
+
+
+class Watch:
+    """What is checked in one wave."""
+
+    def __init__(self, wave: Wave, check: InitCheck | None, traps: Traps | None) -> None:
+        self.wave = wave
+        self.check = check
+        self.traps = traps
+
+    @staticmethod
+    def of(wave: Wave) -> Watch | None:
+        """The watch that a wave's launch needs, if any."""
+        settings, code = wave.launch.settings, wave.launch.code
+        check = None
+        if settings.initcheck or code.has_stack or code.reads_undefined:
+            check = InitCheck(wave, settings.initcheck, code.has_stack)
+        traps = Traps(settings.trap) if settings.trap else None
+        return None if check is None and traps is None else Watch(wave, check, traps)
+
+    # -- the wave ----------------------------------------------------------------------------------------------------
+
+    def wants(self, x: Group, block: Block) -> bool:
+        """Whether the block is to be run by :meth:`run`."""
+        return self.traps is not None or (self.check is not None and self.check.wants(x.frame, block))
+
+    def run(self, x: Group, block: Block) -> Any:
+        """Execute the block's run; returns the branch's predicate."""
+        check = self.check
+        if check is None:
+            return block.watched(x.frame.registers, x, self)
+        check.begin(x)
+        predicate = block.watched(x.frame.registers, x, self)
+        check.end(x, block)
+        terminator = block.terminator
+        if check.registers and terminator.where is not None:
+            index = x.frame.function.register_index
+            if terminator.predicate is not None:
+                check.register(terminator.where, x, index[terminator.predicate.register.name], "branches on")
+            for operand in terminator.decides():
+                if isinstance(operand, Register):
+                    check.register(terminator.where, x, index[operand.name], "jumps to a target given by")
+        return predicate
+
+    def gate(self, x: Group, block: Block) -> None:
+        """``x`` comes to an instruction that can block: what decides whether it does must be defined."""
+        check, gate = self.check, block.gate
+        if check is None or gate is None or not x.frame.undefined_bits:
+            return
+        number, instruction = block.instructions[0]
+        where = self.wave.launch.code.instructions[number][0]
+        index = x.frame.function.register_index
+        if instruction.predicate is not None:
+            what = "executes it or not depending on"
+            check.register(where, x, index[instruction.predicate.register.name], what)
+        for operand in gate.reads:
+            if isinstance(operand, Register):
+                check.register(where, x, index[operand.name], "synchronises with")
+
+    def entered(self, frame: Frame) -> None:
+        """A function has been entered."""
+        if self.check is not None:
+            self.check.entered(frame)
+
+    def called(self, x: Group, start: int, nbytes: int) -> None:
+        """The threads of ``x`` have called a function, whose stack is at ``start``."""
+        if self.check is not None:
+            self.check.called(x, start, nbytes)
+
+    def returned(self, threads: Any, start: int, nbytes: int) -> None:
+        """A function of the driver's has written its result to the stack."""
+        if self.check is not None:
+            self.check.returned(threads, start, nbytes)
+
+    # -- generated code ----------------------------------------------------------------------------------------------
+
+    def guard(self, w: Watched, x: Group) -> None:
+        """The predicate of an instruction with a side effect is about to be used."""
+        if self.check is not None:
+            self.check.guard(w, x)
+
+    def before(self, w: Watched, x: Group, values: tuple[Any, ...], guard: Any) -> Any:
+        """An instruction is about to be executed by ``x``, under ``guard`` if it is pure; what it returns goes to ``after``."""
+        if self.traps is not None:
+            self.traps.before(w, x, values, guard)
+        return None if self.check is None else self.check.before(w, x, values)
+
+    def after(
+        self, w: Watched, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any, found: Any
+    ) -> None:
+        """It has computed ``results``."""
+        if self.traps is not None:
+            self.traps.after(w, x, values, results, guard if w.step.pure else None)
+        if self.check is not None:
+            self.check.after(w, found, guard)
