@@ -57,6 +57,19 @@ if TYPE_CHECKING:
     help="--racecheck that tells the lanes of a warp apart, too: finds a missing __syncwarp.",
 )
 @max_instructions_option
+@click.option(
+    "--initcheck",
+    is_flag=True,
+    help="Have the emulator report the use of shared or global memory that was never initialised. Registers and local memory "
+    "are always checked. Takes several times as long.",
+)
+@click.option(
+    "--trap",
+    "traps",
+    metavar="KIND[,KIND...]",
+    help="Stop the emulator at the first integer division by zero (div0), NaN (nan) or infinity (inf) that a kernel produces, "
+    "such as --trap div0,nan,inf. A GPU does not trap.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/1) alone on stdout.")
 @click.option("--dry-run", is_flag=True, help="Show what would be launched, and run nothing.")
 @file_options
@@ -73,6 +86,8 @@ def command(
     racecheck: bool,
     racecheck_lanes: bool,
     max_instructions: int | None,
+    initcheck: bool,
+    traps: str | None,
     as_json: bool,
     dry_run: bool,
     **of_file: Any,
@@ -97,6 +112,10 @@ def command(
         settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
     if max_instructions is not None:
         settings["max_instructions"] = max_instructions
+    if initcheck:
+        settings["initcheck"] = True
+    if traps is not None:
+        settings["trap"] = parse_traps(traps)
 
     from ptxkit.runtime.device import device as open_device
 
@@ -135,6 +154,21 @@ def command(
         click.echo(_run_text.report_text(report))
     complain(report)
     return report.exit_code
+
+
+def parse_traps(text: str) -> tuple[str, ...]:
+    """The kinds of ``--trap``.
+
+    Raises:
+        UsageError: one that does not exist, or none.
+    """
+    from ptxkit.emulator.settings import TRAPS
+
+    kinds = tuple(word.strip() for word in text.split(","))
+    for kind in kinds:
+        if kind not in TRAPS:
+            raise UsageError(f"--trap takes {', '.join(TRAPS)}, separated by commas; it cannot be {kind!r}")
+    return tuple(dict.fromkeys(kinds))
 
 
 def emulator_settings(device: Device, changes: dict[str, Any]) -> contextlib.AbstractContextManager[object]:

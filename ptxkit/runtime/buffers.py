@@ -37,6 +37,9 @@ class Memory(Protocol):
     def digest(self, address: int, nbytes: int) -> int:
         """64 bits that depend on every byte and its place; other bytes have others, but for a chance of 2^-64."""
 
+    def poison(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte to a value that stands for none, where the device follows what is initialised."""
+
     def tensor_map(self, m: Encoding) -> bytes:
         """A tensor map as the device reads it."""
 
@@ -121,6 +124,13 @@ class DeviceArray:
             FaultError: a kernel launched before failed.
         """
         return self.memory.digest(self.address, self.nbytes) if self.nbytes else 0
+
+    def poison(self, value: int) -> None:
+        """Set every byte to ``value`` and make the array uninitialised: the emulator's ``initcheck`` reports a kernel that uses
+        an element before it is written.
+        """
+        if self.nbytes:
+            self.memory.poison(self.address, self.nbytes, value)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

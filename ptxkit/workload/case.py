@@ -184,7 +184,7 @@ class Case:
         for name, array in self._arrays.items():
             if name not in self.inputs:
                 self._poisons[name] = self._poison(name) if poison is None else poison
-                array.fill(self._poisons[name])
+                array.poison(self._poisons[name])
             elif name in self.output_specs or self._differs(name):
                 array.copy_from(np.ascontiguousarray(self.inputs[name]))
 

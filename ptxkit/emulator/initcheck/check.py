@@ -101,10 +101,11 @@ class InitCheck:
             return
         shape = self.wave.shape
         dtype = unsigned(frame.function.register_types[k])
-        bits = np.zeros(shape, dtype) if whole is None else whole.bits
-        origin = np.zeros(shape, np.int32) if whole is None else whole.origin
+        # copies, since registers that were moved share their arrays
+        bits = np.zeros(shape, dtype) if whole is None else whole.bits.copy()
+        origin = np.zeros(shape, np.int32) if whole is None else whole.origin.copy()
         for array, value in ((bits, None if s is None else s.bits), (origin, None if s is None else s.origin)):
-            new = np.broadcast_to(0 if value is None else value, x.shape)
+            new = np.broadcast_to(array.dtype.type(0) if value is None else value, x.shape)
             if x.rows:
                 rows = array[x.c, x.w][:, None]
                 np.copyto(rows, new, where=x.active())

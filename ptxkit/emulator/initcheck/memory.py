@@ -62,7 +62,7 @@ class UndefinedMemory:
     def undefined_bytes(self) -> dict[int, int]:
         """Base address -> number of undefined bytes, of the allocations that have any."""
         found = {}
-        for a in self.real.allocations:
+        for a in self.real.allocations():
             if a.undefined is not None:
                 found[a.base] = int(np.count_nonzero(a.undefined.data[: a.nbytes]))
         return found

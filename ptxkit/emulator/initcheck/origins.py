@@ -10,7 +10,7 @@ import numpy as np
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
-from ptxkit.emulator.racecheck.hazards import named
+from ptxkit.emulator.racecheck.hazards import named, plain
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.binder import Where
@@ -120,7 +120,7 @@ def shared_variable(wave: Wave, address: int) -> str:
     if not below:
         return f"byte {address - SHARED_BASE:,}"
     at, name = max(below)
-    return f"byte {address - at:,} of '{name}'"
+    return f"byte {address - at:,} of '{plain(name)}'"
 
 
 def local_variable(wave: Wave, offset: int) -> str:

@@ -134,11 +134,6 @@ class GlobalMemory:
         i = bisect_right(self._bases, address) - 1
         return self._allocations[i] if i >= 0 else None
 
-    @property
-    def allocations(self) -> tuple[Allocation, ...]:
-        """Those that have not been freed, by address."""
-        return tuple(self._allocations)
-
     def forget_undefined(self) -> None:
         """Take all memory as initialised."""
         for a in self._allocations:

@@ -10,7 +10,6 @@ apart it is a thread.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
-from ptxkit.emulator.racecheck.hazards import Hazard, Hazards, named
+from ptxkit.emulator.racecheck.hazards import Hazard, Hazards, named, plain
 from ptxkit.emulator.racecheck.shadow import SITES, STRONG, Access, Conflict, Shadow
 
 if TYPE_CHECKING:
@@ -343,9 +342,3 @@ class Races:
             return f"{text} ({address - SHARED_BASE} bytes in)"
         base, name = max(below)
         return f"{text} ({plain(name)}{f'+{address - base}' if address > base else ''})"
-
-
-def plain(name: str) -> str:
-    """A variable as its source has it: one of a function, ``_ZZ1fvE3sum_$_1``, is ``sum``."""
-    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(_\$_\d+)?", name)
-    return local[2] if local and len(local[2]) >= int(local[1]) else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -118,3 +119,8 @@ def _orders(i: Instruction) -> bool:
     if i.name in ("fence", "membar"):
         return "proxy" not in i.opcode and "mbarrier_init" not in i.opcode
     return i.name in ("ld", "st", "atom", "red") and any(s in i.opcode for s in (".acq", ".release"))
+
+def plain(name: str) -> str:
+    """A variable as its source has it: one of a function, ``_ZZ1fvE3sum_$_1``, is ``sum``."""
+    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(_\$_\d+)?", name)
+    return local[2] if local and len(local[2]) >= int(local[1]) else name

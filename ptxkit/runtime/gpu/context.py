@@ -197,6 +197,10 @@ class GpuContext(MakesArrays):
             )
         )
 
+    def poison(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte: a GPU does not know what is initialised."""
+        self.fill(address, nbytes, value)
+
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte, on the stream."""
         self._enter()
