@@ -63,7 +63,9 @@ class UndefinedMemory:
         """Base address -> number of undefined bytes, of the allocations that have any."""
         found = {}
         for a in self.real.allocations():
-            if a.undefined is not None:
+            if a.fresh:
+                found[a.base] = a.nbytes
+            elif a.undefined is not None:
                 found[a.base] = int(np.count_nonzero(a.undefined.data[: a.nbytes]))
         return found
 
