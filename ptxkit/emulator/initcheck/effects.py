@@ -178,16 +178,12 @@ def _copied(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sou
         check.require(w, x, s, "copies with")
     if not check.mirror.tracks_memory or _MOVES_NOTHING & set(w.parts) or not w.sources:
         return
-    before: dict[int, int] = {}
-    to_global = "bulk" in w.parts and w.parts[w.parts.index("bulk") :].count("global") and _writes_global(w)
+    inner = check.mirror.group(x)
     with LOCK:
-        if to_global:
-            before = check.mirror.memory.undefined_bytes()
-        w.step.call(check.mirror.group(x), *values)
-        if to_global:
-            for base, count in check.mirror.memory.undefined_bytes().items():
-                if count > before.get(base, 0):
-                    check.stored(w, x, base, count - before.get(base, 0))
+        if _writes_global(w):
+            for base, count in check.mirror.memory.written(lambda: w.step.call(inner, *values)).items():
+                check.stored(w, x, base, count)
+        w.step.call(inner, *values)
 
 
 _MOVES_NOTHING = {"prefetch", "commit_group", "wait_group", "wait_all", "mbarrier"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,15 +60,18 @@ class UndefinedMemory:
             fields["fill_mode"] = 0
         return fields.tobytes()
 
-    def undefined_bytes(self) -> dict[int, int]:
-        """Base address -> number of undefined bytes, of the allocations that have any."""
-        found = {}
-        for a in self.real.allocations():
-            if a.fresh:
-                found[a.base] = a.nbytes
-            elif a.undefined is not None:
-                found[a.base] = int(np.count_nonzero(a.undefined.data[: a.nbytes]))
-        return found
+    def written(self, write: Callable[[], object]) -> dict[int, int]:
+        """Base address -> number of undefined bytes that ``write`` writes there. What is undefined stays as it was."""
+        kept = [(a, a.fresh, a.undefined) for a in self.real.allocations()]
+        for a, *_ in kept:
+            a.fresh, a.undefined = False, None
+        try:
+            write()
+            found = {a.base: a.undefined.data for a, *_ in kept if a.undefined is not None}
+            return {base: int(np.count_nonzero(data)) for base, data in found.items() if data.any()}
+        finally:
+            for a, fresh, undefined in kept:
+                a.fresh, a.undefined = fresh, undefined
 
 
 class _Machine:

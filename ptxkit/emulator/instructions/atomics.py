@@ -323,10 +323,9 @@ def _make(b: Binding, returns: bool) -> Step:
     outs: tuple[Typed, ...] = tuple((d, t) for d in b.elements(destination)) if returns else ()
 
     def run(x: Group, base: Any, *lanes: Any) -> Any:
+        """The old values; ``red`` has no destination for them, but the initialisation check looks at them."""
         values = tuple(tuple(lanes[s * count + k] for s in range(len(sets))) for k in range(count))
         got = site.run(x, base.view(np.uint64) if base.dtype.itemsize == 8 else base, function, values)
-        if not returns:
-            return None
         if op in ("cas", "exch"):
             x.wave.spin()  # a lock that is taken: its owner goes first
         return got if count > 1 else got[0]
