@@ -137,7 +137,8 @@ def test_a_called_functions_stack_is_new_each_time():
     before = """.func (.param .b32 out) f(.param .b32 in)
     { .reg .b32 %a; .reg .pred %q; .local .b32 kept; ld.param.b32 %a, [in]; setp.eq.u32 %q, %a, 0;
       @%q st.local.b32 [kept], %a; ld.local.b32 %a, [kept]; st.param.b32 [out], %a; ret; }"""
-    call = "{{ .param .b32 p; .param .b32 q; mov.b32 %r10, {n}; st.param.b32 [p], %r10; call (q), f, (p); ld.param.b32 %r11, [q]; }}"
+    call = "{{ .param .b32 p; .param .b32 q; mov.b32 %r10, {n};"
+    call += " st.param.b32 [p], %r10; call (q), f, (p); ld.param.b32 %r11, [q]; }}"
     run(call.format(n=0) + "st.global.u32 [%rd21], %r11;", before=before)
     refused(
         call.format(n=0) + call.format(n=1) + "st.global.u32 [%rd21], %r11;", "writes to global memory", before=before
@@ -165,7 +166,8 @@ def test_shared_memory():
         ("atom.shared.exch.b32 %r11, [tile], 1;", ""),
         ("atom.shared.exch.b32 %r11, [tile], 1; st.global.u32 [%rd21], %r11;", "writes to global"),
         (
-            "st.shared.u32 [tile], 0; bar.sync 0; red.shared.add.u32 [tile], 1; ld.shared.u32 %r11, [tile]; st.global.u32 [%rd21], %r11;",
+            "st.shared.u32 [tile], 0; bar.sync 0; red.shared.add.u32 [tile], 1;"
+            " ld.shared.u32 %r11, [tile]; st.global.u32 [%rd21], %r11;",
             "",
         ),
     ],
@@ -278,7 +280,8 @@ extern "C" __global__ void through(float* to, const float* from, int n) {
   unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(tile + threadIdx.x * 4));
   int bytes = threadIdx.x * 4 < n ? 16 : SKIPPED;
   if (bytes >= 0)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(at), "l"(from + threadIdx.x * 4), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" 
+                 :: "r"(at), "l"(from + threadIdx.x * 4), "r"(bytes) : "memory");
   asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory");
   __syncthreads();
   for (int i = threadIdx.x; i < 128; i += 32) to[i] = tile[i];
