@@ -166,8 +166,8 @@ def test_shared_memory():
         ("atom.shared.exch.b32 %r11, [tile], 1;", ""),
         ("atom.shared.exch.b32 %r11, [tile], 1; st.global.u32 [%rd21], %r11;", "writes to global"),
         (
-            "st.shared.u32 [tile], 0; bar.sync 0; red.shared.add.u32 [tile], 1;"
-            " ld.shared.u32 %r11, [tile]; st.global.u32 [%rd21], %r11;",
+            """st.shared.u32 [tile], 0; bar.sync 0; red.shared.add.u32 [tile], 1;
+            ld.shared.u32 %r11, [tile]; st.global.u32 [%rd21], %r11;""",
             "",
         ),
     ],
@@ -280,7 +280,7 @@ extern "C" __global__ void through(float* to, const float* from, int n) {
   unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(tile + threadIdx.x * 4));
   int bytes = threadIdx.x * 4 < n ? 16 : SKIPPED;
   if (bytes >= 0)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" 
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(at), "l"(from + threadIdx.x * 4), "r"(bytes) : "memory");
   asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory");
   __syncthreads();
