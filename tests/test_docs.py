@@ -87,3 +87,36 @@ def test_there_are_commands_to_look_at():
 def test_variants_that_pages_name_are_there(page, words):
     for name, variant in re.findall(r" ([a-z_0-9]+):([a-z_0-9]+)", words):
         assert variant in registry.get(name).variants(), f"{page}: {words}"
+
+
+@pytest.fixture
+def in_page_directory(tmp_path, monkeypatch):
+    """A working directory with the source file of docs/run.md."""
+    text = (ROOT / "docs" / "run.md").read_text(encoding="utf-8")
+    (content,) = re.findall(r"<!-- to saxpy.cu -->\n```cuda\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "saxpy.cu").write_text(content, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return text
+
+
+def run_line(line, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*shlex.split(line)[1:], "--device", "emulator"])
+    out, err = capsys.readouterr()
+    assert stopped.value.code == 0, err
+    return out
+
+
+def test_transcripts_of_source_files_are_exact(in_page_directory, capsys):
+    shown = re.findall(r"<!-- transcript -->\n```\n\$ (.*?)\n(.*?)```", in_page_directory, re.DOTALL)
+    assert len(shown) == 2
+    for line, output in shown:
+        assert run_line(line, capsys) == output
+
+
+def test_examples_of_source_files_run(in_page_directory, capsys):
+    blocks = re.findall(r"<!-- run -->\n```\n(.*?)```", in_page_directory, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) == 6
+    outputs = [run_line(line, capsys) for line in lines]
+    assert any(output.find("verified: y, 64 elements") > 0 for output in outputs)

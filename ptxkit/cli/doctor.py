@@ -32,10 +32,12 @@ OPTIONAL_TOOLS = {
     "cuobjdump",
 }  # for .ptx on a GPU and for looking at SASS; the emulator needs none
 
-PEERS = {  # package -> (what it is good for here, what installs it)
+OPTIONAL = {  # package -> (what needs it, what installs it)
     "torch": ("peer of the benchmarks", f"{PIP} torch"),
     "triton": ("peer of the benchmarks", f"{PIP} triton"),
     "cupy": ("peer of the benchmarks", f"{PIP} cupy-cuda13x"),
+    "scikit-learn": ("guided search of sweeps", f"{PIP} 'ptxkit[sweep]'"),
+    "matplotlib": ("rooflines and heat maps as pictures", f"{PIP} 'ptxkit[plot]'"),
     "nvidia-cutlass": ("CUTLASS GEMMs", f"{PIP} nvidia-cutlass==4.2.0.0"),
 }
 
@@ -109,8 +111,8 @@ def all_checks() -> Iterator[Check]:
         yield Check("emulator", "missing", "has nothing to run before the compiler works")
     yield attempt("cache", "set PTXKIT_CACHE_DIR to a directory that you can write", cache)
     yield attempt("gpu", "install NVIDIA's driver where there is a GPU; the emulator needs neither", gpu, optional=True)
-    for package, (purpose, mend) in PEERS.items():
-        yield peer(package, purpose, mend)
+    for package, (purpose, mend) in OPTIONAL.items():
+        yield optional(package, purpose, mend)
 
 
 def attempt(name: str, mend: str, find: Callable[[], str], *, optional: bool = False) -> Check:
@@ -200,7 +202,7 @@ def cache() -> str:
     return f"{held.directory}, {number_of(held.entries, 'image')}, {size}"
 
 
-def peer(package: str, purpose: str, mend: str) -> Check:
+def optional(package: str, purpose: str, mend: str) -> Check:
     """An optional package."""
     from importlib.metadata import PackageNotFoundError
 

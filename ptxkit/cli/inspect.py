@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 @click.option("--no-time", is_flag=True, help="With --diff: do not time the variants, even where there is a GPU.")
 @click.option("--source", is_flag=True, help="Show source lines, with the SASS instructions each became.")
 @click.option("--ptx", is_flag=True, help="Show PTX; with --source, under its lines.")
+@click.option(
+    "--plain", is_flag=True, help="With --ptx: show the text alone, which `ptxkit run` and compilers take again."
+)
+@click.option("-o", "--output", metavar="FILE.ptx", help="With --ptx: write that text to a file.")
 @click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, under their lines.")
 @click.option("--registers", is_flag=True, help="Live registers beside each SASS instruction.")
 @click.option(
@@ -62,6 +66,8 @@ def command(
     no_time: bool,
     source: bool,
     ptx: bool,
+    plain: bool,
+    output: str | None,
     sass: bool,
     registers: bool,
     control: bool,
@@ -100,12 +106,17 @@ def command(
         shared_bytes=shared,
         cluster=cluster,
     )
+    if (plain or output is not None) and (not ptx or source or sass):
+        option = "--plain" if plain else "--output"
+        raise UsageError(f"{option} is for PTX alone: give --ptx, without --source and --sass")
     if as_diff:
         compare(subjects, settings, as_json=as_json, whole=sass, control=control, timed=not no_time)
         return
     with progress() as say:
         chosen = [subject for words in subjects for subject in found_subjects(words, settings, say)]
-    if html_file is not None:
+    if plain or output is not None:
+        write_ptx(chosen, output)
+    elif html_file is not None:
         write_page(chosen, html_file)
     elif cfg is not None:
         write_graph(chosen, cfg)
@@ -222,6 +233,28 @@ def write_page(chosen: list[Subject], file: str) -> None:
     from ptxkit.inspect.html_page import page
 
     write_text(file, page(chosen))
+    to_stderr(f"wrote {file}")
+
+
+def write_ptx(chosen: list[Subject], file: str | None) -> None:
+    """Write the PTX of some kernels of one program as it is: to a file, or to stdout for None."""
+    from ptxkit.cli._text import to_stderr
+    from ptxkit.files import write_text
+
+    texts = {subject.function.ptx: subject for subject in chosen}
+    if "" in texts:
+        raise UsageError(f"the PTX of {_name(texts[''])} is not known: the cubin was made without line information")
+    if len(texts) > 1:
+        names = ", ".join(_name(subject) for subject in texts.values())
+        raise UsageError(f"these are {len(texts)} PTX programs; name a kernel of one: {names}")
+    (text,) = texts
+    text = text.rstrip("\0\n") + "\n"
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    if not file.endswith(".ptx") and file != "/dev/null":
+        raise UsageError(f"--output writes FILE.ptx, not {file}")
+    write_text(file, text)
     to_stderr(f"wrote {file}")
 
 

@@ -44,6 +44,7 @@ def describe(workload: type[Workload]) -> dict[str, Any]:
         "sizes": made.sizes,
         "emulator_sizes": {**made.sizes, **workload.emulator_sizes},
         "options": made.options,
+        "choices": choices(workload),
         "variants": [
             {
                 "name": variant.name,
@@ -54,6 +55,29 @@ def describe(workload: type[Workload]) -> dict[str, Any]:
             for variant in workload.variants().values()
         ],
     }
+
+
+def choices(workload: type[Workload]) -> dict[str, list[Any]]:
+    """Option name -> the values it may have, for options with a fixed set of them."""
+    from typing import Literal, get_args, get_origin
+
+    found: dict[str, list[Any]] = {}
+    for name, kind in workload.option_types().items():
+        if get_origin(kind) is Literal:
+            found[name] = list(get_args(kind))
+        elif kind is bool:
+            found[name] = [False, True]
+    return found
+
+
+def option_text(name: str, value: Any, offered: list[Any] | None) -> str:
+    """``"dtype=f32 (f32|f16|bf16)"``: an option's default, and its choices where they are fixed."""
+
+    def written(item: Any) -> str:
+        return str(item).lower() if isinstance(item, bool) else str(item)
+
+    text = f"{name}={written(value)}"
+    return f"{text} ({'|'.join(map(written, offered))})" if offered else text
 
 
 def summary(workload: type[Workload]) -> str:
@@ -78,7 +102,9 @@ def text(kernel: dict[str, Any]) -> str:
         sizes += f" (emulator: {sizes_text(kernel['emulator_sizes'])})"
     lines = [f"{styled(kernel['name'], bold=True)}  {sizes}", f"  {kernel['summary']}"]
     if kernel["options"]:
-        lines.append("  options: " + " ".join(f"{name}={value}" for name, value in kernel["options"].items()))
+        lines.append(
+            "  options: " + "  ".join(option_text(n, v, kernel["choices"].get(n)) for n, v in kernel["options"].items())
+        )
     width = max(len(variant["name"]) for variant in kernel["variants"])
     for variant in kernel["variants"]:
         lines.append(f"    {variant['name']:<{width}}  {variant['summary']}")

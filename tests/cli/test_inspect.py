@@ -334,3 +334,37 @@ def test_tiles_of_a_description_of_ones_own_can_be_held(tmp_path, capsys):
         cli.main(["new", "mine", "--directory", str(tmp_path)])
     capsys.readouterr()
     assert "mine<512>" in output_of(capsys, f"{tmp_path}/mine.py:simple", "--tile", "THREADS=512")
+
+
+def test_ptx_alone_is_what_run_takes_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["inspect", "saxpy:scalar", "--ptx", "-o", "out.ptx"])
+    assert stopped.value.code == 0 and "wrote out.ptx" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["inspect", "saxpy:scalar", "--ptx", "--plain"])
+    assert capsys.readouterr().out == (tmp_path / "out.ptx").read_text()
+    words = "run out.ptx --arg 0=2 --arg 1=f32[64]:ones --arg 2=f32[64]:ones --arg 3=64 --grid 1 --block 256 --device emulator"
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(words.split())
+    assert stopped.value.code == 0 and "#2: 3 3 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ("saxpy:scalar --plain", "--plain is for PTX alone"),
+        ("saxpy:scalar -o x.ptx", "--output is for PTX alone"),
+        ("saxpy:scalar --ptx --sass --plain", "without --source and --sass"),
+        ("saxpy:scalar --ptx -o x.txt", "--output writes FILE.ptx, not x.txt"),
+        ("saxpy --ptx --plain", "name a kernel of one"),
+        ("saxpy:scalar --ptx -o no/x.ptx", "cannot write no/x.ptx"),
+    ],
+)
+def test_ptx_that_cannot_be_written(words, match, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["inspect", *words.split()])
+    err = capsys.readouterr().err
+    assert stopped.value.code == 2 and match in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -74,7 +74,7 @@ def test_doctor_says_which_tool_is_not_installed(monkeypatch):
 def test_doctor_without_a_gpu_or_peers_is_still_content():
     absent = doctor.attempt("gpu", "install a driver", lambda: (_ for _ in ()).throw(UnavailableError("no GPU")), optional=True)
     assert (absent.state, absent.detail) == ("absent", "no GPU")
-    assert doctor.peer("no-such-package-here", "nothing", "pip install it").state == "absent"
+    assert doctor.optional("no-such-package-here", "nothing", "pip install it").state == "absent"
 
 
 @pytest.fixture
