@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.cli._text import count, styled, table
+from ptxkit.exit_codes import ExitCode
 from ptxkit.quantities import optional, quantity, time_text
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ def report_text(report: RunReport) -> str:
     if done:
         lines.append(table([row(report, v) for v in ran], headers))
     notes = [f"{v.name}: skipped, {v.skipped}" for v in report.variants if v.skipped is not None]
-    notes += [
-        f"{v.name}: {v.tile.removesuffix(' (tuned)')}, tuned by a sweep" for v in ran if v.tile.endswith("(tuned)")
-    ]
+    notes += [f"{v.name}: {tile_text(v)}" for v in ran if v.tile]
     notes += [f"{v.name}: compiled for {v.target}" for v in ran if v.target not in ("", report.target)]
     notes += [note for v in ran for note in misaligned(v)]
     if counted and done:
@@ -69,6 +68,12 @@ def report_text(report: RunReport) -> str:
             f"Roof: {report.roof_gbs:.0f} GB/s, a device-to-device copy measured in this run. Times with a cold L2."
         )
     return "\n".join([*lines, "", *notes]).rstrip()
+
+
+def tile_text(variant: VariantReport) -> str:
+    """``"THREADS=256"``, and why it is not the default tile."""
+    tile = " ".join(f"{name}={value}" for name, value in variant.tile.items())
+    return f"{tile} ({variant.tile_note})" if variant.tile_note else tile
 
 
 def misaligned(variant: VariantReport) -> Iterator[str]:
@@ -94,7 +99,11 @@ def header(kernel: str, sizes: Mapping[str, int], device: str, target: str, work
 def verdict(variant: VariantReport) -> Row:
     """Launches, the verdict, and the error that it rests on."""
     if variant.error is not None:
-        kinds = {4: "does not compile", 5: "fault"}
+        kinds: dict[int, str] = {
+            ExitCode.NOT_COMPILED: "does not compile",
+            ExitCode.FAULT: "fault",
+            ExitCode.TIME_LIMIT: "time limit",
+        }
         return [str(variant.launches or "-"), styled(kinds.get(variant.error.exit_code, "failed"), fg="red"), "-"]
     word = styled("verified", fg="green") if variant.verified else styled("WRONG", fg="red")
     error = variant.max_rel_error

@@ -6,10 +6,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ptxkit.cli._early_exit import leave
 from ptxkit.cli._kernel import find_kernel, kernel_argument, max_instructions_option, parse_pairs
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
 from ptxkit.errors import UnavailableError, UsageError
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
     from ptxkit.workload.workload import Workload
+
+SET_TOLERANCE = (
+    "To set another tolerance: tolerance = Tolerance(relative=..., absolute=...) in the description, @variant(tolerance=...), "
+    "or Work(..., sum_length=k) for the default (docs/verification.md)."
+)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # so that -5 reaches the sizes, to be refused there
@@ -70,7 +77,13 @@ if TYPE_CHECKING:
     help="Stop the emulator at the first integer division by zero (div0), NaN (nan) or infinity (inf) that a kernel produces, "
     "such as --trap div0,nan,inf. A GPU does not trap.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/1) alone on stdout.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="End a variant that takes longer, and report it; on a GPU that hangs, end the process.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/2) alone on stdout.")
 @click.option("--dry-run", is_flag=True, help="Show what would be launched, and run nothing.")
 @file_options
 def command(
@@ -88,6 +101,7 @@ def command(
     max_instructions: int | None,
     initcheck: bool,
     traps: str | None,
+    timeout: float | None,
     as_json: bool,
     dry_run: bool,
     **of_file: Any,
@@ -117,12 +131,14 @@ def command(
     if traps is not None:
         settings["trap"] = parse_traps(traps)
 
+    from ptxkit.bench.measure.time_limit import TimeLimit
     from ptxkit.runtime.device import device as open_device
 
     if names_source_file(kernel):
         refuse_described({"--variant": variants, "--tile": tiles, "--option": options})
         device = open_device(device_kind)
-        with emulator_settings(device, settings):
+        limit = TimeLimit(timeout, partial(end_stuck, device.name))
+        with emulator_settings(device, settings), limit.around(kernel):
             return run_file(
                 kernel, numbers, of_source_file, device, target, seed=seed, as_json=as_json, dry_run=dry_run
             )
@@ -139,8 +155,26 @@ def command(
     device = open_device(device_kind)
     changed = emulator_settings(device, settings)
     workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
+    real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is set aside
+
+    def stuck(report: RunReport) -> None:
+        os.dup2(real_stdout, 1)
+        sys.stdout = sys.__stdout__ or sys.stdout
+        show(report, as_json)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        leave(int(report.exit_code))
+
     runner = Runner(
-        workload, device, variants=variants, target=target, tile=held_tile, seed=seed, iterations=iterations
+        workload,
+        device,
+        variants=variants,
+        target=target,
+        tile=held_tile,
+        seed=seed,
+        iterations=iterations,
+        timeout_s=timeout,
+        stuck=stuck,
     )
     if dry_run:
         plan = runner.plan()
@@ -148,12 +182,28 @@ def command(
         return 0
     with changed, stdout_set_aside(as_json), _run_text.progress() as say:
         report = runner.run(say)
+    show(report, as_json)
+    return report.exit_code
+
+
+def end_stuck(device: str, what: str) -> NoReturn:
+    """End the process from the watchdog's thread, where a kernel hangs in a call that no signal ends."""
+    from ptxkit.cli._text import to_stderr
+
+    to_stderr(f"error: {what}: not done within the limit of --timeout; {device} is still executing it", fg="red")
+    leave(int(ExitCode.TIME_LIMIT))
+
+
+def show(report: RunReport, as_json: bool) -> None:
+    """Print a report as JSON or text, and what went wrong on stderr."""
+    from ptxkit.cli import _run_text
+    from ptxkit.cli._text import print_json
+
     if as_json:
         print_json(report.to_json())
     else:
         click.echo(_run_text.report_text(report))
     complain(report)
-    return report.exit_code
 
 
 def parse_traps(text: str) -> tuple[str, ...]:
@@ -264,8 +314,10 @@ def complain(report: RunReport) -> None:
         if variant.error is not None:
             failures.setdefault(explain(variant.error), []).append(variant.name)
         elif variant.verified is False:
-            failures.setdefault(f"wrong result: {variant.worst}", []).append(variant.name)
+            failures.setdefault(f"wrong result: {variant.explanation or variant.worst}", []).append(variant.name)
     if report.exit_code == ExitCode.NOTHING_VERIFIED:
         to_stderr(f"error: {report.kernel}: nothing was verified, every variant was skipped", fg="red")
     for what, names in failures.items():
         to_stderr(f"error: {report.kernel} {', '.join(names)}: {what}", fg="red")
+    if any(variant.verified is False for variant in report.variants):
+        to_stderr(SET_TOLERANCE)

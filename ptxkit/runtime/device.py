@@ -44,6 +44,7 @@ class Device(Protocol):
         kind: ``"gpu"`` or ``"emulator"``.
         name: ``"NVIDIA H200"``, ``"ptxkit emulator"``.
         target: what to compile for, with the ``a`` suffix where there is one; None for a device that runs any target.
+        lost: how a kernel failed with which the device was lost, so that nothing more can run on it in this process; else None.
         lacks: features of :data:`ptxkit.targets.FEATURES` that it cannot run all the same.
     """
 
@@ -51,6 +52,7 @@ class Device(Protocol):
     name: str
     target: Target | None
     lacks: frozenset[str]
+    lost: str | None
 
     @property
     def memory_bytes(self) -> int:

@@ -55,6 +55,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
     name = "ptxkit emulator"
     target: Target | None = None
     lacks: frozenset[str] = frozenset({"tcgen05"})
+    lost: str | None = None  # a fault ends a launch and nothing else
 
     def __init__(self, machine: Machine | None = None, settings: EmulatorSettings = DEFAULTS) -> None:
         super().__init__(settings)

@@ -58,6 +58,7 @@ class Prepared:
         tuned: the tile is the one that a sweep recorded for this GPU.
         keep: what has to live as long: workspaces of generated kernels.
         state: the variables of its modules.
+        tile_note: why its tile is not the declared default, "" where it is.
     """
 
     case: Case
@@ -66,6 +67,7 @@ class Prepared:
     tuned: bool = False
     keep: tuple[object, ...] = ()
     state: ModuleState = ModuleState(())  # noqa: RUF009  # immutable
+    tile_note: str = ""
 
     def launch(self) -> None:
         """Launch everything once, without waiting for the end."""
@@ -156,7 +158,9 @@ def prepare(
     """
     recorded = tuned.tile_for(case.workload, variant.name, case.device.name)
     built = build(case.workload, variant, target or case.device.target, {**recorded, **(tile or {})})
-    return bound(case, built, bool(recorded) and all(built.tile[name] == value for name, value in recorded.items()))
+    is_tuned = bool(recorded) and all(built.tile[name] == value for name, value in recorded.items())
+    note = "tuned by a sweep" if is_tuned else variant.why_not_default(case.workload, built.target, built.tile, tile)
+    return replace(bound(case, built, is_tuned), tile_note=note)
 
 
 def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:

@@ -119,6 +119,28 @@ class Variant:
             f"variant {self.name} of {workload.name} has no tile{where} for {workload.size_text()}: {reason}"
         )
 
+    def why_not_default(
+        self, workload: Workload, target: Target, chosen: Tile, overrides: Mapping[str, Any] | None = None
+    ) -> str:
+        """Why a tile was chosen instead of the declared default, or "" where it is the default.
+
+        Args:
+            overrides: parameters that the caller fixed.
+        """
+        from ptxkit.targets import missing
+
+        held = self.held(workload, overrides or {})
+        default = Tile({name: held.get(name, values[0]) for name, values in self.tile.items()})
+        different = [name for name in self.tile if chosen[name] != default[name]]
+        if not different:
+            return ""
+        instead = ", ".join(f"{name}={default[name]}" for name in different)
+        reason = self._objection(workload, default)
+        if reason is None:
+            launches = self.launches(workload, default)
+            reason = missing(self.requirements(launches), target) or _too_large(launches, target)
+        return f"not the default {instead}: {reason}" if reason else f"preferred to the default {instead} for these sizes"
+
     def refusal(self, workload: Workload) -> str | None:
         """Why the constraint allows no tile at all for these sizes and options, or None when it allows one."""
         if not self.tile or next(self.tiles(workload), None) is not None:

@@ -33,13 +33,13 @@ def test_json_has_the_schema_and_nothing_else():
     timed = VariantReport("fused", time_us=time_us, bandwidth_gbs=6.0, roof_fraction=0.5, speedup=2.0, **GOOD)
     value = json.loads(json.dumps(report(timed, iterations=3).to_json()))
     assert set(value) == {"schema", "kernel", "sizes", "iterations", "device", "work", "variants"}
-    assert value["schema"] == "ptxkit.run/1"
+    assert value["schema"] == "ptxkit.run/2"
     assert value["device"] == {"kind": "emulator", "name": "ptxkit emulator", "target": "sm_90a"}
     assert value["work"] == {"flops": 2000, "bytes": 12000, "intensity": pytest.approx(1 / 6)}
     (row,) = value["variants"]
     assert set(row) == {
         "name", "skipped", "verified", "max_abs_error", "max_rel_error", "launches", "time_us", "bandwidth_gbs",
-        "roof_fraction", "speedup", "counters",
+        "roof_fraction", "speedup", "counters", "target", "tile", "tile_note", "explanation",
     }  # fmt: skip
     assert set(row["time_us"]) == {"median", "mean", "std", "ci95", "samples"}
     assert row["time_us"]["median"] == 2.0 and row["time_us"]["samples"] == 3

@@ -50,7 +50,7 @@ class Scaled(Workload):
 class Scripted:
     """A device with a clock when ``times_us`` says what each variant takes, else one that counts."""
 
-    kind, name, memory_bytes, lacks = "gpu", "scripted", 1 << 40, frozenset()
+    kind, name, memory_bytes, lacks, lost = "gpu", "scripted", 1 << 40, frozenset(), None
 
     def __init__(self, times_us=None, target="sm_90a"):
         self.times_us = times_us
@@ -84,7 +84,7 @@ def script(monkeypatch):
         chosen = target_for(variant, target)
         selected = variant.select_tile(case.workload, chosen, tile)
         build = SimpleNamespace(images=[SimpleNamespace(log="x.cu:1: warning: spills")])
-        prepared = SimpleNamespace(launch=lambda: variant.name, build=build, tuned=False)
+        prepared = SimpleNamespace(launch=lambda: variant.name, build=build, tile_note="", again=lambda: None)
         counters = Counters(instructions=7) if case.device.times_us is None else None
         launches = len(variant.launches(case.workload, selected))
         return execute.VariantResult(variant.name, None, chosen.name, selected, launches, found, counters, prepared)
@@ -105,7 +105,7 @@ def test_timed_variants_have_bandwidth_roof_and_speedup(script):
     assert (unfused.speedup, fused.speedup) == (1.0, 2.0)
     assert "sm_100a" in newest.skipped and newest.time_us is None
     assert report.exit_code == 0 and report.target == "sm_90a"
-    assert fused.tile == "THREADS=256"
+    assert fused.tile == {"THREADS": 256}
 
 
 def test_without_a_clock_there_are_counts_and_no_times(script):
@@ -139,11 +139,31 @@ def test_an_error_in_one_variant_leaves_the_others(script):
     assert report.variants[1].verified and report.exit_code == 4
 
 
-def test_nothing_runs_after_a_fault(script):
+def test_after_a_fault_the_other_variants_run_where_the_device_still_works(script):
     script["unfused"] = MemoryFault("out of bounds")
     report = runner.Runner(Scaled(), Scripted({"fused": 2.0})).run()
     assert report.exit_code == 5
-    assert report.variants[1].skipped == "not run after the fault in unfused"
+    assert report.variants[0].error is not None and report.variants[1].verified
+
+
+def test_after_a_fault_with_which_the_device_is_lost_nothing_runs(script):
+    script["unfused"] = MemoryFault("out of bounds")
+    device = Scripted({"fused": 2.0})
+    device.lost = "unfused failed"
+    rows = runner.Runner(Scaled(), device)
+    rows.rows = []
+    device.lost = None
+    run_variant = rows._run_variant
+
+    def losing(case, variant):
+        row = run_variant(case, variant)
+        device.lost = "unfused failed"
+        return row
+
+    rows._run_variant = losing
+    report = rows.run()
+    assert report.exit_code == 5
+    assert report.variants[1].skipped.startswith("not run: the fault in unfused ended this process's use of")
 
 
 def test_a_variant_asked_for_by_name_is_not_skipped(script):
@@ -153,7 +173,7 @@ def test_a_variant_asked_for_by_name_is_not_skipped(script):
 
 def test_tile_is_held_where_it_exists(script):
     report = runner.Runner(Scaled(), Scripted({"unfused": 1.0, "fused": 1.0}), tile={"THREADS": "128"}).run()
-    assert [v.tile for v in report.variants[:2]] == ["", "THREADS=128"]
+    assert [v.tile for v in report.variants[:2]] == [{}, {"THREADS": 128}]
     with pytest.raises(UsageError, match="no tile parameter NOPE; there are THREADS"):
         runner.Runner(Scaled(), Scripted({}), tile={"NOPE": "1"})
 

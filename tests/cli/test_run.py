@@ -69,7 +69,7 @@ def test_json_is_alone_on_stdout_and_exact():
     done = ptxkit("run", "fused_l2norm", 4, 100, 7, "--json", *EMULATOR)
     assert (done.returncode, done.stderr) == (0, "")
     value = json.loads(done.stdout)
-    assert value["schema"] == "ptxkit.run/1"
+    assert value["schema"] == "ptxkit.run/2"
     assert value["sizes"] == {"rows": 4, "cols": 100} and value["iterations"] == 7
     assert value["device"] == {"kind": "emulator", "name": "ptxkit emulator", "target": "sm_90a"}
     assert [v["name"] for v in value["variants"]] == ["unfused", "fused", "vectorized", "claimed", "ptx"]
@@ -248,10 +248,102 @@ def test_a_description_that_ends_the_program_verifies_nothing(mine, capsys, wher
     file.write_text(text.replace(where, where + call))
     assert exit_of("run", file, 1000, *EMULATOR) == 2
     out, err = capsys.readouterr()
-    assert "verified" not in out and err.startswith("error: ") and "verified" not in err.replace("nothing was verified", "")
+    assert (
+        "verified" not in out
+        and err.startswith("error: ")
+        and "verified" not in err.replace("nothing was verified", "")
+    )
 
 
 def test_a_run_that_skips_every_variant_verified_nothing(capsys):
     assert exit_of("run", "matmul_wgmma", 64, 64, 64, "--arch", "sm_80", *EMULATOR) == 6
     out, err = capsys.readouterr()
     assert "step1_tma: skipped" in out and "nothing was verified" in err
+
+
+VARIANTS = """    @variant
+    def endless(self): return [Launch("endless", 1, 32, ("y",))]
+
+    @variant
+    def faulty(self): return [Launch("faulty", 1, 32, ("y", self.n))]
+
+    @variant(tile"""
+TWO = ("    @variant(tile", VARIANTS)
+KERNELS = """__global__ void endless(float* y) { unsigned i = 1; while (i) { i = i * 5 + 2; if (i == 1) i = 3; } y[0] = i; }
+__global__ void faulty(float* y, int n) { y[n + threadIdx.x] = 1; }
+// mine:"""
+ENDLESS = ("// mine:", KERNELS)
+
+
+def test_after_a_fault_the_emulator_goes_on_with_the_other_variants(mine, capsys):
+    file = mine(TWO, ENDLESS)
+    assert exit_of("run", file, 1000, "--variant", "faulty", "--variant", "simple", *EMULATOR) == 5
+    out, err = capsys.readouterr()
+    rows = {line.split()[0]: line for line in out.splitlines() if line}
+    assert "fault" in rows["faulty"] and "verified" in rows["simple"]
+    assert "mine.cu:" in err
+
+
+def test_a_variant_beyond_its_time_limit_is_ended_and_the_others_run(mine):
+    done = ptxkit(
+        "run",
+        mine(TWO, ENDLESS),
+        1000,
+        "--variant",
+        "endless",
+        "--variant",
+        "simple",
+        "--timeout",
+        4,
+        "--json",
+        *EMULATOR,
+    )
+    assert done.returncode == 8, done.stderr
+    endless, simple = json.loads(done.stdout)["variants"]
+    assert "not done within 4 s, the limit of --timeout" in endless["error"] and simple["verified"]
+
+
+def test_a_variant_that_no_signal_ends_ends_the_process_with_a_report(mine):
+    """As a call does that waits for a GPU: nothing that is raised in the main thread ends it."""
+    text = """    def tolerance(self):
+        import time
+        while True:
+            try:
+                time.sleep(0.1)
+            except BaseException:
+                pass
+
+    def work(self):"""
+    done = ptxkit("run", mine(("    def work(self):", text)), 1000, "--timeout", 2, "--json", *EMULATOR)
+    assert done.returncode == 8, done.stderr
+    assert "this process ends" in json.loads(done.stdout)["variants"][0]["error"]
+
+
+def test_the_chosen_tile_is_shown_and_why_it_is_not_the_default(mine, capsys):
+    constraint = (
+        "512]})",
+        '512]}, constraint=lambda w, t: w.n >= 64 * t.THREADS or f"n={w.n} gives {t.THREADS} threads too little")',
+    )
+    file = mine(constraint)
+    assert exit_of("run", file, 10_000, *EMULATOR) == 0
+    why = "not the default THREADS=256: n=10000 gives 256 threads too little"
+    assert f"simple: THREADS=128 ({why})" in capsys.readouterr().out
+    assert exit_of("run", file, 10_000, "--json", *EMULATOR) == 0
+    (row,) = json.loads(capsys.readouterr().out)["variants"]
+    assert (row["tile"], row["tile_note"]) == ({"THREADS": 128}, why)
+    assert exit_of("run", file, 100_000, *EMULATOR) == 0
+    assert "simple: THREADS=256\n" in capsys.readouterr().out
+
+
+def test_a_wrong_result_says_how_many_where_and_by_which_tolerance(mine, capsys):
+    assert exit_of("run", mine(("y[i] = sum;", "if (i % 4 != 1) y[i] = sum;")), 1000, *EMULATOR) == 1
+    err = capsys.readouterr().err
+    for part in (
+        "250 of 1,000 elements of y are wrong",
+        "worst: y[",
+        "every 4th element from 1",
+        "the default for float32",
+        "tolerance = Tolerance(",
+        "docs/verification.md",
+    ):
+        assert part in err

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.bench.measure.cold import cold_times_us
 from ptxkit.bench.measure.roofs import copy_bandwidth_gbs
 from ptxkit.bench.measure.statistics import FixedSamples, TimeBudget, summarize
+from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.results.run_report import BASELINE, SCHEMA_PLAN, RunReport, VariantReport
-from ptxkit.errors import CompileError, DescriptionError, FaultError, UsageError
+from ptxkit.errors import CompileError, DescriptionError, FaultError, TimeLimitError, UsageError
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
 from ptxkit.workload.build import target_for, unavailable
@@ -38,6 +39,8 @@ class Runner:
         tile: tile parameter -> value, for the variants that have that parameter.
         seed: of the random inputs.
         iterations: timed samples; None samples until the median is known or a time budget is spent.
+        timeout_s: for one variant; None for no limit.
+        stuck: given the report so far when a variant hangs where nothing but the end of the process ends it; must end it.
 
     Raises:
         UsageError: no such variant, or no variant that runs has a tile parameter that is held.
@@ -53,6 +56,8 @@ class Runner:
         tile: Mapping[str, Any] | None = None,
         seed: int = 0,
         iterations: int | None = None,
+        timeout_s: float | None = None,
+        stuck: Callable[[RunReport], None] = lambda report: None,
     ) -> None:
         self.workload = workload
         self.device = device
@@ -63,6 +68,9 @@ class Runner:
         self.tile = dict(tile or {})
         self.seed = seed
         self.iterations = iterations
+        self.rows: list[VariantReport] = []
+        self._report_stuck = stuck
+        self.limit = TimeLimit(timeout_s, self._stuck)
         for name in self.tile:
             if not any(name in variant.tile for variant in self.variants):
                 known = ", ".join(dict.fromkeys(n for v in self.variants for n in v.tile)) or "none"
@@ -81,21 +89,30 @@ class Runner:
         compile_ahead([(self.workload, v, self._tile_of(v)) for v in self.variants], self.target, say, self.device)
         say("preparing inputs")
         case = execute.Case(self.workload, self.device, self.seed)
-        rows: list[VariantReport] = []
+        if self.limit.seconds is not None:
+            _ = case.expected  # made before the first variant's time runs
+        self.rows = []
         roof: float | None = None
-        fault: str | None = None
         for variant in self.variants:
-            if fault is not None:
-                rows.append(VariantReport(variant.name, skipped=f"not run after the fault in {fault}"))
+            if self.device.lost is not None:
+                self.rows.append(VariantReport(variant.name, skipped=self._not_run(self.rows[-1])))
                 continue
             say(f"{self.workload.name} {variant.name} on {self.device.name}")
-            row, times = self._run_variant(case, variant)
+            row, times = self._limited(case, variant)
             if times is not None:
                 roof = roof or copy_bandwidth_gbs(self.device)
                 row = self._timed(row, times, roof)
-            if isinstance(row.error, FaultError):
-                fault = variant.name
-            rows.append(row)
+            self.rows.append(row)
+        return self._report(roof)
+
+    def _limited(self, case: execute.Case, variant: Variant) -> tuple[VariantReport, Summary | None]:
+        try:
+            with self.limit.around(variant.name):
+                return self._run_variant(case, variant)
+        except TimeLimitError as error:
+            return VariantReport(variant.name, error=error), None
+
+    def _report(self, roof: float | None) -> RunReport:
         return RunReport(
             kernel=self.workload.name,
             sizes=self.workload.sizes,
@@ -105,8 +122,27 @@ class Runner:
             target=self._target_name(),
             work=self.workload.work(),
             roof_gbs=roof,
-            variants=with_speedups(rows),
+            variants=with_speedups(self.rows),
         )
+
+    def _not_run(self, before: VariantReport) -> str:
+        """Why a variant cannot run after one with which the device was lost."""
+        failed = next((row.name for row in self.rows if isinstance(row.error, FaultError)), before.name)
+        return (
+            f"not run: the fault in {failed} ended this process's use of {self.device.name}; run it alone with "
+            "--variant, or everything with --device emulator"
+        )
+
+    def _stuck(self, name: str) -> None:
+        """From the watchdog's thread: a variant hangs in a call that no signal ends."""
+        what = (
+            f"not done within {self.limit.seconds:g} s, the limit of --timeout; {self.device.name} is still executing it, so "
+            "this process ends"
+        )
+        rows = [*self.rows, VariantReport(name, error=TimeLimitError(what))]
+        names = [variant.name for variant in self.variants][len(rows) :]
+        self.rows = [*rows, *(VariantReport(other, skipped=f"not run: {name} did not end") for other in names)]
+        self._report_stuck(self._report(None))
 
     def plan(self) -> dict[str, Any]:
         """What :meth:`run` would launch, as JSON values; nothing is compiled or allocated."""
@@ -151,23 +187,31 @@ class Runner:
             if result.counters is None and result.verdict.verified:  # the time of a wrong result is worth nothing
                 rule = TimeBudget() if self.iterations is None else FixedSamples(self.iterations)
                 times = cold_times_us(self.device, result.prepared, rule)
+                wrong = result.prepared.again() if times else None
+                if wrong is not None:
+                    result, times = replace(result, verdict=wrong), []
         except (CompileError, FaultError) as error:
             return VariantReport(variant.name, error=error), None
         except UsageError as error:  # these sizes are not for this variant; the others may do
             if self.explicit or self.tile or isinstance(error, DescriptionError):
                 raise
             return VariantReport(variant.name, error=error), None
+        verdict, prepared = result.verdict, result.prepared
+        assert verdict is not None
+        assert prepared is not None
         row = VariantReport(
             name=variant.name,
             target=result.target,
-            tile=f"{result.tile} (tuned)" if result.prepared.tuned else str(result.tile),
-            verified=result.verdict.verified,
-            max_abs_error=result.verdict.max_abs_error,
-            max_rel_error=result.verdict.max_rel_error,
-            worst=result.verdict.worst,
+            tile=dict(result.tile),
+            tile_note=prepared.tile_note,
+            verified=verdict.verified,
+            max_abs_error=verdict.max_abs_error,
+            max_rel_error=verdict.max_rel_error,
+            worst=verdict.worst,
+            explanation=verdict.explanation or verdict.worst,
             launches=result.launches,
             counters=result.counters,
-            warnings=tuple(image.log for image in result.prepared.build.images if image.log),
+            warnings=tuple(image.log for image in prepared.build.images if image.log),
         )
         return row, summarize(times) if times else None
 

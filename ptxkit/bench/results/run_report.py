@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters
     from ptxkit.workload.launch import Work
 
-SCHEMA = "ptxkit.run/1"
+SCHEMA = "ptxkit.run/2"
 SCHEMA_PLAN = "ptxkit.plan/1"
 BASELINE = "unfused"  # the variant that speed-ups refer to
 COUNTERS = (
@@ -36,12 +36,13 @@ class VariantReport:
     Attributes:
         name: the variant.
         target: what it was compiled for, "sm_90a"; "" when it was skipped before that was known.
-        tile: the chosen tile parameters, "THREADS=256".
+        tile: the chosen tile parameters. tile_note: why they are not the declared default, "" where they are.
         skipped: why it was not run, or None.
         error: the error that stopped it, or None.
         verified: whether every output is within tolerance; None when it did not come to that.
         max_abs_error, max_rel_error: against the float64 reference, over all outputs.
         worst: where the first wrong output differs, one line; "" when verified.
+        explanation: all that is known of the wrong elements, in several lines; "" when verified.
         launches: kernel launches that make up the variant.
         time_us: device time of all its launches together, cold L2; None where there is no clock to trust.
         bandwidth_gbs: the work's bytes over the median time.
@@ -53,13 +54,15 @@ class VariantReport:
 
     name: str
     target: str = ""
-    tile: str = ""
+    tile: Mapping[str, Any] = field(default_factory=dict)
+    tile_note: str = ""
     skipped: str | None = None
     error: PtxkitError | None = None
     verified: bool | None = None
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     worst: str = ""
+    explanation: str = ""
     launches: int = 0
     time_us: Summary | None = None
     bandwidth_gbs: float | None = None
@@ -73,8 +76,12 @@ class VariantReport:
         time = self.time_us
         row: dict[str, Any] = {
             "name": self.name,
+            "target": self.target,
+            "tile": dict(self.tile),
+            "tile_note": self.tile_note,
             "skipped": self.skipped,
             "verified": self.verified,
+            "explanation": self.explanation,
             "max_abs_error": self.max_abs_error,
             "max_rel_error": self.max_rel_error,
             "launches": self.launches,
@@ -131,7 +138,7 @@ class RunReport:
         return most_severe([*errors, *wrong])
 
     def to_json(self) -> dict[str, Any]:
-        """The object of schema ``ptxkit.run/1``."""
+        """The object of schema ``ptxkit.run/2``."""
         return {
             "schema": SCHEMA,
             "kernel": self.kernel,

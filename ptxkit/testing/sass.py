@@ -1,12 +1,4 @@
-"""For tests of kernels: assertions on the machine code, which need no GPU.
-
-::
-
-    from ptxkit.testing import assert_sass
-
-    def test_copy_is_wide():
-        assert_sass("mine.py:copy@sm_90a", has=["LDG.128", "STG.128"], spills=0, max_registers=32)
-"""
+"""Assertions on the machine code of kernels, which need no device."""
 
 from __future__ import annotations
 
