@@ -115,7 +115,7 @@ def test_vote_match_redux_elect_activemask():
         or.b32 %r4, %r4, %r5; st.global.u32 [%rd21], %r4;
         shr.u32 %r6, %r0, 3; match.any.sync.b32 %r7, %r6, -1; st.global.u32 [%rd21+128], %r7;
         redux.sync.add.u32 %r8, %r0, -1; st.global.u32 [%rd21+256], %r8;
-        elect.sync %r9|%p3, 0xfffffff0; selp.u32 %r10, %r9, 99, %p3; st.global.u32 [%rd21+384], %r10;
+        elect.sync %r9|%p3, -1; selp.u32 %r10, %r9, 99, %p3; st.global.u32 [%rd21+384], %r10;
         activemask.b32 %r11; st.global.u32 [%rd21+512], %r11;
         match.all.sync.b32 %r12|%p4, 3, -1; st.global.u32 [%rd21+640], %r12;
         redux.sync.min.s32 %r13, %r0, -1; st.global.u32 [%rd21+768], %r13;
@@ -126,7 +126,7 @@ def test_vote_match_redux_elect_activemask():
     assert (out[0] == 1).all()
     assert (out[1] == np.array([0xFF << 8 * (i // 8) for i in range(32)], np.uint32)).all()
     assert (out[2] == 496).all()
-    assert out[3].tolist() == [99] * 4 + [4] + [99] * 27
+    assert out[3].tolist() == [0] + [99] * 31
     assert (out[4] == 0xFFFFFFFF).all() and (out[5] == 0xFFFFFFFF).all() and (out[6] == 0).all()
 
 

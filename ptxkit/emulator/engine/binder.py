@@ -49,9 +49,13 @@ class Gate:
 
     Attributes:
         reads: operands that the gate itself looks at.
+        converges: lanes of a warp execute the instruction together, all or those that a mask names.
+        aligned: all lanes of a warp that have not exited do.
     """
 
     reads: tuple[Operand | None, ...] = ()
+    converges: bool = False
+    aligned: bool = False
 
     def enter(self, group: Group, block: Block) -> Group | None:
         """Let ``group`` try to pass: the part that may execute now, or None.

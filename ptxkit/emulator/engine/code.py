@@ -18,6 +18,7 @@ import numpy as np
 from ptxkit.emulator.engine.binder import PRED, U64, Binding, Gate, Gated, Step, Typed, Where
 from ptxkit.emulator.engine.literals import constant
 from ptxkit.emulator.engine.liveness import live_out
+from ptxkit.emulator.engine.reconvergence import find_reconvergence
 from ptxkit.emulator.engine.special import SPECIAL_TYPES
 from ptxkit.emulator.engine.table import CARRY, CARRY_TYPE, Form, lookup
 from ptxkit.emulator.engine.threads import merge
@@ -62,6 +63,8 @@ class Block:
         registers: bit set of the registers that the run and the terminator read or write.
         accesses_local: whether the run can access local memory.
         make_watched: compiles the run with its instructions reported to a :class:`~ptxkit.emulator.watch.Watch`.
+        reconverges: where lanes of one warp that the block separates meet again, if they may have to execute something
+            together before; see :mod:`ptxkit.emulator.engine.reconvergence`.
     """
 
     index: int
@@ -78,6 +81,7 @@ class Block:
     accesses_local: bool = False
     make_watched: Callable[[], Callable[..., Any]] | None = None
     _watched: Callable[..., Any] | None = None
+    reconverges: int | None = None
 
     @property
     def watched(self) -> Callable[..., Any]:
@@ -86,6 +90,11 @@ class Block:
             assert self.make_watched is not None
             self._watched = self.make_watched()
         return self._watched
+
+    @property
+    def converges(self) -> bool:
+        """Whether lanes of a warp execute something together in it."""
+        return self.gate is not None and self.gate.converges
 
 
 @dataclass
@@ -142,6 +151,9 @@ class Binder:
             self.functions[f.name] = FunctionCode(f, names, types, offsets, nbytes)
         for code in self.functions.values():
             _FunctionBinder(self, code).run()
+        callees = any(b.converges for c in self.functions.values() if not c.function.is_entry for b in c.blocks)
+        for code in self.functions.values():
+            find_reconvergence(code.blocks, code.function.is_entry, callees)
         if self.unsupported:
             lines = "\n  ".join(dict.fromkeys(self.unsupported))
             raise UnsupportedError(f"the emulator does not implement:\n  {lines}")
@@ -304,8 +316,10 @@ class _FunctionBinder:
                     gates[block.index - base] |= _bits(operand, index)
         inside = [[s - base for s in b.successors if base <= s < base + len(plan)] for b, _ in plan]
         uses = [w.loaded | g for w, g in zip(texts, gates, strict=True)]
-        out = live_out(uses, [w.defs for w in texts], inside, tails)
-        self._find_undefined(uses[0] | (out[0] & ~texts[0].defs))
+        # lanes that the guard of a gated instruction switches off pass it by, with what its destinations held before
+        defs = [0 if b.gate is not None and _is_guarded(b) else w.defs for (b, _), w in zip(plan, texts, strict=True)]
+        out = live_out(uses, defs, inside, tails)
+        self._find_undefined(uses[0] | (out[0] & ~defs[0]))
         if self.binder.stepping:
             out = [(1 << len(index)) - 1] * len(plan)
         for (block, run), w, live, gate, tail in zip(plan, texts, out, gates, tails, strict=True):
@@ -327,6 +341,10 @@ class _FunctionBinder:
         given = {code.register_index[v.name] for v in code.function.params if v.space == "reg"}
         given.add(code.register_index[CARRY])
         code.undefined = tuple(k for k in _members(live_in) if k not in given)
+
+
+def _is_guarded(block: Block) -> bool:
+    return block.instructions[0][1].predicate is not None
 
 
 def _bits(operand: Operand | None, index: Mapping[str, int]) -> int:

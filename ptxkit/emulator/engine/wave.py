@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.engine.asynchronous import Queue
+from ptxkit.emulator.engine.divergence import Divergence
 from ptxkit.emulator.engine.progress import WATCH, Progress
+from ptxkit.emulator.engine.reconvergence import RETURN
 from ptxkit.emulator.engine.special import static_lanes
 from ptxkit.emulator.engine.threads import Frame, Group, Mask
 from ptxkit.emulator.engine.whereabouts import listing
@@ -85,6 +87,7 @@ class Wave:
         self.waiters = self.mbarriers.waiters
         self.ready: dict[tuple[int, int, int], Group] = {}
         self.waiting: dict[tuple[int, int], Group] = {}
+        self.divergence = Divergence(self)
         self.queue = Queue(self)
         self.generic_writes = None if self.queue.eager else GenericWrites(self)
         self.races: Races | None = None
@@ -201,6 +204,8 @@ class Wave:
                         lanes = poison(np.bool_)
                     taken, other = self.split(group, ~lanes if guard.negated else lanes)
                     if other is not None:
+                        if taken is not None and block.reconverges is not None:
+                            self.divergence.opened(taken, other, block)
                         self.go(other, block.next)
                     if taken is None:
                         return
@@ -303,6 +308,8 @@ class Wave:
 
     def go(self, group: Group, block: int) -> None:
         """``group`` is ready at ``block``."""
+        if self.divergence.open:
+            self.divergence.reach(group, group.frame.serial, block)
         group.resume = 0
         self.enter(group, block)
 
@@ -398,6 +405,8 @@ class Wave:
         frame = group.frame
         parent = frame.parent
         assert parent is not None
+        if self.divergence.open:
+            self.divergence.reach(group, frame.serial, RETURN)
         values = [(theirs, group.fetch(mine)) for mine, theirs in frame.reg_returns]
         frame.groups -= 1
         group.frame = parent
@@ -415,6 +424,8 @@ class Wave:
         gone = group.full_mask()
         self.live = ~gone if self.live is None else self.live & ~gone
         self.live_lanes -= group.lanes
+        if self.divergence.open:
+            self.divergence.exited(gone)
         self.barriers.threads_left()
         self.cluster_barrier.threads_left()
         # whoever waits for a lane of its warp that has exited waits no longer

@@ -1,6 +1,7 @@
-"""bar/barrier of a CTA, barrier.cluster, and the gate before warp collectives.
+"""bar/barrier of a CTA, and barrier.cluster.
 
-PTX ISA, "bar, barrier", "barrier.cluster", "shfl.sync".
+PTX ISA, "bar, barrier", "barrier.cluster". ``bar`` is ``barrier.aligned``: the lanes of a warp execute it together. Without
+``.aligned`` they may come one after the other.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import numpy as np
 from ptxkit.emulator.engine.binder import PRED, U32, Binding, Gate, Gated, Step
 from ptxkit.emulator.engine.table import blocking, effect
 from ptxkit.emulator.instructions.branches import operand_lanes
+from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.errors import TrapError
-from ptxkit.isa.model import Immediate, Negated, Operand
+from ptxkit.isa.model import Negated, Operand
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.code import Block
@@ -249,14 +251,23 @@ class ClusterBarrier:
 class BarrierGate(Gate):
     """bar.sync and barrier.red."""
 
-    def __init__(self, where: Any, number: Operand | None, count: Operand | None, vote: Operand | None) -> None:
+    def __init__(
+        self, where: Any, number: Operand | None, count: Operand | None, vote: Operand | None, aligned: bool
+    ) -> None:
         self.where = where
+        self.warp = WarpGate(where, None) if aligned else None
+        self.aligned = self.converges = aligned
         self.number = number
         self.count = count
         self.vote = vote
         self.reads = (number, count, vote)
 
     def enter(self, group: Group, block: Block) -> Group | None:
+        if self.warp is not None:
+            complete = self.warp.enter(group, block)
+            if complete is None:
+                return None
+            group = complete
         numbers = operand_lanes(group, self.number, U32.dtype)
         if numbers.size == 1:
             return self._arrive(group, block, int(numbers.flat[0]))
@@ -302,12 +313,22 @@ def arrival_count(group: Group, operand: Operand | None, where: Any) -> int:
 @blocking("barrier{.cta}.sync{.aligned}")
 def _bar_sync(b: Binding) -> Gated:
     number, count = (*b.operands, None)[:2]
-    return Gated(BarrierGate(b.where, number, count, None))
+    return Gated(BarrierGate(b.where, number, count, None, aligned(b)))
+
+
+def aligned(b: Binding) -> bool:
+    """Whether the lanes of a warp have to execute the instruction together."""
+    return b.instruction.name == "bar" or bool(b.form.get("aligned"))
+
+
+def together(b: Binding, step: Step) -> Step | Gated:
+    """``step``, behind a gate for whole warps where the instruction is aligned."""
+    return Gated(WarpGate(b.where, None), step) if aligned(b) else step
 
 
 @effect("bar{.cta}.arrive")
 @effect("barrier{.cta}.arrive{.aligned}")
-def _bar_arrive(b: Binding) -> Step:
+def _bar_arrive(b: Binding) -> Step | Gated:
     number, count = b.operands
     where = b.where
 
@@ -319,7 +340,7 @@ def _bar_arrive(b: Binding) -> Step:
                 lanes = np.broadcast_to(counts, part.shape)[part.active()]
                 part.wave.barriers.arrive(part, int(name), int(lanes[0]), None, None, where)
 
-    return Step(arrive, ((number, U32), (count, U32)))
+    return together(b, Step(arrive, ((number, U32), (count, U32))))
 
 
 @blocking("bar{.cta}.red.<op>.<t>", op="popc and or", t="u32 pred")
@@ -341,75 +362,30 @@ def _bar_red(b: Binding) -> Gated:
             lanes = np.where(numbers == name, x.wave.barriers.get(int(name)).result[row][x.cta], lanes)
         return lanes.astype(np.uint32) if op == "popc" else lanes != 0
 
-    return Gated(BarrierGate(b.where, number, count, rest[-1]), Step(result, ((number, U32),), ((destination, t),)))
+    return Gated(BarrierGate(b.where, number, count, rest[-1], aligned(b)), Step(result, ((number, U32),), ((destination, t),)))
 
 
 class _ClusterGate(Gate):
-    def __init__(self, where: Any) -> None:
+    def __init__(self, where: Any, aligned: bool) -> None:
         self.where = where
+        self.warp = WarpGate(where, None) if aligned else None
+        self.aligned = self.converges = aligned
 
     def enter(self, group: Group, block: Block) -> Group | None:
+        if self.warp is not None:
+            complete = self.warp.enter(group, block)
+            if complete is None:
+                return None
+            group = complete
         return group.wave.cluster_barrier.enter(group, block, self.where)
 
 
 @effect("barrier.cluster.arrive{.<sem>}{.aligned}", sem="release relaxed")
-def _cluster_arrive(b: Binding) -> Step:
+def _cluster_arrive(b: Binding) -> Step | Gated:
     where, relaxed = b.where, b.form["sem"] == "relaxed"
-    return Step(lambda x: x.wave.cluster_barrier.arrive(x, where, relaxed))
+    return together(b, Step(lambda x: x.wave.cluster_barrier.arrive(x, where, relaxed)))
 
 
 @blocking("barrier.cluster.wait{.acquire}{.aligned}")
 def _cluster_wait(b: Binding) -> Gated:
-    return Gated(_ClusterGate(b.where))
-
-
-class WarpGate(Gate):
-    """Lets a lane pass when every lane that its member mask names has arrived, in its warp.
-
-    Args:
-        members: operand with the member mask; None for every live lane of the span.
-        span: warps that act together (4 for warpgroup collectives), aligned to as many.
-    """
-
-    def __init__(self, where: Any, members: Operand | None, span: int = 1) -> None:
-        self.where = where
-        self.members = members
-        self.span = span
-        self.reads = (members,)
-        self.constant = members is None or isinstance(members, Immediate)
-
-    def enter(self, group: Group, block: Block) -> Group | None:
-        wave = group.wave
-        if group.mask is None and (self.span == 1 or not group.rows) and not wave.waiting:
-            return group  # whole warps: whoever a mask can name is there
-        other = wave.parked(group, block.index)
-        if other is not None:
-            group = wave.join(other, group)
-        if group.mask is None and self.span == 1:
-            return group
-        here = group.full_mask()
-        live = np.ones(wave.shape, np.bool_) if wave.live is None else wave.live
-        if self.span > 1:
-            missing = live & ~here
-            n, w, _ = wave.shape
-            pad = -w % self.span
-            rows = np.pad(missing.any(-1), ((0, 0), (0, pad))).reshape(n, -1, self.span).any(-1)
-            done = ~np.repeat(rows, self.span, 1)[:, :w, None] & here
-        else:
-            bits = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)
-            arrived = np.where(here | ~live, bits, 0).sum(-1, dtype=np.uint32)[..., None]
-            if self.members is None:
-                done = here & (arrived == np.uint32(0xFFFFFFFF))
-            else:
-                members = operand_lanes(group, self.members, U32.dtype)
-                if not group.rows:
-                    done = here & ((members & ~arrived) == 0)
-                else:
-                    lanes = np.broadcast_to((members & ~group.select(arrived)) == 0, group.shape)
-                    done = np.zeros(wave.shape, np.bool_)
-                    done[group.c, group.w] = lanes[:, 0]
-                    done &= here
-        passed, left = wave.split(group, group.select(done) if group.rows else done)
-        if left is not None:
-            wave.park(left, block.index)
-        return passed
+    return Gated(_ClusterGate(b.where, aligned(b)))

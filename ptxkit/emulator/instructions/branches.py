@@ -25,7 +25,12 @@ class Terminator:
 
     Attributes:
         predicate: guard of the instruction; the run returns its value.
+        ends: threads may end, or leave the function, here.
+        calls: functions of the program are called.
     """
+
+    ends = False
+    calls = False
 
     def __init__(self, where: Where | None, predicate: Predicate | None = None, number: int = -1) -> None:
         self.where = where
@@ -38,6 +43,11 @@ class Terminator:
     def successors(self, following: int) -> tuple[int, ...]:
         """Blocks of the same function that control can reach from here."""
         return (following,)
+
+    @property
+    def splits(self) -> bool:
+        """Whether it may separate lanes although there is one block that follows."""
+        return False
 
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
         """What it reads beside its predicate, which the run has evaluated."""
@@ -59,6 +69,8 @@ class Terminator:
         if taken is not None:
             group.tally.lanes(taken, self.number)
         if other is not None:
+            if taken is not None and block.reconverges is not None:
+                group.wave.divergence.opened(taken, other, block)
             group.wave.go(other, block.next)
         return taken
 
@@ -103,6 +115,8 @@ class Branch(Terminator):
             group.tally.branch(self.number, warps, 0)
         else:
             group.tally.branch(self.number, warps, max(0, taken.warps + other.warps - warps))
+            if block.reconverges is not None:
+                wave.divergence.opened(taken, other, block)
         # the lower block first: it is likely to come back to the other
         if other is not None:
             wave.go(other, block.next)
@@ -148,12 +162,16 @@ class IndirectBranch(Terminator):
                 break
             lanes = operand_lanes(rest, self.index, np.dtype("u4")) == value
             taken, rest = wave.split(rest, lanes)
+            if taken is not None and rest is not None and block.reconverges is not None:
+                wave.divergence.opened(taken, rest, block)
             if taken is not None:
                 wave.go(taken, self.targets[int(value)])
 
 
 class Exit(Terminator):
     """exit, and ret in a kernel."""
+
+    ends = True
 
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
@@ -167,6 +185,8 @@ class Exit(Terminator):
 class Return(Terminator):
     """ret in a device function."""
 
+    ends = True
+
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
 
@@ -178,6 +198,8 @@ class Return(Terminator):
 
 class Trap(Terminator):
     """trap and brkpt."""
+
+    ends = True
 
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
@@ -206,7 +228,12 @@ class Call(Terminator):
         self.callee = operands.pop(0)
         self.arguments = _items(operands)
         self.builtin: Any = None
+        self.calls = True
         self.entries: dict[int, Any] = {}
+
+    @property
+    def splits(self) -> bool:
+        return self.predicate is not None or isinstance(self.callee, Register)
 
     def link(self, labels: Mapping[str, int], binder: Binder) -> None:
         self.codes = binder.functions
@@ -220,6 +247,7 @@ class Call(Terminator):
                     raise UnsupportedError(
                         f"{self.where}: {name} is declared but has no body, and the emulator does not provide it"
                     )
+                self.calls = False
                 return
             self.entries[layout.functions[name]] = binder.functions[name]
         else:
@@ -251,6 +279,8 @@ class Call(Terminator):
             if found is None:
                 raise FaultError(f"{self.where}: calls {address:#x}, which is no function")
             taken, rest = wave.split(rest, addresses == np.uint64(address))
+            if taken is not None and rest is not None and block.reconverges is not None:
+                wave.divergence.opened(taken, rest, block)
             if taken is not None:
                 wave.call(taken, found, self, block.next)
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import U32, Binding, Step
-from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.engine.binder import U32, Binding, Gated, Step
+from ptxkit.emulator.engine.table import blocking, effect
+from ptxkit.emulator.instructions.warp_gate import WarpGate
 
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.threads import Group
@@ -70,12 +71,12 @@ def _griddepcontrol(b: Binding) -> Step:
     return Step(lambda x: None)
 
 
-@effect("setmaxnreg.<how>.sync.aligned.u32", how="inc dec")
-def _setmaxnreg(b: Binding) -> Step:
+@blocking("setmaxnreg.<how>.sync.aligned.u32", how="inc dec")
+def _setmaxnreg(b: Binding) -> Gated:
     count = getattr(b.operands[0], "value", None)
     if not isinstance(count, int) or not 24 <= count <= 256 or count % 8:
         raise b.fail(f"the register count must be a constant multiple of 8 from 24 to 256, found {b.operands[0]}")
-    return Step(lambda x: None)
+    return Gated(WarpGate(b.where, None))
 
 
 @effect("pmevent{.mask}")

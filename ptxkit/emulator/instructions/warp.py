@@ -11,9 +11,9 @@ import numpy as np
 
 from ptxkit.emulator.engine.binder import B32, PRED, U32, Binding, Gated, Step, Typed
 from ptxkit.emulator.engine.table import blocking, effect
-from ptxkit.emulator.instructions.barriers import WarpGate
-from ptxkit.emulator.instructions.branches import operand_lanes
+from ptxkit.emulator.instructions.warp_gate import WarpGate, ready
 from ptxkit.errors import TrapError
+from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ def ballot(x: Group, predicate: Any, members: Any) -> Any:
     votes = full(x, predicate) if x.mask is None else full(x, predicate) & x.mask
     bits: Any = np.where(votes, _BIT, np.uint32(0)).sum(-1, keepdims=True, dtype=np.uint32)
     return bits & members
+
+
+def gated(b: Binding, members: Operand | None, step: Step) -> Gated:
+    """``step`` behind the gate for the lanes that ``members`` names."""
+    return Gated(WarpGate(b.where, members, step=step), step)
 
 
 def _shuffle_source(mode: str, b: Any, c: Any) -> tuple[Any, Any]:
@@ -81,7 +86,7 @@ def _shfl(b: Binding) -> Gated:
 
     outs: tuple[Typed, ...] = ((value, B32), (predicate, PRED))
     step = Step(shuffle, ((a, B32), (lane, U32), (clamp, U32)), outs)
-    return Gated(WarpGate(b.where, members), step)
+    return gated(b, members, step)
 
 
 @blocking("vote.sync.<mode>.pred", mode="all any uni")
@@ -96,14 +101,14 @@ def _vote(b: Binding) -> Gated:
             return bits != 0
         return bits == here if mode == "all" else (bits == here) | (bits == 0)
 
-    return Gated(WarpGate(b.where, members), Step(vote, ((predicate, PRED), (members, U32)), ((destination, PRED),)))
+    return gated(b, members, Step(vote, ((predicate, PRED), (members, U32)), ((destination, PRED),)))
 
 
 @blocking("vote.sync.ballot.b32")
 def _ballot(b: Binding) -> Gated:
     destination, predicate, members = b.operands
     step = Step(ballot, ((predicate, PRED), (members, U32)), ((destination, U32),))
-    return Gated(WarpGate(b.where, members), step)
+    return gated(b, members, step)
 
 
 @effect("activemask.b32")
@@ -135,7 +140,7 @@ def _match(b: Binding) -> Gated:
     if predicate is not None and not every:
         raise b.fail("match.any has no predicate destination")
     outs: tuple[Typed, ...] = ((value, U32), (predicate, PRED))
-    return Gated(WarpGate(b.where, members), Step(match, ((a, t), (members, U32)), outs))
+    return gated(b, members, Step(match, ((a, t), (members, U32)), outs))
 
 
 def _reduce_members(x: Group, a: Any, m: Any, neutral: Any, reduce: Any) -> Any:
@@ -174,7 +179,7 @@ def _redux(b: Binding) -> Gated:
             x, av, m, t.dtype.type(neutral), lambda v: function.reduce(v, axis=-1, keepdims=True, dtype=t.dtype)
         )
 
-    return Gated(WarpGate(b.where, members), Step(redux, ((a, t), (members, U32)), ((destination, t),)))
+    return gated(b, members, Step(redux, ((a, t), (members, U32)), ((destination, t),)))
 
 
 @blocking("redux.sync.<op>{.abs}{.NaN}.f32", op="min max")
@@ -202,7 +207,7 @@ def _redux_f32(b: Binding) -> Gated:
         )
         return np.where(missing, canonical, out)
 
-    return Gated(WarpGate(b.where, members), Step(redux, ((a, t), (members, U32)), ((destination, t),)))
+    return gated(b, members, Step(redux, ((a, t), (members, U32)), ((destination, t),)))
 
 
 @blocking("elect.sync")
@@ -219,7 +224,7 @@ def _elect(b: Binding) -> Gated:
         return leader, lowest == _BIT
 
     outs: tuple[Typed, ...] = ((value, U32), (predicate, PRED))
-    return Gated(WarpGate(b.where, members), Step(elect, ((members, U32),), outs))
+    return gated(b, members, Step(elect, ((members, U32),), outs))
 
 
 @blocking("bar.warp.sync")
@@ -233,16 +238,17 @@ class _SyncGate(WarpGate):
     def enter(self, group: Group, block: Block) -> Group | None:
         wave = group.wave
         passed: Group | None = group
-        if group.mask is None or _whole(group):
+        whole = not wave.divergence.open and self._all_named(group)
+        if whole and (group.mask is None or _whole(group)):
             out = [group]
         else:
             other = wave.parked(group, block.index)
-            passed, out = self._meet(group if other is None else wave.join(other, group), block.index)
+            passed, out = self._gather(group if other is None else wave.join(other, group), block.index)
         if wave.races is not None and out:
             wave.races.warps_met(out)
         return passed
 
-    def _meet(self, group: Group, block: int) -> tuple[Group | None, list[Group]]:
+    def _gather(self, group: Group, block: int) -> tuple[Group | None, list[Group]]:
         """The part of ``group`` that may pass, and that with all others who now pass elsewhere."""
         wave = group.wave
         places = [(group, block)]
@@ -251,21 +257,17 @@ class _SyncGate(WarpGate):
         for g, b in places:
             gate = wave.blocks[b].gate
             assert isinstance(gate, _SyncGate)
-            np.copyto(named, wave_wide(g, operand_lanes(g, gate.members, U32.dtype)), where=g.full_mask())
-        c, w = np.nonzero(named.any(-1))
-        waiting = named[c, w]
-        same = waiting[:, :, None] == waiting[:, None, :]
-        if wave.live is not None:
-            same |= ~wave.live[c, w][:, None]
-        there = np.where(same, _BIT, np.uint32(0)).sum(-1, dtype=np.uint32)
-        ready = np.zeros(wave.shape, np.bool_)
-        ready[c, w] = (waiting & ~there) == 0
+            here = g.full_mask()
+            named = np.where(here, gate.named(g, here), named)
+        done_lanes = ready(wave.live, named)
+        if wave.divergence.open and done_lanes.any():
+            wave.divergence.check(done_lanes, block, named)
         passed = None
         out = []
         for g, b in places:
             if g is not group:
                 wave.parked(g, b)
-            done, left = wave.split(g, g.select(ready))
+            done, left = wave.split(g, g.select(done_lanes))
             if left is not None:
                 wave.park(left, b)
             if done is None:
@@ -283,12 +285,3 @@ def _whole(x: Group) -> bool:
     live, mask = x.wave.live, x.active()
     here = mask if live is None else mask | ~x.select(live)
     return bool((here.all(-1) | ~mask.any(-1)).all())
-
-
-def wave_wide(x: Group, lanes: Any) -> Any:
-    """Lanes of a group in the wave's shape; what other lanes hold means nothing."""
-    if not x.rows:
-        return lanes
-    wide = np.zeros(x.wave.shape, lanes.dtype)
-    wide[x.c, x.w] = full(x, lanes)[:, 0]
-    return wide

@@ -13,7 +13,7 @@ import numpy as np
 
 from ptxkit.emulator.engine.binder import Binding, Gated, Step
 from ptxkit.emulator.engine.table import lookup
-from ptxkit.emulator.instructions.barriers import WarpGate
+from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Instruction
 

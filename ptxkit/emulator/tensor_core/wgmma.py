@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ptxkit.emulator.engine.binder import Binding, Gated, Step
 from ptxkit.emulator.engine.table import blocking
-from ptxkit.emulator.instructions.barriers import WarpGate
+from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.tensor_core import warpgroups
 from ptxkit.emulator.tensor_core.collective import WARPGROUP, collective
 from ptxkit.emulator.tensor_core.in_flight import MECHANISM

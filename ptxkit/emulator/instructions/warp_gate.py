@@ -1,0 +1,230 @@
+"""The gate before instructions that the lanes of a warp execute together: collectives with a member mask, aligned instructions.
+
+PTX ISA, "shfl.sync": a thread waits "until all non-exited threads corresponding to membermask have executed shfl.sync with the
+same qualifiers and same membermask value". That need not be the same instruction: the lanes of both sides of a branch may meet.
+An aligned instruction is executed by all threads of the warp that have not exited, at the same place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.emulator.engine.binder import U32, Gate, Step
+from ptxkit.emulator.instructions.branches import operand_lanes
+from ptxkit.errors import TrapError
+from ptxkit.isa.model import Immediate, Negated, Operand, Register, SpecialRegister
+
+if TYPE_CHECKING:
+    from ptxkit.emulator.engine.code import Block
+    from ptxkit.emulator.engine.threads import Group
+
+FULL = 0xFFFFFFFF
+BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)
+
+
+class WarpGate(Gate):
+    """Lets a lane pass when every lane that its member mask names has arrived, in its warp.
+
+    Args:
+        members: operand with the member mask; None for every live lane of the span, at this very instruction.
+        span: warps that act together (4 for warpgroup collectives), aligned to as many.
+        step: what the lanes do together; needed to let lanes at different instructions meet.
+    """
+
+    converges = True
+
+    def __init__(self, where: Any, members: Operand | None, span: int = 1, step: Step | None = None) -> None:
+        self.where = where
+        self.members = members
+        self.span = span
+        self.step = step
+        self.reads = (members,)
+        self.aligned = members is None and span == 1
+
+    def enter(self, group: Group, block: Block) -> Group | None:
+        wave = group.wave
+        whole = group.mask is None and (self.span == 1 or not group.rows)
+        whole = whole or (self.span == 1 and group.lanes == wave.live_lanes)
+        if whole and not wave.waiting and not wave.divergence.open and self._all_named(group):
+            return group  # whole warps: whoever a mask can name is there
+        other = wave.parked(group, block.index)
+        if other is not None:
+            group = wave.join(other, group)
+        here = group.full_mask()
+        if self.members is not None:
+            return self._with_members(group, block, here)
+        done = self._complete(group, here)
+        if self.aligned and wave.divergence.open:
+            wave.divergence.check(here, block.index)
+        passed, left = wave.split(group, group.select(done) if group.rows else done)
+        if left is not None:
+            if self.aligned:
+                wave.divergence.crossing(left.full_mask(), left.frame.serial, block.index)
+            wave.park(left, block.index)
+        return passed
+
+    def _all_named(self, group: Group) -> bool:
+        """Whether every mask names the whole warp."""
+        if self.members is None:
+            return True
+        if isinstance(self.members, Immediate):
+            return int(self.members.value) & FULL == FULL
+        lanes = operand_lanes(group, self.members, U32.dtype)
+        return lanes.size == 1 and int(lanes.flat[0]) == FULL
+
+    def _complete(self, group: Group, here: Any) -> Any:
+        """The lanes whose whole warp, or warpgroup, is there."""
+        wave = group.wave
+        missing = ~here if wave.live is None else wave.live & ~here
+        if self.span == 1:
+            return here & ~missing.any(-1, keepdims=True)
+        n, w, _ = wave.shape
+        rows = np.pad(missing.any(-1), ((0, 0), (0, -w % self.span))).reshape(n, -1, self.span).any(-1)
+        return ~np.repeat(rows, self.span, 1)[:, :w, None] & here
+
+    # -- member masks ------------------------------------------------------------------------------------------------
+
+    def named(self, group: Group, here: Any) -> Any:
+        """The mask of each lane of ``group``, wave shape, 0 for other lanes.
+
+        Raises:
+            TrapError: a lane is not in its own mask.
+        """
+        masks = np.zeros(here.shape, np.uint32)
+        np.copyto(masks, wave_wide(group, operand_lanes(group, self.members, U32.dtype)), where=here)
+        alone = here & ((masks & BIT) == 0)
+        if alone.any():
+            c, w, lane = (int(k[0]) for k in np.nonzero(alone))
+            group.wave.flush_output()
+            raise TrapError(
+                f"{self.where}: lane {lane} of warp {w} of CTA {group.wave.cta_coordinates(c)} executes it with the mask "
+                f"{int(masks[c, w, lane]):#010x}, which does not name this lane"
+            )
+        return masks
+
+    def _with_members(self, group: Group, block: Block, here: Any) -> Group | None:
+        wave = group.wave
+        masks = self.named(group, here)
+        done = ready(wave.live, masks)
+        places = [(g, b) for (_, b), g in wave.waiting.items() if self._meets(wave.blocks[b].gate)]
+        if places and not (done | ~here).all():
+            group_left = self._meet(group, block, masks, done, places)
+            if group_left is None:
+                return None
+            group, here = group_left, group_left.full_mask()
+            done = done & here
+        if wave.divergence.open and done.any():
+            wave.divergence.check(done, block.index, masks)
+        passed, left = wave.split(group, group.select(done) if group.rows else done)
+        if left is not None:
+            wave.park(left, block.index)
+        return passed
+
+    def _meets(self, gate: Gate | None) -> bool:
+        return (
+            isinstance(gate, WarpGate)
+            and gate.members is not None
+            and gate.step is not None
+            and self.step is not None
+            and gate.where.instruction.opcode == self.where.instruction.opcode
+        )
+
+    def _meet(self, group: Group, block: Block, masks: Any, done: Any, places: list[tuple[Group, int]]) -> Group | None:
+        """Let lanes that are complete only together with those at other instructions execute; the rest of ``group``."""
+        wave = group.wave
+        everyone = masks.copy()
+        for g, b in places:
+            gate = wave.blocks[b].gate
+            assert isinstance(gate, WarpGate)
+            there = g.full_mask()
+            everyone = np.where(there, gate.named(g, there), everyone)
+        together = ready(wave.live, everyone) & ~done & (everyone != 0)
+        # lanes at other places whose members are all there would have gone on; so these are complete with lanes from here
+        if not together.any():
+            return group
+        if wave.divergence.open:
+            wave.divergence.check(together, block.index, everyone)
+        for g, b in places:
+            wave.parked(g, b)
+        parts: list[tuple[Group, int]] = []
+        rest: Group | None = None
+        for g, b in [(group, block.index), *places]:
+            part, left = wave.split(g, g.select(together))
+            if part is not None:
+                parts.append((part, b))
+            if left is not None and g is group:
+                rest = left
+            elif left is not None:
+                wave.park(left, b)
+        execute_together(parts)
+        return rest
+
+
+def ready(live: Any, masks: Any) -> Any:
+    """Lanes whose members have all arrived with the same mask, or exited; ``masks`` are 0 for lanes that do not wait."""
+    done = np.zeros(masks.shape, np.bool_)
+    c, w = np.nonzero(masks.any(-1))
+    waiting = masks[c, w]
+    same = waiting[:, :, None] == waiting[:, None, :]
+    if live is not None:
+        same |= ~live[c, w][:, None]
+    there = np.where(same, BIT, np.uint32(0)).sum(-1, dtype=np.uint32)
+    done[c, w] = ((waiting & ~there) == 0) & (waiting != 0)
+    return done
+
+
+def execute_together(parts: list[tuple[Group, int]]) -> None:
+    """One collective by groups at different instructions of one kind; they go on after them."""
+    wave = parts[0][0].wave
+    first = wave.blocks[parts[0][1]].gate
+    assert isinstance(first, WarpGate)
+    assert first.step is not None
+    mask = np.zeros(wave.shape, np.bool_)
+    wide = [np.zeros(wave.shape, t.dtype) for _, t in first.step.sources]
+    for g, b in parts:
+        gate = wave.blocks[b].gate
+        assert isinstance(gate, WarpGate)
+        assert gate.step is not None
+        lanes = g.full_mask()
+        mask |= lanes
+        for value, (operand, t) in zip(wide, gate.step.sources, strict=True):
+            np.copyto(value, wave_wide(g, source_lanes(g, operand, t.dtype)), where=lanes)
+    union = wave.new_group(parts[0][0].frame, mask)
+    results = first.step.call(union, *(union.select(v) for v in wide))
+    if not isinstance(results, tuple):
+        results = (results,)
+    whole = [wave_wide(union, r) for r in results]
+    wave.retire(union)
+    for g, b in parts:
+        gate = wave.blocks[b].gate
+        assert isinstance(gate, WarpGate)
+        assert gate.step is not None
+        for value, (operand, _) in zip(whole, gate.step.destinations, strict=False):
+            if isinstance(operand, Register):
+                k = g.frame.function.register_index[operand.name]
+                dtype = g.frame.function.register_types[k].dtype
+                if value.dtype != dtype:
+                    value = value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
+                g.store(k, g.select(np.broadcast_to(value, wave.shape)))
+        wave.go(g, wave.blocks[b].next)
+
+
+def source_lanes(group: Group, operand: Operand | None, dtype: np.dtype[Any]) -> Any:
+    """A source operand of a collective as lanes."""
+    if isinstance(operand, Negated):
+        lanes = source_lanes(group, operand.operand, dtype)
+        return ~lanes if operand.sign == "!" else -lanes
+    if isinstance(operand, SpecialRegister):
+        return group.wave.special(group, operand.name).astype(dtype)
+    return operand_lanes(group, operand, dtype)
+
+
+def wave_wide(x: Group, lanes: Any) -> Any:
+    """Lanes of a group in the wave's shape; what other lanes hold means nothing."""
+    if not x.rows:
+        return lanes
+    wide = np.zeros(x.wave.shape, lanes.dtype)
+    wide[x.c, x.w] = np.broadcast_to(lanes, x.shape)[:, 0]
+    return wide
