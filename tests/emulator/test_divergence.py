@@ -18,7 +18,7 @@ ALIGNED = {
     "bar.sync 0, 64;": 1,
     "barrier.sync.aligned 0;": 1,
     "bar.arrive 1, 64;": 1,
-    "bar.red.popc.u32 %r8, 0, %p9;": 1,
+    "setp.eq.u32 %p9, %r0, 0; bar.red.popc.u32 %r8, 0, %p9;": 1,
     "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;": 1,
     "setmaxnreg.inc.sync.aligned.u32 64;": 1,
     "movmatrix.sync.aligned.m8n8.trans.b16 %r8, %r0;": 1,
