@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from ptxkit import environment
 from ptxkit.errors import UsageError
 
 DEFAULT_LIMIT_BYTES = 1 << 30
@@ -164,14 +165,14 @@ def default_cache() -> Cache:
     Raises:
         UsageError: ``PTXKIT_CACHE_LIMIT`` is not a size.
     """
-    directory = os.environ.get("PTXKIT_CACHE_DIR")
+    directory = environment.read(environment.CACHE_DIR)
     if not directory:
         from platformdirs import user_cache_path
 
         path = user_cache_path("ptxkit") / "images"
     else:
         path = Path(directory).expanduser().absolute()
-    limit = _limit(os.environ.get("PTXKIT_CACHE_LIMIT", ""))
+    limit = _limit(environment.read(environment.CACHE_LIMIT))
     return _caches.setdefault((path, limit), Cache(path, limit))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ptxkit.errors import UsageError
+from ptxkit.runtime.host_arrays import DLPACK_CPU, dlpack, shared_array
 
 if TYPE_CHECKING:
     from ptxkit.runtime.tensor_map.rules import Encoding
@@ -76,6 +78,7 @@ class DeviceArray:
         self.name = name
         self.memory = memory
         self.address = memory.allocate(self.nbytes, name)
+        self._base: DeviceArray | None = None  # whose memory this is
         self._finalizer = weakref.finalize(self, _release, memory, self.address)
         self._finalizer.atexit = False  # the process takes the memory with it, and the driver may be gone by then
 
@@ -131,6 +134,65 @@ class DeviceArray:
         """
         if self.nbytes:
             self.memory.poison(self.address, self.nbytes, value)
+
+    def view(self, dtype: Any, shape: int | tuple[int, ...] | None = None) -> DeviceArray:
+        """The same memory as elements of another type, for a kernel that reads it as such.
+
+        Args:
+            dtype: of the elements.
+            shape: None keeps all dimensions but the last, whose length follows from the size of the elements.
+
+        Raises:
+            UsageError: the elements do not fill the array.
+        """
+        made = np.dtype(dtype)
+        row = self.shape[-1] * self.dtype.itemsize if self.shape else self.nbytes
+        if shape is None:
+            given = (*self.shape[:-1], row // made.itemsize if made.itemsize else 0)
+        else:
+            given = (shape,) if isinstance(shape, int) else tuple(shape)
+        if prod(given) * made.itemsize != self.nbytes:
+            raise UsageError(f"{self!r} cannot be viewed as {made} of shape {given}: it has {self.nbytes:,} bytes")
+        out: DeviceArray = object.__new__(DeviceArray)
+        out.shape, out.dtype, out.name, out.memory, out.address = given, made, self.name, self.memory, self.address
+        out._base, out._finalizer = self, self._finalizer
+        return out
+
+    def _on_host(self, protocol: str) -> np.ndarray[Any, Any]:
+        """The array's own memory as numpy's, where the host has it.
+
+        Raises:
+            AttributeError: it is a GPU's.
+        """
+        view = getattr(self.memory, "host_view", None)
+        if view is None:
+            raise AttributeError(f"an array on {self.memory.name} has no {protocol}; .numpy() copies it to the host")
+        return shared_array(view(self.address, self.nbytes), self.shape, self.dtype, self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """For ``np.asarray``: the emulator's memory itself, or a copy of what a GPU has.
+
+        Raises:
+            ValueError: ``copy=False``, and the memory is a GPU's or the type another.
+        """
+        if hasattr(self.memory, "host_view"):
+            shared = self._on_host("__array__")
+            return np.array(shared, dtype, copy=copy)
+        if copy is False:
+            raise ValueError(f"an array on {self.memory.name} cannot be converted without a copy")
+        return self.numpy().astype(self.dtype if dtype is None else dtype, copy=False)
+
+    @property
+    def __dlpack__(self) -> Callable[..., Any]:
+        """DLPack of the array's own memory: ``np.from_dlpack`` and ``torch.from_dlpack`` share it. Only in the emulator."""
+        array = self._on_host("__dlpack__")
+        return lambda **options: dlpack(array, **options)
+
+    @property
+    def __dlpack_device__(self) -> Callable[[], tuple[int, int]]:
+        """``(kDLCPU, 0)``. Only in the emulator."""
+        self._on_host("__dlpack_device__")
+        return lambda: (DLPACK_CPU, 0)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

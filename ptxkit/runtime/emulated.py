@@ -101,6 +101,10 @@ class EmulatedDevice(MakesArrays, HasSettings):
         """Copy from the device."""
         out.reshape(-1).view(np.uint8)[:] = self.machine.view(address, out.nbytes)
 
+    def host_view(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """The emulated memory itself, as bytes."""
+        return self.machine.view(address, nbytes)
+
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte."""
         self.machine.fill(address, nbytes, value)

@@ -1,12 +1,25 @@
-"""Other libraries' arrays in host memory, as numpy arrays that share it."""
+"""Arrays in host memory that several libraries share: other libraries' as numpy's, and the emulator's as anybody's."""
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
-_CPU, _CUDA_HOST = 1, 3  # DLDeviceType, dlpack.h
+DLPACK_CPU, _CUDA_HOST = 1, 3  # DLDeviceType, dlpack.h
+_DLPACK_CODES = {  # DLDataTypeCode of types that numpy has none for
+    "bfloat16": 4,
+    "float8_e3m4": 7,
+    "float8_e4m3": 8,
+    "float8_e4m3b11fnuz": 9,
+    "float8_e4m3fn": 10,
+    "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13,
+    "float8_e8m0fnu": 14,
+}
+_TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}  # of DLTensor.dtype in what a capsule points to
 
 
 def host_array(value: Any) -> np.ndarray[Any, Any] | None:
@@ -17,7 +30,7 @@ def host_array(value: Any) -> np.ndarray[Any, Any] | None:
     """
     if hasattr(value, "__array_interface__"):
         return np.asarray(value)
-    if not hasattr(value, "__dlpack__") or value.__dlpack_device__()[0] not in (_CPU, _CUDA_HOST):
+    if not hasattr(value, "__dlpack__") or value.__dlpack_device__()[0] not in (DLPACK_CPU, _CUDA_HOST):
         return None
     array: np.ndarray[Any, Any] = np.from_dlpack(value)
     if not array.flags.writeable and hasattr(value, "__array__"):
@@ -25,3 +38,38 @@ def host_array(value: Any) -> np.ndarray[Any, Any] | None:
         if other.__array_interface__["data"][0] == array.__array_interface__["data"][0]:
             return other
     return array
+
+
+class _Shared:
+    """What numpy takes memory from that ``owner`` keeps alive."""
+
+    def __init__(self, data: np.ndarray[Any, Any], owner: object) -> None:
+        self.__array_interface__ = data.__array_interface__
+        self.keep = data, owner
+
+
+def shared_array(
+    data: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any], owner: object
+) -> np.ndarray[Any, Any]:
+    """Bytes as an array of that shape and type, which keeps ``owner`` alive."""
+    return np.asarray(_Shared(data, owner)).view(dtype).reshape(shape)
+
+
+def dlpack(array: np.ndarray[Any, Any], **options: Any) -> Any:
+    """A DLPack capsule of a numpy array, of ml_dtypes' types too: numpy exports the bits, and the type is entered here.
+
+    Raises:
+        BufferError: DLPack has no such type.
+    """
+    code = _DLPACK_CODES.get(array.dtype.name)
+    if code is None:
+        return array.__dlpack__(**options)
+    capsule = array.view(f"u{array.dtype.itemsize}").__dlpack__(**options)
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name = api.PyCapsule_GetName(capsule)
+    address = api.PyCapsule_GetPointer(capsule, name)
+    ctypes.c_uint8.from_address(address + _TYPE_OFFSET[name]).value = code
+    return capsule

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from ptxkit import environment
 from ptxkit.errors import UsageError
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.launch import Tile
@@ -203,7 +204,7 @@ def default_path(problem: Problem, device: str) -> Path:
     """Where the journal of a sweep is kept: ``PTXKIT_STATE_DIR``, or the user's state directory."""
     import platformdirs
 
-    root = os.environ.get("PTXKIT_STATE_DIR")
+    root = environment.read(environment.STATE_DIR)
     base = Path(root) if root else platformdirs.user_state_path("ptxkit")
     slug = "".join(c if c.isalnum() else "-" for c in device.lower())
     return base / "sweeps" / f"{problem.workload.name}-{problem.variant}-{slug}-{problem.key}.jsonl"

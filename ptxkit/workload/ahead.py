@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
 from ptxkit.workload import tuned
-from ptxkit.workload.build import generated_sources, target_for, unavailable
+from ptxkit.workload.build import defines_of, generated_sources, target_for, unavailable
 from ptxkit.workload.generated import Generated
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def _slow(
                 continue
             written = asdict(source.source())
             options = (*written["options"], *launch.options)
-            request = {**written, "target": chosen.name, "defines": dict(launch.defines), "options": options}
+            defines = defines_of(workload, launch)
+            request = {**written, "target": chosen.name, "defines": defines, "options": options}
             if not is_cached(request.pop("text"), **request):
                 yield {**request, "text": written["text"]}
     except PtxkitError:

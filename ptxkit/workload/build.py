@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,7 @@ def build(
     programs: dict[tuple[Path | Generated, str], list[Launch]] = {}
     for launch in launches:
         programs.setdefault(_program(workload, variant, launch), []).append(launch)
-    images = {key: _compile(key[0], group, chosen, cache) for key, group in programs.items()}
+    images = {key: _compile(workload, key[0], group, chosen, cache) for key, group in programs.items()}
     steps = tuple(_step(launch, images[_program(workload, variant, launch)]) for launch in launches)
     for step in steps:
         _ = step.entry  # a missing kernel is an error now, not at launch
@@ -141,7 +142,7 @@ def _step(launch: Launch, image: Image) -> Step:
 
 def _program(workload: Workload, variant: Variant, launch: Launch) -> tuple[Path | Generated, str]:
     source = variant.source_of(workload, launch)
-    how = repr((sorted(launch.defines.items()), launch.options))
+    how = repr((sorted(defines_of(workload, launch).items()), launch.options))
     if isinstance(source, Generated):
         return source, how
     path = find_source(type(workload), source)
@@ -152,14 +153,38 @@ def _program(workload: Workload, variant: Variant, launch: Launch) -> tuple[Path
     return path, how
 
 
-def _compile(source: Path | Generated, launches: list[Launch], target: Target, cache: bool) -> Image:
+def include_directories(workload: Workload) -> tuple[Path, ...]:
+    """Where the sources of a description look for headers first.
+
+    Raises:
+        DescriptionError: ``include_dirs`` is no list, or one of them is no directory.
+    """
+    given = workload.include_dirs
+    if isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable):
+        raise DescriptionError(f"{workload.name}: include_dirs must be a list of directories, not {given!r}")
+    found = tuple((workload.directory() or Path()) / directory for directory in given)
+    for directory in found:
+        if not directory.is_dir():
+            raise DescriptionError(f"{workload.name}: there is no directory {directory}, which include_dirs names")
+    return found
+
+
+def defines_of(workload: Workload, launch: Launch) -> dict[str, object]:
+    """The macros of a launch's source: the description's, and the launch's own instead or besides."""
+    if not isinstance(workload.defines, Mapping):
+        raise DescriptionError(f"{workload.name}: defines must be a dict, not {workload.defines!r}")
+    return {**workload.defines, **launch.defines}
+
+
+def _compile(workload: Workload, source: Path | Generated, launches: list[Launch], target: Target, cache: bool) -> Image:
     from ptxkit.compiler.nvrtc import compile_source
 
     names = tuple(dict.fromkeys(launch.entry for launch in launches if launch.template))
-    common: dict[str, Any] = {"target": target, "defines": launches[0].defines, "instantiate": names, "cache": cache}
+    defines = defines_of(workload, launches[0])
+    common: dict[str, Any] = {"target": target, "defines": defines, "instantiate": names, "cache": cache}
     options = launches[0].options
     if not isinstance(source, Generated):
-        return compile_source(source, options=options, **common)
+        return compile_source(source, options=options, include_dirs=include_directories(workload), **common)
     s = source.source()
     return compile_source(
         s.text, name=s.name, options=(*s.options, *options), include_dirs=s.include_dirs, headers=s.headers, **common

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ptxkit import environment
 from ptxkit.errors import UsageError
 from ptxkit.files import stem_of, write_json
 
@@ -20,7 +20,7 @@ SCHEMA = "ptxkit.tuned/1"
 
 def path_for(gpu: str) -> Path:
     """The file of a GPU: in ``PTXKIT_CONFIG_DIR`` or the user's configuration directory."""
-    root = os.environ.get("PTXKIT_CONFIG_DIR")
+    root = environment.read(environment.CONFIG_DIR)
     if root:
         base = Path(root)
     else:

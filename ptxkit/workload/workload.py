@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import sys
 import typing
@@ -48,6 +49,8 @@ class Workload:
     Class attributes:
         name: how the command line calls it; by default the class name in snake case.
         source: the ``.cu`` or ``.ptx`` file, beside the description or among the bundled ones.
+        include_dirs: where its sources look for headers first: a list of directories, relative to the description's.
+        defines: preprocessor macros of its sources, which the ``defines`` of a launch add to or replace; may be a property.
         emulator_sizes: sizes used by default where every instruction is emulated.
         benchmarks: what `ptxkit bench` measures: for each case the sizes and options that differ from the defaults.
         tolerance: how far outputs may lie from the reference; None means the default of the output's dtype.
@@ -55,6 +58,8 @@ class Workload:
 
     name: ClassVar[str] = ""
     source: ClassVar[str] = ""
+    include_dirs: ClassVar[Sequence[str | os.PathLike[str]]] = ()
+    defines: ClassVar[Mapping[str, object]] = {}
     emulator_sizes: ClassVar[Mapping[str, int]] = {}
     benchmarks: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
     tolerance: ClassVar[Tolerance | None] = None

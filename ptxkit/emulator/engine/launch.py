@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ptxkit import environment
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.wave import StoppedError, Wave
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards
-from ptxkit.errors import FaultError
+from ptxkit.errors import FaultError, UsageError
 from ptxkit.isa.specials import RESERVED_SHARED
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ LANES_PER_WAVE = 32768  # a float32 register of that many lanes is 128 KB: a few
 MIN_LANES_PER_WAVE = 4096  # below this the interpreter's overhead outweighs the gain of a second worker
 SHARED_PER_WAVE = 256 << 20  # bytes of emulated shared memory that one wave may hold
 WORKSPACE_BYTES = 8  # cooperative_groups/details/driver_abi.h: grid_workspace
+MOST_WORKERS = 1024  # more threads than that are a mistake in PTXKIT_EMULATOR_THREADS
 
 
 @dataclass(frozen=True)
@@ -241,8 +243,14 @@ class Launch:
 
 
 def worker_count() -> int:
-    """Worker threads: the processors this process may use, or ``PTXKIT_EMULATOR_THREADS``."""
-    text = os.environ.get("PTXKIT_EMULATOR_THREADS", "")
-    if text.isdigit() and int(text) > 0:
+    """Worker threads: the processors this process may use, or ``PTXKIT_EMULATOR_THREADS``.
+
+    Raises:
+        UsageError: the variable is not a number of at least 1.
+    """
+    text = environment.read(environment.EMULATOR_THREADS).strip()
+    if text:
+        if not text.isdecimal() or not 1 <= int(text[:6]) <= MOST_WORKERS:
+            raise UsageError(f"PTXKIT_EMULATOR_THREADS={text!r} is not a number of threads from 1 to {MOST_WORKERS}")
         return int(text)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
