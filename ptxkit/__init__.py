@@ -9,12 +9,11 @@ Everything public is a name of this module, imported when it is first used, so t
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-from ptxkit import errors as errors
-
+TYPE_CHECKING = False  # typing's own, without importing typing
 if TYPE_CHECKING:
+    from typing import Any
+
+    from ptxkit import errors as errors
     from ptxkit.debugger.api import debug as debug
     from ptxkit.emulator.settings import EmulatorSettings as EmulatorSettings
     from ptxkit.runtime.api import compile as compile
@@ -55,6 +54,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "errors":
+        return importlib.import_module("ptxkit.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'ptxkit' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
@@ -62,4 +65,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES, "errors"})

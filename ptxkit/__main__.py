@@ -1,5 +1,5 @@
 """``python -m ptxkit``."""
 
-from ptxkit.cli import main
+from ptxkit.start import main
 
 main()

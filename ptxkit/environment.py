@@ -1,4 +1,4 @@
-"""The environment variables of ptxkit: this table is the one place that names them, and :func:`read` the one that reads them."""
+"""The environment variables of ptxkit: this table is the one place that names them, :func:`read` the one that reads them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,12 @@ CACHE_DIR = Variable("PTXKIT_CACHE_DIR", "Directory of the compile cache.", "`~/
 CACHE_LIMIT = Variable(
     "PTXKIT_CACHE_LIMIT", "Size of the compile cache: bytes, or with a unit as in `500M` and `2G`.", "`1G`"
 )
-CONFIG_DIR = Variable("PTXKIT_CONFIG_DIR", "Directory of the tiles that `ptxkit sweep tiles --apply` keeps.", "`~/.config/ptxkit`")
-STATE_DIR = Variable("PTXKIT_STATE_DIR", "Directory of the journals from which a sweep continues.", "`~/.local/state/ptxkit`")
+CONFIG_DIR = Variable(
+    "PTXKIT_CONFIG_DIR", "Directory of the tiles that `ptxkit sweep tiles --apply` keeps.", "`~/.config/ptxkit`"
+)
+STATE_DIR = Variable(
+    "PTXKIT_STATE_DIR", "Directory of the journals from which a sweep continues.", "`~/.local/state/ptxkit`"
+)
 EMULATOR_THREADS = Variable(
     "PTXKIT_EMULATOR_THREADS", "Number of threads of the emulator.", "the processors that the process may use"
 )
@@ -40,24 +44,21 @@ TEST_SCRATCH = Variable(
 
 VARIABLES = (CACHE_DIR, CACHE_LIMIT, CONFIG_DIR, STATE_DIR, EMULATOR_THREADS, TEST_SCRATCH)
 
-_warned = False
+_reported: set[str] = set()
 
 
 def read(variable: Variable) -> str:
-    """The value of a variable, ``""`` where it is not set; the first call warns of names that are not in the table."""
-    global _warned  # once a process
-    if not _warned:
-        _warned = True
-        for complaint in unknown():
-            warnings.warn(complaint, stacklevel=2)
+    """The value of a variable, ``""`` where it is not set; warns once of each name that is not in the table."""
+    for complaint in complaints():
+        warnings.warn(complaint, stacklevel=2)
     return os.environ.get(variable.name, "")
 
 
 def complaints() -> list[str]:
-    """:func:`unknown`, for a caller that shows them itself: :func:`read` does not warn of them any more."""
-    global _warned
-    _warned = True
-    return unknown()
+    """What :func:`unknown` has found since the last call, for a caller that shows it."""
+    new = [complaint for complaint in unknown() if complaint not in _reported]
+    _reported.update(new)
+    return new
 
 
 def unknown() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import math
@@ -26,6 +27,34 @@ def refused(path: str | Path, error: OSError, doing: str = "write") -> PtxkitErr
     """The error to raise where a file cannot be used: UsageError for a wrong path, FileAccessError for a full or closed one."""
     kind = UsageError if error.errno in WRONG_PATH else FileAccessError
     return kind(f"cannot {doing} {path}: {error.strerror}")
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a UTF-8 file, without a byte order mark.
+
+    Raises:
+        UsageError: it is not text; the message names the line. OSError: it cannot be read.
+    """
+    return decode(Path(path).read_bytes(), str(path))
+
+
+def decode(data: bytes, name: str) -> str:
+    """The text of a file's bytes, see :func:`read_text`; ``name`` begins messages."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError(f"{name}:1: the text is UTF-16; save it as UTF-8")
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if (at := data.find(0)) >= 0:
+        raise UsageError(f"{name}:{_line(data, at)}: there is a NUL byte, so this is not text; remove it")
+    try:
+        return data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        place, byte = _line(data, error.start), data[error.start]
+        raise UsageError(f"{name}:{place}: the byte {byte:#04x} is not UTF-8; save the file as UTF-8") from None
+
+
+def _line(data: bytes, at: int) -> int:
+    """1-based line of the byte at an offset; lines end in a line feed, a carriage return, or both."""
+    return data[:at].replace(b"\r\n", b"\n").replace(b"\r", b"\n").count(b"\n") + 1
 
 
 def check_writable(path: str | Path) -> None:

@@ -34,7 +34,7 @@ def test_no_other_module_names_or_reads_a_variable():
 )
 def test_an_unknown_variable_is_reported_once(monkeypatch, name, words):
     monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(environment, "_warned", False)
+    monkeypatch.setattr(environment, "_reported", set())
     with pytest.warns(UserWarning, match=re.escape(f"{name} is set, which is no variable of ptxkit; {words}")) as seen:
         environment.read(environment.CACHE_DIR)
         environment.read(environment.CACHE_LIMIT)

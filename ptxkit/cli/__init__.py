@@ -21,8 +21,10 @@ from typing import NoReturn
 
 import click
 
+from ptxkit import environment
 from ptxkit.cli._early_exit import exits_refused
-from ptxkit.cli._signals import Terminated
+from ptxkit.cli._output import show_any_text
+from ptxkit.cli._signals import Terminated, handle_interrupts, interruptible, release_semaphores
 from ptxkit.errors import PtxkitError
 from ptxkit.exit_codes import ExitCode, help_text
 
@@ -61,10 +63,12 @@ EPILOG = """Shell completion, in ~/.bashrc: eval "$(_PTXKIT_COMPLETE=bash_source
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """The workbench for CUDA kernels at the PTX level: compile, run, verify and measure, with or without a GPU."""
-    from ptxkit.cli._text import colourless
+    from ptxkit.cli._text import colourless, to_stderr
 
     if colourless():
         ctx.color = False
+    for complaint in environment.complaints():
+        to_stderr(f"warning: {complaint}", fg="yellow")
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -72,17 +76,23 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process, as ``>&-`` does
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # to the end
+    show_any_text()
+    handler = interruptible()
+    owned = getattr(handler, "__module__", "") == "ptxkit.start"
     try:
         code = _guarded(args)
     except KeyboardInterrupt:  # a second one, while what follows from the first was under way
         code = ExitCode.INTERRUPTED
+    handle_interrupts(handler)
     try:
         sys.stdout.flush()
     except OSError as error:
         code = _output_failed(error)
-    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) and threading.active_count() > 1:
+    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) and (owned or threading.active_count() > 1):
         sys.stderr.flush()
-        os._exit(code)  # the interpreter would wait for worker threads that are in the middle of a kernel
+        release_semaphores()
+        # the interpreter would wait for worker threads that are in the middle of a kernel, and may end by SIGINT itself
+        os._exit(code)
     sys.exit(int(code))
 
 

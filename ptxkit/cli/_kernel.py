@@ -38,15 +38,17 @@ def find_kernel(name: str) -> type[Workload]:
     """
     from ptxkit.workload import registry
 
-    if "/" not in name and not name.endswith(".py"):
+    if "/" not in name and not name.endswith(".py") and ".py:" not in name:
         return registry.get(name)
     path = Path(name)
+    if not path.is_file() and (path.is_dir() or path.is_symlink() or ".py:" in name):
+        raise UsageError(registry.missing_file(name))
     if path.suffix != ".py":
         raise UsageError(
             f"{name} is not a description; give the .py file beside it (ptxkit new NAME writes such a pair)"
         )
     if not path.is_file():
-        raise UsageError(f"there is no file {name}")
+        raise UsageError(registry.missing_file(name))
     return registry.load_file(path)
 
 

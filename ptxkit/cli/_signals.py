@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
@@ -28,3 +30,28 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def interruptible() -> Any:
+    """Let Ctrl-C raise KeyboardInterrupt from here on, where :mod:`ptxkit.start` had it end the process.
+
+    Returns:
+        The handler to set again once the command is done: what comes then ends the process without a traceback.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if getattr(before, "__module__", "") == "ptxkit.start":
+        handle_interrupts(signal.default_int_handler)
+    return before
+
+
+def handle_interrupts(handler: Any) -> None:
+    """Set the handler of SIGINT, which only the main thread may."""
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handler)
+
+
+def release_semaphores() -> None:
+    """Unlink the semaphores of worker processes before ``os._exit``, which would leave them behind."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util._run_finalizers(0)

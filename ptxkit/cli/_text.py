@@ -18,7 +18,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known word nearest to ``word``, or the empty string."""
     import difflib
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    names = list(known)
+    close = [name for name in names if len(word) > 2 and name.startswith(word)]
+    close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.65)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ptxkit.errors import UsageError
+from ptxkit.files import decode, read_text
 
 
 def is_path(source: str | os.PathLike[str]) -> bool:
@@ -24,17 +25,28 @@ def read_source(source: str | os.PathLike[str], name: str | None, default_name: 
     Raises:
         UsageError: the file cannot be read.
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise UsageError(f"a source is a path or a text, not a {type(source).__name__}")
     if not is_path(source):
-        return str(source), name or default_name, str(Path.cwd())
+        named = name or default_name
+        return decode(str(source).encode(errors="surrogatepass"), named), named, str(Path.cwd())
+    if not str(source).strip():
+        raise UsageError("the source is empty: give a path, or a text that holds a newline or a brace")
     path = Path(source)
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {path}: it is not UTF-8 text") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        text = read_text(path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise UsageError(_unreadable(source, error)) from error
     path = path.absolute()
     return text, name or str(path), str(path.parent)
+
+
+def _unreadable(source: str | os.PathLike[str], error: Exception) -> str:
+    reason = getattr(error, "strerror", None) or str(error)
+    if isinstance(source, str) and re.search(r"[;()#]|\s__|^\s*\.version", source):
+        shown = source if len(source) <= 60 else source[:57] + "..."
+        return f"there is no file {shown!r}; a source that is given as text must hold a newline or a brace"
+    return f"cannot read {os.fspath(source)}: {reason}"
 
 
 SOURCE_SUFFIXES = ("cu", "ptx")

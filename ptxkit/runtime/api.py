@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,15 @@ def compile(
     from ptxkit.compiler.nvrtc import compile_source
     from ptxkit.compiler.sources import is_path
 
+    for name, given in (("instantiate", instantiate), ("options", options), ("include_dirs", include_dirs)):
+        _check_list(name, given)
+    _check_macros(defines)
+    for directory in include_dirs:
+        if not Path(directory).is_dir():
+            raise UsageError(f"include_dirs: there is no directory {os.fspath(directory)}")
     where = open_device(device or "auto") if isinstance(device, str | None) else device
+    if not hasattr(where, "load"):
+        raise UsageError(f"device is a device or its kind such as 'emulator', not {device!r}")
     chosen = target or where.target
     if _is_ptx(source):
         if defines or instantiate or options or include_dirs:
@@ -66,10 +75,33 @@ def compile(
     return where.load(image, None if is_path(source) else str(source))
 
 
+def _check_list(name: str, given: object) -> None:
+    """A string is a sequence of strings too, and each of its letters would count."""
+    if isinstance(given, (str, bytes, os.PathLike)):
+        raise UsageError(f"{name} takes a list: {name}=[{given!r}]")
+    if not isinstance(given, Iterable):
+        raise UsageError(f"{name} takes a list, not {given!r}")
+    for item in given:
+        if not isinstance(item, (str, os.PathLike) if name == "include_dirs" else str):
+            raise UsageError(f"{name} takes a list of strings; {item!r} is none")
+
+
+def _check_macros(defines: object) -> None:
+    if defines is None:
+        return
+    if not isinstance(defines, Mapping):
+        raise UsageError(f"defines takes a dict such as {{'THREADS': 256}}, not {defines!r}")
+    for name in defines:
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*(\([^()]*\))?", name):
+            raise UsageError(f"defines: {name!r} is no name of a macro")
+
+
 def _is_ptx(source: str | os.PathLike[str]) -> bool:
     from ptxkit.compiler.image import without_comments
     from ptxkit.compiler.sources import is_path
 
+    if not isinstance(source, (str, os.PathLike)):
+        raise UsageError(f"a source is a path or a text, not a {type(source).__name__}")
     if is_path(source):
         return Path(source).suffix == ".ptx"
     return without_comments(str(source)).lstrip().startswith(".version")

@@ -10,6 +10,7 @@ import datetime
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -179,8 +180,8 @@ def read(path: Path) -> Read:
     try:
         data = path.read_bytes()
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     head = _parsed(lines[0])
     if not head or head.get("schema") != SCHEMA:
         raise UsageError(f"{path} is not a journal of a sweep ({SCHEMA})")

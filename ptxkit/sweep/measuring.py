@@ -21,6 +21,7 @@ from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
 from ptxkit.sweep.device_check import DeviceChecks
+from ptxkit.sweep.interrupts import interrupts_blocked
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload import execute
 
@@ -141,7 +142,8 @@ class MeasuringProcess:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             process = context.Process(target=serve, args=(theirs, self.problem, self.seed), daemon=True)
-            process.start()
+            with interrupts_blocked():
+                process.start()
             self._process = process
         theirs.close()
         try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ptxkit.errors import FaultError, UnavailableError
 from ptxkit.sweep.compiling import Compiled, compile_tile
+from ptxkit.sweep.interrupts import interrupts_blocked
 from ptxkit.sweep.journal import Entry, Journal
 from ptxkit.sweep.measuring import MeasuringProcess
 from ptxkit.sweep.modelled import model_tile
@@ -149,7 +150,8 @@ class Sweep:
         return bool(tiles)
 
     def _start_on(self, tiles: Sequence[Tile], pending: dict[Future[Any], _Step]) -> None:
-        pending.update({self._pool.submit(compile_tile, self.problem, dict(t)): _Step(t) for t in tiles})
+        with interrupts_blocked():  # a submission may start a worker
+            pending.update({self._pool.submit(compile_tile, self.problem, dict(t)): _Step(t) for t in tiles})
 
     def _advance(self, step: _Step, result: Any, pending: dict[Future[Any], _Step]) -> None:
         """One step of a tile is done: what comes next, or its entry."""
@@ -178,7 +180,8 @@ class Sweep:
                 future = self._measurer.submit(self._measure, tile)
             else:
                 arguments = (self.problem, dict(tile), compiled, self.seed, self.timeout_s)
-                future = self._pool.submit(model_tile, *arguments)
+                with interrupts_blocked():
+                    future = self._pool.submit(model_tile, *arguments)
             pending[future] = _Step(tile, compiled)
 
     def _start(self) -> float:

@@ -6,6 +6,7 @@ class or module that a package offers under the entry point group ``ptxkit.kerne
 
 from __future__ import annotations
 
+import difflib
 import functools
 import hashlib
 import importlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ptxkit.errors import DescriptionError, PtxkitError, UsageError
+from ptxkit.files import read_text
 from ptxkit.workload.blame import mistake, place
 from ptxkit.workload.workload import Workload, suggestion
 
@@ -45,6 +47,9 @@ def get(name: str) -> type[Workload]:
                     return workload
     known = {**_bundled(), **_offered()}
     if name not in known:
+        beside = [f"./{name}{suffix}" for suffix in (".py", ".cu", ".ptx") if Path(f"{name}{suffix}").is_file()]
+        if beside:
+            raise UsageError(f"there is no kernel {name!r}; for the file that is here, give its path: {beside[0]}")
         raise UsageError(f"there is no kernel {name!r}; {suggestion(name, known)}")
     return known[name]
 
@@ -73,7 +78,11 @@ def load_file(path: str | Path) -> type[Workload]:
     """
     file = Path(path).resolve()
     if not file.is_file():
-        raise UsageError(f"there is no file {path}")
+        raise UsageError(missing_file(path))
+    try:
+        read_text(file)  # bytes that are no text are an error with their line
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
     # A name of its own for each path, so that two files called mine.py do not meet in sys.modules.
     module_name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{file.stem}"
     spec = importlib.util.spec_from_file_location(module_name, file)
@@ -94,6 +103,26 @@ def load_file(path: str | Path) -> type[Workload]:
         what = ", ".join(w.__name__ for w in found) or "none"
         raise DescriptionError(f"{path} must define one Workload; it defines {what}")
     return found[0]
+
+
+def missing_file(path: str | Path) -> str:
+    """Why a path is no description file, in words."""
+    file, (start, colon, variant) = Path(path), str(path).rpartition(":")
+    if colon and Path(start).is_file():
+        return f"there is no file {path}; for one variant of a file give {start} --variant {variant}"
+    if file.is_dir():
+        return f"{path} is a directory; give the .py file of a description"
+    if file.is_symlink():
+        return f"{path} is a link that leads to no file"
+    near = difflib.get_close_matches(file.name, _neighbours(file), n=1, cutoff=0.75)
+    return f"there is no file {path}" + (f"; did you mean {file.with_name(near[0])}?" if near else "")
+
+
+def _neighbours(file: Path) -> list[str]:
+    try:
+        return [p.name for p in file.parent.iterdir() if p.suffix == file.suffix]
+    except OSError:
+        return []
 
 
 @functools.cache

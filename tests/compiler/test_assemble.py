@@ -141,8 +141,8 @@ def test_a_target_that_does_not_exist(failing):
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         assemble(tmp_path / "none.ptx", target="sm_90a")
-    (tmp_path / "binary.ptx").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="it is not UTF-8 text"):
+    (tmp_path / "binary.ptx").write_bytes(b"ab\n\xff")
+    with pytest.raises(UsageError, match=r"binary.ptx:2: the byte 0xff is not UTF-8"):
         assemble(tmp_path / "binary.ptx", target="sm_90a")
 
 

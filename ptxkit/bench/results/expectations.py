@@ -12,7 +12,7 @@ from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.bench.results.judge import Judgement, judge
 from ptxkit.bench.results.results import Mode, Results, Row, Target, Timed, cuda_driver_named
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.files import check_writable, stem_of, write_json
+from ptxkit.files import check_writable, read_text, stem_of, write_json
 
 SCHEMA = "ptxkit.expectations/1"
 MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
@@ -111,7 +111,7 @@ def load(path: Path) -> dict[str, Any]:
         UnavailableError: there is none. UsageError: it is not one.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
     except FileNotFoundError:
         raise UnavailableError(
             f"there are no expectations for this GPU ({path}); ptxkit bench run --update-expectations records them"

@@ -19,6 +19,7 @@ from ptxkit.bench.measure.conditions import Conditions
 from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.errors import PtxkitError, UsageError
 from ptxkit.exit_codes import ExitCode
+from ptxkit.files import read_text
 
 SCHEMA = "ptxkit.bench/2"
 EARLIER = "ptxkit.bench/1"
@@ -267,7 +268,7 @@ def load(path: str | Path) -> Results:
         UsageError: no such file, no JSON, another schema, or a field that is missing or of the wrong type.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, or too deep

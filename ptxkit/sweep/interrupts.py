@@ -1,0 +1,17 @@
+"""Ctrl-C reaches every process of a terminal; one that is only starting would answer it with a traceback."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Inside, this thread starts processes in which SIGINT stays blocked; in this process it waits until the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
