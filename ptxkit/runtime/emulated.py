@@ -102,8 +102,8 @@ class EmulatedDevice(MakesArrays, HasSettings):
         out.reshape(-1).view(np.uint8)[:] = self.machine.view(address, out.nbytes)
 
     def host_view(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """The emulated memory itself, as bytes."""
-        return self.machine.view(address, nbytes)
+        """The emulated memory itself, as bytes; the host may write it, so the initialisation check takes it as written."""
+        return self.machine.share(address, nbytes)
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte."""

@@ -84,3 +84,12 @@ def test_another_type_of_the_same_memory(device):
     assert bits.view(np.float64, 4).shape == (4,)
     with pytest.raises(UsageError, match="cannot be viewed as float64 of shape"):
         bits.view(np.float64, 5)
+
+
+def test_what_the_host_may_write_counts_as_initialised(emulator):
+    kernel = ptxkit.compile("__global__ void k(int* x, int* y) { y[0] = x[0]; }", device=emulator)["k"]
+    x, y = emulator.empty(1, np.int32), emulator.empty(1, np.int32)
+    np.asarray(x)[0] = 4
+    with emulator.settings(initcheck=True):
+        kernel(x, y, grid=1, block=1)
+    assert y.numpy()[0] == 4

@@ -79,6 +79,11 @@ class Machine:
         if a is not None:
             a.forget(address - a.base, nbytes)
 
+    def share(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """:meth:`view`, for a host that may write it whenever it wants: the memory counts as initialised."""
+        self._initialise(address, nbytes)
+        return self.view(address, nbytes)
+
     def _initialise(self, address: int, nbytes: int) -> None:
         a = self.memory.owner(address)
         if a is not None:
