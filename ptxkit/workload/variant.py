@@ -143,7 +143,7 @@ class Variant:
 
     def refusal(self, workload: Workload) -> str | None:
         """Why the constraint allows no tile at all for these sizes and options, or None when it allows one."""
-        if not self.tile or next(self.tiles(workload), None) is not None:
+        if self.constraint is None or next(self.tiles(workload), None) is not None:
             return None
         return self._objection(workload, Tile(next(self._candidates(workload))))
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ptxkit import Tolerance, Work, Workload, uniform
+from ptxkit import Tile, Tolerance, Work, Workload, uniform
 from ptxkit.kernels.elementwise.elementwise import activation
 from ptxkit.kernels.gemm.product import Gemm
 
@@ -109,3 +109,10 @@ class Matmul(Workload):
         """The arguments c, bias, m, n, k, alpha, beta."""
         bias = "bias" if self.epilogue == "bias_gelu" else np.uint64(0)
         return ("c", bias, self.m, self.n, self.k, np.float32(self.alpha), np.float32(self.beta))
+
+
+def without_epilogue(w: Matmul, t: Tile) -> bool | str:
+    """The constraint of the kernels written in PTX: c = a b^T in bf16, without an epilogue."""
+    if w.kind != "bf16":
+        return f"it multiplies bf16, not {w.kind}"
+    return not w.epilogue_bits or "it computes a b^T without alpha, beta, bias or activation"

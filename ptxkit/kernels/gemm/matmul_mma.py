@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm.matmul import SMS, Matmul
+from ptxkit.kernels.gemm.matmul import SMS, Matmul, without_epilogue
 
 SHARED_LIMIT = 227 << 10  # of sm_90; sm_80 gives a CTA 163 KiB, sm_86 and sm_89 99 KiB
 REQUIRES = ("sm_80",)
@@ -149,3 +149,8 @@ class MatmulMma(Matmul):
     def step6_tma(self, t: Tile) -> list[Launch]:
         """TMA fills the ring for warps that may be stages apart; a CTA takes tile after tile."""
         return self.persistent(t)
+
+    @variant(requires=REQUIRES, source="matmul_mma.ptx", constraint=without_epilogue)
+    def ptx(self) -> list[Launch]:
+        """Written in PTX by hand: cp.async fills a ring of three stages, ldmatrix and mma.sync, 64 x 64 tiles."""
+        return [Launch("matmul", (cdiv(self.n, 64), cdiv(self.m, 64)), 128, ("a", "b", "c", self.m, self.n, self.k))]

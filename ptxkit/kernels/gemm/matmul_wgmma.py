@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm.matmul import SMS, Matmul
+from ptxkit.kernels.gemm.matmul import SMS, Matmul, without_epilogue
 
 BK = 64  # elements of k in a tile
 SHARED_LIMIT = 227 << 10
@@ -168,3 +168,10 @@ class MatmulWgmma(Matmul):
     def step8_tma_store(self, t: Tile) -> list[Launch]:
         """The sums leave through shared memory by TMA, behind the next tile."""
         return specialized(self, full(t))
+
+    @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=without_epilogue)
+    def ptx(self) -> list[Launch]:
+        """Written in PTX by hand: a producer warp, TMA, a ring of four stages, wgmma on 64 x 128 tiles."""
+        maps = (TensorMap("a", box=(64, BK), swizzle="128B"), TensorMap("b", box=(128, BK), swizzle="128B"))
+        grid = (cdiv(self.n, 128), cdiv(self.m, 64))
+        return [Launch("matmul", grid, 160, (*maps, "c", self.m, self.n, self.k), shared=98368)]
