@@ -6,9 +6,9 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import ContextDecorator
+from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -19,6 +19,24 @@ _changes: ContextVar[tuple[tuple[HasSettings, Mapping[str, Any]], ...]] = Contex
 """The blocks that the executing code is in, outermost first: whose settings each changes, and to what."""
 
 
+class _Block(ContextDecorator):
+    """A ``with`` block, which may be entered again; or what a function that it decorates runs in."""
+
+    def __init__(self, device: HasSettings, changes: Mapping[str, Any]) -> None:
+        self._device, self._changes = device, changes
+        self._tokens: list[Token[Any]] = []
+
+    def __enter__(self) -> EmulatorSettings:
+        self._tokens.append(_changes.set((*_changes.get(), (self._device, self._changes))))
+        return self._device.current_settings
+
+    def __exit__(self, *_: object) -> None:
+        _changes.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> _Block:
+        return _Block(self._device, self._changes)  # calls of a decorated function may come from several threads
+
+
 class HasSettings:
     """A device whose launches have settings.
 
@@ -27,6 +45,8 @@ class HasSettings:
     """
 
     def __init__(self, settings: EmulatorSettings) -> None:
+        if not isinstance(settings, EmulatorSettings):
+            raise UsageError(f"a device's settings are an EmulatorSettings, not {settings!r}")
         self.__dict__["_settings"] = settings
 
     @property
@@ -38,7 +58,7 @@ class HasSettings:
                 settings = replace(settings, **changes)
         return settings
 
-    def settings(self, **changes: Any) -> AbstractContextManager[EmulatorSettings]:
+    def settings(self, **changes: Any) -> _Block:
         """Change settings for the launches of a ``with`` block; the others keep what they are outside it.
 
         ``with device.settings(racecheck="warps"):`` gives the resulting settings. Blocks nest, and what they change is restored
@@ -54,15 +74,11 @@ class HasSettings:
         for name in changes:
             check_name(name)
         EmulatorSettings(**changes)
-        return self._changed(changes)
+        return _Block(self, changes)
 
-    @contextmanager
-    def _changed(self, changes: Mapping[str, Any]) -> Iterator[EmulatorSettings]:
-        token = _changes.set((*_changes.get(), (self, changes)))
-        try:
-            yield self.current_settings
-        finally:
-            _changes.reset(token)
+    def __getattr__(self, name: str) -> NoReturn:
+        where = f"; read current_settings.{name}" if name in NAMES else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{where}", name=name, obj=self)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in NAMES:

@@ -42,12 +42,16 @@ def shared(instruction: str, index: str = "%r1", scale: int = 4, guard: str = ""
         ("atom.shared.add.u32 %r10, [%r9], %r0;", "%r1", 4, 1, 0),
         ("atom.shared.add.u32 %r10, [%r9], %r0;", "%r1", 8, 2, 1),
         ("red.shared.add.u32 [%r9], %r0;", "%r1", 128, 32, 31),
-        ("red.shared.max.s32 [%r9], %r0;", "%r6", 4, 32, 31),
+        ("atom.shared.max.s32 %r10, [%r9], %r0;", "%r6", 4, 32, 31),
         ("atom.shared.exch.b32 %r10, [%r9], %r0;", "%r6", 4, 32, 31),
         ("atom.shared.cas.b32 %r10, [%r9], %r0, %r1;", "%r1", 128, 32, 31),
         ("atom.shared.cas.b64 %rd10, [%r9], %rd0, %rd1;", "%r1", 8, 2, 0),
         ("atom.shared.exch.b64 %rd10, [%r9], %rd0;", "%r1", 16, 4, 2),
-        ("red.shared.add.u32 [%r9], %r0;", "%r6", 4, 1, 0),  # one address for all lanes: ptxas adds up their values first
+        # one address for all lanes: ptxas combines their values first, where it has an instruction for that
+        ("red.shared.add.u32 [%r9], %r0;", "%r6", 4, 1, 0),
+        ("atom.shared.add.u32 %r10, [%r9], %r0;", "%r6", 4, 1, 0),
+        ("red.shared.max.s32 [%r9], %r0;", "%r6", 4, 1, 0),
+        ("red.shared.inc.u32 [%r9], %r0;", "%r6", 4, 32, 31),
     ],
 )
 def test_atomics_on_shared_memory(instruction, index, scale, wavefronts, conflicts):

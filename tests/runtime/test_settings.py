@@ -132,6 +132,25 @@ def test_a_block_as_a_decorator(device, races):
     assert [check(), check(), races()] == [True, True, False]
 
 
+def test_a_block_can_be_entered_again(device):
+    block = device.settings(racecheck=True)
+    for _ in range(2):
+        with block, block:
+            assert device.current_settings.racecheck is True
+        assert device.current_settings == EmulatorSettings()
+
+
+def test_a_device_is_not_made_with_a_mapping():
+    with pytest.raises(UsageError, match="a device's settings are an EmulatorSettings, not {'racecheck': True}"):
+        EmulatedDevice(Machine(capacity=1 << 20), {"racecheck": True})
+
+
+def test_reading_a_setting_from_the_device_names_the_place(device):
+    with pytest.raises(AttributeError, match="no attribute 'racecheck'; read current_settings.racecheck"):
+        device.racecheck
+    assert not hasattr(device, "other")
+
+
 @pytest.mark.parametrize("name", [f.name for f in fields(EmulatorSettings)])
 def test_assignment_to_a_device_is_refused(name):
     with pytest.raises(UsageError, match=rf"`with device.settings\({name}='x'\):`"):

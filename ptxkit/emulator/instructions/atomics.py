@@ -200,8 +200,9 @@ class AtomicSite:
         self.space = space
         self.glob = GlobalSite(*arguments)
         self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"))
-        # where ptxas sees that all lanes have one address, it adds up their values first, and one lane accesses memory
-        self.aggregates = op == "add" and name in ("u32", "s32") and space != ""
+        # where ptxas sees that all lanes have one address, it combines their values first, and one lane accesses memory
+        combined = ("add", "min", "max", "and", "or", "xor") if b.instruction.name == "red" else ("add",)
+        self.aggregates = op in combined and name in ("b32", "u32", "s32") and space != ""
         for site, where in ((self.glob, "global"), (self.shared, "shared")):
             site.space = f"{where}.loop" if is_loop(op, name, count, where) else where
         self.offset = offset
