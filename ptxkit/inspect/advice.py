@@ -14,6 +14,7 @@ from ptxkit.inspect.cycles import depth_of
 from ptxkit.inspect.divergence import divergent_regions, varying_guards
 from ptxkit.inspect.model import SassFunction, SassInstruction
 from ptxkit.inspect.residency import occupancy
+from ptxkit.inspect.slow_arithmetic import slow_arithmetic
 from ptxkit.isa.model import Loc
 from ptxkit.targets import Target
 
@@ -65,6 +66,7 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
         *_barrier_numbers(function),
         *_generic_accesses(function),
         *_double_precision(function),
+        *(_finding("slow-arithmetic", message, group) for message, group in slow_arithmetic(function)),
         *_register_banks(function),
         *(_from_compiler(image, function) if image else ()),
     ]

@@ -165,3 +165,29 @@ skip:
     (found,) = findings(subject.function, subject.image)
     assert found.rule == "divergent-barrier" and found.source is None and found.ptx_line == 11
     assert "PTX line 1" in found.message or "may skip it" in found.message
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "match"),
+    [
+        ("y[i] = y[i] / y[i + 1];", (), "a float division"),
+        ("y[i] = sqrtf(y[i]);", (), "a float square root"),
+        ("d[i] = d[i] / d[i + 1];", (), "a double-precision division"),
+        ("d[i] = sqrt(d[i]);", (), "a double-precision division"),
+        ("l[i] = l[i] % l[i + 1];", (), "a 64-bit integer division"),
+        ("k[i] = k[i] / k[i + 1];", (), "a 32-bit integer division"),
+        ("d[i] = sin(d[i]);", (), "trigonometric"),
+        ("y[i] = y[i] / y[i + 1];", ("-use_fast_math",), None),
+        ("k[i] = k[i] / 8;", (), None),
+    ],
+)
+def test_slow_arithmetic_in_a_loop_is_found(body, options, match, tmp_path):
+    from ptxkit.inspect.subject import Settings, subjects
+
+    head = 'extern "C" __global__ void f(float* y, double* d, long long* l, int* k, int n) {'
+    for loop, found in (("for (int i = 0; i < n; i++)", match), ("int i = threadIdx.x;", None)):
+        (tmp_path / "k.cu").write_text(f"{head}\n{loop}\n{{ {body} }} }}\n")
+        (subject,) = subjects(str(tmp_path / "k.cu"), Settings(options=options))
+        messages = [f.message for f in findings(subject.function) if f.rule == "slow-arithmetic"]
+        assert len(messages) == (found is not None), messages
+        assert found is None or found in messages[0]
