@@ -200,3 +200,13 @@ def test_a_guarded_wait_leaves_the_predicate_of_the_others():
     """
     out = Run(kernel(THREAD + body))(np.zeros(1), np.zeros(32, np.uint32))[1]
     assert out.tolist() == [0] * 9 + [1] * 23
+
+
+def test_a_shuffle_from_a_lane_that_takes_no_part_gives_a_value_that_shows():
+    """Lanes 16 and above have exited, or are not in the mask: a correct program does not use what is read from them."""
+    for leave in ("@!%p0 exit;", "@!%p0 bra END;"):
+        for mask in ("0xffff", "-1") if "exit" in leave else ("0xffff",):
+            body = f"setp.lt.u32 %p0, %r0, 16; {leave} shfl.sync.down.b32 %r8, %r0, 4, 31, {mask}; "
+            run = Run(kernel(THREAD + body + "st.global.u32 [%rd22], %r8; END:"))
+            out = run(np.zeros(1), np.zeros(32, np.uint32))[1]
+            assert (out[:12] == np.arange(4, 16)).all() and (out[12:16] == 0xCBCBCBCB).all()

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxkit.emulator.engine.binder import B32, PRED, U32, Binding, Gated, Step, Typed
 from ptxkit.emulator.engine.table import blocking, effect
-from ptxkit.emulator.instructions.warp_gate import WarpGate, ready
+from ptxkit.emulator.instructions.warp_gate import FULL, WarpGate, ready
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ptxkit.emulator.engine.threads import Group
 
 _LANE = np.arange(32, dtype=np.int64)[None, None]
+_UNPREDICTABLE = np.uint32(0xCBCBCBCB)
+"""What a lane gets from one that is not in its mask or has exited. The manual leaves it open; correct programs drop it."""
 _BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)[None, None]
 
 
@@ -71,7 +73,16 @@ def _shfl(b: Binding) -> Gated:
     mode = b.form["mode"]
     memo: list[Any] = [None, None, None]
 
-    def shuffle(x: Group, av: Any, bv: Any, cv: Any) -> Any:
+    def shuffle(x: Group, av: Any, bv: Any, cv: Any, m: Any) -> Any:
+        moved, inside = exchange(av, bv, cv)
+        if x.mask is None and m.size == 1 and int(m.flat[0]) == FULL:
+            return moved, inside
+        source, _ = _shuffle_source(mode, bv, cv)
+        readable = ballot(x, np.ones((1, 1, 1), np.bool_), m)
+        lost = (readable >> source.astype(np.uint32)) & np.uint32(1) == 0
+        return np.where(lost, _UNPREDICTABLE, moved), inside
+
+    def exchange(av: Any, bv: Any, cv: Any) -> Any:
         if bv.size == 1 and cv.size == 1:
             key = (int(bv.flat[0]), int(cv.flat[0]))
             if memo[0] != key:
@@ -85,7 +96,7 @@ def _shfl(b: Binding) -> Gated:
         return np.take_along_axis(np.broadcast_to(av, shape), np.broadcast_to(source, shape), axis=2), inside
 
     outs: tuple[Typed, ...] = ((value, B32), (predicate, PRED))
-    step = Step(shuffle, ((a, B32), (lane, U32), (clamp, U32)), outs)
+    step = Step(shuffle, ((a, B32), (lane, U32), (clamp, U32), (members, U32)), outs)
     return gated(b, members, step)
 
 
