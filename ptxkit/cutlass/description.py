@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ptxkit.errors import DescriptionError
+from ptxkit.targets import SM_LIMITS
 
 Shape3 = tuple[int, int, int]
 
@@ -48,7 +49,7 @@ INSTRUCTIONS: dict[str, Shape3] = {
 }
 """The shape of mma.sync (PTX ISA, "mma"); on the CUDA cores a multiply-add."""
 
-SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10}
+SHARED_BYTES = {cc: SM_LIMITS[cc].shared_bytes_per_cta for cc in (80, 89, 90, 100)}
 """What a CTA may have at most."""
 
 MAX_SUMS = 128

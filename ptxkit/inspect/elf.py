@@ -199,7 +199,7 @@ class Cubin:
         section = self.section(f".nv.shared.{function}")
         size = section.size if section else 0
         # Since sm_90 the first KB is the driver's, and the kernel's variables follow it.
-        return max(0, size - 1024) if self.target.cc >= 90 and size else size
+        return max(0, size - self.target.limits.reserved_bytes) if self.target.cc >= 90 and size else size
 
     def _of_function(self, attribute: int) -> dict[int, int]:
         """Symbol index -> value, of an attribute that ``.nv.info`` holds once a function."""

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ptxkit.targets.gpus import reference_facts
+
 if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters
 
@@ -22,6 +24,9 @@ ALONE = 0.2  # of the peak, what is left of it with hardly any warp
 SECTORS = 2.0  # 32-byte sectors of L1 traffic an SM and clock
 DRAM_SHARE = 0.55  # of those, from beyond L1
 SPILL = 8  # clocks for each warp that stores or loads a spilled register, beyond the instruction
+
+
+_H200 = reference_facts("sm_90a")  # the GPU whose journals the constants above suit
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class Geometry:
     ctas: int
     threads: int
     occupancy: float
-    max_warps: int = 64
-    sms: int = 132
+    max_warps: int = _H200.target.limits.warps
+    sms: int = _H200.sms
 
 
 def cost(counters: Counters, geometry: Geometry) -> float:

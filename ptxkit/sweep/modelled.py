@@ -13,6 +13,7 @@ from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.model import Geometry, cost
 from ptxkit.sweep.problem import Problem
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute
 
 _CASES: dict[str, execute.Case] = {}  # inputs and reference are made once a process
@@ -66,5 +67,6 @@ def _modelled(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, see
     assert result.counters is not None
     if not result.verdict.verified:
         return Entry(status="wrong", error=result.verdict.worst, measured_s=seconds, **base)
-    geometry = Geometry(compiled.ctas, compiled.threads, compiled.occupancy)
+    gpu = reference_facts(problem.parsed_target)
+    geometry = Geometry(compiled.ctas, compiled.threads, compiled.occupancy, gpu.target.limits.warps, gpu.sms)
     return Entry(status="ok", cost=cost(result.counters, geometry), measured_s=seconds, **base)

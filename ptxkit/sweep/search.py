@@ -216,7 +216,7 @@ def numbers(axes: dict[str, tuple[Any, ...]]) -> Features:
     return features
 
 
-def described(axes: dict[str, tuple[Any, ...]], launch_of: Callable[[Tile], Shape], sms: int = 132) -> Features:
+def described(axes: dict[str, tuple[Any, ...]], launch_of: Callable[[Tile], Shape], sms: int) -> Features:
     """Features of the parameters and of the launch they lead to.
 
     Args:

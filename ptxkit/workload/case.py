@@ -120,7 +120,7 @@ class Case:
         inputs: Mapping[str, Any] | None = None,
         data: Data | None = None,
     ) -> None:
-        self.workload = workload
+        workload = self.workload = workload.on(device.facts_for(None))
         self.device = device
         self.data = data or Data(workload, seed, inputs)
         self._arrays: dict[str, DeviceArray] = {}

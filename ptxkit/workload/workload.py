@@ -18,6 +18,7 @@ A description is one class in one file, next to or with the same stem as its sou
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import os
@@ -29,6 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
 
 from ptxkit.errors import DescriptionError, UsageError
+from ptxkit.targets import lowest_target
+from ptxkit.targets.gpus import DeviceFacts, reference_facts
 from ptxkit.workload.blame import METHODS, guarded
 from ptxkit.workload.launch import ArraySpec, Tolerance, Work, array_spec
 from ptxkit.workload.variant import Variant
@@ -113,6 +116,21 @@ class Workload:
         return ()
 
     # What is derived from it
+
+    @property
+    def device(self) -> DeviceFacts:
+        """The device that the kernels are launched on: SM count, L2 cache and the limits of its target.
+
+        Before a device is chosen, when a variant is only compiled or inspected for instance, these are the facts of the
+        reference GPU of the default target (:func:`ptxkit.targets.gpus.reference_gpu`).
+        """
+        return self.__dict__.get("_device") or reference_facts(lowest_target(()))
+
+    def on(self, device: DeviceFacts) -> Self:
+        """The same workload, launched on a device."""
+        bound = copy.copy(self)
+        object.__setattr__(bound, "_device", device)
+        return bound
 
     def bytes_needed(self) -> int:
         """Device memory in bytes: what the work touches, and the temporaries. Known before anything is allocated."""

@@ -14,6 +14,7 @@ from ptxkit.bench.measure.statistics import FixedSamples, TimeBudget
 from ptxkit.emulator.counters.counters import Counters
 from ptxkit.errors import CompileError, MemoryFault, UnavailableError, UsageError
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute
 from ptxkit.workload.verify import Verdict
 
@@ -56,6 +57,9 @@ class Scripted:
         self.times_us = times_us
         self.target = Target.parse(target) if target else None
         self.passes = []
+
+    def facts_for(self, target):
+        return reference_facts(self.target or "sm_90a")
 
     def measure(self, launch, samples):
         self.passes.append((launch(), samples))

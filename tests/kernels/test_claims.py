@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels.rows import row_pipeline as pipeline
-from ptxkit.kernels.rows import rows as row
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute, registry
+from ptxkit.workload.workload import Workload
 
 NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax"]
 f32 = np.float32
@@ -34,7 +37,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Few multiprocessors, so that clusters take several rows each, and short rows."""
-    monkeypatch.setattr(row, "SMS", 8)
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=8))
     monkeypatch.setattr(pipeline, "LEAST_CLAIMED", 0)
 
 

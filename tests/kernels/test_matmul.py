@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,9 +13,11 @@ from ptxkit.kernels.gemm.matmul_mma import MatmulMma
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
+from ptxkit.workload.workload import Workload
 
 WGMMA = list(MatmulWgmma.variants())
 MMA = list(MatmulMma.variants())
@@ -121,7 +125,7 @@ PERSISTENT = [
 def few_ctas(monkeypatch):
     """Persistent kernels launch two CTAs."""
     for kernel in ("matmul_wgmma", "matmul_mma"):
-        monkeypatch.setattr(f"ptxkit.kernels.{kernel}.SMS", 2)
+        monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
 @pytest.mark.parametrize("k", [24, 104])  # in the shorter one a ring holds stages of several tiles

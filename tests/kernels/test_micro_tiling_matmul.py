@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels.gemm.micro_tiling_matmul import bulk_usable, ring_usable, usable
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.testing import assert_sass
 from ptxkit.workload import execute, registry
+from ptxkit.workload.workload import Workload
 
 MATMUL = registry.get("micro_tiling_matmul")
 STEPS = list(MATMUL.variants())
@@ -92,14 +95,14 @@ STREAM_TILE = {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 
 )
 def test_shares(monkeypatch, completion, turns, sms, m, n, k):
     """Shares that begin and end anywhere, with copies as early and as late as they may be."""
-    monkeypatch.setattr("ptxkit.kernels.gemm.micro_tiling_matmul.SMS", sms)
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
     device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
     check(device, "step9_stream_k", m, n, k, **STREAM_TILE, TURNS=turns)
 
 
 def test_shared_sums_are_added_in_one_order(device, monkeypatch):
     """The same bits from every launch, also when the flags of the one before are still set."""
-    monkeypatch.setattr("ptxkit.kernels.gemm.micro_tiling_matmul.SMS", 4)
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=4))
     w = MATMUL.make([64, 64, 996], {})
     case = execute.Case(w, device)
     result = execute.run(case, w.variant("step9_stream_k"), tile=STREAM_TILE)

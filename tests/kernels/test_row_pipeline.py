@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
 from ptxkit.kernels.rows import row_pipeline
-from ptxkit.kernels.rows import rows as row
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute, registry
 from ptxkit.workload.launch import Tile
+from ptxkit.workload.workload import Workload
 
 NAME = "layernorm_quantize"
 f32 = np.float32
@@ -30,7 +33,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def few_multiprocessors(monkeypatch):
     """So that CTAs take several rows each."""
-    monkeypatch.setattr(row, "SMS", 4)
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=4))
 
 
 def check(rows, cols, tile, **options):
@@ -72,7 +75,7 @@ def test_a_hint_for_l2():
 @pytest.mark.parametrize("rows", [1, 4, 5, 131, 132, 133, 1000])
 def test_every_cta_takes_as_many_rows(rows, monkeypatch):
     """But the last ones, which may take one fewer; and together they take all."""
-    monkeypatch.setattr(row, "SMS", 132)
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=132))
     workload = registry.get(NAME)(rows=rows, cols=4096)
     tile = Tile({"THREADS": 512, "VECTORS": 8, "CLUSTER": 1, "CACHE": 1, "STAGES": 2, "KEPT": 0, "RESIDENT": 1})
     at_once = 4 * row_pipeline.grid(workload, tile)  # four rows a CTA

@@ -59,7 +59,7 @@ class Runner:
         timeout_s: float | None = None,
         stuck: Callable[[RunReport], None] = lambda report: None,
     ) -> None:
-        self.workload = workload
+        workload = self.workload = workload.on(device.facts_for(None))
         self.device = device
         self.explicit = bool(variants)
         chosen = [workload.variant(name) for name in dict.fromkeys(variants)]

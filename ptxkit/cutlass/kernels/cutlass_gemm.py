@@ -12,7 +12,7 @@ from ptxkit.cutlass.description import BITS, OUTPUTS, GemmDescription
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import DescriptionError
 from ptxkit.kernels.elementwise.elementwise import activation
-from ptxkit.kernels.gemm.matmul import LARGE, SMS
+from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.product import Gemm
 
 Describe = Callable[["CutlassGemm", Tile], GemmDescription]
@@ -86,9 +86,9 @@ def tma(arch: int, schedule: str) -> Describe:
 def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
     """Large tiles where they give nearly every SM one; stages of 64 bytes of each row."""
     depth = 512 // BITS[w.dtype]
-    if cdiv(w.m, 128) * cdiv(w.n, 256) >= SMS * 3 // 4:
+    if cdiv(w.m, 128) * cdiv(w.n, 256) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 256, "BK": depth, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 3}
-    if cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
+    if cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 128, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4}
         yield {"BM": 128, "BN": 128, "BK": depth, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 4}  # of 8-bit floats
     yield {"BM": 64, "BN": 64, "BK": depth, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 5}
@@ -97,23 +97,23 @@ def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
 
 def prefer_simt(w: CutlassGemm) -> Iterator[dict[str, Any]]:
     """Large tiles where they give every SM some."""
-    if cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
+    if cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 128, "BK": 8, "WARPS_M": 4, "WARPS_N": 2}
     yield {"BM": 64, "BN": 64, "BK": 8, "WARPS_M": 2, "WARPS_N": 2}
 
 
 def prefer_cooperative(w: CutlassGemm) -> Iterator[dict[str, Any]]:
     """128 x 256 in clusters of two where that gives nearly every SM a tile."""
-    if cdiv(w.m, 256) * cdiv(w.n, 256) * 2 >= SMS * 3 // 4:
+    if cdiv(w.m, 256) * cdiv(w.n, 256) * 2 >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 256, "CLUSTER_M": 2}
-    if cdiv(w.m, 256) * 2 * cdiv(w.n, 128) >= SMS * 3 // 4:
+    if cdiv(w.m, 256) * 2 * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 128, "CLUSTER_M": 2}
     yield {"BM": 128, "BN": 128 if w.n > 64 else 64, "CLUSTER_M": 1}
 
 
 def prefer_pingpong(w: CutlassGemm) -> Iterator[dict[str, Any]]:
     """64 rows for each of the consumers, which take turns."""
-    if cdiv(w.m, 64) * cdiv(w.n, 256) >= SMS:
+    if cdiv(w.m, 64) * cdiv(w.n, 256) >= w.device.sms:
         yield {"BM": 64, "BN": 256, "CLUSTER_M": 2}
     yield {"BM": 64, "BN": 128, "CLUSTER_M": 2 if w.m > 64 else 1}
 

@@ -11,12 +11,11 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import (
     ELEMENTS,
-    L2_BYTES,
-    REGISTERS,
     SCALAR_THREADS,
     TILE,
     framework,
     scalar,
+    stays_in_l2,
     width,
 )
 from ptxkit.kernels.elementwise.philox import random_words
@@ -37,7 +36,7 @@ def ctas(w: BiasDropoutResidual, threads: int, rows: int) -> int:
 
 def usable(w: BiasDropoutResidual, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
-    registers = REGISTERS // t.THREADS
+    registers = w.device.target.limits.registers // t.THREADS
     if min(registers, 255) < 8 * t.ROWS + 44:
         return f"{t.THREADS} threads have {registers} registers each, too few for ROWS={t.ROWS}"
     if t.ROWS > 1 and w.rows <= t.ROWS // 2 * (t.THREADS // lanes(w, t.THREADS)):
@@ -47,7 +46,7 @@ def usable(w: BiasDropoutResidual, t: Tile) -> bool | str:
 
 def preferred(w: BiasDropoutResidual) -> Iterator[dict[str, Any]]:
     """Small: as many threads as there are vectors. Large: more bytes in flight a thread, and L2 keeps what was read."""
-    if w.work().bytes <= L2_BYTES:
+    if stays_in_l2(w):
         yield {"THREADS": 128 if w.rows * w.cols <= 1 << 17 else 256, "ROWS": 1}
     else:
         yield {"THREADS": 256, "ROWS": 2, "CACHE": 4}

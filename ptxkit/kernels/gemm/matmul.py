@@ -14,7 +14,6 @@ from ptxkit.kernels.gemm.product import Gemm
 EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4}
 """Bits of ``ptxkit::Epilogue`` in cu/ptxkit/gemm/gemm.cuh."""
 LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten seconds on one processor
-SMS = 132  # of an H100 SXM or H200: the CTAs that a persistent kernel launches. On another GPU they queue or leave SMs idle
 
 
 class Matmul(Workload):

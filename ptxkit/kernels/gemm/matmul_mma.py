@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm.matmul import SMS, Matmul, without_epilogue
+from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 
-SHARED_LIMIT = 227 << 10  # of sm_90; sm_80 gives a CTA 163 KiB, sm_86 and sm_89 99 KiB
 REQUIRES = ("sm_80",)
 STEP_4 = Tile({"BM": 256, "BN": 128, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "GROUP": 16})
 TILE = {
@@ -39,10 +38,11 @@ def usable(w: MatmulMma, t: Tile) -> bool | str:
         return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
     if not 4 <= warps(t) <= 16:
         return f"{warps(t)} warps a CTA; 4 to 16 fill an SM"
-    if warps(t) * 32 * (t.WM * t.WN // 32 + (t.WM + t.WN) // 4 + 40) > 65536:
+    if warps(t) * 32 * (t.WM * t.WN // 32 + (t.WM + t.WN) // 4 + 40) > w.device.target.limits.registers:
         return f"{warps(t)} warps have too few registers for {t.WM} x {t.WN} sums each"
-    if (needed := shared_bytes(t, coalesced=True, barriers=True)) > SHARED_LIMIT:
-        return f"needs {needed} bytes of shared memory, more than {SHARED_LIMIT}"
+    most = w.device.target.limits.shared_bytes_per_cta
+    if (needed := shared_bytes(t, coalesced=True, barriers=True)) > most:
+        return f"needs {needed} bytes of shared memory, more than {most}"
     return True
 
 
@@ -51,7 +51,7 @@ SMALL = {"BM": 64, "BN": 128, "WM": 64, "WN": 32, "STAGES": 5}
 
 def large(w: MatmulMma) -> bool:
     """Whether tiles of 256 x 128 give nearly every SM one."""
-    return cdiv(w.m, 256) * cdiv(w.n, 128) >= SMS * 3 // 4
+    return cdiv(w.m, 256) * cdiv(w.n, 128) >= w.device.sms * 3 // 4
 
 
 def preferred(w: MatmulMma) -> Iterator[dict[str, Any]]:
@@ -132,7 +132,7 @@ class MatmulMma(Matmul):
         return [
             Launch(
                 "matmul_mma_tma",
-                min(tiles, SMS),
+                min(tiles, self.device.sms),
                 32 * (warps(t) + (t.WM * t.WN < 64 * 64)),  # one that only copies, where there are registers for it
                 (*maps, *self.scalars),
                 shared=shared_bytes(t, coalesced=True, barriers=True),

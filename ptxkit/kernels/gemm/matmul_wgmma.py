@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
-from ptxkit.kernels.gemm.matmul import SMS, Matmul, without_epilogue
+from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
 
 BK = 64  # elements of k in a tile
-SHARED_LIMIT = 227 << 10
 BOX_BYTES = 16 * 64 * 2  # what a consumer warp stores at a time
 REQUIRES = ("sm_90a",)
 
@@ -53,7 +52,7 @@ def specialized(w: Matmul, t: Tile, *, persistent: bool = True) -> list[Launch]:
     return [
         Launch(
             "matmul_specialized",
-            cluster * (min(tiles, max(1, SMS // cluster)) if persistent else tiles),
+            cluster * (min(tiles, max(1, w.device.sms // cluster)) if persistent else tiles),
             128 * (t.CONSUMERS + 1),
             (
                 TensorMap("a", box=(t.BM // t.CLUSTER_N, BK), swizzle="128B"),
@@ -93,17 +92,18 @@ def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     boxes = t.BM // t.CONSUMERS // 64 * (t.BN // 64)
     if boxes % min(t.BOXES, boxes):
         return f"a warp's {boxes} boxes cannot take turns in {t.BOXES}"
-    if (needed := shared_bytes(full(t))) > SHARED_LIMIT:
-        return f"needs {needed} bytes of shared memory, more than {SHARED_LIMIT}"
+    limit = w.device.target.limits.shared_bytes_per_cta
+    if (needed := shared_bytes(full(t))) > limit:
+        return f"needs {needed} bytes of shared memory, more than {limit}"
     return True
 
 
 def preferred(w: MatmulWgmma) -> Iterator[dict[str, Any]]:
     """Tiles by size: as large as still gives nearly every SM one; fastest of those tried on an H200."""
-    if cdiv(w.m, 128) * cdiv(w.n, 256) >= SMS * 3 // 4:
+    if cdiv(w.m, 128) * cdiv(w.n, 256) >= w.device.sms * 3 // 4:
         wide = min(w.m, w.n) >= 8192  # halving what is read of L2 pays there, and costs below
         yield {"CLUSTER_M": 2, "GROUP": 8} if wide else {}
-    elif cdiv(w.m, 128) * cdiv(w.n, 128) >= SMS * 3 // 4:
+    elif cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
         yield {"BN": 128, "STAGES": 5}
     else:
         yield {"BM": 64, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 8}

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm.matmul import SMS
 from ptxkit.kernels.gemm.product import Gemm
 
-SHARED_LIMIT = 227 << 10  # bytes of a CTA on sm_90; sm_80 gives 163 KiB, sm_86 and sm_89 99 KiB
-REGISTERS = 65536  # of an SM
 BESIDE = 24  # registers that addresses and counters need beside sums and operands
 BULK_BK = 32  # columns of a that are one swizzle span
 STEP_5 = Tile(
@@ -71,16 +68,17 @@ def usable(w: Any, t: Tile) -> bool | str:
         return reason
     if threads(t) % t.BK or (threads(t) % (t.BN // 4) and t.BN // 4 % threads(t)):
         return f"{threads(t)} threads do not keep their columns of {t.BK} and {t.BN}"
-    return fits(t, t.TM * t.TN + 2 * (t.TM + t.TN), shared_bytes(t))
+    return fits(w, t, t.TM * t.TN + 2 * (t.TM + t.TN), shared_bytes(t))
 
 
-def fits(t: Tile, held: int, shared: int) -> bool | str:
+def fits(w: Any, t: Tile, held: int, shared: int) -> bool | str:
     """Whether CTAS of these threads, each with so many registers for data, fit on an SM."""
+    limits = w.device.target.limits
     registers = held + BESIDE
-    if registers > 255 or registers * threads(t) * t.CTAS > REGISTERS:
+    if registers > limits.registers_per_thread or registers * threads(t) * t.CTAS > limits.registers:
         return f"{t.CTAS} CTAs of {threads(t)} threads with {registers} registers are too many"
-    if (shared + 1024) * t.CTAS > SHARED_LIMIT + 1024:
-        return f"{t.CTAS} CTAs need {shared * t.CTAS} bytes of shared memory, more than {SHARED_LIMIT}"
+    if (shared + limits.reserved_bytes) * t.CTAS > limits.shared_bytes:
+        return f"{t.CTAS} CTAs need {shared * t.CTAS} bytes of shared memory, more than {limits.shared_bytes_per_cta}"
     return True
 
 
@@ -95,7 +93,7 @@ def bulk_usable(w: Any, t: Tile) -> bool | str:
         return "tensor maps need rows of a multiple of 16 bytes: n and k multiples of 4"
     if reason := covers(t):
         return reason
-    return fits(t, t.TM * t.TN + 4 * t.TM + t.TN, bulk_bytes(t))
+    return fits(w, t, t.TM * t.TN + 4 * t.TM + t.TN, bulk_bytes(t))
 
 
 def ring_bytes(t: Tile) -> int:
@@ -113,12 +111,12 @@ def ring_usable(w: Any, t: Tile) -> bool | str:
         return f"boxes of {t.BM} x {t.BK} and {t.BK} x {t.BN}: BK is 16 or 32 columns of a, the others at most 256"
     if t.WM == t.TM or t.WN == t.TN or t.TM & t.TM - 1:
         return f"lanes have neighbours both ways and a power of two of rows, not {t.TM} x {t.TN} of {t.WM} x {t.WN}"
-    return fits(t, t.TM * t.TN + 4 * t.TM + 2 * t.TN, ring_bytes(t))
+    return fits(w, t, t.TM * t.TN + 4 * t.TM + 2 * t.TN, ring_bytes(t))
 
 
 def preferred(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
     """Large tiles where they give every SM some, small ones else."""
-    if cdiv(w.m, 64) * cdiv(w.n, 128) >= 132:
+    if cdiv(w.m, 64) * cdiv(w.n, 128) >= w.device.sms:
         # measured on an H200 at 4096^3: the best of 140 configurations
         yield {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 3}
     yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
@@ -126,7 +124,7 @@ def preferred(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
 
 def preferred_bulk(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
     """The same for ``bulk``."""
-    if cdiv(w.m, 128) * cdiv(w.n, 128) >= 132:
+    if cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms:
         # measured on an H200 at 4096^3: the best of 154 configurations
         yield {"BM": 128, "BN": 128, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 3, "CTAS": 1}
     yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
@@ -146,7 +144,7 @@ def stream_usable(w: Any, t: Tile) -> bool | str:
         return said
     if threads(t) % 128:
         return f"{threads(t)} threads are no whole warpgroups, which setmaxnreg counts in"
-    at_launch = REGISTERS // t.CTAS // (threads(t) + 128) // 8 * 8
+    at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + 128) // 8 * 8
     left = min(240, (at_launch * (threads(t) + 128) - 24 * 128) // threads(t) // 8 * 8)
     if not 24 <= at_launch <= left:
         return (
@@ -159,7 +157,7 @@ def stream_usable(w: Any, t: Tile) -> bool | str:
 
 def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
     """Launches of ``matmul_stream_k``: whole tiles in turn, and shares of those of the last ``TURNS``."""
-    tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), SMS * t.CTAS
+    tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), w.device.sms * t.CTAS
     whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.TURNS)
     shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.LEAST))
     grid = ctas if whole else shares
@@ -212,7 +210,7 @@ class MicroTilingMatmul(Workload):
         return {"c": ((self.m, self.n), "f32")}
 
     def temporaries(self) -> Mapping[str, Any]:
-        return {"flags": (SMS * 64, "u32")}  # one for each warp that may be on an SM
+        return {"flags": (self.device.sms * self.device.target.limits.warps, "u32")}  # one for each warp that may be on an SM
 
     def work(self) -> Work:
         elements = self.m * self.k + self.k * self.n + self.m * self.n

@@ -9,7 +9,6 @@ import numpy as np
 
 from ptxkit import Tile, Tolerance, Work, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise.elementwise import ACTIVATION_FLOPS, activation
-from ptxkit.kernels.gemm.matmul import SMS
 
 
 class Gate(Workload):
@@ -37,13 +36,14 @@ class Gate(Workload):
 
     def ctas(self, tile: int, per_sm: int) -> int:
         """CTAs of a launch: ``per_sm`` for each SM, but no more than there are tiles of ``tile`` times 16 bytes."""
-        return min(SMS * per_sm, cdiv(self.n, 4 * tile))
+        return min(self.device.sms * per_sm, cdiv(self.n, 4 * tile))
 
 
-def resident(t: Tile, shared: int, threads: int) -> bool | str:
+def resident(w: Any, t: Tile, shared: int, threads: int) -> bool | str:
     """Whether an SM holds ``t.CTAS`` CTAs of so many bytes and threads."""
-    if t.CTAS * threads > 2048:
+    limits = w.device.target.limits
+    if t.CTAS * threads > limits.threads:
         return f"{t.CTAS} CTAs of {threads} threads are more than an SM holds"
-    if t.CTAS * (shared + 1024) > 228 << 10 or shared > 227 << 10:
+    if t.CTAS * (shared + limits.reserved_bytes) > limits.shared_bytes or shared > limits.shared_bytes_per_cta:
         return f"{t.CTAS} CTAs need {shared} bytes of shared memory each, more than an SM has"
     return True

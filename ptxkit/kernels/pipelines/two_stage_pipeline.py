@@ -22,7 +22,7 @@ def shared_bytes(t: Tile, arrays: int) -> int:
 
 def usable(arrays: int) -> Callable[[Any, Tile], bool | str]:
     """A constraint."""
-    return lambda w, t: resident(t, shared_bytes(t, arrays), t.THREADS)
+    return lambda w, t: resident(w, t, shared_bytes(t, arrays), t.THREADS)
 
 
 class TwoStagePipeline(Gate):

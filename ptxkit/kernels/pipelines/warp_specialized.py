@@ -26,7 +26,7 @@ def threads(t: Tile) -> int:
 
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of every variant."""
-    return resident(t, shared_bytes(t), threads(t))
+    return resident(w, t, shared_bytes(t), threads(t))
 
 
 class WarpSpecialized(Gate):

@@ -14,7 +14,6 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.rows import rows as row
-from ptxkit.kernels.rows.row_pipeline import CTA_BYTES, SHARED_BYTES
 
 FINISHERS = 1024  # threads of a CTA that adds partial sums up: few for each, whose loads are under way together
 MOST_PARTIALS = 528  # rows of partial sums that any tile needs
@@ -48,7 +47,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
     # registers go to the quarters of an SM: one warp more takes as many as four
     threads = t.THREADS + 128 * fetches(w, t)
-    available = min(row.REGISTERS // (threads * t.RESIDENT), 255)
+    available = row.registers(w, threads * t.RESIDENT)
     if registers(w, t) > available:
         return (
             f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
@@ -65,9 +64,10 @@ def usable(w: Any, t: Tile) -> bool | str:
         return f"UNDER_WAY={t.UNDER_WAY} is no limit where there are {t.STAGES} stages"
     units = t.THREADS // max(row.lanes(w, t), 32)
     slots = 512 + 24 * t.get("STAGES", 0) * units  # sums of warps; mbarriers and statistics
-    shared = t.RESIDENT * (shared_bytes(w, t) + slots + CTA_BYTES)
-    if row.in_registers(w, t) and shared > SHARED_BYTES:
-        return f"{t.RESIDENT} CTAs take {shared:,} bytes of shared memory, and an SM has {SHARED_BYTES:,}"
+    limits = w.device.target.limits
+    shared = t.RESIDENT * (shared_bytes(w, t) + slots + limits.reserved_bytes)
+    if row.in_registers(w, t) and shared > (most := limits.shared_bytes_per_cta):
+        return f"{t.RESIDENT} CTAs take {shared:,} bytes of shared memory, and an SM has {most:,}"
     return True
 
 
@@ -105,10 +105,18 @@ def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
     """The same where the TMA unit copies: with many rows, what was fastest on an H200 with 800 MB."""
     tile = _with_many_rows(w) if w.cols <= 8192 else _of_clusters(w)
     if tile:
-        t = Tile({"CLUSTER": 1, "PARTIALS": row.SMS} | tile)
+        t = Tile({"CLUSTER": 1, "PARTIALS": partials(w, 1)} | tile)
         if w.rows >= 8 * t.PARTIALS * (t.THREADS // row.lanes(w, t)):
             yield tile
     yield from preferred(w)
+
+
+def partials(w: Any, per_sm: int) -> int:
+    """Rows of partial sums for so many CTAs on each SM.
+
+    The offered numbers are those that were measured on an H200; another GPU takes the largest one that its SMs fill.
+    """
+    return int(max(n for n in TILE_PIPELINED["PARTIALS"] if n <= max(per_sm * w.device.sms, 8)))
 
 
 def _with_many_rows(w: Any) -> dict[str, Any]:
@@ -122,7 +130,7 @@ def _with_many_rows(w: Any) -> dict[str, Any]:
         return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": True}
     if w.cols <= 1024:
         stages = 4 if not full else 3 if w.centered else 2
-        return {"THREADS": 256, "VECTORS": 2, "STAGES": stages, "RESIDENT": 2, "PARTIALS": 2 * row.SMS}
+        return {"THREADS": 256, "VECTORS": 2, "STAGES": stages, "RESIDENT": 2, "PARTIALS": partials(w, 2)}
     if w.cols > 4096 or (w.centered and 2048 < w.cols < 4096):
         return {"THREADS": 512, "VECTORS": 4, "STAGES": 2, "UNDER_WAY": int(w.cols == 8192), "KEPT": True}
     stages, under_way = (4, 0) if w.centered or w.cols < 2048 else {2048: (4, 2), 4096: (3, 0)}.get(w.cols, (6, 0))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.elementwise.elementwise import L2_BYTES
+from ptxkit.kernels.elementwise.elementwise import stays_in_l2
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
@@ -37,7 +37,7 @@ def staged_bytes(w: FusedL2norm, t: Tile) -> int:
 def usable(w: FusedL2norm, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
     beside = 28 if in_registers(w, t) else 36  # registers beside the row; measured, so that nothing spills
-    available = row.REGISTERS // t.THREADS
+    available = w.device.target.limits.registers // t.THREADS
     if (1 + (t.ROWS > 1)) * 4 * t.QUADS + beside > available:
         return f"{t.THREADS} threads have {available} registers each, too few for QUADS={t.QUADS} ROWS={t.ROWS}"
     if t.CLUSTER > 1 and w.cols <= 4 * t.QUADS * t.THREADS * t.CLUSTER // 2:
@@ -49,7 +49,7 @@ def usable(w: FusedL2norm, t: Tile) -> bool | str:
             return f"{w.cols} columns stay in registers, so STAGED=False changes nothing"
     elif t.STAGED and staged_bytes(w, t) > row.STAGED_BYTES:
         return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t):,} bytes of shared memory"
-    if t.LATE and not (in_registers(w, t) and w.work().bytes <= L2_BYTES):
+    if t.LATE and not (in_registers(w, t) and stays_in_l2(w)):
         return "LATE is for rows in registers that stay in L2"
     return True
 
@@ -57,7 +57,7 @@ def usable(w: FusedL2norm, t: Tile) -> bool | str:
 def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     """Tiles by size. Few rows leave SMs idle, so a row is spread over many threads; many rows fill the SMs, and then as many
     bytes in flight as threads and registers allow hide the latency of device memory."""
-    few, resident = w.rows <= 512, w.work().bytes <= L2_BYTES
+    few, resident = w.rows <= 512, stays_in_l2(w)
     if few or resident:
         alone = row.few(w)  # each row has an SM
         quads = 1 if alone and w.cols <= 512 else 4 if (alone and w.cols >= 2048) or w.cols > 8192 else 2

@@ -15,8 +15,6 @@ from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.rows import rows as row
 from ptxkit.workload.variant import Variant
 
-SHARED_BYTES = 227 * 1024  # of shared memory that a CTA may have; an SM has CTA_BYTES more
-CTA_BYTES = 1024  # of it that a CTA takes beside its own
 SLOT_BYTES = 2560  # of what the warps of a row tell each other, at most
 
 TILE: Mapping[str, list[Any]] = {
@@ -39,7 +37,9 @@ def shared_bytes(w: Any, t: Tile, weights: int) -> int:
 
 def fits(w: Any, t: Tile, weights: int) -> bool:
     """Whether an SM has the shared memory of RESIDENT CTAs."""
-    return bool(t.RESIDENT * (shared_bytes(w, t, weights) + SLOT_BYTES + CTA_BYTES) <= SHARED_BYTES)
+    limits = w.device.target.limits
+    cta = shared_bytes(w, t, weights) + SLOT_BYTES + limits.reserved_bytes
+    return bool(t.RESIDENT * cta <= limits.shared_bytes_per_cta)
 
 
 def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
@@ -61,7 +61,7 @@ def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
             return f"half of VECTORS={t.VECTORS} holds {w.cols} columns already"
         if t.THREADS // lanes > 16 and lanes > 32:
             return f"more than 16 rows of {lanes} threads a CTA"
-        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+        available = row.registers(w, t.THREADS * t.RESIDENT)
         if wide * t.VECTORS + beside > available:
             return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
         if t.KEPT > t.VECTORS:
@@ -79,7 +79,7 @@ def grid(w: Any, t: Tile) -> int:
     """CTAs, of which each takes as many rows: none ends before the others, and a few SMs idle all the time in place of many at
     the end. Device memory does not notice."""
     groups = t.THREADS // row.lanes(w, t)
-    at_once = max(row.SMS * t.RESIDENT // t.CLUSTER, 1) * groups
+    at_once = max(w.device.sms * t.RESIDENT // t.CLUSTER, 1) * groups
     turns = cdiv(w.rows, at_once)
     return cdiv(w.rows, turns * groups) * int(t.CLUSTER)
 
@@ -146,12 +146,14 @@ def claimed_bytes(t: Tile, weights: int) -> int:
     return int(16 * t.THREADS * (t.STAGES * t.PART + weights * t.get("KEPT", 0)))
 
 
-def claimed_fits(t: Tile, weights: int) -> bool:
+def claimed_fits(w: Any, t: Tile, weights: int) -> bool:
     """Whether a CTA and an SM have the shared memory that RESIDENT CTAs take which claim rows."""
     warps = t.THREADS // 32
     slots = (4 if weights else 8) * t.CLUSTER * warps + 32 * (warps + t.CLUSTER) + 16 * t.STAGES + 240
     mine = claimed_bytes(t, weights) + slots
-    return bool(mine <= SHARED_BYTES and t.RESIDENT * (mine + CTA_BYTES) <= SHARED_BYTES + CTA_BYTES)
+    limits = w.device.target.limits
+    resident = t.RESIDENT * (mine + limits.reserved_bytes)
+    return bool(mine <= limits.shared_bytes_per_cta and resident <= limits.shared_bytes)
 
 
 def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
@@ -174,10 +176,10 @@ def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
             return f"{t.STAGES * t.PART} vectors are more than three rows"
         if weights and t.KEPT > t.VECTORS:
             return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
-        available = min(row.REGISTERS // (t.THREADS * t.RESIDENT), 255)
+        available = row.registers(w, t.THREADS * t.RESIDENT)
         if wide * t.VECTORS + beside > available:
             return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
-        if not claimed_fits(t, weights):
+        if not claimed_fits(w, t, weights):
             return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
         return True
 
@@ -248,7 +250,7 @@ def launch_claimed(
 
     Args: those of :func:`launch`.
     """
-    clusters = min(w.rows, row.SMS * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
+    clusters = min(w.rows, w.device.sms * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
     filled = w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER
     shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.PART, t.STAGES, t.RESIDENT, filled)
     full = (*template, *shape, *((t.KEPT,) if weights else ()))

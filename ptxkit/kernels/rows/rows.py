@@ -13,16 +13,14 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, Tile, cdiv
-from ptxkit.kernels.elementwise.elementwise import ELEMENTS, L2_BYTES, width
+from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
 
 Dtype = Literal["f32", "f16", "bf16"]
 
 THREADS = 256  # of a CTA, in the unfused chains and in the fused kernels
 CHUNK = 4  # elements of a thread, in the element-wise launches of the unfused chains
 KEPT_BYTES = 48 * 1024  # of a row in shared memory: the dynamic shared memory that every target gives without asking
-SMS = 132  # of an H200: with no more rows than that each can have one
 STAGED_BYTES = 216 * 1024  # of a CTA for its part of a row; slots take the rest
-REGISTERS = 65536  # of an SM
 NULL = np.uint64(0)  # a pointer to nothing, for outputs that are not asked for
 
 TILE: Mapping[str, list[Any]] = {
@@ -65,14 +63,20 @@ def staged_bytes(w: Any, t: Tile, size: int = 0) -> int:
     return bytes_
 
 
+def registers(w: Any, threads: int) -> int:
+    """The most registers that a thread can have where so many threads of an SM are resident."""
+    limits = w.device.target.limits
+    return int(min(limits.registers // threads, limits.registers_per_thread))
+
+
 def few(w: Any) -> bool:
     """Whether each row can have an SM of its own."""
-    return bool(w.rows <= SMS)
+    return bool(w.rows <= w.device.sms)
 
 
 def late(w: Any, t: Tile) -> bool:
     """Whether LATE may matter."""
-    return bool(in_registers(w, t) and w.work().bytes <= L2_BYTES)
+    return bool(in_registers(w, t) and stays_in_l2(w))
 
 
 def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], bool | str]:
@@ -86,7 +90,7 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
 
     def check(w: Any, t: Tile) -> bool | str:
         held = width(w.dtype) * t.VECTORS
-        available = min(REGISTERS // t.THREADS, 255)
+        available = registers(w, t.THREADS)
         if held * (1 + early * bool(t.get("EARLY"))) + beside > available:
             return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
         if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
@@ -122,7 +126,7 @@ def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, i
             vectors *= 2
         while threads < 1024 and short(threads, vectors):
             threads *= 2
-        while 8 * w.rows <= SMS and cluster < 8 and short(threads, vectors, cluster):
+        while 8 * w.rows <= w.device.sms and cluster < 8 and short(threads, vectors, cluster):
             cluster *= 2  # SMs are idle, and one alone would take long
         while vectors < sixteen and short(threads, vectors, cluster):
             vectors *= 2
@@ -171,7 +175,7 @@ def preferred(
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
-        resident = w.work().bytes <= L2_BYTES
+        resident = stays_in_l2(w)
         for most, (of_cta, held) in (staged or {}).items():
             if width(w.dtype) == 4 and not resident and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.errors import UsageError
+from ptxkit.targets import SM_LIMITS
 
 if TYPE_CHECKING:
     from ptxkit.runtime.tensor_map.description import Im2col, TensorMap
@@ -28,7 +29,7 @@ MAX_ELEMENT_STRIDE = 8
 MAX_DIMENSION = 1 << 32
 MAX_STRIDE = 1 << 40
 MAX_PIXELS = 1024
-MAX_BOX_BYTES = 228 << 10
+MAX_BOX_BYTES = SM_LIMITS[90].shared_bytes
 """What the driver takes at most, tried on an H200: the shared memory of a multiprocessor."""
 
 CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}

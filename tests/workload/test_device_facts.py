@@ -1,0 +1,74 @@
+"""Descriptions get the device that they are launched on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ptxkit import Launch, Work, Workload, variant
+from ptxkit.emulator import Machine
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.workload import execute, registry
+
+SOURCE = """
+extern "C" __global__ void count(int* y, int n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = gridDim.x;
+}
+"""
+
+
+class PersistentCount(Workload):
+    source = "count.cu"
+    n: int = 1000
+
+    def inputs(self, rng):
+        return {}
+
+    def reference(self):
+        return {"y": np.full(self.n, self.device.sms, np.int32)}
+
+    def outputs(self):
+        return {"y": (self.n, "s32")}
+
+    def work(self):
+        return Work(flops=0, bytes=4 * self.n)
+
+    @variant
+    def persistent(self):
+        return [Launch("count", self.device.sms, 32, ("y", self.n))]
+
+
+@pytest.mark.parametrize("sms", [1, 3, 132])
+def test_a_description_sees_the_sms_of_its_device(tmp_path, monkeypatch, sms):
+    (tmp_path / "count.cu").write_text(SOURCE)
+    monkeypatch.setattr(PersistentCount, "directory", classmethod(lambda cls: tmp_path))
+    case = execute.Case(PersistentCount(), EmulatedDevice(Machine(capacity=1 << 28, sms=sms)))
+    assert case.workload.device.sms == sms
+    assert execute.run(case, PersistentCount.variant("persistent")).verdict.verified
+
+
+def test_before_a_device_is_chosen_it_is_the_reference_gpu():
+    workload = PersistentCount()
+    assert workload.device == reference_facts("sm_90a")
+    bound = workload.on(reference_facts("sm_80"))
+    assert (bound.device.gpu, workload.device.gpu) == ("NVIDIA A100-SXM4-80GB", "NVIDIA H200")
+    assert bound == workload
+
+
+@pytest.mark.parametrize("sms", [1, 16, 20, 58, 108, 132, 148, 188])
+def test_every_variant_has_a_tile_on_gpus_of_any_size(sms):
+    """What was measured on an H200 is offered as such; a GPU with other numbers must still find a tile that is offered."""
+    facts = replace(reference_facts("sm_90a"), sms=sms, l2_bytes=(4 << 20) * max(1, sms // 16))
+    for name in registry.names():
+        if name == "cutlass_gemm":
+            continue
+        kernel = registry.get(name)
+        workload = kernel(**kernel.emulator_sizes).on(facts)
+        for chosen in workload.variants().values():
+            if chosen.refusal(workload) is None:
+                tile = next(chosen.tiles(workload), None)
+                if tile is not None:
+                    assert chosen.launches(workload, tile)
