@@ -18,7 +18,7 @@ from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.wave import StoppedError, Wave
 from ptxkit.emulator.memory.layout import SHARED_BASE
-from ptxkit.emulator.racecheck.hazards import Hazards
+from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared
 from ptxkit.errors import FaultError, UsageError
 from ptxkit.isa.specials import RESERVED_SHARED
 
@@ -79,10 +79,7 @@ class Launch:
         self.shared_begin = 0 if reserved else SHARED_BASE  # of a CTA: first address that accesses may have
         self.settings = settings
         self.observer = settings.observer
-        racecheck = settings.racecheck
-        self.hazards = (
-            Hazards(self.name, (i for _, i in code.instructions), racecheck == "lanes") if racecheck else None
-        )
+        self.hazards = self._hazards()
         self.write_output = write_output
         self.sms = sms
         self.serial = machine.next_serial()
@@ -98,6 +95,16 @@ class Launch:
         self.tallies: list[Tally] = []
         self._limited = 0
         self._limit_lock = threading.Lock()
+
+    def _hazards(self) -> Hazards | None:
+        """What is looked for of races: all that were asked for; in latest-legal mode, reads of asynchronous copies."""
+        racecheck = self.settings.racecheck
+        instructions = [i for _, i in self.code.instructions]
+        if racecheck:
+            return Hazards(self.name, instructions, racecheck == "lanes")
+        if self.settings.completion == "latest-legal" and any(fills_shared(i) for i in instructions):
+            return Hazards(self.name, instructions, copies_only=True)
+        return None
 
     def _make_workspace(self) -> int:
         """Address of what the driver gives to a cooperative launch: its size in bytes, and the zero of a barrier."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
 from ptxkit.emulator.racecheck.hazards import Hazard, Hazards, named, plain
@@ -179,6 +180,8 @@ class Races:
         """Compare an access with earlier ones and record it."""
         if not len(a.cells):
             return []
+        if self.hazards.copies_only:
+            return self._read_of_copies(a, write)
         if not write:
             found = self.shadow.earlier_writes(a, "read-after-write")
             self.shadow.was_read(a)
@@ -189,6 +192,23 @@ class Races:
         if lost is not None:
             found.append(self._differing(a, lost, values, True))
         return [c for c in found if len(c.at)]
+
+    def _read_of_copies(self, a: Access, write: bool) -> list[Conflict]:
+        """Conflicts with what asynchronous operations wrote.
+
+        Until those are complete their destinations hold poison, and a read of it, which may be one whose result is not used,
+        shows as a wrong result.
+        """
+        if write:
+            self.shadow.wrote(a)
+            return []
+        found = []
+        for c in self.shadow.earlier_writes(a, "read-after-write"):
+            there = self.wave.shared.reshape(-1, self.shadow.unit)[a.cells[c.at]]
+            keep = ((c.agents & 0xFFFF) >= self.actors) & (there != POISON).any(1)
+            if keep.any():
+                found.append(Conflict(c.what, c.at[keep], c.records[keep], c.agents[keep]))
+        return found
 
     def _differing(self, a: Access, c: Conflict, values: Any, together: bool) -> Conflict:
         """Without writes of what is there already, or of what everybody writes ``together``."""

@@ -60,12 +60,16 @@ class Hazards:
     Attributes:
         lanes: lanes of one warp are told apart.
         ordered: the kernel has fences, or accesses that acquire or release.
+        copies_only: only reads of what an asynchronous operation has written are reported, once it is complete.
     """
 
-    def __init__(self, kernel: str, instructions: Iterable[Instruction], lanes: bool = False) -> None:
+    def __init__(
+        self, kernel: str, instructions: Iterable[Instruction], lanes: bool = False, copies_only: bool = False
+    ) -> None:
         self.kernel = kernel
+        self.copies_only = copies_only
         self.lanes = lanes
-        self.ordered = any(_orders(i) for i in instructions)
+        self.ordered = any(orders(i) for i in instructions)
         self.found: dict[tuple[str, ...], Hazard] = {}
         self._lock = threading.Lock()
 
@@ -115,7 +119,16 @@ def _lines(i: Instruction) -> list[str]:
     return found
 
 
-def _orders(i: Instruction) -> bool:
+def fills_shared(i: Instruction) -> bool:
+    """Whether an instruction writes shared memory asynchronously."""
+    if i.name == "cp":
+        spaces = [m.partition("::")[0] for m in i.modifiers]
+        return "async" in spaces and next((s for s in spaces if s in ("shared", "global")), "") == "shared"
+    return i.name in ("st", "red") and i.opcode.startswith((f"{i.name}.async", f"{i.name}.weak.async"))
+
+
+def orders(i: Instruction) -> bool:
+    """Whether an instruction may put accesses of different threads in order through memory."""
     if i.name in ("fence", "membar"):
         return "proxy" not in i.opcode and "mbarrier_init" not in i.opcode
     return i.name in ("ld", "st", "atom", "red") and any(s in i.opcode for s in (".acq", ".release"))
