@@ -197,7 +197,7 @@ class Races:
         """Conflicts with what asynchronous operations wrote.
 
         Until those are complete their destinations hold poison, and a read of it, which may be one whose result is not used,
-        shows as a wrong result.
+        shows as a wrong result. Reductions are left out: what they add to is no poison, so that one cannot tell.
         """
         if write:
             self.shadow.wrote(a)
@@ -205,7 +205,7 @@ class Races:
         found = []
         for c in self.shadow.earlier_writes(a, "read-after-write"):
             there = self.wave.shared.reshape(-1, self.shadow.unit)[a.cells[c.at]]
-            keep = ((c.agents & 0xFFFF) >= self.actors) & (there != POISON).any(1)
+            keep = ((c.agents & 0xFFFF) >= self.actors) & ((c.records & STRONG) == 0) & (there != POISON).any(1)
             if keep.any():
                 found.append(Conflict(c.what, c.at[keep], c.records[keep], c.agents[keep]))
         return found
