@@ -45,7 +45,7 @@ def shared(instruction: str, index: str = "%r1", scale: int = 4, guard: str = ""
         ("atom.shared.max.s32 %r10, [%r9], %r0;", "%r6", 4, 32, 31),
         ("atom.shared.exch.b32 %r10, [%r9], %r0;", "%r6", 4, 32, 31),
         ("atom.shared.cas.b32 %r10, [%r9], %r0, %r1;", "%r1", 128, 32, 31),
-        ("atom.shared.cas.b64 %rd10, [%r9], %rd0, %rd1;", "%r1", 8, 2, 0),
+        ("atom.shared.cas.b64 %rd10, [%r9], %rd0, %rd0;", "%r1", 8, 2, 0),
         ("atom.shared.exch.b64 %rd10, [%r9], %rd0;", "%r1", 16, 4, 2),
         # one address for all lanes: ptxas combines their values first, where it has an instruction for that
         ("red.shared.add.u32 [%r9], %r0;", "%r6", 4, 1, 0),
@@ -96,7 +96,7 @@ def test_what_the_gpu_does_in_a_loop_has_no_traffic(instruction, space):
         ("red.global.add.u32 [%rd9], %r0;", 0, 1, 4),
         ("red.global.add.u32 [%rd9], %r0;", 128, 32, 4),
         ("atom.global.add.f32 %f1, [%rd9], %f0;", 8, 8, 4),
-        ("atom.global.cas.b64 %rd11, [%rd9], %rd0, %rd1;", 8, 8, 8),
+        ("atom.global.cas.b64 %rd11, [%rd9], %rd0, %rd0;", 8, 8, 8),
         ("atom.global.exch.b128 %bb, [%rd9], %bb;", 16, 16, 16),
         ("red.global.add.f64 [%rd9], %d0;", 16, 16, 8),
         ("red.global.add.noftz.f16x2 [%rd9], %r0;", 4, 4, 4),
