@@ -158,7 +158,7 @@ def _with_exit_codes(command: click.Command) -> click.Command:
 def _complain(message: str, code: int) -> int:
     from ptxkit.cli._text import to_stderr
 
-    to_stderr("error: " + message, fg="red")
+    to_stderr("error: " + message.removeprefix("error: "), fg="red")
     return code
 
 

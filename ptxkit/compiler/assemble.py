@@ -146,7 +146,8 @@ def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[byt
         raise toolkit.unknown_target(toolkit.nvjitlink(), target.name, "nvidia-nvjitlink") from error
     try:
         with suppress(bindings.nvJitLinkError):
-            bindings.add_data(handle, bindings.InputType.PTX, data, len(data), name)
+            shown = name.encode("utf-8", "surrogateescape").decode(errors="replace")
+            bindings.add_data(handle, bindings.InputType.PTX, data, len(data), shown)
             bindings.complete(handle)
             cubin = bytearray(bindings.get_linked_cubin_size(handle))
             bindings.get_linked_cubin(handle, cubin)

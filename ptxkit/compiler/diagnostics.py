@@ -62,6 +62,12 @@ class SourceText:
         # .file directives and debug information hold the name below the working directory
         self._lines |= {str(Path.cwd() / name): lines for name, lines in self._lines.items()}
 
+    @property
+    def end(self) -> tuple[str, int]:
+        """(name, last line) of the source that was given up front; ("", 0) where there is none."""
+        name = next(iter(self._lines), "")
+        return name, len(self._lines.get(name, ()))
+
     def line(self, file: str, number: int) -> str | None:
         """Line ``number`` (1-based) of ``file``, or None when it cannot be read."""
         lines = self.lines(file)

@@ -18,6 +18,7 @@ _NOISE = re.compile(
     r"Error limit reached|At end of source)"
 )
 _NO_PLACE = re.compile(r"^nvrtc: (?P<severity>error|warning)\s*: (?P<message>.*)$")
+_AT_END = re.compile(r"^At end of source: (?P<severity>error|warning)(?: #[\w-]+)?: (?P<message>.*)$")
 _NAME_MAP = "__nv_name_map"  # NVRTC's own pseudo file, where it parses name expressions
 
 
@@ -39,10 +40,10 @@ def read(log: str, sources: SourceText, names: Sequence[str] = ()) -> list[Diagn
         block.clear()
 
     for line in log.splitlines():
-        if line.startswith("ptxas") or _NOISE.match(line):
+        if line.startswith("ptxas") or (_NOISE.match(line) and not _AT_END.match(line)):
             close()
             header = None
-        elif match := (_FRONT_END.match(line) or _NO_PLACE.match(line)):
+        elif match := (_FRONT_END.match(line) or _AT_END.match(line) or _NO_PLACE.match(line)):
             close()
             header = match
         elif header is not None and line.strip():
@@ -54,6 +55,8 @@ def read(log: str, sources: SourceText, names: Sequence[str] = ()) -> list[Diagn
 def _front_end_diagnostic(header: re.Match[str], block: list[str], sources: SourceText) -> Diagnostic:
     values = header.groupdict()
     file, number = values.get("file", ""), int(values.get("line") or 0)
+    if header.re is _AT_END:
+        file, number = sources.end
     column, notes = 0, []
     text = [values["message"]]
     shown: str | None = None

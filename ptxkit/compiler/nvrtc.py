@@ -153,6 +153,11 @@ def _define(key: str, value: object) -> str:
     return f"-D{key}={int(value) if isinstance(value, bool) else value}"
 
 
+def _path_bytes(text: str) -> bytes:
+    """What may hold a path, whose bytes need not be text in this locale."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def _macros(options: Sequence[str]) -> dict[str, str]:
     """What ``-D`` and ``--define-macro`` define, in one word or in two."""
     found: dict[str, str] = {}
@@ -171,17 +176,17 @@ def compile_request(request: Request) -> Image:
 
     bindings = _bindings()
     in_memory = {**STANDARD_HEADERS, **dict(request.headers)}
-    headers = [(text.encode(), name.encode()) for name, text in in_memory.items()]
+    headers = [(text.encode(), _path_bytes(name)) for name, text in in_memory.items()]
     program = _check(
         bindings.nvrtcCreateProgram(
-            request.text.encode(), request.name.encode(), len(headers), *(list(column) for column in zip(*headers))
+            request.text.encode(), _path_bytes(request.name), len(headers), *(list(column) for column in zip(*headers))
         )
     )
     try:
         for expression in request.names:
             _check(bindings.nvrtcAddNameExpression(program, expression.encode()))
         options = [f"--gpu-architecture={request.target}", *(f"-I{d}" for d in request.include_dirs), *request.options]
-        (status,) = bindings.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        (status,) = bindings.nvrtcCompileProgram(program, len(options), [_path_bytes(o) for o in options])
         log = _text(bindings, "ProgramLog", program)
         ptx = _text(bindings, "PTX", program)
         if int(status) != 0:

@@ -52,7 +52,12 @@ def contiguous(given: Any, what: str) -> np.ndarray[Any, Any]:
     Raises:
         UsageError: it is not C-contiguous, or holds Python objects.
     """
-    array: np.ndarray[Any, Any] = np.asarray(given)
+    try:
+        array: np.ndarray[Any, Any] = np.asarray(given)
+    except ValueError as error:
+        raise UsageError(f"{what} cannot become a numpy array: {error}") from None
+    if array.dtype.kind == "U" and not isinstance(given, np.ndarray):
+        raise UsageError(f"{what} is text; pass an array of numbers")
     if array.dtype.hasobject:
         raise UsageError(f"{what} holds Python objects; pass an array of numbers")
     if not array.flags.c_contiguous:
@@ -71,10 +76,8 @@ class DeviceArray:
     """
 
     def __init__(self, memory: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> None:
-        self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        if any(n < 0 for n in self.shape):
-            raise UsageError(f"an array cannot have the shape {self.shape}")
+        self.shape = _shape(shape)
+        self.dtype = _dtype(dtype)
         self.name = name
         self.memory = memory
         self.address = memory.allocate(self.nbytes, name)
@@ -116,7 +119,13 @@ class DeviceArray:
             self.memory.write(self.address, data)
 
     def fill(self, value: int) -> None:
-        """Set every byte to ``value`` (0 to 255)."""
+        """Set every byte to ``value`` (0 to 255).
+
+        Raises:
+            UsageError: ``value`` is not a byte.
+        """
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value <= 255:
+            raise UsageError(f"fill sets every byte to a number from 0 to 255, not to {value!r}")
         if self.nbytes:
             self.memory.fill(self.address, self.nbytes, value)
 
@@ -145,12 +154,12 @@ class DeviceArray:
         Raises:
             UsageError: the elements do not fill the array.
         """
-        made = np.dtype(dtype)
+        made = _dtype(dtype)
         row = self.shape[-1] * self.dtype.itemsize if self.shape else self.nbytes
         if shape is None:
             given = (*self.shape[:-1], row // made.itemsize if made.itemsize else 0)
         else:
-            given = (shape,) if isinstance(shape, int) else tuple(shape)
+            given = _shape(shape)
         if prod(given) * made.itemsize != self.nbytes:
             raise UsageError(f"{self!r} cannot be viewed as {made} of shape {given}: it has {self.nbytes:,} bytes")
         out: DeviceArray = object.__new__(DeviceArray)
@@ -215,6 +224,33 @@ class DeviceArray:
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.name or 'unnamed'}, {self.shape}, {self.dtype}, on {self.memory.name})"
+
+
+def _shape(given: Any) -> tuple[int, ...]:
+    """A shape as a tuple.
+
+    Raises:
+        UsageError: it is not one or several whole numbers of at least 0.
+    """
+    parts = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 0 for n in parts):
+        raise UsageError(f"an array cannot have the shape {given!r}")
+    return tuple(int(n) for n in parts)
+
+
+def _dtype(given: Any) -> np.dtype[Any]:
+    """A type of elements.
+
+    Raises:
+        UsageError: numpy has no such type, or its elements are Python objects.
+    """
+    try:
+        found: np.dtype[Any] = np.dtype(given)
+    except TypeError:
+        raise UsageError(f"{given!r} is no type of array elements; pass a numpy dtype such as np.float32") from None
+    if found.hasobject:
+        raise UsageError("device memory holds no Python objects; pass a numpy dtype such as np.float32")
+    return found
 
 
 def _release(memory: Memory, address: int) -> None:

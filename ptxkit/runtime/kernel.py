@@ -305,6 +305,8 @@ class LoadedModule(Mapping[str, Kernel]):
         Raises:
             CompileError: no such kernel; the message names the nearest.
         """
+        if not isinstance(name, str):
+            raise UsageError(f"a module's kernels are found by name, not by {name!r}; it has {', '.join(self._readable)}")
         mangled = self._find(name) or self._resolve(name)
         if mangled not in self._kernels:
             self._kernels[mangled] = self._make(mangled)

@@ -51,6 +51,8 @@ class Target:
         """
         if isinstance(text, Target):
             return text
+        if not isinstance(text, str):
+            raise UsageError(f"a target is a name such as 'sm_90a', not {text!r}")
         match = _NAME.fullmatch(text.strip().lower().replace(".", ""))
         if match and (found := TARGETS.get(f"sm_{match[1]}{match[2]}")):
             return found

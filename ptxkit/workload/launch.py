@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ptxkit.errors import DescriptionError
+from ptxkit.errors import DescriptionError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,13 @@ ArraySpec: TypeAlias = "tuple[Shape, npt.DTypeLike]"
 
 
 def cdiv(a: int, b: int) -> int:
-    """``a / b`` rounded up, for grids: ``cdiv(1000, 256) == 4``."""
+    """``a / b`` rounded up, for grids: ``cdiv(1000, 256) == 4``.
+
+    Raises:
+        UsageError: ``b`` is 0.
+    """
+    if b == 0:
+        raise UsageError(f"cdiv({a}, 0) divides by zero")
     return -(-a // b)
 
 

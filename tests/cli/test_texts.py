@@ -1,0 +1,92 @@
+"""Files that are no text, locales without Unicode, and interrupts at the start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNEL = 'extern "C" __global__ void k(float* x) { x[0] = 1; }\n'
+
+
+def ptxkit(*words, cwd, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "ptxkit", *words], cwd=cwd, capture_output=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("k.ptx", b".version 8.0\n.target sm_80\n\0\n", "k.ptx:3: there is a NUL byte"),
+        ("k.cu", b"\n// caf\xe9\n", "k.cu:2: the byte 0xe9 is not UTF-8"),
+        ("k.cu", KERNEL.encode("utf-16"), "k.cu:1: the text is UTF-16"),
+        ("k.py", b"x = 1\n\0", "k.py:2: there is a NUL byte"),
+        ("k.py", b"x = 1\n\n# \xff", "k.py:3: the byte 0xff"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path, name, data, words):
+    (tmp_path / name).write_bytes(data)
+    done = ptxkit("run", f"./{name}", cwd=tmp_path)
+    assert done.returncode == 2 and words in done.stderr.decode() and done.stderr.count(b"\n") == 1
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    (tmp_path / "k.cu").write_bytes(b"\xef\xbb\xbf" + KERNEL.encode())
+    assert ptxkit("run", "./k.cu", cwd=tmp_path).returncode == 0
+
+
+def test_a_locale_without_unicode_prints_plain_characters(tmp_path):
+    (tmp_path / "é").mkdir()
+    (tmp_path / "é" / "ké.cu").write_text(KERNEL)
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = ("--arg", "x=float32[4]:zeros", "--grid", "1", "--block", "1", "--device", "emulator")
+    done = ptxkit("run", "é/ké.cu", *words, cwd=tmp_path, **plain)
+    assert done.returncode == 0, done.stderr
+    missing = ptxkit("run", "é/none.py", cwd=tmp_path, **plain)
+    assert missing.returncode == 2 and missing.stderr.startswith(b"error: there is no file")
+
+
+@pytest.mark.parametrize(
+    ("word", "end"), [("nosuch", "no command 'nosuch'"), ("insp", "'inspect'?"), ("bnech", "'bench'?")]
+)
+def test_only_a_near_command_is_suggested(tmp_path, word, end):
+    done = ptxkit(word, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.decode().strip().endswith(end)
+
+
+def test_a_file_that_is_here_is_named_with_its_path(tmp_path):
+    (tmp_path / "mine.py").write_text("")
+    assert b"give its path: ./mine.py" in ptxkit("run", "mine", cwd=tmp_path).stderr
+    assert b"give ./mine.py --variant fused" in ptxkit("run", "./mine.py:fused", cwd=tmp_path).stderr
+
+
+def test_an_interrupt_while_modules_are_imported_ends_without_a_traceback(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import sys, time\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'ptxkit.cli':\n"
+        "            print('importing', flush=True)\n"
+        "            time.sleep(30)\n"
+        "sys.meta_path.insert(0, Slow())\n"
+        "from ptxkit.start import main\n"
+        "main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout.readline() == b"importing\n"
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130 and stderr == b"error: interrupted\n"
