@@ -72,7 +72,9 @@ class Plan:
             return depth < self.depth
         if not self.lines:
             return True
-        if lines[: len(self.lines)] == self.lines:  # the same line, or in a call there that has been inlined
+        if len(lines) > len(self.lines):  # in a call that has been inlined
+            return False
+        if lines == self.lines:
             return False
         return self.kind != "until" or place.position > self.position
 
