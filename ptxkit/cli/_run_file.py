@@ -190,6 +190,20 @@ def run_file(
     return report.exit_code
 
 
+def call_of(words: str, options: FileOptions, target: Target | None) -> Call:
+    """The launch that options describe, of a file that is compiled for it.
+
+    Raises:
+        UsageError: no such file or kernel, or an argument that is missing or does not fit.
+    """
+    from ptxkit.source_run.entries import compile_file
+
+    path, entry = _existing(words)
+    how = _how(options, entry)
+    parts = _parsed(options)
+    return _call(compile_file(path, target, how), entry, options, *parts)
+
+
 def _existing(words: str) -> tuple[Path, str]:
     from ptxkit.compiler.sources import split_entry
 

@@ -8,6 +8,7 @@ from ptxkit.debugger.session import Session
 from ptxkit.debugger.subject import subject_of
 from ptxkit.errors import UsageError
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.runtime.kernel import dim3
 
 if TYPE_CHECKING:
     from ptxkit.runtime.kernel import Kernel
@@ -48,4 +49,4 @@ def debug(
                 original[...] = kept  # a second run starts with the arrays of the first
         kernel(*args, grid=grid, block=block, shared=shared, cluster=cluster, cooperative=cooperative)
 
-    return Session(device, [subject_of(kernel, args)], launch, settings)
+    return Session(device, [subject_of(kernel, args)], launch, settings, (dim3(grid, "grid"), dim3(block, "block")))

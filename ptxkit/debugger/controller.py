@@ -307,7 +307,7 @@ class Controller:
             "breakpoint",
             "; ".join(problems),
             numbers=tuple(b.number for b in hit),
-            threads=int(np.count_nonzero(fresh)),
+            threads=_together(hit, fresh),
         )
 
     def _holding(self, b: Breakpoint, fresh: Any, place: Place) -> Lane | None:
@@ -510,6 +510,12 @@ def linear(coordinates: Any, extent: tuple[int, int, int]) -> int:
 def _first(found: Any) -> Lane:
     c, w, k = found
     return Lane(int(c[0]), int(w[0]), int(k[0]))
+
+
+def _together(hit: list[Breakpoint], fresh: Any) -> int:
+    """How many threads stop together: all that arrive at a breakpoint that stops for every thread."""
+    plain = any(b.condition is None and b.thread == (None, None) for b in hit)
+    return int(np.count_nonzero(fresh)) if plain else 1
 
 
 def _single(wave: Wave, lane: Lane) -> Any:

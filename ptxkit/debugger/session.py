@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ptxkit.runtime.emulated import EmulatedDevice
 
 Coordinates = int | Sequence[int]
+Extent = tuple[int, int, int]
 
 
 class Session:
@@ -37,6 +38,7 @@ class Session:
         subjects: the kernels that ``target`` launches, in their order.
         target: launches them; what it returns is the outcome of the last stop.
         settings: of the emulator, such as ``completion`` and ``racecheck``.
+        geometry: (grid, block) of the first launch, where they are known.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Session:
         subjects: Sequence[Subject],
         target: Callable[[], Any],
         settings: Mapping[str, Any] | None = None,
+        geometry: tuple[Extent, Extent] | None = None,
     ) -> None:
         if not subjects:
             raise UsageError("there is no kernel to debug")
@@ -52,6 +55,7 @@ class Session:
         self.subjects = {s.entry: s for s in subjects}
         self.settings = dict(settings or {})
         self._target = target
+        self._geometry = geometry
         self.controller = Controller(self.subjects)
         self.stop: Stop | None = None
         self.outcome: Any = None
@@ -317,8 +321,7 @@ class Session:
 
     def _numbered(self, cta: Coordinates | None, thread: Coordinates | None) -> tuple[int | None, int | None]:
         launch = self.controller.launch
-        grid = launch.grid if launch is not None else None
-        block = launch.block if launch is not None else None
+        grid, block = (launch.grid, launch.block) if launch is not None else self._geometry or (None, None)
         return _linear(cta, grid, "CTA", "grid"), _linear(thread, block, "thread", "CTA")
 
 

@@ -28,4 +28,4 @@ class Observer(Protocol):
         """
 
     def idle(self, wave: Wave) -> bool:
-        """No group is ready: put back the groups that the observer has kept out of ``wave.ready``; False if there are none."""
+        """Called before a deadlock is looked for: put back groups kept out of ``wave.ready``; False if there are none."""

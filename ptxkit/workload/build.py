@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,7 @@ def build(
     tile: Mapping[str, Any] | None = None,
     *,
     cache: bool = True,
+    debug_info: bool = False,
 ) -> Build:
     """Compile a variant; launches that share source, defines and options share one program.
 
@@ -89,6 +90,7 @@ def build(
         target: None takes sm_90a, or the lowest newer target that has what the variant requires.
         tile: tile parameters to hold, by name, as typed or as declared; the others are chosen.
         cache: whether compiled programs may come from the cache.
+        debug_info: compile CUDA C++ with ``-G``: unoptimised, with the locations of its variables.
 
     Raises:
         UnavailableError: the target lacks what the variant requires.
@@ -102,6 +104,8 @@ def build(
         raise UnavailableError(f"variant {variant.name} of {workload.name}: {reason}")
     selected = variant.select_tile(workload, chosen, tile)
     launches = variant.launches(workload, selected)
+    if debug_info:
+        launches = tuple(_with_debug_info(workload, variant, launch) for launch in launches)
     programs: dict[tuple[Path | Generated, str], list[Launch]] = {}
     for launch in launches:
         programs.setdefault(_program(workload, variant, launch), []).append(launch)
@@ -134,6 +138,13 @@ def find_source(workload: type[Workload], source: str) -> Path:
         if (directory / source).is_file():
             return directory / source
     raise DescriptionError(f"{workload.name}: there is no {source} in {' or '.join(map(str, places))}")
+
+
+def _with_debug_info(workload: Workload, variant: Variant, launch: Launch) -> Launch:
+    source = variant.source_of(workload, launch)
+    if isinstance(source, str) and source.endswith(".ptx"):
+        return launch
+    return replace(launch, options=(*launch.options, "-G"))
 
 
 def _step(launch: Launch, image: Image) -> Step:

@@ -193,5 +193,7 @@ def _ptx(d: Interpreter, address: str, count: int) -> Reply:
     lines = []
     for r in rows:
         source = PurePath(str(r["source"])).name
-        lines.append(f"{'=>' if r['current'] else '  '} {r['ptx_line']}\t{r['instruction']}{f'  // {source}' if source else ''}")
+        lines.append(
+            f"{'=>' if r['current'] else '  '} {r['ptx_line']}\t{r['instruction']}{f'  // {source}' if source else ''}"
+        )
     return Reply("\n".join(lines), {"function": function.name, "instructions": rows})

@@ -69,8 +69,15 @@ def _warps(d: Interpreter, argument: str) -> Reply:
     rows = overview.warps(d.session)
     focus = d.session.controller.focus.thread // 32
     shown = [
-        ["*" if r["warp"] == focus else " ", r["warp"], f"{r['lanes']:08x}", r["state"], _source(r), r["ptx_line"] or ""]
-        + [r["waits_for"] or r["instruction"]]
+        [
+            "*" if r["warp"] == focus else " ",
+            r["warp"],
+            f"{r['lanes']:08x}",
+            r["state"],
+            _source(r),
+            r["ptx_line"] or "",
+            r["waits_for"] or r["instruction"],
+        ]
         for r in rows
     ]
     headers = ["", "warp", "lanes", "state", "source", "PTX line", "waits for, or executes next"]
@@ -82,8 +89,17 @@ def _threads(d: Interpreter, argument: str) -> Reply:
     """Show all resident threads, those that stand at one instruction in one line."""
     rows = overview.threads(d.session)
     shown = [
-        [r["threads"], r["warps"], r["ctas"], _xyz(r["first_cta"]), _xyz(r["first_thread"]), r["state"], _source(r)]
-        + [r["ptx_line"], r["waits_for"] or r["instruction"]]
+        [
+            r["threads"],
+            r["warps"],
+            r["ctas"],
+            _xyz(r["first_cta"]),
+            _xyz(r["first_thread"]),
+            r["state"],
+            _source(r),
+            r["ptx_line"],
+            r["waits_for"] or r["instruction"],
+        ]
         for r in rows
     ]
     headers = ["threads", "warps", "CTAs", "first CTA", "first thread", "state", "source", "PTX line"]
@@ -96,8 +112,15 @@ def _lanes(d: Interpreter, argument: str) -> Reply:
     rows = overview.lanes(d.session)
     focus = d.session.controller.focus.thread % 32
     shown = [
-        ["*" if r["lane"] == focus else " ", r["lane"], _xyz(r["thread"]), r["state"], _source(r), r["ptx_line"] or ""]
-        + [r["waits_for"] or r["instruction"]]
+        [
+            "*" if r["lane"] == focus else " ",
+            r["lane"],
+            _xyz(r["thread"]),
+            r["state"],
+            _source(r),
+            r["ptx_line"] or "",
+            r["waits_for"] or r["instruction"],
+        ]
         for r in rows
     ]
     headers = ["", "lane", "thread", "state", "source", "PTX line", "waits for, or executes next"]
@@ -118,7 +141,9 @@ def _ctas(d: Interpreter, argument: str) -> Reply:
     total = launch.ctas if launch is not None else len(rows)
     rest = total - done - len(rows)
     text = _table(shown, ["", "CTA", "cluster rank", "ready", "waiting", "exited"])
-    return Reply(f"{text}\n{done} CTAs have ended, {rest} have not started.", {"ctas": rows, "ended": done, "not_started": rest})
+    return Reply(
+        f"{text}\n{done} CTAs have ended, {rest} have not started.", {"ctas": rows, "ended": done, "not_started": rest}
+    )
 
 
 @command("info barriers", group="status")
@@ -154,10 +179,20 @@ def _async(d: Interpreter, argument: str) -> Reply:
     if not rows:
         controller = d.session.controller
         mode = controller.launch.settings.completion if controller.launch is not None else ""
-        why = " (eager mode performs them when they are issued; --completion latest-legal keeps them)" * (mode == "eager")
+        why = " (eager mode performs them when they are issued; --completion latest-legal keeps them)" * (
+            mode == "eager"
+        )
         return Reply(f"No asynchronous operation is in flight{why}.", {"operations": []})
     shown = [
-        [r["serial"], r["mechanism"], r["group"], _xyz(r["first_cta"]), _xyz(r["first_thread"]), r["elements"], r["issued_at"]]
+        [
+            r["serial"],
+            r["mechanism"],
+            r["group"],
+            _xyz(r["first_cta"]),
+            _xyz(r["first_thread"]),
+            r["elements"],
+            r["issued_at"],
+        ]
         for r in rows
     ]
     headers = ["number", "completes on", "group or mbarrier", "CTA", "thread", "elements", "issued at"]
@@ -171,7 +206,8 @@ def _shared(d: Interpreter, argument: str) -> Reply:
     if not rows:
         return Reply("The kernel has no shared memory.", {"shared": []})
     shown = [
-        [r["name"], f"{r['address']:#x}", f"shared+{r['offset']}", r["bytes"], "dynamic" if r["dynamic"] else ""] for r in rows
+        [r["name"], f"{r['address']:#x}", f"shared+{r['offset']}", r["bytes"], "dynamic" if r["dynamic"] else ""]
+        for r in rows
     ]
     return Reply(_table(shown, ["variable", "address", "expression", "bytes", ""]), {"shared": rows})
 

@@ -137,7 +137,7 @@ class Interpreter:
         from difflib import get_close_matches
 
         close = get_close_matches(word, names, n=1)
-        hint = f"did you mean '{prefix}{close[0]}'?" if close else f"'help' lists the commands"
+        hint = f"did you mean '{prefix}{close[0]}'?" if close else "'help' lists the commands"
         raise UsageError(f"no command '{prefix}{word}'; {hint}")
 
 

@@ -87,7 +87,9 @@ def _backtrace(d: Interpreter, argument: str) -> Reply:
     for n, call in enumerate(view.backtrace()):
         source = f" at {PurePath(call.file).name}:{call.line}" if call.line else ""
         inlined = ", where the line above has been inlined" if call.inlined else ""
-        lines.append(f"{'*' if n == level else ' '}#{n}  {call.function}{source} ({view.ptx_file}:{call.ptx_line}){inlined}")
+        lines.append(
+            f"{'*' if n == level else ' '}#{n}  {call.function}{source} ({view.ptx_file}:{call.ptx_line}){inlined}"
+        )
         data.append({"level": n, "function": call.function, "file": call.file, "line": call.line})
         data[-1] |= {"ptx_line": call.ptx_line, "inlined": call.inlined}
     return Reply("\n".join(lines) or f"{view.name}: {view.state}", {"frames": data})
@@ -99,7 +101,9 @@ def _frame(d: Interpreter, argument: str) -> Reply:
     calls = d.session.here.backtrace()
     level = number(argument, "the level", d.session.controller.focus.level)
     if level >= len(calls):
-        raise UsageError(f"no call {level}; the backtrace has 0 to {len(calls) - 1}" if calls else "the thread has ended")
+        raise UsageError(
+            f"no call {level}; the backtrace has 0 to {len(calls) - 1}" if calls else "the thread has ended"
+        )
     d.session.controller.focus.level = level
     return _shown(d)
 

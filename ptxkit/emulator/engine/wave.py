@@ -171,6 +171,8 @@ class Wave:
                 version, changes, steady = now, self.changes, 0
                 continue
             steady += 1
+            if steady >= WATCH and observer is not None and observer.idle(self):
+                continue
             if steady >= WATCH and progress.deadlocked(steady):
                 if launch.waits_for_earlier(self.number):
                     time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled

@@ -1,0 +1,198 @@
+"""``ptxkit debug``: step through a kernel in the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described
+from ptxkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.debugger.session import Session
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("kernel", shell_complete=kernel_argument)
+@click.argument("sizes", nargs=-1, metavar="[SIZE]...")
+@click.option("--variant", "variant_name", metavar="NAME", help="Debug this variant; the first one if left out.")
+@click.option("--arch", metavar="TARGET", help="Compile for this target, such as sm_90a.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
+@click.option("--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter, such as THREADS=256.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel.")
+@click.option(
+    "-G", "debug_info", is_flag=True, help="Compile unoptimised, with the locations of C variables (nvcc -G)."
+)
+@click.option(
+    "--completion",
+    type=click.Choice(["eager", "latest-legal"]),
+    help="Perform asynchronous operations when they are issued (default), or as late as the kernel's waits allow.",
+)
+@click.option("--racecheck", is_flag=True, help="Stop at races of warps in shared memory.")
+@click.option("--racecheck-lanes", is_flag=True, help="Stop at races of lanes, too.")
+@click.option(
+    "--break", "breaks", multiple=True, metavar="LOCATION", help="Stop at file.cu:12, file.ptx:40 or a function."
+)
+@click.option("--thread", metavar="T", help="Focus on this thread, linear or x,y,z; --break stops for it only.")
+@click.option("--cta", metavar="C", help="Focus on this CTA, linear or x,y,z; --break stops for it only.")
+@click.option(
+    "--command", "-ex", "commands", multiple=True, metavar="COMMAND", help="Execute a debugger command, then end."
+)
+@click.option(
+    "--command-file",
+    "-x",
+    type=click.Path(),
+    metavar="FILE",
+    help="Execute the commands of a file, one a line, then end.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.debug/1) at the end.")
+@file_options
+def command(
+    kernel: str,
+    sizes: tuple[str, ...],
+    variant_name: str | None,
+    arch: str | None,
+    seed: int,
+    tiles: tuple[str, ...],
+    options: tuple[str, ...],
+    debug_info: bool,
+    completion: str | None,
+    racecheck: bool,
+    racecheck_lanes: bool,
+    breaks: tuple[str, ...],
+    thread: str | None,
+    cta: str | None,
+    commands: tuple[str, ...],
+    command_file: str | None,
+    as_json: bool,
+    **of_file: Any,
+) -> int:
+    """Step through KERNEL in the emulator, with the commands of gdb and cuda-gdb.
+
+    KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file such as ./k.cu[:ENTRY] or ./k.ptx
+    with --arg, --grid and --block as for `ptxkit run`. `help` at the prompt lists the commands; docs/debug.md explains them.
+    """
+    from ptxkit.cli._debug_shell import run_session
+    from ptxkit.cli._text import nearest
+    from ptxkit.cli.run import parse_arch
+    from ptxkit.debugger.commands.interpreter import coordinates
+
+    for word in sizes:
+        if word.startswith("-") and not word[1:2].isdigit():
+            known = [name for param in globals()["command"].params for name in param.opts]
+            raise click.UsageError(f"no such option {word!r}{nearest(word, known)}")
+    settings: dict[str, Any] = {"completion": completion} if completion else {}
+    if racecheck or racecheck_lanes:
+        settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
+    lines = list(commands)
+    if command_file is not None:
+        lines += _lines(command_file)
+    scripted = bool(commands) or command_file is not None
+    chosen_thread = coordinates(thread, "thread") if thread is not None else None
+    chosen_cta = coordinates(cta, "CTA") if cta is not None else None
+    file = FileOptions(**of_file)
+    target = parse_arch(arch)
+    if names_source_file(kernel):
+        refuse_described({"--tile": tiles, "--option": options, "--variant": (variant_name,) if variant_name else ()})
+        session = _file_session(kernel, sizes, file, target, seed, debug_info, settings)
+    else:
+        file.refuse(kernel)
+        session = _kernel_session(
+            kernel, sizes, variant_name, target, parse_pairs(tiles, "--tile"), parse_pairs(options, "--option"), seed,
+            debug_info, settings,
+        )  # fmt: skip
+    with session:
+        if chosen_thread is not None or chosen_cta is not None:
+            session.focus(chosen_thread, chosen_cta)
+        for location in breaks:
+            session.break_at(location, thread=chosen_thread, cta=chosen_cta)
+        return run_session(session, lines if scripted else None, as_json, started=bool(breaks) and not scripted)
+
+
+def _lines(command_file: str) -> list[str]:
+    try:
+        text = Path(command_file).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"--command-file: there is no file {command_file}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--command-file: {command_file} is not UTF-8 text") from None
+    except IsADirectoryError:
+        raise UsageError(f"--command-file: {command_file} is a directory") from None
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _kernel_session(
+    kernel: str,
+    sizes: tuple[str, ...],
+    variant_name: str | None,
+    target: Any,
+    tile: dict[str, str],
+    options: dict[str, str],
+    seed: int,
+    debug_info: bool,
+    settings: dict[str, Any],
+) -> Session:
+    from ptxkit.debugger.workloads import session_of
+    from ptxkit.runtime.device import device as open_device
+    from ptxkit.workload import execute
+    from ptxkit.workload.build import build
+
+    workload_class = find_kernel(kernel)
+    if variant_name is not None:
+        workload_class.variant(variant_name)
+    device = open_device("emulator")
+    workload = workload_class.make(sizes, options, small=True)
+    variant = workload.variant(variant_name) if variant_name else next(iter(workload.variants().values()))
+    unknown = sorted(set(tile) - set(variant.tile))
+    if unknown:
+        known = ", ".join(variant.tile) or "none"
+        raise UsageError(f"variant {variant.name} has no tile parameter {unknown[0]}; there is {known}")
+    lacks = execute.lacking(variant, device, workload.name)
+    if lacks is not None:
+        from ptxkit.errors import UnavailableError
+
+        raise UnavailableError(lacks)
+    case = execute.Case(workload, device, seed)
+    return session_of(case, build(workload, variant, target, tile, debug_info=debug_info), settings)
+
+
+def _file_session(
+    words: str,
+    sizes: tuple[str, ...],
+    options: FileOptions,
+    target: Any,
+    seed: int,
+    debug_info: bool,
+    settings: dict[str, Any],
+) -> Session:
+    from dataclasses import replace
+
+    from ptxkit.cli._run_file import call_of
+    from ptxkit.debugger.workloads import session_of
+    from ptxkit.runtime.device import device as open_device
+    from ptxkit.source_run.workload import Prepared, workload_of
+    from ptxkit.targets import Target
+    from ptxkit.workload import execute
+    from ptxkit.workload.build import Build, Step
+    from ptxkit.workload.launch import Tile
+
+    if sizes:
+        raise UsageError(f"a source file has no sizes: there is nothing for {' '.join(sizes)}; sizes go into --arg")
+    if options.saved:
+        raise UsageError("--output is for 'ptxkit run'; 'print' shows arrays here")
+    if debug_info and words.split(":")[0].endswith(".ptx"):
+        raise UsageError("-G is for CUDA C++; a .ptx has the debugging information that it was compiled with")
+    if debug_info:
+        options = replace(options, compiler_options=(*options.compiler_options, "-G"))
+    device = open_device("emulator")
+    call = call_of(words, options, target)
+    prepared = Prepared(call)
+    workload, variant = workload_of(prepared)
+    case = execute.Case(workload, device, seed)
+    image = call.file.image
+    steps = tuple(Step(launch, image) for launch in variant.launches(workload, Tile({})))
+    built = Build(workload, variant, Target.parse(image.target), Tile({}), steps)
+    return session_of(case, built, settings, verify=bool(prepared.expected))

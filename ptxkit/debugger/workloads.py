@@ -1,0 +1,71 @@
+"""Sessions for kernels with a description: every launch of a variant, verified where it comes to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.debugger.commands.interpreter import Reply
+from ptxkit.debugger.session import Session
+from ptxkit.debugger.subject import Subject, subject_of
+from ptxkit.errors import UsageError
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.workload import execute
+
+if TYPE_CHECKING:
+    from ptxkit.workload.build import Build
+    from ptxkit.workload.verify import Verdict
+
+
+def session_of(
+    case: execute.Case, built: Build, settings: Mapping[str, Any] | None = None, verify: bool = True
+) -> Session:
+    """A session for a compiled variant.
+
+    Args:
+        case: its inputs, on the emulator.
+        built: what was compiled.
+        settings: of the emulator.
+        verify: compare the outputs with the reference at the end; the outcome is the verdict then, and None without.
+
+    Raises:
+        UsageError: the case is not on the emulator.
+    """
+    if not isinstance(case.device, EmulatedDevice):
+        raise UsageError(f"debug works in the emulator, not on {case.device.name}")
+    prepared = execute.bound(case, built)
+    subjects: dict[str, Subject] = {}
+    for n, launch in enumerate(prepared.launches):
+        arguments: tuple[Any, ...] = ()
+        if len(prepared.launches) == len(built.steps):
+            arguments = tuple(_passed(case, a) for a in built.steps[n].launch.args)
+        subjects.setdefault(launch.kernel.name, subject_of(launch.kernel, arguments))
+
+    first = prepared.launches[0].geometry
+
+    def target() -> Verdict | None:
+        if verify:
+            return prepared.check()[0]
+        case.reset()
+        prepared.launch()
+        return None
+
+    return Session(case.device, tuple(subjects.values()), target, settings, (first.grid, first.block))
+
+
+def _passed(case: execute.Case, argument: object) -> object:
+    """The array behind an argument that names one, as far as its type matters."""
+    if not isinstance(argument, str):
+        return None
+    value = case.argument(argument)
+    return np.empty((1,), value.dtype) if hasattr(value, "dtype") and getattr(value, "shape", None) else None
+
+
+def finished(outcome: Any) -> Reply:
+    """What to say of a verdict."""
+    if outcome is None:
+        return Reply()
+    text = "The result is verified." if outcome.verified else f"WRONG RESULT: {outcome.worst}"
+    return Reply(text, {"verified": outcome.verified, "worst": outcome.worst})
