@@ -203,9 +203,12 @@ def _files_with_code(module: Module) -> set[str]:
 
 def _entries(function: Function, name: str, line: int) -> list[Address]:
     """Where control enters a line: its first instruction in each basic block, unless all that leads there is of the line."""
-
-    def of_line(k: int) -> bool:
-        return any(n == line and _names(name, path) for path, n in chain(function.instructions[k]))
+    lines: list[bool] = []
+    for i in function.instructions:
+        places = chain(i)  # empty for what the compiler has added, which belongs to the line before it
+        own = any(n == line and _names(name, path) for path, n in places)
+        lines.append(own if places else bool(lines) and lines[-1])
+    of_line = lines.__getitem__
 
     leaders, before = _flow(function)
     found = []

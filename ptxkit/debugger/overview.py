@@ -66,9 +66,9 @@ def warps(session: Session) -> list[Row]:
     for place in controller.places.all():
         mask = place.group.full_mask() & ~seen
         seen |= mask
-        for warp in np.flatnonzero(mask[cta].any(-1)):
+        for warp in np.flatnonzero(mask[cta].any(-1)).tolist():
             bits = _bits(mask[cta, warp])
-            rows.append({"warp": int(warp), "lanes": bits, **_standing(wave, place)})
+            rows.append({"warp": warp, "lanes": bits, **_standing(wave, place)})
     for warp in range(wave.shape[1]):
         exists = np.arange(warp * 32, warp * 32 + 32) < wave.launch.threads
         gone = _bits(exists & ~seen[cta, warp])

@@ -27,8 +27,8 @@ def _style(d: Interpreter) -> str:
 
 @command("print", "p", "inspect", "output", usage="[/FORMAT] EXPRESSION", group="data")
 def _print(d: Interpreter, argument: str) -> Reply:
-    """Show a value: a register (%r3), a variable, an element (x[5]), a range (x[0:8]), any C expression of them. FORMAT is x, d,
-    u, o, t, f, c or a."""
+    """Show a value: a register (%r3), a variable, an element (x[5]), a range (x[0:8]), any C expression of them. FORMAT is
+    x, d, u, o, t, f, c or a."""
     style = _style(d)
     value = d.session.here.evaluate(argument)
     text = text_of(value, style)
@@ -52,7 +52,8 @@ def _whatis(d: Interpreter, argument: str) -> Reply:
 
 @command("x", usage="[/COUNT FORMAT SIZE] ADDRESS", group="data")
 def _examine(d: Interpreter, argument: str) -> Reply:
-    """Show memory: x/16f shared+0, x/4xg y. FORMAT as of print, and i for instructions; SIZE is b, h, w or g (1, 2, 4, 8 bytes)."""
+    """Show memory: x/16f shared+0, x/4xg y. FORMAT as of print, and i for instructions; SIZE is b, h, w or g: 1, 2, 4 or 8
+    bytes."""
     match = re.fullmatch(r"(\d*)([a-z]*)", d.style)
     count = int(match[1] or 1) if match else 0
     letters = match[2] if match else ""

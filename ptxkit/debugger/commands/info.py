@@ -14,6 +14,9 @@ from ptxkit.debugger.evaluate import Value
 from ptxkit.debugger.show import FORMATS, text_of
 from ptxkit.errors import UsageError
 
+SHOWN = 72
+"""Characters of an instruction that a table shows."""
+
 
 def _table(rows: Sequence[Sequence[Any]], headers: Sequence[str]) -> str:
     return plain([[str(c) for c in row] for row in rows], headers, ["left"] * len(headers))
@@ -21,6 +24,14 @@ def _table(rows: Sequence[Sequence[Any]], headers: Sequence[str]) -> str:
 
 def _source(row: overview.Row) -> str:
     return f"{PurePath(row['file']).name}:{row['line']}" if row["line"] else ""
+
+
+def _next(row: overview.Row) -> str:
+    """What the threads of a row wait for, else the instruction that they execute next, shortened."""
+    if row["waits_for"]:
+        return str(row["waits_for"])
+    text = str(row["instruction"])
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _values(found: dict[str, Value], style: str, key: str, none: str) -> Reply:
@@ -76,7 +87,7 @@ def _warps(d: Interpreter, argument: str) -> Reply:
             r["state"],
             _source(r),
             r["ptx_line"] or "",
-            r["waits_for"] or r["instruction"],
+            _next(r),
         ]
         for r in rows
     ]
@@ -98,7 +109,7 @@ def _threads(d: Interpreter, argument: str) -> Reply:
             r["state"],
             _source(r),
             r["ptx_line"],
-            r["waits_for"] or r["instruction"],
+            _next(r),
         ]
         for r in rows
     ]
@@ -119,7 +130,7 @@ def _lanes(d: Interpreter, argument: str) -> Reply:
             r["state"],
             _source(r),
             r["ptx_line"] or "",
-            r["waits_for"] or r["instruction"],
+            _next(r),
         ]
         for r in rows
     ]

@@ -1,0 +1,78 @@
+"""``ptxkit debug`` on the command line: scripts, JSON, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ptxkit.cli import cli
+from ptxkit.errors import PtxkitError
+
+FAULTS = str(Path(__file__).parents[1] / "debugger" / "faults.cu")
+LAUNCH = ("--arg", "y=i32[64]:zeros", "--grid", "1", "--block", "64")
+
+
+def debug(*words, stdin=None):
+    return CliRunner().invoke(cli, ["debug", *words], standalone_mode=False, input=stdin)
+
+
+def test_json_is_one_object():
+    result = debug(
+        "saxpy", "500", "--json", "--command", "break saxpy.cu:6 thread 7", "--command", "run", "--command", "p x[7]"
+    )
+    found = json.loads(result.stdout)
+    assert found["schema"] == "ptxkit.debug/1"
+    assert found["exit_code"] == result.return_value == 0
+    broken, stopped, printed = found["commands"]
+    assert broken["kind"] == "breakpoint"
+    assert (stopped["reason"], stopped["thread"], stopped["line"]) == ("breakpoint", [7, 0, 0], 6)
+    assert isinstance(printed["value"], float)
+
+
+def test_the_end_is_verified():
+    result = debug("saxpy", "500", "--command", "run")
+    assert "The result is verified." in result.output
+    assert result.return_value == 0
+
+
+def test_a_fault_is_exit_code_5():
+    assert debug(f"{FAULTS}:traps", *LAUNCH, "--command", "run", "--command", "p %tid.x").return_value == 5
+
+
+def test_a_command_in_error_ends_a_script_with_2():
+    result = debug("saxpy", "500", "--command", "frobnicate", "--command", "run")
+    assert result.return_value == 2
+    assert "ended" not in result.output
+
+
+def test_commands_from_standard_input():
+    result = debug(f"{FAULTS}:diverge", *LAUNCH, "--arg", "n=3", stdin="b diverge\nr\np n\n\nq\n")
+    assert "n = 3" in result.output
+    assert result.return_value == 0
+
+
+def test_command_file(tmp_path):
+    script = tmp_path / "script"
+    script.write_text("# a comment\nstart\np n\n")
+    assert "n = 500" in debug("saxpy", "500", "-x", str(script)).output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("saxpy", "500", "-x", "/nothing/here"), "there is no file"),
+        (("saxpy", "500", "--thread", "a"), "number or x,y,z"),
+        (("saxpy", "500", "--thread", "2000"), "no thread 2000"),
+        (("saxpy", "500", "--break", "nothing"), "no function"),
+        (("saxpy", "500", "--variant", "nothing"), "no variant"),
+        (("saxpy", "500", "--tile", "NOTHING=3"), "no tile parameter"),
+        (("saxpy", "500", "--grid", "3"), "--grid is for source files"),
+        ((FAULTS + ":traps", *LAUNCH, "--tile", "A=3"), "--tile is for kernels with a description"),
+        ((FAULTS + ":traps", "12", *LAUNCH), "has no sizes"),
+    ],
+)
+def test_bad_words(words, message):
+    result = debug(*words, "--command", "run")
+    assert isinstance(result.exception, PtxkitError)
+    assert message in str(result.exception)
