@@ -30,7 +30,7 @@ def test_any_number_of_tiles(device, kernel, variant, n):
 
 @pytest.mark.parametrize(("kernel", "variant"), VARIANTS)
 def test_a_cta_takes_many_tiles(device, monkeypatch, kernel, variant):
-    monkeypatch.setattr(f"ptxkit.kernels.{kernel}.{registry.get(kernel).__name__}.ctas", lambda *_: 2)
+    monkeypatch.setattr(f"ptxkit.kernels.pipelines.{kernel}.{registry.get(kernel).__name__}.ctas", lambda *_: 2)
     check(device, kernel, variant, 2048 * 23 + 400)
 
 
@@ -38,7 +38,7 @@ def test_a_cta_takes_many_tiles(device, monkeypatch, kernel, variant):
 def test_no_variant_relies_on_copies_that_happen_to_be_early(monkeypatch, kernel, variant):
     """Everything asynchronous ends as late as the program's own waits allow."""
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
-    monkeypatch.setattr(f"ptxkit.kernels.{kernel}.{registry.get(kernel).__name__}.ctas", lambda *_: 2)
+    monkeypatch.setattr(f"ptxkit.kernels.pipelines.{kernel}.{registry.get(kernel).__name__}.ctas", lambda *_: 2)
     check(device, kernel, variant, 2048 * 23 + 400)
 
 
