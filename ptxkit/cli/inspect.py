@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--encoding", is_flag=True, help="Its 128 bits, high word first.")
 @click.option("--occupancy-curve", is_flag=True, help="What more registers, shared memory or threads would do.")
 @click.option("--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout.")
-@click.option("--html", "html_file", metavar="FILE", help="Write one self-contained page to look at it in a browser.")
+@click.option("--html", "html_file", metavar="FILE", help="Write one self-contained page for a browser; - is stdout.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object (schema ptxkit.inspect/1).")
 @click.option("--target", "--arch", "target", metavar="TARGET", help="Compile for this target, such as sm_90a.")
 @click.option(
@@ -232,6 +232,9 @@ def write_page(chosen: list[Subject], file: str) -> None:
     from ptxkit.files import write_text
     from ptxkit.inspect.html_page import page
 
+    if file == "-":
+        click.echo(page(chosen))
+        return
     write_text(file, page(chosen))
     to_stderr(f"wrote {file}")
 

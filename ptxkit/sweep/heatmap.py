@@ -63,6 +63,7 @@ def draw(
         UsageError: another suffix, no such axis, or a file that cannot be written. UnavailableError: matplotlib is not here.
     """
     x, y = xy
+    axes = {name: _in_order(values) for name, values in axes.items()}
     values = grid(entries, x, y, axes)
     with drawn_to(path, "a heat map", (1.6 + 0.9 * len(axes[x]), 1.6 + 0.6 * len(axes[y]))) as figure:
         plot = figure.subplots()
@@ -76,3 +77,8 @@ def draw(
             color = "white" if value > middle else "black"
             plot.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
         figure.colorbar(image, ax=plot, label="us, the best there" if timed else "modelled cost, the best there")
+
+
+def _in_order(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers by size, whatever the order in which the description prefers them; other values as they are."""
+    return tuple(sorted(values)) if all(isinstance(v, (int, float)) for v in values) else values

@@ -65,3 +65,14 @@ def test_true_is_a_bool():
     x = np.zeros(1, np.float32)
     compiled()["k"](True, 3, x, grid=1, block=1)
     assert x[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [(4, "past the end of 'x'"), (1 << 30, "no allocation is near"), (1 << 40, "no allocation is near")],
+)
+def test_a_fault_names_an_allocation_only_where_it_is_near(offset, words):
+    source = 'extern "C" __global__ void k(char* x, long long at) { x[at] = 1; }\n'
+    with pytest.raises(PtxkitError, match=words) as caught:
+        compiled(source)["k"](np.zeros(4, np.int8), offset, grid=1, block=1)
+    assert "kernel parameters" not in str(caught.value)

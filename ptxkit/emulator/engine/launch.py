@@ -17,6 +17,7 @@ from ptxkit import environment
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.wave import StoppedError, Wave
+from ptxkit.emulator.memory.allocations import PARAMETERS
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared
 from ptxkit.errors import FaultError, UsageError
@@ -85,7 +86,7 @@ class Launch:
         self.serial = machine.next_serial()
         self.start_ns = time.time_ns()
         self.params = params
-        self.param_allocation = machine.memory.allocate(max(len(params), 1), "kernel parameters")
+        self.param_allocation = machine.memory.allocate(max(len(params), 1), PARAMETERS)
         self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
         self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Any] = {}

@@ -15,6 +15,8 @@ GLOBAL_BASE = 0x7000_0000_0000
 
 ALIGNMENT = 256  # what cuMemAlloc guarantees
 GAP = 1 << 20  # unmapped bytes behind each allocation: an overrun lands here and names its neighbour
+FAR = 1 << 34  # bytes from an allocation within which an address may be a wrong index into it
+PARAMETERS = "kernel parameters"
 POISON = 0xCB
 """Every byte of memory and registers that nothing has written: as float32 -2.7e7, as an address in no allocation."""
 
@@ -168,6 +170,8 @@ class GlobalMemory:
             past = address + nbytes - (below.base + below.nbytes)
             if past <= 0:
                 return f"inside {label(below.name, below.nbytes)}"
+            if past > (GAP if below.name == PARAMETERS else FAR):
+                return "no allocation is near"
             if above is None or address - below.base - below.nbytes <= above.base - address:
                 return f"{past} byte{'s' * (past != 1)} past the end of {label(below.name, below.nbytes)}"
         if above is not None and above.base - address <= GAP:
