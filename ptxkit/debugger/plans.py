@@ -81,6 +81,8 @@ class Plan:
 
 def _lines(place: Place) -> tuple[tuple[str, int], ...]:
     instruction = place.instruction
-    if instruction is None or (instruction.loc is not None and instruction.loc.line == 0):
+    if instruction is None:
         return ()
-    return chain(instruction)
+    if instruction.loc is None:
+        return (("", instruction.line),)  # hand-written PTX is its own source
+    return () if instruction.loc.line == 0 else chain(instruction)

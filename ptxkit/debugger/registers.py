@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.debugger.ctypes import CType, named_ptx_type, ptx_type
-from ptxkit.emulator.engine.special import SPECIAL_TYPES
+from ptxkit.emulator.engine.special import SPECIAL_TYPES, static_lanes
 from ptxkit.emulator.engine.table import CARRY
 from ptxkit.isa.model import Function, Instruction, Pair, Register, Vector
 from ptxkit.isa.types import PtxType
@@ -78,9 +78,10 @@ def special_value(wave: Wave, group: Group | None, name: str, lane: Lane) -> tup
     if name.startswith(("%clock", "%globaltimer")):
         now = wave.ticks if name.startswith("%clock") else wave.launch.start_ns + wave.ticks
         return made, made.encode(now >> 32 if name.endswith("_hi") else now)
-    from ptxkit.emulator.engine.special import static_lanes
-
-    return made, bytes(np.asarray(lane_of(static_lanes(wave, name), lane)).tobytes())
+    known = wave.state.setdefault("debugger", {})
+    if name not in known:
+        known[name] = static_lanes(wave, name)
+    return made, bytes(np.asarray(lane_of(known[name], lane)).tobytes())
 
 
 def visible_registers(function: Function) -> dict[str, PtxType]:

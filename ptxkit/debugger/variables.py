@@ -61,12 +61,19 @@ class Variables:
     def __init__(self, ptx: str) -> None:
         self._dwarf = Dwarf(ptx)
         self._types: dict[int, CType] = {}
+        self._known: dict[tuple[str, int], list[Variable]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._dwarf)
 
     def at(self, function: Function, position: int) -> list[Variable]:
         """The variables in scope before instruction ``position`` of a function, innermost first, then those of the module."""
+        known = self._known.get((function.name, position))
+        if known is None:
+            known = self._known[function.name, position] = self._at(function, position)
+        return known
+
+    def _at(self, function: Function, position: int) -> list[Variable]:
         found: list[Variable] = []
         for unit in self._dwarf.units:
             for entry in unit.children:

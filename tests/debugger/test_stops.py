@@ -181,3 +181,13 @@ def test_commands_in_error_leave_the_session_as_it_was(line, message):
             d.execute(line)
         assert s.here.ptx_line == before
         assert s.stepi().reason == "step"
+
+
+def test_hand_written_ptx_is_stepped_by_its_own_lines():
+    module = ptxkit.compile(Path(__file__).parents[2] / "ptx" / "saxpy.ptx", device="emulator")
+    x, y = np.arange(64, dtype=np.float32), np.ones(64, np.float32)
+    with ptxkit.debug(module["saxpy"], np.float32(2), x, y, np.uint32(64), grid=1, block=64) as s:
+        stop = s.run(stop_at_entry=True)
+        first = stop.ptx_line
+        assert s.next().ptx_line == first + 1
+        assert s.step().ptx_line == first + 2
