@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import check_writable, write_bytes
 
 FORMATS = (".svg", ".png", ".pdf")
+
+
+def check_drawable(path: str | Path, what: str) -> None:
+    """Nothing, where :func:`drawn_to` can draw: to be called before the work whose result is drawn.
+
+    Args:
+        what: is drawn, for messages: ``"a heat map"``.
+
+    Raises:
+        UsageError, FileAccessError: another suffix, or a file that cannot be written. UnavailableError: matplotlib is not here.
+    """
+    if Path(path).suffix not in FORMATS:
+        raise UsageError(f"{path}: {what} is drawn to {', '.join(FORMATS)}")
+    if find_spec("matplotlib") is None:
+        raise UnavailableError(f"drawing {what} needs matplotlib: pip install 'ptxkit[plot]'")
+    check_writable(path)
 
 
 @contextmanager
@@ -20,19 +39,13 @@ def drawn_to(path: str | Path, what: str, size: tuple[float, float]) -> Iterator
         what: is drawn, for messages: ``"a heat map"``.
 
     Raises:
-        UsageError: another suffix, or a file that cannot be written.
-        UnavailableError: matplotlib is not here.
+        UsageError, FileAccessError, UnavailableError: see :func:`check_drawable`.
     """
-    file = Path(path)
-    if file.suffix not in FORMATS:
-        raise UsageError(f"{path}: {what} is drawn to {', '.join(FORMATS)}")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError(f"drawing {what} needs matplotlib: pip install 'ptxkit[plot]'") from None
+    check_drawable(path, what)
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=size, layout="constrained")
     yield figure
-    try:
-        figure.savefig(file)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(path).suffix[1:])
+    write_bytes(path, picture.getvalue())

@@ -63,9 +63,11 @@ def check_writable(path: str | Path) -> None:
     Raises:
         UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
     """
-    target = Path(path).resolve()
     try:
+        target = _target(path)
         if _is_stream(target):
+            if not os.access(target, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
@@ -94,8 +96,8 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
     """:func:`write_text` for bytes."""
-    target = Path(path).resolve()
     try:
+        target = _target(path)
         if _is_stream(target):
             target.write_bytes(data)
             return
@@ -113,6 +115,20 @@ def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
         if isinstance(error, OSError):
             raise refused(path, error) from None
         raise
+
+
+def _target(path: str | Path) -> Path:
+    """The file that is written: the one that a link names.
+
+    Raises:
+        UsageError: the name is empty. OSError: links lead to each other.
+    """
+    if not str(path):
+        raise UsageError("the name of a file to write is empty")
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target
 
 
 def _is_stream(path: Path) -> bool:

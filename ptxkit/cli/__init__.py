@@ -23,7 +23,7 @@ import click
 
 from ptxkit import environment
 from ptxkit.cli._early_exit import exits_refused
-from ptxkit.cli._output import show_any_text
+from ptxkit.cli._output import open_missing, show_any_text
 from ptxkit.cli._signals import Terminated, handle_interrupts, interruptible, release_semaphores
 from ptxkit.errors import PtxkitError
 from ptxkit.exit_codes import ExitCode, help_text
@@ -73,9 +73,7 @@ def cli(ctx: click.Context) -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; every foreseen failure is one line on stderr and its exit code."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the parent process, as ``>&-`` does
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # to the end
+    open_missing()
     show_any_text()
     handler = interruptible()
     owned = getattr(handler, "__module__", "") == "ptxkit.start"

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import click
-
-from ptxkit.errors import PtxkitError, UsageError
+from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
@@ -55,15 +53,14 @@ class Kept:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Inside, Ctrl-C, SIGTERM and errors end the block and no more, once a target is measured; :meth:`end` raises them."""
-        from ptxkit.cli._signals import terminable
+        from ptxkit.cli._signals import Stop
 
-        try:
-            with terminable():
-                yield
-        except (KeyboardInterrupt, PtxkitError, MemoryError) as error:
-            if self._results is None or not self._results.targets:
-                raise
-            self.stopped = error
+        stop = Stop()
+        with stop.kept():
+            yield
+        if stop.reason is not None and (self._results is None or not self._results.targets):
+            raise stop.reason
+        self.stopped = stop.reason
 
     def end(self, targets: int) -> None:
         """Say how much there is, and raise what stopped it, if anything did.
@@ -71,8 +68,10 @@ class Kept:
         Args:
             targets: that there were to be.
         """
+        from ptxkit.cli._text import to_stderr
+
         if self.stopped is not None:
             measured = len(self.results.targets)
             rest = "; what was to follow them is missing" if measured == targets else ""
-            click.echo(f"stopped: {measured} of {targets} targets are measured{rest}", err=True)
+            to_stderr(f"stopped: {measured} of {targets} targets are measured{rest}")
             raise self.stopped

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ptxkit.exit_codes import ExitCode, most_severe
 
 if TYPE_CHECKING:
@@ -17,17 +15,23 @@ def complain(results: Results) -> ExitCode:
     """Print a line for each result that must not be believed and each variant without one; return the code that follows."""
     from ptxkit.cli._text import to_stderr
 
-    codes = []
+    codes: list[int] = []
     for target in results.targets:
+        failures: dict[str, list[str]] = {}  # variants that fail alike share a line
         for row in target.rows:
             for complaint, exit_code in _complaints(row):
-                to_stderr(f"error: {target.key} {row.name}: {complaint}", fg="red")
+                failures.setdefault(complaint, []).append(row.name)
                 codes.append(exit_code)
+        for complaint, names in failures.items():
+            to_stderr(f"error: {target.key} {', '.join(names)}: {complaint}", fg="red")
         variants = [row for row in target.rows if row.kind == "variant"]
         if all(row.skipped is not None for row in variants):
             skipped = ", ".join(row.name for row in variants) or "there are no variants"
             to_stderr(f"error: {target.key}: nothing was verified, every variant was skipped: {skipped}", fg="red")
             codes.append(ExitCode.NOTHING_VERIFIED)
+    if not results.targets:
+        to_stderr("error: nothing was verified: no kernel can run here", fg="red")
+        codes.append(ExitCode.NOTHING_VERIFIED)
     return most_severe(codes)
 
 
@@ -57,9 +61,9 @@ def held(expected: Mapping[str, Any], results: Results) -> ExitCode:
         to_stderr(f"error: there are no expectations for {which}; --update-expectations records them", fg="red")
         return ExitCode.UNAVAILABLE
     slower = sum(h.judgement.word == "slower" for h in found)
-    click.echo(f"{len(found)} times held against expectations: {slower} slower", err=True)
+    to_stderr(f"{len(found)} times held against expectations: {slower} slower")
     for key in unknown:
-        click.echo(f"{key}: there are no expectations", err=True)
+        to_stderr(f"{key}: there are no expectations")
     return ExitCode.WRONG if slower else ExitCode.DONE
 
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
+
+class Seconds(click.FloatRange):
+    """A time that ends: ``nan`` and ``inf`` are floats, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return seconds
+
 
 max_instructions_option = click.option(
     "--max-instructions",
@@ -68,3 +80,15 @@ def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 def peer_list(text: str) -> list[str]:
     """``"torch,cublas"`` -> the names; ``"none"`` is none."""
     return [name for word in text.split(",") if (name := word.strip()) and name != "none"]
+
+
+def refuse_absent(named: Sequence[str] | None, absent: Sequence[tuple[str, str]]) -> None:
+    """Raise UnavailableError for a peer that the user named and that cannot be used here.
+
+    Args:
+        named: the peers of ``--peers``; None where the option was left out.
+        absent: (peer, why it cannot be used).
+    """
+    for name, reason in absent:
+        if named is not None:
+            raise UnavailableError(f"--peers {name}: {reason}")

@@ -1,10 +1,16 @@
-"""Output on terminals and pipes that cannot show every character: ``LC_ALL=C``, or names of files that are not UTF-8."""
+"""The output streams: characters that they cannot show, and what other code prints to stdout while a command works.
+
+Terminals and pipes cannot show every character under ``LC_ALL=C``, or where names of files are not UTF-8.
+"""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
+import os
 import sys
+from collections.abc import Iterator
 
 _PLAIN = {
     "×": "x", "µ": "u", "μ": "u", "–": "-", "—": "-", "−": "-", "…": "...", "≤": "<=", "≥": ">=", "≈": "~", "→": "->",
@@ -31,3 +37,41 @@ def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
         else:
             out += _PLAIN.get(c, "?").encode("ascii")
     return out, error.end
+
+
+def open_missing() -> None:
+    """Open /dev/null in place of stdin, stdout and stderr that the parent process closed, as ``>&-`` does."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def stdout_set_aside(wanted: bool = True) -> Iterator[None]:
+    """Send what is printed inside to stderr, so that a command's own output is alone on stdout.
+
+    Kernel descriptions print when they are imported and when they make inputs, processes that they start do, and a GPU's printf
+    writes to file descriptor 1, past ``sys.stdout``. Processes that are started inside inherit the redirection.
+    """
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept, stdout = os.dup(1), sys.stdout
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # what a description kept of the stream and wrote to it
+            stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

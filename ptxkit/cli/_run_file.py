@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -163,7 +164,6 @@ def run_file(
     from ptxkit.cli import _run_file_text as texts
     from ptxkit.cli._run_text import progress
     from ptxkit.cli._text import print_json
-    from ptxkit.cli.run import stdout_set_aside
     from ptxkit.source_run.entries import compile_file
     from ptxkit.source_run.run import plan_json, run_call
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+from ptxkit.errors import PtxkitError
+
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM came."""
@@ -30,6 +32,26 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Stop:
+    """What ended work before its time, kept so that what is known by then can be shown before it is raised again.
+
+    Attributes:
+        reason: Ctrl-C, SIGTERM or an error; None where nothing did.
+    """
+
+    def __init__(self) -> None:
+        self.reason: BaseException | None = None
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Inside, Ctrl-C, SIGTERM, errors of ptxkit and a lack of memory end the block and no more."""
+        try:
+            with terminable():
+                yield
+        except (KeyboardInterrupt, PtxkitError, MemoryError) as error:
+            self.reason = error
 
 
 def interruptible() -> Any:

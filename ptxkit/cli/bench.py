@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import kernel_argument, max_instructions_option, parse_pairs, peer_list
+from ptxkit.cli._kernel import (
+    Seconds,
+    kernel_argument,
+    max_instructions_option,
+    parse_pairs,
+    peer_list,
+    refuse_absent,
+)
+from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 from ptxkit.exit_codes import most_severe
 
 if TYPE_CHECKING:
     from ptxkit.bench.cases import Plan
-
-
-class Seconds(click.FloatRange):
-    """A time that ends: ``nan`` and ``inf`` are floats, too."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
-        return seconds
 
 
 SECONDS = Seconds(min=0.01)
@@ -44,10 +41,11 @@ def list_(kind: Any, as_json: bool) -> int:
     from ptxkit.bench.peers import every, peers
     from ptxkit.bench.report import csv_text, tables
     from ptxkit.cli import _bench_text
-    from ptxkit.cli._text import print_json
+    from ptxkit.cli._text import print_json, to_stderr
 
     known = every()
-    lines = [_bench_text.listed(plan, known) for plan in plans(())]
+    with stdout_set_aside():
+        lines = [_bench_text.listed(plan, known) for plan in plans(())]
     if as_json:
         print_json(lines)
         return 0
@@ -55,7 +53,8 @@ def list_(kind: Any, as_json: bool) -> int:
     text = csv_text.written(list(lines[0]), cells) if kind == "csv" else None
     click.echo(text or _bench_text.rendered([tables.list_table(cells)], kind))
     for name, reason in peers(None)[1]:
-        click.echo(f"{name}: not here, {reason}", err=kind == "csv")
+        say = to_stderr if kind == "csv" else click.echo
+        say(f"{name}: not here, {reason}")
     return 0
 
 
@@ -116,8 +115,8 @@ def run(
     from ptxkit.bench.results import expectations
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
     from ptxkit.cli._bench_kept import Kept
-    from ptxkit.cli._text import print_json
-    from ptxkit.cli.run import emulator_settings, stdout_set_aside
+    from ptxkit.cli._text import print_json, to_stderr
+    from ptxkit.cli.run import emulator_settings
     from ptxkit.runtime.device import device as open_device
 
     wanted_sizes = () if sizes is None else parse_sizes(sizes)
@@ -137,13 +136,15 @@ def run(
     path = expectations.path_for(device.name)
     expected = expectations.load(path) if check else None
     recorded = expectations.prepared(path) if update_expectations else None
-    chosen = plans(targets, wanted_sizes, held, small=device.kind == "emulator")
+    with stdout_set_aside():
+        chosen = plans(targets, wanted_sizes, held, small=device.kind == "emulator")
     _check_tile(tile, chosen)
     found, absent = peers(names)  # a misspelt name is said on any device
     notes = []
     if device.kind != "gpu":
         found, absent = [], []
         notes += _without_times(iterations=iterations, peers=names)
+    refuse_absent(names, absent)
     bench = BenchRun(
         device,
         found,
@@ -153,9 +154,10 @@ def run(
         tile,
         not no_counts,
         _words(),
+        leave_out=not targets,
     )
     changed = emulator_settings(device, {} if max_instructions is None else {"max_instructions": max_instructions})
-    with changed, stdout_set_aside(json_file == "-"), _run_text.progress() as say, kept.measuring():
+    with changed, stdout_set_aside(), _run_text.progress() as say, kept.measuring():
         results = bench.run(chosen, say, kept.done)
         if profile != "none":
             profiled(results, profile, say, kept.done)
@@ -169,7 +171,7 @@ def run(
         code = most_severe([code, _bench_verdict.held(expected, results)])
     if update_expectations:
         expectations.save(path, expectations.updated(recorded, results))
-        click.echo(f"recorded in {path}", err=True)
+        to_stderr(f"recorded in {path}")
     kept.end(len(chosen))
     return code
 
@@ -215,8 +217,7 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
     from ptxkit.bench.results import results
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
     from ptxkit.cli._bench_kept import Kept
-    from ptxkit.cli._text import print_json
-    from ptxkit.cli.run import stdout_set_aside
+    from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.runtime.device import device as open_device
 
     before = results.load(receipt)
@@ -224,7 +225,7 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
         raise UsageError(f"{receipt} has no targets; there is nothing to run again")
     wanted = receipts.peers_of(before, None if peer_names is None else peer_list(peer_names))
     kept = Kept(json_file)
-    with stdout_set_aside(json_file == "-"), _run_text.progress() as say, kept.measuring():
+    with stdout_set_aside(), _run_text.progress() as say, kept.measuring():
         receipts.again(before, open_device("auto"), time_budget, wanted, say, kept.done)
     after = kept.results
     if json_file == "-":
@@ -232,7 +233,8 @@ def verify(receipt: str, peer_names: str | None, time_budget: float | None, json
     elif after.roofs:
         click.echo(_bench_text.compared_text(before, after, kind, distances=True))
     for change in receipts.changes(before, after, wanted):
-        click.echo(change, err=json_file == "-" or kind == "csv")
+        say_change = to_stderr if json_file == "-" or kind == "csv" else click.echo
+        say_change(change)
     code = most_severe([_bench_verdict.complain(after), _bench_verdict.rerun(before, after)])
     kept.end(len(before.targets))
     return code
@@ -247,14 +249,17 @@ def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: An
     """Where the variants of RESULTS, of these KERNELs or all, stand under the roofs of their run: as text, or drawn."""
     from ptxkit.bench.report import roofline
     from ptxkit.bench.results import results
-    from ptxkit.cli._text import terminal_width
+    from ptxkit.cli._text import terminal_width, to_stderr
+    from ptxkit.figures import check_drawable
 
+    if output is not None:
+        check_drawable(output, roofline.WHAT)
     loaded = results.load(result).of_kernels(kernels)
     if output is None:
         click.echo(roofline.text(loaded, mode, width=terminal_width()))
     else:
         roofline.draw(loaded, output, mode)
-        click.echo(f"drawn to {output}", err=True)
+        to_stderr(f"drawn to {output}")
     return 0
 
 

@@ -32,13 +32,14 @@ OPTIONAL_TOOLS = {
     "cuobjdump",
 }  # for .ptx on a GPU and for looking at SASS; the emulator needs none
 
+CUTLASS = "nvidia-cutlass==4.2.0.0"  # as in pyproject.toml; optional, since no other kernel needs it
+
 OPTIONAL = {  # package -> (what needs it, what installs it)
     "torch": ("peer of the benchmarks", f"{PIP} torch"),
     "triton": ("peer of the benchmarks", f"{PIP} triton"),
     "cupy": ("peer of the benchmarks", f"{PIP} cupy-cuda13x"),
     "scikit-learn": ("guided search of sweeps", f"{PIP} 'ptxkit[sweep]'"),
     "matplotlib": ("rooflines and heat maps as pictures", f"{PIP} 'ptxkit[plot]'"),
-    "nvidia-cutlass": ("CUTLASS GEMMs", f"{PIP} nvidia-cutlass==4.2.0.0"),
 }
 
 
@@ -110,6 +111,7 @@ def all_checks() -> Iterator[Check]:
     else:
         yield Check("emulator", "missing", "has nothing to run before the compiler works")
     yield attempt("cache", "set PTXKIT_CACHE_DIR to a directory that you can write", cache)
+    yield attempt("CUTLASS", f"{PIP} '{CUTLASS}'", cutlass, optional=True)
     yield attempt("gpu", "install NVIDIA's driver where there is a GPU; the emulator needs neither", gpu, optional=True)
     for package, (purpose, mend) in OPTIONAL.items():
         yield optional(package, purpose, mend)
@@ -120,7 +122,8 @@ def attempt(name: str, mend: str, find: Callable[[], str], *, optional: bool = F
     try:
         return Check(name, "ok", find())
     except (PtxkitError, ImportError, OSError) as error:
-        return Check(name, "absent" if optional else "missing", str(error).split("\n", 1)[0], mend)
+        detail = str(error).split("\n", 1)[0].partition("; run: ")[0]  # the mend says what to run
+        return Check(name, "absent" if optional else "missing", detail, mend)
 
 
 def kernels() -> str:
@@ -187,6 +190,14 @@ def probe(kind: str, image: Image) -> str:
         raise UnavailableError(f"{there.name} computes a wrong result")
     target = f" ({there.target.name})" if there.target else ""
     return f"{there.name}{target}, ran a kernel and verified it"
+
+
+def cutlass() -> str:
+    """CUTLASS, whose version and C++ headers have to fit."""
+    from ptxkit.cutlass import package
+
+    package.check()
+    return f"{package.VERSION}, for cutlass_gemm and the peer cutlass"
 
 
 def cache() -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ptxkit.cli._kernel import kernel_argument, parse_pairs
+from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def command(
     """
     from ptxkit.cli._run_text import progress
     from ptxkit.cli.run import parse_arch
+    from ptxkit.files import check_writable
     from ptxkit.inspect.subject import Settings
     from ptxkit.inspect.subject import subjects as found_subjects
 
@@ -112,7 +114,10 @@ def command(
     if as_diff:
         compare(subjects, settings, as_json=as_json, whole=sass, control=control, timed=not no_time)
         return
-    with progress() as say:
+    for file in (output, html_file, cfg):
+        if file not in (None, "-"):
+            check_writable(file)  # before anything is compiled
+    with stdout_set_aside(), progress() as say:
         chosen = [subject for words in subjects for subject in found_subjects(words, settings, say)]
     if plain or output is not None:
         write_ptx(chosen, output)
@@ -171,7 +176,7 @@ def compare(
         raise UsageError(f"--diff compares two subjects, not {len(words)}")
     sides = []
     for name in words:
-        with progress() as say:
+        with stdout_set_aside(), progress() as say:
             found = found_subjects(name, settings, say)
         if len(found) != 1:
             raise UsageError(f"{name} has {len(found)} kernels; --diff needs one: {', '.join(_name(s) for s in found)}")
@@ -204,6 +209,7 @@ def _name(subject: Subject) -> str:
 def write_graph(chosen: list[Subject], file: str) -> None:
     """Write the control-flow graph of one kernel as dot text or, with graphviz, as svg."""
     from ptxkit.cli._text import to_stderr
+    from ptxkit.files import write_text
     from ptxkit.inspect.blocks import dot
 
     if len(chosen) != 1:
@@ -222,7 +228,7 @@ def write_graph(chosen: list[Subject], file: str) -> None:
                 f"graphviz's dot, which draws {file}, is not on PATH; install graphviz or take --cfg {path.with_suffix('.dot')}"
             )
         text = subprocess.run([graphviz, "-Tsvg"], input=text, capture_output=True, text=True, check=True).stdout
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     to_stderr(f"wrote {file}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxkit.cli._kernel import kernel_argument
+from ptxkit.cli._output import stdout_set_aside
 
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
@@ -24,7 +25,8 @@ def command(kernels: tuple[str, ...], as_json: bool) -> None:
     from ptxkit.cli._text import print_json
     from ptxkit.workload import registry
 
-    described = [describe(find_kernel(name)) for name in (kernels or registry.names())]
+    with stdout_set_aside():
+        described = [describe(find_kernel(name)) for name in (kernels or registry.names())]
     if as_json:
         print_json({"schema": "ptxkit.list/1", "kernels": described})
         return

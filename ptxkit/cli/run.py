@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ptxkit.cli._early_exit import leave
-from ptxkit.cli._kernel import find_kernel, kernel_argument, max_instructions_option, parse_pairs
+from ptxkit.cli._kernel import Seconds, find_kernel, kernel_argument, max_instructions_option, parse_pairs
+from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
@@ -79,7 +80,7 @@ SET_TOLERANCE = (
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1),
     metavar="SECONDS",
     help="End a variant that takes longer, and report it; on a GPU that hangs, end the process.",
 )
@@ -143,18 +144,20 @@ def command(
                 kernel, numbers, of_source_file, device, target, seed=seed, as_json=as_json, dry_run=dry_run
             )
     of_source_file.refuse(kernel)
-    workload_class = find_kernel(kernel)
-    sizes, iterations = split_numbers(workload_class, numbers)
     held_tile = parse_pairs(tiles, "--tile")
     held_options = parse_pairs(options, "--option")
-    for name in variants:
-        workload_class.variant(name)
+    with stdout_set_aside():
+        workload_class = find_kernel(kernel)
+        sizes, iterations = split_numbers(workload_class, numbers)
+        for name in variants:
+            workload_class.variant(name)
 
     from ptxkit.bench.measure.runner import Runner
 
     device = open_device(device_kind)
     changed = emulator_settings(device, settings)
-    workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
+    with stdout_set_aside():
+        workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
     real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is set aside
 
     def stuck(report: RunReport) -> None:
@@ -177,7 +180,8 @@ def command(
         stuck=stuck,
     )
     if dry_run:
-        plan = runner.plan()
+        with stdout_set_aside():
+            plan = runner.plan()
         print_json(plan) if as_json else click.echo(_run_text.plan_text(plan))
         return 0
     with changed, stdout_set_aside(as_json), _run_text.progress() as say:
@@ -284,23 +288,6 @@ def parse_arch(arch: str | None) -> Target | None:
         return Target.parse(arch)
     except UsageError as error:
         raise UnavailableError(str(error)) from None
-
-
-@contextlib.contextmanager
-def stdout_set_aside(wanted: bool) -> Iterator[None]:
-    """While a kernel runs, send what it prints to stderr: a GPU's printf writes to file descriptor 1, past sys.stdout."""
-    if not wanted:
-        yield
-        return
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 def complain(report: RunReport) -> None:

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs, peer_list
+from ptxkit.cli._kernel import Seconds, find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._output import stdout_set_aside
+from ptxkit.cli._signals import Stop
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from ptxkit.bench.peers import Peer
+    from ptxkit.runtime.device import Device
     from ptxkit.sweep.problem import Problem, Space
     from ptxkit.sweep.report import Outcome
+    from ptxkit.sweep.run import Sweep
     from ptxkit.sweep.search import Search
     from ptxkit.workload.workload import Workload
 
@@ -49,7 +54,7 @@ def command() -> None:
     "--device", "device_kind", type=click.Choice(["auto", "gpu", "emulator"]), default="auto", show_default=True
 )
 @click.option("--workers", type=click.IntRange(1, 512), help="Compiling processes; one for each processor if left out.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
+@click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
               help="For one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the inputs and of the search."
@@ -74,51 +79,97 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     are then measured against each other. Without a GPU they are verified in the emulator and ranked by a model of what they
     execute. Interrupt it whenever you like: the same command goes on where it was.
     """
-    from ptxkit.cli._run_text import progress
+    from ptxkit.cli import _sweep_outputs
     from ptxkit.cli._text import to_stderr
     from ptxkit.runtime.device import device as open_device
+    from ptxkit.sweep import report
     from ptxkit.sweep.journal import Journal, default_path
     from ptxkit.sweep.problem import explore
-    from ptxkit.sweep.report import Outcome
     from ptxkit.sweep.run import Sweep
     from ptxkit.workload.ahead import is_slow, processes
 
     device = open_device(given["device_kind"])
-    timed = device.kind == "gpu"
-    if given["apply_it"] and not timed:
-        raise UsageError("--apply needs a GPU: a modelled cost is no reason to change a default")
-    problem = _problem(kernel, numbers, given, device)
-    space = explore(problem)
-    if given["t1_file"]:
-        space = _conditioned(space, given["t1_file"])
+    with stdout_set_aside():
+        problem = _problem(kernel, numbers, given, device)
+        space = explore(problem)
+        if given["t1_file"]:
+            space = _conditioned(space, given["t1_file"])
+        search, evaluations = _search(given, problem, space, device.multiprocessors)
     path = Path(given["journal_file"]) if given["journal_file"] else default_path(problem, device.name)
-    if given["fresh"] and path.exists():
-        path.rename(path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
-    search, evaluations = _search(given, problem, space, device.multiprocessors)
+    outputs = _sweep_outputs.checked(given, problem, device, path)
+    peers = _sweep_outputs.checked_peers(given["peer_names"], problem, device)
+    if given["fresh"]:
+        _put_aside(path)
     journal = Journal(path, problem, device.name)
-    sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"])
+    shown = 0 if outputs.json_file == "-" else outputs.top
+    timed = device.kind == "gpu"
+    sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"], shown=shown)
     if given["workers"]:
         sweep.workers = given["workers"]
     elif is_slow(problem.workload, problem.chosen):
         sweep.workers = processes(sweep.workers)
-    begin = time.perf_counter()
-    try:
-        with progress() as say:
-            entries = sweep.run(say)
-    except KeyboardInterrupt:
-        click.echo(
-            f"{len(journal.entries)} configurations are in {path}; the same command goes on from there", err=True
-        )
-        raise
-    seconds = time.perf_counter() - begin
+    stop = Stop()
+    outcome = _swept(sweep, space, device, peers, stop)
+    if stop.reason is not None:
+        known = f"{len(journal.entries)} configurations are in {path}; the same command goes on from there"
+        if not outcome.entries:
+            to_stderr(known)
+            raise stop.reason
+        outcome = replace(outcome, partial=True)
     if sweep.trouble:
         to_stderr(sweep.trouble, fg="yellow")
+    failure = outputs.write(outcome)
+    outputs.show(outcome, path)
+    if stop.reason is not None:
+        to_stderr(known)
+        raise stop.reason
+    if failure is not None:
+        raise failure
+    if outcome.best is None:
+        to_stderr("error: no configuration is verified", fg="red")
+        return report.exit_code(outcome.entries)
+    outputs.record(outcome)
+    return 0
+
+
+def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], stop: Stop) -> Outcome:
+    """What the sweep found, as far as it came before something stopped it."""
+    from ptxkit.cli._run_text import progress
+    from ptxkit.sweep.report import Outcome
+
+    begin = time.perf_counter()
+    with stop.kept(), stdout_set_aside(), progress() as say:
+        sweep.run(say)
     outcome = Outcome(
-        problem, space, entries, device.name, timed, seconds, sweep.reused, sweep.measured, spent=sweep.spent
+        sweep.problem,
+        space,
+        sweep.entries(),
+        device.name,
+        sweep.timed,
+        time.perf_counter() - begin,
+        sweep.reused,
+        sweep.measured,
+        spent=sweep.spent,
+        mixes=sweep.mixes,
     )
-    if timed:
-        outcome = _with_roofs(outcome, device, given)
-    return _finish(outcome, given, path)
+    if sweep.timed and stop.reason is None:
+        with stop.kept(), stdout_set_aside():
+            outcome = _with_roofs(outcome, device, peers, sweep.seed)
+    return outcome
+
+
+def _put_aside(path: Path) -> None:
+    """Rename a journal after the time, beside itself, over no other."""
+    from ptxkit.files import refused
+
+    if not path.is_file():
+        return
+    stamp = f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (path.with_name(name) for name in (stamp, *(f"{stamp}-{number}" for number in range(2, 1000))))
+    try:
+        path.rename(next(name for name in names if not name.exists()))
+    except OSError as error:
+        raise refused(path, error, "rename") from None
 
 
 def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Problem:
@@ -197,104 +248,21 @@ def _search(given: Any, problem: Problem, space: Space, sms: int) -> tuple[Searc
     return made, evaluations
 
 
-def _with_roofs(outcome: Outcome, device: Any, given: Any) -> Outcome:
+def _with_roofs(outcome: Outcome, device: Any, peers: Sequence[Peer], seed: int) -> Outcome:
     """The outcome with the roofs and the best peer, measured in this process now that nothing else uses the GPU."""
     from ptxkit.bench.cases import Plan
     from ptxkit.bench.measure.method import Method
     from ptxkit.bench.measure.roofs import roofs
     from ptxkit.bench.measure.run import BenchRun
-    from ptxkit.bench.peers import peers
 
-    names = peer_list(given["peer_names"])
     measured = roofs(device)
     work = outcome.problem.workload.work()
     outcome = replace(outcome, roof_gbs=measured.copy_gbs, peak_tflops=measured.peak_tflops.get(work.unit))
-    if not names or outcome.best is None:
+    if not peers or outcome.best is None:
         return outcome
-    found, absent = peers(names)
-    for name, reason in absent:
-        click.echo(f"{name}: not here, {reason}", err=True)
     plan = Plan(outcome.problem.workload, (outcome.problem.variant,), {outcome.problem.variant: outcome.best.tile})
-    results = BenchRun(device, found, method=Method(budget_s=1.0), seed=given["seed"], counts=False).run([plan])
+    results = BenchRun(device, peers, method=Method(budget_s=1.0), seed=seed, counts=False).run([plan])
     best = results.targets[0].best("peer", "cold")
     if best is None or best.cold is None:
         return outcome
     return replace(outcome, best_peer=(best.name, best.cold.median_us))
-
-
-def _finish(outcome: Outcome, given: Any, journal: Path) -> int:
-    from ptxkit.cli._text import print_json, table, to_stderr
-    from ptxkit.files import write_json
-    from ptxkit.sweep import heatmap, report
-    from ptxkit.workload import tuned
-
-    if given["json_file"] == "-":
-        print_json(report.to_json(outcome))
-    else:
-        headers, rows = report.rows(outcome, given["top"])
-        click.echo(_head(outcome) + "\n")
-        if rows:
-            click.echo(table(rows, headers) + "\n")
-        for line in _notes(outcome, journal):
-            click.echo(line)
-    for line in report.failures(outcome.entries):
-        to_stderr(line, fg="yellow")
-    if given["json_file"] not in (None, "-"):
-        write_json(given["json_file"], report.to_json(outcome))
-    if given["t4_file"]:
-        write_json(given["t4_file"], report.to_t4(outcome.entries, outcome.timed))
-    if outcome.best is None:
-        to_stderr("error: no configuration is verified", fg="red")
-        return report.exit_code(outcome.entries)
-    if given["heatmap"]:
-        axes = outcome.problem.axes
-        if given["axes"]:
-            x, comma, y = given["axes"].partition(",")
-            if not comma:
-                raise UsageError(f"--axes takes two tile parameters, X,Y, not {given['axes']!r}")
-        else:
-            x, y = heatmap.most_telling(outcome.entries, axes)
-        heatmap.draw(outcome.entries, given["heatmap"], axes, (x, y), outcome.problem.title, outcome.timed)
-    if given["apply_it"]:
-        best = outcome.best
-        evidence = {"time_us": best.time_us, "spread_us": best.spread_us, "at": best.at}
-        path = tuned.record(outcome.problem.workload, outcome.problem.variant, outcome.device, best.tile, evidence)
-        click.echo(f"recorded in {path}: run and bench take this tile on {outcome.device} at these sizes", err=True)
-    return 0
-
-
-def _head(outcome: Outcome) -> str:
-    space = outcome.space
-    refused = f", {space.size - len(space.tiles)} refused by constraints" if space.size > len(space.tiles) else ""
-    return (
-        f"{outcome.problem.title}  on {outcome.device} ({outcome.problem.target})\n"
-        f"{len(outcome.entries)} of {len(space.tiles)} configurations{refused}; {outcome.seconds:.1f} s, "
-        f"{len(outcome.entries) / outcome.seconds:.1f} a second; {outcome.reused} known already"
-    )
-
-
-def _spent(outcome: Outcome) -> str:
-    parts, count = outcome.spent, max(1, outcome.measured)
-    wall = ", ".join(
-        f"{name} {parts[name]:.1f} s" for name in ("start", "explored", "leaders", "search") if name in parts
-    )
-    names = ("prepare", "verify", "time")
-    each = ", ".join(f"{name} {1e3 * parts[name] / count:.3g} ms" for name in names)
-    compiling = 1e3 * parts["compile"] / max(1, len(outcome.entries))
-    return f"Time: {wall}. A configuration: compile {compiling:.3g} ms of a process; on the GPU {each}."
-
-
-def _notes(outcome: Outcome, journal: Path) -> list[str]:
-    notes = []
-    if outcome.timed:
-        notes.append("Cold L2; the best were measured once more, interleaved. mix: of all SASS instructions.")
-    else:
-        notes.append(
-            "Modelled from exact counts, not measured: the emulator has no times. Only the order may mean something."
-        )
-    if outcome.best_peer:
-        notes.append(f"Best peer: {outcome.best_peer[0]}, {outcome.best_peer[1]:.4g} us.")
-    if outcome.timed:
-        notes.append(_spent(outcome))
-    notes.append(f"Journal: {journal}")
-    return notes

@@ -7,6 +7,7 @@ goes on; a configuration whose machine code has changed since is measured anew, 
 from __future__ import annotations
 
 import datetime
+import errno
 import gzip
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 from ptxkit import environment
 from ptxkit.errors import UsageError
+from ptxkit.files import refused
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.launch import Tile
 
@@ -88,7 +90,7 @@ class Journal:
         device: its name: times of another one do not count.
 
     Raises:
-        UsageError: the file is of another sweep, or cannot be read or written.
+        UsageError, FileAccessError: the file is of another sweep, or cannot be read or written.
     """
 
     def __init__(self, path: Path, problem: Problem, device: str) -> None:
@@ -105,12 +107,13 @@ class Journal:
         head["axes"] = {name: list(values) for name, values in problem.axes.items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_file() and path.stat().st_size:
-                self._read(head)
-            else:
-                self._append(head)
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}; choose another file with --journal") from None
+            raise refused(path, error) from None
+        if path.is_file() and path.stat().st_size:
+            self._read(head)
+            os.close(self._opened())
+        else:
+            self._append(head)
 
     def _read(self, head: Mapping[str, Any]) -> None:
         read_again = read(self.path)
@@ -143,11 +146,33 @@ class Journal:
         self._write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
-        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        """Append all of it or nothing.
+
+        Raises:
+            UsageError, FileAccessError: see :func:`ptxkit.files.refused`.
+        """
+        handle = self._opened()
         try:
-            os.write(handle, data)
-        finally:
-            os.close(handle)
+            try:
+                written = os.write(handle, data)
+                if written < len(data):  # the disk is full
+                    os.ftruncate(handle, os.fstat(handle).st_size - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise refused(self.path, error) from None
+
+    def _opened(self) -> int:
+        """A handle to append to the file with.
+
+        Raises:
+            UsageError, FileAccessError: see :func:`ptxkit.files.refused`.
+        """
+        try:
+            return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise refused(self.path, error) from None
 
 
 def entry_of(value: Mapping[str, Any]) -> Entry:
@@ -179,6 +204,9 @@ def read(path: Path) -> Read:
     """
     try:
         data = path.read_bytes()
+    except OSError as error:
+        raise refused(path, error, "read") from None
+    try:
         lines = (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n")
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None

@@ -7,17 +7,14 @@ T4 is the results schema 1.0.0 of the auto-tuning community (github.com/odgaard/
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.errors import PtxkitError
 from ptxkit.exit_codes import ExitCode, most_severe
 from ptxkit.quantities import time_text
 from ptxkit.sweep.journal import SCHEMA, Entry
 from ptxkit.sweep.problem import Problem, Space
-from ptxkit.workload.build import build
 
 if TYPE_CHECKING:
     from ptxkit.workload.launch import Work
@@ -35,7 +32,7 @@ INVALIDITY = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished sweep.
+    """What a sweep found.
 
     Attributes:
         problem, space: what was swept. entries: best first.
@@ -44,6 +41,8 @@ class Outcome:
         reused: configurations whose machine code had been measured before. measured: the others.
         roof_gbs, peak_tflops: of the device, where it was measured.
         best_peer: name and microseconds of the fastest peer, or None.
+        mixes: fingerprint -> what its machine code consists of, see :func:`ptxkit.sweep.disassembled.sass_mix`.
+        partial: the sweep was stopped; what is here was known by then.
     """
 
     problem: Problem
@@ -58,6 +57,8 @@ class Outcome:
     peak_tflops: float | None = None
     best_peer: tuple[str, float] | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
+    mixes: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False
 
     @property
     def best(self) -> Entry | None:
@@ -101,7 +102,7 @@ def rows(outcome: Outcome, count: int) -> tuple[list[str], list[list[str]]]:
             f"{entry.shared_bytes / 1024:.3g} KB",
             f"{entry.occupancy:.0%}",
             entry.limiter,
-            sass_mix(outcome.problem, entry.tile),
+            outcome.mixes.get(entry.fingerprint, "-"),
         ]
         found.append(row)
     return headers, found
@@ -121,23 +122,6 @@ def _rates(outcome: Outcome, work: Work, entry: Entry) -> list[str]:
 def _time(entry: Entry) -> str:
     spread = f" ± {100 * entry.spread_us / entry.value:.1f}%" if entry.spread_us is not None else ""
     return time_text(entry.value) + spread
-
-
-def sass_mix(problem: Problem, tile: Mapping[str, Any]) -> str:
-    """The three commonest groups of SASS instructions: ``"fp32 71%, shared 14%, ..."``."""
-    from ptxkit.inspect import mix, sass
-
-    try:
-        built = build(problem.workload, problem.chosen, problem.parsed_target, tile)
-        counts: Counter[str] = Counter()
-        for step in built.steps:
-            function = sass(step.image)[step.entry]
-            for name, kinds in mix(function).classes.items():
-                counts[name] += sum(kinds.values())
-    except PtxkitError as error:
-        return f"({error})"[:60]
-    total = sum(counts.values())
-    return ", ".join(f"{name} {n / total:.0%}" for name, n in counts.most_common(3))
 
 
 def failures(entries: Sequence[Entry]) -> list[str]:
@@ -193,6 +177,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
             "tiles": len(outcome.space.tiles),
             "refused": dict(outcome.space.refused),
         },
+        "partial": outcome.partial,
         "seconds": outcome.seconds,
         "spent_s": dict(outcome.spent),
         "measured": outcome.measured,

@@ -7,15 +7,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 from typing import Any
 
 from ptxkit.errors import FaultError, UnavailableError
 from ptxkit.sweep.compiling import Compiled, compile_tile
+from ptxkit.sweep.disassembled import sass_mix
 from ptxkit.sweep.interrupts import interrupts_blocked
 from ptxkit.sweep.journal import Entry, Journal
 from ptxkit.sweep.measuring import MeasuringProcess
@@ -50,9 +52,11 @@ class Sweep:
         timed: on a GPU; else modelled in the emulator.
         workers: compiling processes. timeout_s: for measuring or emulating one configuration. seed: of the inputs.
         leader_budget_s: for the repeated measurement of the best.
+        shown: how many of the best will be shown, whose machine code is disassembled; 0 for none.
 
     Attributes:
         done: what came of each tile, so far. reused: tiles whose machine code had been measured before. measured: the others.
+        mixes: fingerprint of a tile that will be shown -> what its machine code consists of.
         trouble: why the best could not be measured once more, or "".
         spent: wall seconds: ``search``, in which the search chose; ``start``, until measuring could begin; ``explored``, until
             all were known; ``leaders``, after that. And sums over configurations: ``compile``, of the compiling processes;
@@ -68,11 +72,13 @@ class Sweep:
     timeout_s: float = 30.0
     seed: int = 0
     leader_budget_s: float = 1.0
+    shown: int = 0
     reused: int = 0
     measured: int = 0
     trouble: str = ""
     spent: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     done: dict[Tile, Entry] = field(default_factory=dict)
+    mixes: dict[str, str] = field(default_factory=dict)
     _best: float = math.inf
     _repeated: set[Tile] = field(default_factory=set)  # leaders that the repeated measurement timed
     _before: list[Tile] = field(default_factory=list)
@@ -116,10 +122,12 @@ class Sweep:
                 for future in ready:
                     self._advance(pending.pop(future), future.result(), pending)
             self.spent["explored"] = time.perf_counter() - begin
+            mixing = self._disassemble()  # beside the repeated measurement, which leaves the compiling processes idle
             if starting is not None:
                 self.spent["start"] = starting.result() - begin
                 self._leaders(say)
                 self.spent["leaders"] = time.perf_counter() - begin - self.spent["explored"]
+            self._gather(mixing, say)
         except BrokenProcessPool:
             raise UnavailableError("a compiling process died; is there enough memory? --workers takes fewer") from None
         except BaseException:
@@ -130,7 +138,35 @@ class Sweep:
             self._measurer.shutdown(wait=False, cancel_futures=True)
             self._process.end()
             self._pool.shutdown(wait=True, cancel_futures=True)
+        return self.entries()
+
+    def entries(self) -> list[Entry]:
+        """What is known by now, in the order of :meth:`run`; of a sweep that was stopped, too."""
         return sorted(self.done.values(), key=lambda e: (e.key not in self._repeated, e.value))
+
+    def _gather(self, mixing: dict[Future[str], str], say: Callable[[str], None]) -> None:
+        """Wait for the disassemblies, the last of which start here: of what moved up where a leader turned out to be wrong."""
+        with suppress(BrokenProcessPool):  # the times are known all the same
+            mixing |= self._disassemble(mixing.values())
+            for number, future in enumerate(as_completed(mixing), 1):
+                say(f"disassembled {number} of {len(mixing)}")
+                self.mixes[mixing[future]] = future.result()
+
+    def _disassemble(self, begun: Collection[str] = ()) -> dict[Future[str], str]:
+        """Start on the machine code of the tiles that will be shown, one of each fingerprint.
+
+        Args:
+            begun: fingerprints that need no further start.
+
+        Returns:
+            Future -> fingerprint.
+        """
+        if not self.shown:
+            return {}
+        good = [e for e in self.entries() if math.isfinite(e.value)]
+        wanted = {e.fingerprint: e for e in (*leaders(good), *good[: self.shown]) if e.fingerprint not in begun}
+        with interrupts_blocked():
+            return {self._pool.submit(sass_mix, self.problem, dict(e.tile)): f for f, e in wanted.items()}
 
     def _ask(self, pending: dict[Future[Any], _Step]) -> bool:
         """Start on as many tiles as the search and the processes can have under way; whether there were any."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit import environment
 from ptxkit.errors import UsageError
-from ptxkit.files import stem_of, write_json
+from ptxkit.files import check_writable, refused, stem_of, write_json
 
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
@@ -73,9 +73,25 @@ def record(workload: Workload, variant: str, gpu: str, tile: Mapping[str, Any], 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise refused(path, error) from None
     write_json(path, value)
     return path
+
+
+def check_recordable(gpu: str) -> None:
+    """Nothing, where :func:`record` can record a tile for a GPU: to be called before minutes of measuring.
+
+    Raises:
+        UsageError, FileAccessError: the file cannot be read or written.
+    """
+    path = path_for(gpu)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            _entries(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise refused(path, error) from None
+    check_writable(path)
 
 
 @lru_cache(maxsize=8)

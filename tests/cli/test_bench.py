@@ -135,6 +135,55 @@ def test_one_line_for_bad_words(words, code, complaint, capsys, tmp_path, monkey
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.fixture
+def cutlass_missing(monkeypatch):
+    """``bench run`` of a catalogue of two kernels, one of which needs a package that is not installed."""
+    import importlib.metadata
+
+    from ptxkit.workload import registry
+
+    installed = importlib.metadata.version
+
+    def version(name):
+        if name == "nvidia-cutlass":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(registry, "names", lambda: ("cutlass_gemm", "saxpy"))
+
+
+def test_a_kernel_whose_package_is_missing_is_a_note_where_no_target_is_named(cutlass_missing, capsys):
+    assert exit_of("bench", "run", "--device", "emulator") == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    notes = [line for line in captured.out.splitlines() if "cutlass" in line]
+    assert len(notes) == 1 and notes[0].startswith("cutlass_gemm: not here, CUTLASS is not installed; run: pip install")
+
+
+def test_a_kernel_whose_package_is_missing_is_an_error_where_it_is_named(cutlass_missing, capsys):
+    assert exit_of("bench", "run", "cutlass_gemm", "saxpy", "--device", "emulator") == 3
+    (line,) = capsys.readouterr().err.splitlines()  # one for all four variants
+    assert "multistage, stream_k, pingpong, cooperative: CUTLASS is not installed; run: pip install" in line
+
+
+def test_a_catalogue_of_which_nothing_can_run_verified_nothing(cutlass_missing, capsys, monkeypatch):
+    from ptxkit.workload import registry
+
+    monkeypatch.setattr(registry, "names", lambda: ("cutlass_gemm",))
+    assert exit_of("bench", "run", "--device", "emulator") == 6
+    assert "nothing was verified" in capsys.readouterr().err
+
+
+def test_a_peer_that_is_named_and_not_installed_is_refused_before_measuring(monkeypatch):
+    from ptxkit.cli._kernel import refuse_absent
+    from ptxkit.errors import UnavailableError
+
+    with pytest.raises(UnavailableError, match="--peers torch: no torch here"):
+        refuse_absent(["torch"], [("torch", "no torch here")])
+    refuse_absent(None, [("torch", "no torch here")])
+
+
 def test_a_roofline_needs_times(receipt, capsys):
     assert exit_of("bench", "roofline", receipt) == 2
     assert "needs times" in capsys.readouterr().err

@@ -51,15 +51,103 @@ def test_swept_then_known(tmp_path, capsys):
         (["saxpy:vectorized", "--t1", "none.json"], "No such file"),
         (["saxpy:vectorized", "--apply"], "--apply needs a GPU"),
         (["saxpy:vectorized", "-5"], "at least 1"),
+        (["saxpy:vectorized", "--timeout", "nan"], "no number of seconds"),
+        (["saxpy:vectorized", "--json", "none/s.json"], "cannot write none/s.json: No such file"),
+        (["saxpy:vectorized", "--json", ""], "--json takes the name of a file"),
+        (["saxpy:vectorized", "--t4", "."], "cannot write .: Is a directory"),
+        (["saxpy:vectorized", "--t4", "here.json", "--json", "./here.json"], "--json and --t4 name the same file"),
+        (["saxpy:vectorized", "--t4", "here.jsonl", "--journal", "here.jsonl"], "--journal and --t4 name the same file"),
+        (["saxpy:vectorized", "--heatmap", "h.bmp"], "a heat map is drawn to .svg, .png, .pdf"),
+        (["saxpy:vectorized", "--heatmap", "none/h.svg"], "cannot write none/h.svg"),
+        (["saxpy:vectorized", "--heatmap", "h.svg"], "two tile parameters that vary"),
+        (["saxpy:vectorized", "--heatmap", "h.svg", "--axes", "THREADS"], "--axes takes two"),
+        (["saxpy:vectorized", "--heatmap", "h.svg", "--axes", "THREADS,WARPS"], "no tile parameter WARPS"),
+        (["saxpy:vectorized", "--axes", "THREADS,WARPS"], "give --heatmap FILE"),
+        (["saxpy:vectorized", "--peers", "torch"], "--peers needs a GPU"),
+        (["saxpy:vectorized", "--peers", "torhc"], "did you mean 'torch'"),
+        (["saxpy:vectorized", "--journal", "."], "Is a directory"),
+        (["saxpy:vectorized", "--journal", "file/j.jsonl"], "cannot write file/j.jsonl"),
     ],
 )
-def test_one_line_for_bad_words(words, complaint, capsys, tmp_path, monkeypatch):
+def test_one_line_for_bad_words_before_anything_is_swept(words, complaint, capsys, tmp_path, monkeypatch):
+    from ptxkit.sweep.run import Sweep
+
+    monkeypatch.setattr(Sweep, "run", lambda *_: pytest.fail("it was swept"))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     monkeypatch.setenv("PTXKIT_STATE_DIR", str(tmp_path))
     assert exit_of("sweep", "tiles", *words, "--device", "emulator") == 2
     err = capsys.readouterr().err
     assert complaint in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_sweep(capsys, tmp_path, monkeypatch):
+    from ptxkit import figures
+    from ptxkit.sweep.run import Sweep
+
+    monkeypatch.setattr(Sweep, "run", lambda *_: pytest.fail("it was swept"))
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    words = ["fused_l2norm:vectorized", "16", "1024", "--device", "emulator", "--journal", tmp_path / "j"]
+    assert exit_of("sweep", "tiles", *words, "--heatmap", tmp_path / "h.svg") == 3
+    assert "pip install 'ptxkit[plot]'" in capsys.readouterr().err
+    assert not (tmp_path / "j").exists()
+
+
+@pytest.mark.parametrize("option", ["--json", "--t4", "--journal"])
+def test_a_full_disk_is_an_exit_code_of_its_own(option, capsys, tmp_path):
+    words = [*SWEEP, "--journal", tmp_path / "j.jsonl", option, "/dev/full"]
+    assert exit_of(*words) == 7
+    captured = capsys.readouterr()
+    assert captured.err == "error: cannot write /dev/full: No space left on device\n"
+    assert (option == "--journal") == ("Modelled from exact counts" not in captured.out)
+
+
+def test_a_journal_on_a_full_disk_ends_with_a_whole_line(tmp_path, monkeypatch):
+    from ptxkit.errors import FileAccessError
+    from ptxkit.sweep.journal import Entry, Journal
+    from ptxkit.sweep.problem import Problem
+
+    journal = Journal(tmp_path / "j", Problem("saxpy", "vectorized", {"n": 64}, {}, "sm_90a"), "a device")
+    before = (tmp_path / "j").read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:5]))
+    with pytest.raises(FileAccessError, match="No space left"):
+        journal.add(Entry({"THREADS": 128}, "ok"))
+    assert (tmp_path / "j").read_bytes() == before
+
+
+def test_json_is_alone_on_stdout_where_a_description_prints_and_nothing_is_disassembled(tmp_path):
+    (tmp_path / "k.cu").write_text(
+        "template <int THREADS> __global__ void k(float* x) { x[blockIdx.x * THREADS + threadIdx.x] *= 2; }\n"
+    )
+    (tmp_path / "k.py").write_text(
+        "import os\nimport numpy as np\nfrom ptxkit import Launch, Work, Workload, variant\n"
+        "print('at import'); os.system('echo from a child')\n"
+        "class K(Workload):\n"
+        "    source = 'k.cu'\n    n: int = 256\n"
+        "    def inputs(self, rng):\n        print('inputs')\n        return {'x': np.ones(self.n, np.float32)}\n"
+        "    def reference(self, x):\n        print('reference')\n        return {'x': 2 * x}\n"
+        "    def work(self):\n        return Work(flops=self.n, bytes=8 * self.n)\n"
+        "    @variant(tile={'THREADS': [64, 128]})\n"
+        "    def plain(self, tile):\n"
+        "        print('launch')\n"
+        "        return [Launch('k', self.n // tile.THREADS, tile.THREADS, ('x',), template=(tile.THREADS,))]\n"
+    )
+    description = str(tmp_path / "k.py")
+    for words in (
+        ["run", description, "--json", "--device", "emulator"],
+        ["run", description, "--json", "--device", "emulator", "--dry-run"],
+        ["bench", "run", description, "--json", "-", "--device", "emulator"],
+        ["list", description, "--json"],
+        ["inspect", description, "--json"],
+        ["sweep", "tiles", description, "--json", "-", "--device", "emulator", "--workers", "1", "--journal", "j"],
+    ):
+        command = [sys.executable, "-m", "ptxkit", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout), words
+        assert "from a child" in done.stderr, words
 
 
 def test_without_scikit_learn_it_is_random_and_says_so(tmp_path, capsys, monkeypatch):

@@ -56,10 +56,38 @@ def test_a_cell_holds_the_best_there():
 
 def test_the_axes_that_matter_most():
     assert set(heatmap.most_telling(ENTRIES, AXES)) == {"A", "B"}
-    with pytest.raises(UsageError, match="two tile parameters"):
-        heatmap.most_telling(ENTRIES[:1], AXES)
+    assert len(set(heatmap.most_telling(ENTRIES[:1], AXES))) == 2
     with pytest.raises(UsageError, match="no tile parameter D"):
         heatmap.grid(ENTRIES, "D", "A", AXES)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("A", "takes two tile parameters"),
+        ("A,B,C", "takes two tile parameters"),
+        ("A,", "takes two tile parameters"),
+        ("", "takes two tile parameters"),
+        ("A,D", "no tile parameter D"),
+        ("A,A", "must be different"),
+    ],
+)
+def test_axes_that_cannot_be_drawn(text, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        heatmap.check_axes(text, AXES)
+
+
+def test_axes_are_chosen_where_two_vary():
+    assert heatmap.check_axes("B, A", AXES) == ("B", "A")
+    assert heatmap.check_axes(None, {"A": (1, 2), "B": (1, 2)}) is None
+    with pytest.raises(UsageError, match="two tile parameters that vary"):
+        heatmap.check_axes(None, {"A": (1, 2), "B": (1,)})
+
+
+def test_axes_are_in_numerical_order_and_words_as_they_are_declared():
+    assert heatmap.in_order((256, 1024, 64)) == (64, 256, 1024)
+    assert heatmap.in_order(("row", "column")) == ("row", "column")
+    assert heatmap.in_order((True, False)) == (False, True)
 
 
 def test_a_heat_map_is_drawn(tmp_path):

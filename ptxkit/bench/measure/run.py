@@ -30,6 +30,7 @@ from ptxkit.bench.measure.session import Session
 from ptxkit.bench.results.results import Counted, Results, Roofs, Row, Target
 from ptxkit.compiler.nvrtc import nvrtc_version
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError, UsageError
+from ptxkit.exit_codes import ExitCode
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
 from ptxkit.workload.build import unavailable
@@ -52,6 +53,8 @@ class BenchRun:
         tile: tile parameters to hold, for the variants that have them.
         counts: whether the emulator also counts what each variant moves.
         command: the words after ``ptxkit``, for the receipt.
+        leave_out: kernels of which no variant can run here, because of a package or the target, become notes in the results'
+            ``absent`` instead of failed targets: for runs of the whole catalogue.
     """
 
     device: Any
@@ -62,6 +65,7 @@ class BenchRun:
     tile: Mapping[str, Any] = field(default_factory=dict)
     counts: bool = True
     command: Sequence[str] = ()
+    leave_out: bool = False
 
     def run(
         self, plans: Sequence[Plan], say: Say = silent, done: Callable[[Results], None] = lambda results: None
@@ -96,7 +100,12 @@ class BenchRun:
             def told(what: str, prefix: str = prefix) -> None:
                 say(prefix + what)
 
-            targets.append(self._timed(plan, results.roofs, told) if results.roofs else self._counted(plan, told))
+            target = self._timed(plan, results.roofs, told) if results.roofs else self._counted(plan, told)
+            reason = cannot_run(target) if self.leave_out else None
+            if reason is None:
+                targets.append(target)
+            else:
+                results = replace(results, absent={**results.absent, target.kernel: reason})
             if gpu:
                 results = replace(results, sensors={**results.sensors, "end": asdict(self.device.sensors())})
                 results = replace(
@@ -168,7 +177,7 @@ class BenchRun:
         except FaultError:
             raise
         except UnavailableError as error:  # a package that is not here
-            rows.append(replace(row, skipped=str(error)))
+            rows.append(replace(row, skipped=str(error)) if row.kind == "peer" else row.failed(error))
             return
         except PtxkitError as error:
             rows.append(row.failed(error))
@@ -240,6 +249,15 @@ class BenchRun:
             description=description_of(type(workload)),
             rows=sorted(rows, key=lambda r: (r.kind == "peer", order.index(r.name) if r.name in order else 0)),
         )
+
+
+def cannot_run(target: Target) -> str | None:
+    """Why no variant of a target can run here, the first error or else the first skip; None where one ran or failed for another reason."""
+    rows = [row for row in target.rows if row.kind == "variant"]
+    if any(row.skipped is None and row.exit_code != ExitCode.UNAVAILABLE for row in rows):
+        return None
+    reasons = [*(row.error for row in rows), *(row.skipped for row in rows)]
+    return next(filter(None, reasons), None)
 
 
 def environment(device: Any) -> dict[str, str]:

@@ -18,6 +18,7 @@ from ptxkit.columns import plain
 from ptxkit.errors import UsageError
 from ptxkit.figures import drawn_to
 
+WHAT = "a roofline"
 MARKERS = "os^Dv"  # one more after every ten colours
 NAMED = 8  # up to so many targets have the name of their best variant beside it
 
@@ -133,7 +134,7 @@ def draw(results: Results, path: str | Path, mode: Mode = "cold") -> None:
     shown = list(points(results, mode))
     if not shown:
         raise UsageError(f"no variant of these results has a {mode} time and flops")
-    with drawn_to(path, "a roofline", (12, 6)) as figure:
+    with drawn_to(path, WHAT, (12, 6)) as figure:
         _plot(figure.subplots(), results, shown, mode)
 
 
