@@ -27,7 +27,7 @@ def run_session(session: Session, lines: Sequence[str] | None, as_json: bool, *,
         as_json: print nothing but one JSON object at the end.
         started: start the kernel at once.
     """
-    from ptxkit.cli.run import stdout_set_aside
+    from ptxkit.cli._output import stdout_set_aside
 
     shell = _Shell(session, as_json)
     with stdout_set_aside(as_json):

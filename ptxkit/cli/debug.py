@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described
 from ptxkit.errors import UsageError
 
@@ -100,10 +101,11 @@ def command(
         session = _file_session(kernel, sizes, file, target, seed, debug_info, settings)
     else:
         file.refuse(kernel)
-        session = _kernel_session(
-            kernel, sizes, variant_name, target, parse_pairs(tiles, "--tile"), parse_pairs(options, "--option"), seed,
-            debug_info, settings,
-        )  # fmt: skip
+        with stdout_set_aside():  # the description may print
+            session = _kernel_session(
+                kernel, sizes, variant_name, target, parse_pairs(tiles, "--tile"), parse_pairs(options, "--option"), seed,
+                debug_info, settings,
+            )  # fmt: skip
     with session:
         if chosen_thread is not None or chosen_cta is not None:
             session.focus(chosen_thread, chosen_cta)
