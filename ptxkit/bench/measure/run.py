@@ -252,7 +252,7 @@ class BenchRun:
 
 
 def cannot_run(target: Target) -> str | None:
-    """Why no variant of a target can run here, the first error or else the first skip; None where one ran or failed for another reason."""
+    """Why no variant of a target can run here, in words; None where one ran or failed for another reason."""
     rows = [row for row in target.rows if row.kind == "variant"]
     if any(row.skipped is None and row.exit_code != ExitCode.UNAVAILABLE for row in rows):
         return None
