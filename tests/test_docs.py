@@ -1,11 +1,20 @@
-"""The pages under docs/: the kernel of docs/kernels.md runs, and commands that pages show have the options that they show."""
+"""The pages: transcripts are what the commands print, Python runs, and commands have the options that pages show."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import functools
+import importlib.util
+import io
+import os
 import re
 import shlex
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -17,15 +26,127 @@ from ptxkit.workload import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(r"(?:^\$ |^|`|; )(ptxkit [a-z][^`\n]*)", re.MULTILINE)
+IN_BLOCK = re.compile(r"^(?:.*\| |\$ |.*; )?(ptxkit [a-z][^`\n]*)", re.MULTILINE)
+IN_SPAN = re.compile(r"`(?:[^`\n]*; )?(ptxkit [a-z][^`\n]*)`")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 def commands() -> Iterator[tuple[str, str]]:
     """(page, words) of what pages show in code: blocks, transcripts and spans."""
     for page in PAGES:
-        for found in COMMAND.findall(page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        blocks = "\n".join(FENCED.findall(text)).replace("\\\n", " ")
+        for found in [*IN_BLOCK.findall(blocks), *IN_SPAN.findall(FENCED.sub("", text))]:
             words = re.split(r" #|  |; | \| | > ", found)[0].strip()
             yield page.name, words
+
+
+def load_script():
+    spec = importlib.util.spec_from_file_location("refresh_transcripts", ROOT / "scripts" / "refresh_transcripts.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+TRANSCRIPTS = load_script()
+ROUNDING = re.compile(r"\b\d+(\.\d+)?e-\d+")  # errors of the last bits differ between processors
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """A function that runs a command of a transcript without a GPU: ``ptxkit`` in this process, others in a shell."""
+    from ptxkit.runtime import device as devices
+
+    work, home = tmp_path / "work", tmp_path / "home"
+    work.mkdir()
+    home.mkdir()
+    env = TRANSCRIPTS.environment(home)
+    env |= {
+        name: value for name, value in os.environ.items() if name.startswith("PTXKIT_")
+    }  # the cache of the test run
+    env["PYTHONPATH"] = str(ROOT)
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(devices, "gpu_present", lambda: False)
+    for name in ("NO_COLOR", "COLUMNS", "HOME"):
+        monkeypatch.setenv(name, env[name])
+
+    def run(command: str) -> tuple[int, str]:
+        words = shlex.split(command)
+        if words[0] != "ptxkit" or re.search(r"[|<>;&]", command):
+            code, output = TRANSCRIPTS.run_in_shell(command, work, env)
+        else:
+            written = io.StringIO()
+            with (
+                pytest.raises(SystemExit) as stopped,
+                contextlib.redirect_stdout(written),
+                contextlib.redirect_stderr(written),
+            ):
+                cli.main(words[1:])
+            code, output = stopped.value.code, written.getvalue()
+        return code, TRANSCRIPTS.portable(output, work, home)
+
+    return SimpleNamespace(run=run, work=work)
+
+
+def comparable(output: str) -> str:
+    """The output without rounding errors; without any figures where NVRTC is not the one that the pages were made with."""
+    output = ROUNDING.sub("~", output)
+    if not same_nvrtc():
+        output = re.sub(r"[\d.,]+( [kMG]?(B|flop))?", "#", output)
+    return re.sub(r"[ -]+", " ", output).strip()
+
+
+@functools.cache
+def same_nvrtc() -> bool:
+    from ptxkit.compiler.nvrtc import nvrtc_version
+
+    return TRANSCRIPTS.NVRTC.search((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))[0] == nvrtc_version()
+
+
+@pytest.mark.parametrize("page", TRANSCRIPTS.pages(), ids=lambda page: page.name)
+def test_transcripts_are_what_the_commands_print(page, shell):
+    text = page.read_text(encoding="utf-8")
+    TRANSCRIPTS.write_given(text, shell.work)
+    for step in TRANSCRIPTS.steps(text):
+        code, printed = shell.run(step.command)
+        if step.varies:
+            assert code == 0, f"{step.command}\n{printed}"
+            assert bool(printed) == bool(step.shown)
+        else:
+            hint = f"$ {step.command}\n(scripts/refresh_transcripts.py {page.relative_to(ROOT)} writes it again)"
+            assert comparable(printed) == comparable(step.shown), hint
+    for _, name, shown in TRANSCRIPTS.INCLUDED.findall(text):
+        assert (shell.work / name).read_text(encoding="utf-8") == shown
+
+
+def test_the_python_of_the_api_page_runs(monkeypatch, capsys):
+    from ptxkit.runtime import device as devices
+
+    monkeypatch.setattr(devices, "gpu_present", lambda: False)
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) > 4
+    exec(compile("\n".join(blocks), "python.md", "exec"), {"__name__": "python.md"})
+    out = capsys.readouterr().out
+    assert "25000 sectors of 32 bytes loaded" in out
+    assert "argument 3 'y' (float*)" in out
+    assert "past the end of" in out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_on_a_page_parses(page):
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        if page.name != "api.md":  # signatures
+            ast.parse(textwrap.dedent(block.replace("@variant(tolerance=Tolerance(ulp=4))", "#")))
+
+
+def test_the_schemas_of_the_json_page_are_those_of_the_code():
+    written = re.compile(r"\bptxkit\.[a-z]+/\d+")
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "ptxkit").rglob("*.py"))
+    declared = set(re.findall(r"""^(?:SCHEMA\w* = |.*"schema": )"(ptxkit\.[a-z]+/\d+)\"""", sources, re.MULTILINE))
+    assert len(declared) > 8
+    assert set(written.findall((ROOT / "docs" / "json.md").read_text(encoding="utf-8"))) == declared
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,51 @@
-"""What the README shows in Python runs as it stands."""
+"""README.md stays a short entry page, and all relative links in it and in the pages of docs/ lead to a file and a heading."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
-def test_the_python_api_block_runs(monkeypatch, capsys):
-    from ptxkit.runtime import device
+def anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
-    monkeypatch.setattr(device, "gpu_present", lambda: False)
-    blocks = [block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "Workload" not in block]
-    assert len(blocks) == 2
-    exec("\n".join(blocks), {"__name__": "readme"})
-    out = capsys.readouterr().out
-    assert "25000 sectors of 32 bytes loaded" in out
-    assert "instructions" in out
+
+def links() -> list[tuple[Path, str]]:
+    found = []
+    for page in PAGES:
+        prose = re.sub(r"`[^`\n]*`", "", FENCED.sub("", page.read_text(encoding="utf-8")))
+        found += [(page, link) for link in LINK.findall(prose) if "://" not in link]
+    return found
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 190
+
+
+def test_the_readme_has_one_picture():
+    assert README.read_text(encoding="utf-8").count("![") == 1
+
+
+@pytest.mark.parametrize(("page", "link"), links(), ids=lambda v: v if isinstance(v, str) else v.name)
+def test_a_link_leads_somewhere(page, link):
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    assert target.exists(), f"{page.name}: {link}"
+    if anchor:
+        assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_the_index_names_every_page_of_docs():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    named = {link for link in LINK.findall(index) if "/" not in link}
+    assert named == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
