@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ptxkit.runtime.device import Device
 
 TOOLKIT_PROGRAMS = {"nvcc", "ptxas", "nvlink", "fatbinary", "cuobjdump", "nvdisasm", "cicc", "cudafe++"}
@@ -91,3 +93,18 @@ def device(request: pytest.FixtureRequest) -> Device:
     from ptxkit.runtime.device import device as open_device
 
     return open_device(request.param)
+
+
+@pytest.fixture
+def require_target() -> Callable[[str], None]:
+    """Skips the test where the installed NVRTC is older than a target."""
+    from ptxkit.compiler import compile_source
+    from ptxkit.errors import UnavailableError
+
+    def require(target: str) -> None:
+        try:
+            compile_source('extern "C" __global__ void k() {}', target=target)
+        except UnavailableError as error:
+            pytest.skip(str(error))
+
+    return require

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ptxkit.source_run.call import Call, Geometry
     from ptxkit.source_run.entries import CompiledFile, How
     from ptxkit.targets import Target
+    from ptxkit.workload.tolerance import Rule
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -37,11 +38,12 @@ class FileOptions:
     compiler_options: tuple[str, ...] = ()
     saved: tuple[str, ...] = ()
     expected: tuple[str, ...] = ()
+    tolerance: str | None = None
 
     @property
     def launches(self) -> bool:
         """Whether anything is said about a launch; without that the kernels are listed."""
-        launch = (self.arguments, self.grid, self.block, self.cluster, self.shared, self.saved, self.expected)
+        launch = (self.arguments, self.grid, self.block, self.cluster, self.shared, self.saved, self.expected, self.tolerance)
         return self.cooperative or any(value not in (None, ()) for value in launch)
 
     def refuse(self, kernel: str) -> None:
@@ -66,6 +68,7 @@ FLAGS = {
     "compiler_options": "--compiler-option",
     "saved": "--output",
     "expected": "--expect",
+    "tolerance": "--tolerance",
 }
 """Field of :class:`FileOptions` -> its option on the command line."""
 
@@ -114,6 +117,12 @@ _OPTIONS = (
         multiple=True,
         metavar="NAME=FILE.npy",
         help="Compare an array with a file after the launch, within the default tolerance of its type.",
+    ),
+    click.option(
+        "--tolerance",
+        metavar="PART=NUMBER[,...]",
+        help="Compare within this tolerance instead: relative=1e-3,absolute=1e-6, or sums=4096 for sums of 4096 terms, or "
+        "exact.",
     ),
 )
 
@@ -171,6 +180,7 @@ def run_file(
     iterations = _iterations(numbers)
     how = _how(options, entry)
     call_parts = _parsed(options)  # before anything is compiled
+    tolerance = _tolerance(options)
     with progress() as say:
         say(f"compiling {path.name}")
         file = compile_file(path, target or device.target, how)
@@ -184,7 +194,7 @@ def run_file(
         print_json(plan_json(call)) if as_json else click.echo(texts.plan_text(call))
         return 0
     with stdout_set_aside(as_json), progress() as say:
-        report = run_call(call, device, seed=seed, iterations=iterations, say=say)
+        report = run_call(call, device, seed=seed, iterations=iterations, tolerance=tolerance, say=say)
     print_json(report.to_json()) if as_json else click.echo(texts.report_text(report))
     texts.complain(file, report)
     return report.exit_code
@@ -273,6 +283,16 @@ def _parsed(options: FileOptions) -> tuple[Any, Geometry, dict[str, str], dict[s
     for file in saved.values():
         check_writable(file)
     return arguments, geometry, expected, saved
+
+
+def _tolerance(options: FileOptions) -> Rule | None:
+    from ptxkit.source_run.tolerance import parse_tolerance
+
+    if options.tolerance is None:
+        return None
+    if not options.expected:
+        raise UsageError("--tolerance is for comparisons; give --expect NAME=FILE.npy, too")
+    return parse_tolerance(options.tolerance)
 
 
 def _call(

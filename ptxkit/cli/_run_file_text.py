@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ptxkit.source_run.outputs import ArraySummary
     from ptxkit.source_run.run import FileReport
 
+SET_TOLERANCE = (
+    "To set another tolerance: --tolerance relative=...,absolute=... or --tolerance sums=K where results are sums of K terms "
+    "(docs/run.md)."
+)
 SCHEMA_ENTRIES = "ptxkit.entries/1"
 
 
@@ -174,4 +178,6 @@ def complain(file: CompiledFile, report: FileReport | None = None) -> None:
     if file.image.log:
         to_stderr(file.image.log.rstrip(), fg="yellow")
     if report is not None and report.verdict is not None and not report.verdict.verified:
-        to_stderr(f"error: {report.call.title}: wrong result: {report.verdict.worst}", fg="red")
+        wrong = report.verdict.explanation or report.verdict.worst
+        to_stderr(f"error: {report.call.title}: wrong result: {wrong}", fg="red")
+        to_stderr(SET_TOLERANCE)

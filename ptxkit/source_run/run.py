@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.bench.measure.cold import cold_times_us
 from ptxkit.bench.measure.statistics import FixedSamples, TimeBudget, summarize
 from ptxkit.bench.results.run_report import COUNTERS
-from ptxkit.source_run.call import Call
+from ptxkit.source_run.call import Call, is_poison
 from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
 from ptxkit.source_run.workload import Prepared, workload_of
 from ptxkit.targets import Target
 from ptxkit.workload import execute
 from ptxkit.workload.build import Build, Step
 from ptxkit.workload.launch import Tile, Tolerance
+from ptxkit.workload.tolerance import Rule
 from ptxkit.workload.verify import Verdict, compare_all
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class FileReport:
             "max_rel_error": None if verdict is None else verdict.max_rel_error,
             "mismatches": None if verdict is None else verdict.mismatches,
             "worst": None if verdict is None else verdict.worst,
+            "explanation": None if verdict is None else verdict.explanation,
             "time_us": time
             and {
                 "median": time.median,
@@ -112,7 +114,7 @@ def run_call(
     *,
     seed: int = 0,
     iterations: int | None = None,
-    tolerance: Tolerance | None = None,
+    tolerance: Tolerance | Rule | None = None,
     say: Callable[[str], None] = lambda what: None,
 ) -> FileReport:
     """Launch once, summarise and save the arrays, compare them with what is expected, and time the kernel on a GPU.
@@ -131,7 +133,7 @@ def run_call(
     """
     say("preparing arguments")
     prepared_files = Prepared(call)
-    workload, variant = workload_of(prepared_files, tolerance)
+    workload, variant = workload_of(prepared_files)
     case = execute.Case(workload, device, seed)
     expected = prepared_files.expected  # read before anything is launched, so that a missing file costs no run
     image = call.file.image
@@ -147,7 +149,7 @@ def run_call(
     outputs = case.outputs() if call.arrays else {}
     for name, file in call.saved.items():
         save_npy(file, outputs[name])
-    verdict = compare_all(outputs, expected, tolerance) if expected else None
+    verdict = compare_all(outputs, expected, tolerance, _poisons(call)) if expected else None
     arrays = tuple(
         summarise(name, array, case.inputs.get(name), execute.POISON, call.saved.get(name, ""))
         for name, array in outputs.items()
@@ -166,3 +168,8 @@ def run_call(
         summarize(times) if times else None,
         iterations,
     )
+
+
+def _poisons(call: Call) -> dict[str, int]:
+    """Array name -> every byte of it before the launch, for the arrays that start uninitialised."""
+    return {name: execute.POISON for name, spec in call.arrays.items() if is_poison(spec)}

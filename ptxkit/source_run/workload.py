@@ -12,7 +12,7 @@ import numpy as np
 from ptxkit.source_run.arrays import Array, array_from, read_npy
 from ptxkit.source_run.call import Call, describe_array, is_poison
 from ptxkit.workload.inputs import dtype_of
-from ptxkit.workload.launch import ArraySpec, Launch, Tolerance, Work
+from ptxkit.workload.launch import ArraySpec, Launch, Work
 from ptxkit.workload.variant import Variant, variant
 from ptxkit.workload.workload import Workload
 
@@ -86,11 +86,10 @@ def read_expected(file: str, what: str, dtype: str, shape: tuple[int, ...]) -> A
         return read_npy(file, what, dtype, shape)
 
 
-def workload_of(prepared: Prepared, tolerance: Tolerance | None = None) -> tuple[Workload, Variant]:
+def workload_of(prepared: Prepared) -> tuple[Workload, Variant]:
     """The workload of a call, and its only variant. Every array is an output: what the kernel leaves in it is summarised."""
     call = prepared.call
     geometry = call.geometry
-    allowed = tolerance
     assert geometry.grid is not None  # make_call saw to it
     assert geometry.block is not None
     launch = Launch(
@@ -108,7 +107,6 @@ def workload_of(prepared: Prepared, tolerance: Tolerance | None = None) -> tuple
         """A kernel of a source file, as the command line describes it."""
 
         name = call.title
-        tolerance = allowed
 
         def inputs(self, rng: np.random.Generator) -> Mapping[str, Any]:
             return prepared.inputs(rng)

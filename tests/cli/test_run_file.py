@@ -222,6 +222,113 @@ def test_what_a_kernel_prints_stays_out_of_json():
     assert json.loads(done.stdout)["arrays"] == [] and done.stderr == "hello"
 
 
+ASYNC = """
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void copied(const int* x, int* y) {
+    __shared__ int s[32];
+    unsigned to = (unsigned)__cvta_generic_to_shared(s + threadIdx.x);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(x + threadIdx.x));
+#ifdef WAIT
+    asm volatile("cp.async.wait_all;");
+#endif
+    y[threadIdx.x] = s[threadIdx.x];
+}
+__global__ void neighbours(int* out, int* total) {
+    out[blockIdx.x * blockDim.x + threadIdx.x] = blockIdx.x;
+    cg::this_grid().sync();
+    if (threadIdx.x == 0) total[blockIdx.x] = out[(blockIdx.x + 1) % gridDim.x * blockDim.x];
+}
+__global__ void ranks(unsigned* out) {
+    unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); out[blockIdx.x] = r;
+}
+__global__ void spins(volatile int* x) { while (x[0] == 0) x[1] = x[1] + 1; }
+__global__ void divides(int* x, int d) { x[threadIdx.x] = (int)threadIdx.x / d; }
+__global__ void unwritten(int* y) { __shared__ int s[32]; y[threadIdx.x] = s[threadIdx.x]; }
+"""
+
+
+@pytest.fixture
+def hard(run, files):
+    """Run a kernel of a file whose launches need more than a grid and a block."""
+    (files / "hard.cu").write_text(ASYNC)
+    return lambda words: run(f"hard.cu:{words}")
+
+
+def test_a_cluster_that_only_the_launch_names(hard):
+    words = "ranks --arg out=u32[8] --grid 8 --block 1 --json"
+    code, out, _ = hard(f"{words} --cluster 4")
+    assert code == 0 and json.loads(out)["arrays"][0]["first"] == [0, 1, 2, 3] * 2
+    assert json.loads(out)["cluster"] == [4, 1, 1]
+    assert json.loads(hard(words)[1])["arrays"][0]["first"] == [0] * 8
+    code, _, err = hard(f"{words} --cluster 3")
+    assert code == 2 and err.count("\n") == 1 and "cluster" in err
+
+
+def test_a_cooperative_launch_synchronizes_its_grid_and_an_ordinary_one_cannot(hard):
+    words = "neighbours --arg out=int[128]:zeros --arg total=int[4]:zeros --grid 4 --block 32 --json"
+    code, out, err = hard(f"{words} --cooperative")
+    assert code == 0, err
+    assert json.loads(out)["arrays"][1]["first"] == [1, 2, 3, 0]
+    assert hard(words)[0] == 5
+
+
+def test_a_cooperative_grid_that_is_not_resident_is_refused(hard):
+    code, _, err = hard("neighbours --arg out=int[1] --arg total=int[1] --grid 100000 --block 1024 --cooperative")
+    assert code == 2 and err.count("\n") == 1 and "cooperative" in err
+
+
+def test_the_latest_completion_shows_a_missing_wait(hard):
+    words = "copied --arg x=int[32]:arange(5) --arg y=int[32] --grid 1 --block 32 --json"
+    eager = json.loads(hard(words)[1])
+    assert eager["arrays"][1]["first"] == list(range(5, 13))
+    waits = json.loads(hard(f"{words} -D WAIT --completion latest-legal")[1])
+    assert waits["arrays"][1]["first"] == list(range(5, 13))
+    missing = json.loads(hard(f"{words} --completion latest-legal")[1])
+    assert missing["arrays"][1]["first"] != list(range(5, 13))
+    code, _, err = hard(f"{words} --completion latest-legal --initcheck")
+    assert code == 5 and "never initialised" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        ("spins --arg x=int[2]:zeros --grid 1 --block 1 --max-instructions 5000", 5, "stopped by max_instructions"),
+        ("spins --arg x=int[2]:zeros --grid 1 --block 1 --timeout 0.5", 8, "not done within 0.5 s"),
+        ("divides --arg x=int[32] --arg d=0 --grid 1 --block 32 --trap div0", 5, "divides an integer by zero"),
+        ("unwritten --arg y=int[32] --grid 1 --block 32 --initcheck", 5, "never initialised"),
+        ("divides --arg x=int[32] --arg d=1 --grid 1 --block 32 --trap zero", 2, "--trap takes div0"),
+    ],
+)
+def test_the_emulators_checks_and_limits_are_for_source_files_too(hard, words, code, complaint):
+    found, out, err = hard(words)
+    assert (found, out) == (code, "") and complaint in err
+
+
+def test_the_tolerance_of_a_comparison_can_be_set(run):
+    np.save("reference.npy", 1.001 * np.arange(64))
+    words = "saxpy.cu --arg a=0 --arg x=float[64]:zeros --arg y=float[64]:arange --arg n=64 --grid 1 --block 64"
+    words += " --expect y=reference.npy"
+    code, _, err = run(words)
+    assert code == 1
+    assert "63 of 64 elements of y are wrong" in err and "tolerance: relative=1e-05" in err and "--tolerance relative=" in err
+    assert run(f"{words} --tolerance relative=2e-3")[0] == 0
+    assert run(f"{words} --tolerance relative=9e-4")[0] == 1
+    assert run(f"{words} --tolerance exact")[0] == 1
+    np.save("reference.npy", np.arange(64) + 1e-4)
+    assert run(words)[0] == 1
+    assert run(f"{words} --tolerance sums=100000")[0] == 0
+    assert run(f"{words} --tolerance sums=2")[0] == 1
+
+
+def test_elements_that_were_never_written_are_counted_in_a_wrong_result(run):
+    np.save("reference.npy", np.full(64, 7))
+    words = "saxpy.cu --arg a=0 --arg x=float[64]:zeros --arg y=float[64] --arg n=0 --grid 1 --block 64"
+    words += " --expect y=reference.npy"
+    code, _, err = run(words)
+    assert code == 1 and "written" in err
+
+
 def test_a_dry_run_launches_nothing(run, files):
     code, out, _ = run(f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --output y=y.npy --dry-run")
     assert code == 0 and "grid 4x1x1, block 256x1x1" in out and "float32[1024]:uniform" in out
@@ -263,6 +370,9 @@ def test_directories_with_colons_and_at_signs(run, files, tmp_path):
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --expect y=no.npy", 2, "there is no file no.npy"),
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --tile T=1", 2, "--tile is for kernels with a description"),
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 5 6", 2, "a source file has no sizes"),
+        (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --tolerance exact", 2, "give --expect NAME=FILE.npy, too"),
+        (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --expect y=y.npy --tolerance 3", 2, "such as relative=1e-3"),
+        ("saxpy --tolerance exact", 2, "--tolerance is for source files"),
         ("saxpy.cu --include nodir", 2, "there is no such directory"),
         ("saxpy.cu --define 3=4", 2, "--define takes NAME or NAME=VALUE"),
         ("k.ptx --define X", 2, "k.ptx is PTX, which takes no"),

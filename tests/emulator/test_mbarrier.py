@@ -193,7 +193,7 @@ def test_try_wait_comes_back_in_vain_when_nothing_else_can_happen():
         initialised(1, threads=2)
         + "setp.lt.u32 %p2, %r0, 32; @%p2 bra FIRST;"
         + wait("parity 0", address="[%r10+8]", label="OTHER")
-        + "@%p5 bra OUT; setp.eq.u32 %p6, %r0, 32; @%p6 mbarrier.arrive.shared::cta.b64 _, [%r10]; bra OUT;"
+        + "setp.eq.u32 %p6, %r0, 32; @%p6 mbarrier.arrive.shared::cta.b64 _, [%r10]; bra OUT;"
         + "FIRST: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r10], 0, 20; @%p1 bra OUT;"
         + "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r10+8]; setp.ne.u32 %p0, 0, 0; bra FIRST;"
         + "OUT: st.global.b32 [%rd21], 1;"

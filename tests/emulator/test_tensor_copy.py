@@ -14,7 +14,7 @@ from tensor_boxes import HEAD, OPERATIONS, POISON, Boxed, Columns, source
 
 import ptxkit
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import DeadlockError, MemoryFault, TrapError
+from ptxkit.errors import MemoryFault, TrapError
 from ptxkit.runtime.emulated import EmulatedDevice
 
 MODES = ("eager", "latest-legal")
@@ -615,8 +615,7 @@ def test_bytes_that_are_no_map(emulator):
 
 def test_a_barrier_gets_the_bytes_of_the_whole_box(emulator):
     assert launch_load(map_of(emulator), emulator, at=(16, -3))
-    with pytest.raises(DeadlockError, match=r"lacks 0 of 1 arrivals and -256 bytes"):
-        launch_load(map_of(emulator), emulator, wait_for=256)
+    assert not launch_load(map_of(emulator), emulator, wait_for=256)  # the kernel stops trying after a second
 
 
 def test_a_missing_wait_shows_in_the_mode_that_is_latest_legal(emulator):

@@ -90,7 +90,7 @@ def test_torch_tensors_on_the_host_are_taken_like_numpy_arrays(module, torch):
 def test_torch_tensors_that_cannot_be_taken(module, torch):
     y = torch.zeros(32, device="cuda")
     for wrong in (torch.zeros(8, 8, device="cuda").t()[:4], torch.zeros(8, 8).t()[:4]):
-        with pytest.raises(LaunchError, match=r"saxpy: argument 2 'x' \(pointer\) is not C-contiguous"):
+        with pytest.raises(LaunchError, match=r"saxpy: argument 2 'x' \(const float\*\) is not C-contiguous"):
             module["saxpy"](f32(2), wrong, y, 32, grid=1, block=32)
 
 
@@ -161,7 +161,7 @@ def test_clusters_of_16(module):
 
 def test_a_cooperative_launch_that_does_not_fit_is_refused_and_loses_nothing(module):
     y = np.zeros(4, f32)
-    with pytest.raises(LaunchError, match="saxpy: CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"):
+    with pytest.raises(LaunchError, match=r"saxpy: a cooperative grid of 1,048,576 CTAs; the \d+ SMs of"):
         module["saxpy"](f32(1), y, y.copy(), 4, grid=1 << 20, block=1024, cooperative=True)
     module["saxpy"](f32(1), np.ones(4, f32), y, 4, grid=1, block=32)
     assert y.tolist() == [1] * 4

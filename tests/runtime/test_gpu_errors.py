@@ -67,7 +67,7 @@ def gpu():
     device.name, device.index, device.lost, device.driver = "NVIDIA Test", 0, None, ScriptedDriver()
     device._context, device.stream_handle = ctypes.c_void_p(1), 2
     device._recent, device._modules, device._handles, device._shared_limits, device._clusters = {}, {}, {}, {}, set()
-    device.retired, device._plain = [], True
+    device.retired, device._plain, device._not_cooperative = [], True, set()
     device.core = SimpleNamespace(properties=SimpleNamespace(max_shared_memory_per_block_optin=232_448))
     return device
 

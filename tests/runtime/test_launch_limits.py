@@ -84,7 +84,8 @@ def test_ptx_that_cannot_be_assembled_is_refused_where_its_registers_matter(emul
         ("sm_107a", 327, 334848),
     ],
 )
-def test_shared_memory_of_the_target(emulator, target, kib, most):
+def test_shared_memory_of_the_target(emulator, target, kib, most, require_target):
+    require_target(target)
     kernel, y = loaded(emulator, SHARED, target)["fill"], np.zeros(1, np.int32)
     kernel(y, kib * 256, grid=1, block=128, shared=kib << 10)
     assert y[0] == kib * 256 - 1

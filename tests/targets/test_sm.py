@@ -24,7 +24,8 @@ LIVE = """
 
 
 @pytest.mark.parametrize("cc", sorted(SM_LIMITS))
-def test_ptxas_gives_a_kernel_as_much_static_shared_memory(cc):
+def test_ptxas_gives_a_kernel_as_much_static_shared_memory(cc, require_target):
+    require_target(f"sm_{cc}")
     most = SM_LIMITS[cc].default_shared_bytes
     body = "__shared__ int s[{n}]; s[threadIdx.x] = *y; __syncthreads(); *y = s[5];"
     source = 'extern "C" __global__ void k(int* y) {{ ' + body + " }}"
@@ -35,8 +36,9 @@ def test_ptxas_gives_a_kernel_as_much_static_shared_memory(cc):
 
 
 @pytest.mark.parametrize("cc", sorted(SM_LIMITS))
-def test_ptxas_bounds_registers_by_the_threads_of_a_cta(cc):
+def test_ptxas_bounds_registers_by_the_threads_of_a_cta(cc, require_target):
     """``.maxntid`` leaves a thread its part of a CTA's registers, in units of a warp's allocation, and never more than 255."""
+    require_target(f"sm_{cc}")
     limits = SM_LIMITS[cc]
     for threads in (128, 1024):
         image = compile_source(BOUNDED.format(threads=threads, body=LIVE), target=f"sm_{cc}")

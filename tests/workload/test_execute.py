@@ -11,9 +11,16 @@ import pytest
 from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError, UsageError
 from ptxkit.kernels.elementwise.saxpy import Saxpy
 from ptxkit.targets import Target
+from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 from ptxkit.workload.launch import Launch
+
+
+def device(name: str = "any", memory_bytes: int = 10**12) -> SimpleNamespace:
+    """What a case asks of a device before it allocates anything."""
+    return SimpleNamespace(name=name, memory_bytes=memory_bytes, facts_for=lambda target: reference_facts("sm_90a"))
+
 
 DESCRIPTION = '''
 import numpy as np
@@ -172,24 +179,19 @@ def test_templates_of_ptx_are_refused(sample):
 def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
     monkeypatch.setattr("ptxkit.workload.memory.free_host_bytes", lambda: 10**10)
 
-    class Tiny:
-        kind, name, target, memory_bytes = "emulator", "a tiny device", None, 10**9
-
     with pytest.raises(
         UsageError, match=r"saxpy with n=2147483647 needs 25\.8 GB on a tiny device, which has 1 GB free"
     ):
-        execute.Case(Saxpy(n=2**31 - 1), Tiny())
+        execute.Case(Saxpy(n=2**31 - 1), device("a tiny device", 10**9))
     with pytest.raises(UsageError, match="on the host"):
-        execute.Case(Saxpy(n=2**31 - 1), SimpleNamespace(name="a huge device", memory_bytes=10**15))
+        execute.Case(Saxpy(n=2**31 - 1), device("a huge device", 10**15))
 
 
 def test_inputs_are_fresh_by_seed():
-    device = SimpleNamespace(name="any", memory_bytes=10**12)
-    a, b, c = (execute.Case(Saxpy(n=64), device, seed=seed).inputs["x"] for seed in (1, 1, 2))
+    a, b, c = (execute.Case(Saxpy(n=64), device(), seed=seed).inputs["x"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(a, b)
     assert (a != c).all()
 
 
 def test_outputs_take_shape_and_dtype_from_reference_and_inputs(sample):
-    device = SimpleNamespace(name="any", memory_bytes=10**12)
-    assert execute.Case(sample(), device).output_specs == {"y": ((100,), np.dtype("f4"))}
+    assert execute.Case(sample(), device()).output_specs == {"y": ((100,), np.dtype("f4"))}

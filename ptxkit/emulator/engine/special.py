@@ -12,6 +12,9 @@ from ptxkit.isa.types import TYPES, PtxType
 if TYPE_CHECKING:
     from ptxkit.emulator.engine.wave import Wave
 
+TILE_BARRIER_BYTES = 288
+"""Reserved shared memory for the barriers of tiles of several warps (CUDA's cooperative_groups/details/memory.h)."""
+
 _U32, _U64, _PRED = TYPES["u32"], TYPES["u64"], TYPES["pred"]
 _VECTORS = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 
@@ -117,11 +120,11 @@ def static_lanes(wave: Wave, name: str) -> Any:
             return _one(launch.workspace >> 32)
         case "envreg2":
             return _one(launch.workspace & 0xFFFF_FFFF)
-        case "reserved_smem_offset_1":  # where cooperative_groups.h keeps the barriers of tiles of several warps: 288 bytes
-            return _one(SHARED_BASE // 2)
-        case "reserved_smem_offset_end" | "reserved_smem_offset_cap":
+        case "reserved_smem_offset_end":  # of what is in use: the barriers of tiles of several warps, in cooperative_groups.h
+            return _one(TILE_BARRIER_BYTES)
+        case "reserved_smem_offset_cap":
             return _one(SHARED_BASE)
-        case _:  # the reserved memory begins at 0; other envreg<n> are set by the driver for its own use
+        case _:  # the reserved memory and the tiles' barriers begin at 0; other envreg<n> are set by the driver for its own use
             return _one(0)
 
 

@@ -52,7 +52,7 @@ def every(lanes: Lanes, dtype: np.dtype[Any]) -> Lanes:
     """All bits of ``dtype`` in the ``lanes`` (bool), none in the others."""
     if dtype.kind == "b":
         return lanes
-    return np.where(lanes, np.iinfo(dtype).max, 0).astype(dtype)
+    return np.where(lanes, dtype.type(np.iinfo(dtype).max), dtype.type(0))
 
 
 def resized(bits: Lanes, to: np.dtype[Any], signed: bool = False) -> Lanes:

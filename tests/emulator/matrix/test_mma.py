@@ -176,7 +176,8 @@ def test_flops_are_counted():
 
 
 def test_flops_of_a_predicated_instruction():
-    text = kernel(BF16, (4, 2, 4)).replace("mma.sync", "setp.lt.u32 %p0, %r0, 32; @%p0 mma.sync")
+    zero = " ".join(f"mov.b32 %y{n}, 0;" for n in range(4))
+    text = kernel(BF16, (4, 2, 4)).replace("mma.sync", f"{zero} setp.lt.u32 %p0, %r0, 32; @%p0 mma.sync")
     assert emulate(text, block=96).counters.flops == 4096
 
 
