@@ -3,7 +3,7 @@
 // The story: `l2norm_square` ... `l2norm_divide` are what a framework launches, five kernels and five passes over device memory;
 // `l2norm_fused` does the same arithmetic in one read and one write, bit for bit; `l2norm_vectorized` holds the row in registers
 // and moves 128 bits an access; `l2norm_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
-// `l2norm_claimed`, for long rows, is by clusters that stay, claim row after row and copy them ahead.
+// `l2norm_persistent`, for long rows, takes rows from a tile scheduler and prefetches them.
 //
 // Range. A square overflows f32 above 1.8e19 and loses bits below 1e-19, while the quotient is harmless. Nearly all rows are
 // in between, so each kernel sums plain f32 squares and looks at the sum: only when it left the safe range, the squares are
@@ -210,8 +210,8 @@ struct RowSlots {
 
 // A row is held by LANES threads of each of CTAS CTAs, 4 * QUADS columns a thread: THREADS / LANES rows a CTA when rows are
 // short, one row a cluster when they are long. Each takes ROWS rows, one after another; the next is on its way while the norm
-// of this one is summed. LATE: see follow_previous_grid. FILLED: there are so many rows, and columns, that no register is without one.
-template <int THREADS, int LANES, int QUADS, int CTAS, int ROWS, int HINT, bool LATE, bool FILLED>
+// of this one is summed. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: there are so many rows, and columns, that no register is without one.
+template <int THREADS, int LANES, int QUADS, int CTAS, int ROWS, int HINT, bool NO_EARLY_LAUNCH, bool FULL_TILE>
 __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols, float eps) {
     constexpr unsigned groups = THREADS / LANES, threads = LANES * CTAS;
     __shared__ RowSlots<float, THREADS, LANES, CTAS> slots;
@@ -221,11 +221,11 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
     const bool aligned = ((reinterpret_cast<size_t>(x) | reinterpret_cast<size_t>(y) | 4 * static_cast<size_t>(cols)) & 15) == 0;
     unsigned row = blockIdx.x / CTAS * groups + threadIdx.x / LANES;
     // Past the last row a thread goes on with an empty one, since the others of its warp wait for it.
-    auto columns = [&](unsigned r) { return FILLED ? 4 * QUADS * threads : r < rows ? cols : 0; };
+    auto columns = [&](unsigned r) { return FULL_TILE ? 4 * QUADS * threads : r < rows ? cols : 0; };
     auto offset = [&](unsigned r) { return static_cast<size_t>(r) * cols; };
 
     auto run = [&](bool quads) {
-        follow_previous_grid<LATE>();
+        follow_previous_grid<NO_EARLY_LAUNCH>();
         if constexpr (CTAS > 1) barrier_cluster_arrive_relaxed();
         Part<QUADS, HINT> part, next;
         part.load(x + offset(row), columns(row), thread, threads, quads);
@@ -256,24 +256,24 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
             }
         }
     };
-    if (FILLED && aligned) run(true);  // whose code then stands alone
+    if (FULL_TILE && aligned) run(true);  // whose code then stands alone
     else run(aligned);
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART quads a thread, are on their way
-// while one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
-template <class T, int THREADS, int QUADS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-l2norm_claimed(const T* x, T* y, unsigned* next, int rows, int cols, float eps) {
+// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS quads a thread, are in flight
+// while one is computed. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the cluster's registers.
+template <class T, int THREADS, int QUADS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+l2norm_persistent(const T* x, T* y, unsigned* next, int rows, int cols, float eps) {
     using S = RowShape<THREADS, THREADS, QUADS, CTAS, 4>;
-    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
-    using Claimed = Claims<S, Fetched::ahead + 1>;
+    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
+    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
     __shared__ typename SentRecords<float, S>::Shared records;
     __shared__ typename Fetched::Shared stages;
-    __shared__ typename Claimed::Shared claimed;
+    __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<double, S> exact_slots;
     SentRecords<float, S> sent(records);
-    Claimed claims(claimed, next);
+    Scheduler scheduler(scheduler_storage, next);
     const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
@@ -291,7 +291,7 @@ l2norm_claimed(const T* x, T* y, unsigned* next, int rows, int cols, float eps) 
         row.each([&](float& v, int) { v *= factor; });
         place.template store<CACHE>(y, row);
     };
-    rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);
+    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its norm, or is read once more, backwards, so that the second

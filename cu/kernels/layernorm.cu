@@ -4,8 +4,8 @@
 // The story: `layernorm_mean` ... `layernorm_activate` are what a framework launches that has these as operations, eight passes
 // over device memory; `layernorm_fused` does the same arithmetic in one read and one write, bit for bit; `layernorm_vectorized`
 // holds the row in registers, moves 128 bits an access and meets at one barrier; `layernorm_streamed` is for rows that fit in no
-// cluster's registers: they wait in shared memory. `layernorm_claimed`, for long rows, is by clusters that stay, claim row after row
-// and copy them ahead.
+// cluster's registers: they wait in shared memory. `layernorm_persistent`, for long rows, takes rows from
+// a tile scheduler and prefetches them.
 //
 // The first two sum in f64, which no row of f32 leaves; cu/ptxkit/rows/normalize.cuh tells how the others do without.
 #include "ptxkit/elementwise/activations.cuh"
@@ -93,26 +93,26 @@ __global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T*
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// With EARLY gamma and beta are on their way before the row's sums are made: behind x, as L2 gives just so many bytes a cycle, unless
+// With PREFETCH_WEIGHTS gamma and beta are on their way before the row's sums are made: behind x, as L2 gives just so many bytes a cycle, unless
 // the row is short, and soon summed, or ptxas would then spill. Without, they come from L1 when the row is ready, and their registers
-// hold more rows instead. LATE: see follow_previous_grid. FILLED: a row fills the registers of a CTA or cluster.
-template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
+// hold more rows instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
+template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool PREFETCH_WEIGHTS, bool NO_EARLY_LAUNCH, bool FULL_TILE>
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, PREFETCH_WEIGHTS ? 3 : 2>)
 layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ StandardizeSlots<S> slots;
-    with_place<FILLED>(Place<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const Place<S>& place) {
-        row_arrive<S, LATE>();
+    with_place<FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const Place<S>& place) {
+        row_arrive<S, NO_EARLY_LAUNCH>();
         Row<S> row = place.template load<CACHE>(x), weight, bias;
         auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
         constexpr bool behind = S::elements <= 16 && LANES >= 128;
-        if constexpr (EARLY && !behind) load_weights();
+        if constexpr (PREFETCH_WEIGHTS && !behind) load_weights();
         row_wait<S>();
         const Statistics statistics = standardize(row, place, eps, slots, [&] {
-            if constexpr (EARLY && behind) load_weights();
+            if constexpr (PREFETCH_WEIGHTS && behind) load_weights();
         });
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-        if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
+        if constexpr (PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
         else place.apply(row, finished, gamma, beta);
         place.template store<CACHE>(y, row);
         if (means && place.cols && place.thread == 0) {
@@ -122,26 +122,26 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
     });
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way
-// while one is computed; KEPT vectors of gamma and beta a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row
+// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
+// while one is computed; SMEM_VECTORS vectors of gamma and beta a thread wait in shared memory. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row
 // fills the cluster's registers.
-template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED,
-          int KEPT>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
+template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE,
+          int SMEM_VECTORS>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+layernorm_persistent(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
                   float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
-    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
-    using Claimed = Claims<S, Fetched::ahead + 1>;
+    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
+    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
     __shared__ typename SentRecords<Deviations, S>::Shared deviations;
     __shared__ typename Fetched::Shared stages;
-    __shared__ typename Claimed::Shared claimed;
+    __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<float, S> largest;
     SentRecords<Deviations, S> sent(deviations);
-    Claimed claims(claimed, next);
+    Scheduler scheduler(scheduler_storage, next);
     const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
-    const Weights<T, S, 2, KEPT> weights(fetched.behind());
+    const Weights<T, S, 2, SMEM_VECTORS> weights(fetched.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);
@@ -160,7 +160,7 @@ layernorm_claimed(const T* x, const T* gamma, const T* beta, T* y, float* means,
             rstds[place.row] = statistics.rstd;
         }
     };
-    rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);
+    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its statistics, or is read once more.

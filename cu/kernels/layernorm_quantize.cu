@@ -138,31 +138,31 @@ __device__ __forceinline__ void finish_quantized(const Place<S>& place, signed c
     if (place.cols && place.thread == 0) scales[place.row] = quantizer.scale;
 }
 
-// With EARLY gamma and beta are on their way before the row's sums are made. Without, they come from L1 when the row is ready, the
-// first two vectors of a thread a little earlier, and their registers hold more rows instead. LATE: see follow_previous_grid. FILLED:
+// With PREFETCH_WEIGHTS gamma and beta are on their way before the row's sums are made. Without, they come from L1 when the row is ready, the
+// first two vectors of a thread a little earlier, and their registers hold more rows instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE:
 // a row a CTA or cluster, of as many columns as their registers hold, so that no vector is asked whether it is there.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2, sizeof(T) == 4 && !EARLY ? 8 : 32>)
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool PREFETCH_WEIGHTS, bool NO_EARLY_LAUNCH, bool FULL_TILE>
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, PREFETCH_WEIGHTS ? 3 : 2, sizeof(T) == 4 && !PREFETCH_WEIGHTS ? 8 : 32>)
 layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
                               float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ StandardizeSlots<S> slots;
     __shared__ RowRecords<float, S, 2> largest_slots;
     Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    if constexpr (FILLED) place.assume_filled();
-    row_arrive<S, LATE>();
+    if constexpr (FULL_TILE) place.assume_full_tile();
+    row_arrive<S, NO_EARLY_LAUNCH>();
     Row<S> row = place.template load<CACHE>(x), weight, bias;
     auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
     constexpr bool behind = S::elements <= 16 && sizeof(T) == 4;  // behind x; else the registers would hold fewer rows
-    if constexpr (EARLY && !behind) load_weights();
+    if constexpr (PREFETCH_WEIGHTS && !behind) load_weights();
     row_wait<S>();
     auto finished = [](float v, float weight, float bias) { return fmaf(v, weight, bias); };
     Statistics statistics;
-    if constexpr (EARLY || !FILLED) {
+    if constexpr (PREFETCH_WEIGHTS || !FULL_TILE) {
         statistics = standardize(row, place, eps, slots, [&] {
-            if constexpr (EARLY && behind) load_weights();
+            if constexpr (PREFETCH_WEIGHTS && behind) load_weights();
         });
-        if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
+        if constexpr (PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
         else place.apply(row, finished, gamma, beta);
     } else {
         const auto weights = place.template begin_shared<2>(gamma), biases = place.template begin_shared<2>(beta);
@@ -172,10 +172,10 @@ layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed 
     finish_quantized<CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
 }
 
-// The same by CTAs that stay: STAGES rows are on their way while one is computed; KEPT vectors of gamma and beta a thread wait in
-// shared memory. An SM holds RESIDENT CTAs.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, int STAGES, int KEPT, int RESIDENT>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
+// The same by CTAs that stay: STAGES rows are on their way while one is computed; SMEM_VECTORS vectors of gamma and beta a thread wait in
+// shared memory. An SM holds CTAS_PER_SM CTAs.
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, int STAGES, int SMEM_VECTORS, int CTAS_PER_SM>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
 layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
                              float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
@@ -183,7 +183,7 @@ layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed c
     __shared__ RowRecords<float, S, 2> largest_slots;
     const Ahead<T, S, 1, STAGES, CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    const Weights<T, S, 2, KEPT> weights(ahead.behind());
+    const Weights<T, S, 2, SMEM_VECTORS> weights(ahead.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);

@@ -4,7 +4,7 @@
 // The story: `rmsnorm_square` ... `rmsnorm_scale` are what a framework launches that has these as operations, seven passes over
 // device memory; `rmsnorm_fused` does the same arithmetic in one read and one write, bit for bit; `rmsnorm_vectorized` holds the
 // row in registers and moves 128 bits an access; `rmsnorm_streamed` is for rows that fit in no cluster's registers: they wait in
-// shared memory. `rmsnorm_claimed`, for long rows, is by clusters that stay, claim row after row and copy them ahead.
+// shared memory. `rmsnorm_persistent`, for long rows, takes rows from a tile scheduler and prefetches them.
 #include "ptxkit/rows/normalize.cuh"
 #include "ptxkit/rows/tile_scheduler.cuh"
 
@@ -95,45 +95,45 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_scale(const float* x, const T
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// With EARLY gamma is on its way together with x. Without, it comes from L1 when the row is ready, and its registers hold more rows
-// instead. LATE: see follow_previous_grid. FILLED: a row fills the registers of a CTA or cluster.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool EARLY, bool LATE, bool FILLED>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, EARLY ? 3 : 2>)
+// With PREFETCH_WEIGHTS gamma is on its way together with x. Without, it comes from L1 when the row is ready, and its registers hold more rows
+// instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
+template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool PREFETCH_WEIGHTS, bool NO_EARLY_LAUNCH, bool FULL_TILE>
+__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, PREFETCH_WEIGHTS ? 3 : 2>)
 rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ RootMeanSquareSlots<S> slots;
-    with_place<FILLED>(Place<S>(rows, cols, aligned16(x, gamma, y)), [&](const Place<S>& place) {
-        row_arrive<S, LATE>();
+    with_place<FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, y)), [&](const Place<S>& place) {
+        row_arrive<S, NO_EARLY_LAUNCH>();
         Row<S> row = place.template load<CACHE>(x), weight;
-        if constexpr (EARLY) weight = place.load_shared(gamma);
+        if constexpr (PREFETCH_WEIGHTS) weight = place.load_shared(gamma);
         row_wait<S>();
         const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
         auto finished = [&](float v, float weight) { return v * rms.factor * weight; };
-        if constexpr (EARLY) row.each([&](float& v, int k) { v = finished(v, weight[k]); });
+        if constexpr (PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k]); });
         else place.apply(row, finished, gamma);
         place.template store<CACHE>(y, row);
         if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
     });
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way
-// while one is computed; KEPT vectors of gamma a thread wait in shared memory. An SM holds RESIDENT CTAs; FILLED: a row fills the
+// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
+// while one is computed; SMEM_VECTORS vectors of gamma a thread wait in shared memory. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the
 // cluster's registers.
-template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED, int KEPT>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {
+template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE, int SMEM_VECTORS>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+rmsnorm_persistent(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
-    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
-    using Claimed = Claims<S, Fetched::ahead + 1>;
+    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
+    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
     __shared__ typename SentRecords<float, S>::Shared squares;
     __shared__ typename Fetched::Shared stages;
-    __shared__ typename Claimed::Shared claimed;
+    __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<float, S> largest;
     SentRecords<float, S> sent(squares);
-    Claimed claims(claimed, next);
+    Scheduler scheduler(scheduler_storage, next);
     const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    const Weights<T, S, 1, KEPT> weights(fetched.behind());
+    const Weights<T, S, 1, SMEM_VECTORS> weights(fetched.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma);
@@ -148,7 +148,7 @@ rmsnorm_claimed(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, 
         weights.template store<CACHE>(place, y, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
         if (rstds && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
     };
-    rows_claimed<FILLED>(fetched, place, rows, cols, x, 0.0f, claims, started, compute);
+    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its factor, or is read once more. Squares that leave the range

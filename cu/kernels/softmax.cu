@@ -4,8 +4,8 @@
 // The story: `softmax_max` ... `softmax_dropout` are what a framework launches that has these as operations, six passes over
 // device memory, eight with dropout; `softmax_fused` does the same arithmetic in one read and one write, bit for bit;
 // `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for
-// rows that fit in no cluster's registers: they wait in shared memory. `softmax_claimed`, for long rows, is by clusters that stay,
-// claim row after row and copy them ahead.
+// rows that fit in no cluster's registers: they wait in shared memory. `softmax_persistent`, for long rows, takes rows from
+// a tile scheduler and prefetches them.
 #include "ptxkit/rows/softmax.cuh"
 #include "ptxkit/rows/tile_scheduler.cuh"
 
@@ -82,14 +82,14 @@ softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale,
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// LATE: see follow_previous_grid. FILLED: a row fills the registers of a CTA or cluster.
-template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool LATE, bool FILLED>
+// NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
+template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool NO_EARLY_LAUNCH, bool FULL_TILE>
 __global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2, DROPOUT ? 32 : 16>)
 softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
     __shared__ GuessedSlots<S> slots;
-    with_place<FILLED>(Place<S>(rows, cols, aligned16(x, y)), [&](const Place<S>& place) {
-        row_arrive<S, LATE>();
+    with_place<FULL_TILE>(Place<S>(rows, cols, aligned16(x, y)), [&](const Place<S>& place) {
+        row_arrive<S, NO_EARLY_LAUNCH>();
         const Guess<S, T> guess(place, x);
         Row<S> row = place.template load<CACHE>(x, -infinity());
         auto again = [&] { return place.template load<CACHE>(x, -infinity()); };
@@ -107,19 +107,19 @@ softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, flo
     });
 }
 
-// Long rows by clusters that stay and claim one after the other: STAGES parts of rows, of PART vectors a thread, are on their way
-// while one is computed. An SM holds RESIDENT CTAs; FILLED: a row fills the cluster's registers.
-template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int PART, int STAGES, int RESIDENT, bool FILLED>
-__global__ void __launch_bounds__(THREADS, RESIDENT)
-softmax_claimed(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
+// while one is computed. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the cluster's registers.
+template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE>
+__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+softmax_persistent(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
-    using Fetched = Parts<T, S, PART, STAGES, CACHE>;
-    using Claimed = Claims<S, Fetched::ahead + 1>;
+    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
+    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
     __shared__ typename SentRecords<MaxSum, S>::Shared records;
     __shared__ typename Fetched::Shared stages;
-    __shared__ typename Claimed::Shared claimed;
+    __shared__ typename Scheduler::Shared scheduler_storage;
     SentRecords<MaxSum, S> sent(records);
-    Claimed claims(claimed, next);
+    Scheduler scheduler(scheduler_storage, next);
     const Fetched fetched(stages);
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
@@ -134,7 +134,7 @@ softmax_claimed(const T* x, T* y, unsigned* next, int rows, int cols, unsigned t
         }
         place.template store<CACHE>(y, row);
     };
-    rows_claimed<FILLED>(fetched, place, rows, cols, x, -infinity(), claims, started, compute);
+    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, -infinity(), scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.

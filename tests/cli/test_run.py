@@ -72,8 +72,8 @@ def test_json_is_alone_on_stdout_and_exact():
     assert value["schema"] == "ptxkit.run/2"
     assert value["sizes"] == {"rows": 4, "cols": 100} and value["iterations"] == 7
     assert value["device"] == {"kind": "emulator", "name": "ptxkit emulator", "target": "sm_90a"}
-    assert [v["name"] for v in value["variants"]] == ["unfused", "fused", "vectorized", "claimed", "ptx"]
-    assert value["variants"][3].pop("skipped") == "it is for rows of 16384 columns and more"
+    assert [v["name"] for v in value["variants"]] == ["unfused", "fused", "vectorized", "persistent", "ptx"]
+    assert value["variants"][3].pop("skipped") == "requires cols >= 16384"
     del value["variants"][3]
     for v in value["variants"]:
         assert v["verified"] is True and v["skipped"] is None and v["time_us"] is None

@@ -121,7 +121,7 @@ def test_rows_of_any_scale(device, kernel, variant, scale):
 TILES = [
     (5, {"THREADS": 64, "VECTORS": 1}),  # several rows a warp
     (100, {"THREADS": 256, "VECTORS": 1, "PARTIALS": 132}),  # a row a warp
-    (300, {"THREADS": 256, "VECTORS": 1, "RESIDENT": 1}),  # several warps a row, several rows a CTA
+    (300, {"THREADS": 256, "VECTORS": 1, "CTAS_PER_SM": 1}),  # several warps a row, several rows a CTA
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
     (2800, {"THREADS": 64, "VECTORS": 2, "CLUSTER": 8}),
     (3000, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 2}),  # streamed
@@ -152,9 +152,9 @@ FETCHED = [  # columns, dtype, THREADS, CLUSTER, rows that a CTA takes at a time
     (1800, "f16", 128, 1, 1),
     (500, "f32", 128, 1, 2),  # a group of two warps has a barrier of its own
     (240, "f32", 128, 1, 4),  # of one warp has none
-    (400, "bf16", 256, 1, 8),  # two groups a fetching warp
+    (400, "bf16", 256, 1, 8),  # two groups a producer warp
     (401, "bf16", 256, 1, 8),
-    (800, "f32", 512, 1, 4),  # the fetching warps give registers away
+    (800, "f32", 512, 1, 4),  # the producer warps give registers away
     (1000, "f32", 64, 2, 1),
     (1001, "f32", 64, 2, 1),
     (2900, "f32", 64, 8, 1),
@@ -163,16 +163,16 @@ FETCHED = [  # columns, dtype, THREADS, CLUSTER, rows that a CTA takes at a time
 
 
 @pytest.mark.parametrize(("cols", "dtype", "threads", "cluster", "groups"), FETCHED, ids=lambda v: str(v))
-@pytest.mark.parametrize(("stages", "under_way", "kept"), [(1, 0, True), (3, 2, False)])
+@pytest.mark.parametrize(("stages", "in_flight", "kept"), [(1, 0, True), (3, 2, False)])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_warps_of_their_own_fetch_rows(device, kernel, stages, under_way, kept, cols, dtype, threads, cluster, groups):
+def test_warps_of_their_own_fetch_rows(device, kernel, stages, in_flight, kept, cols, dtype, threads, cluster, groups):
     """CTAs take many turns, copies come as late as they may, and sums come out the same each time."""
     if device.kind == "emulator":
         device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     rows, partials = (300 * groups, 132) if cluster == 1 else (40, 16)
     case = case_of(device, kernel, rows, cols, dtype)
     tile = {"THREADS": threads, "VECTORS": 2, "CLUSTER": cluster, "PARTIALS": partials}
-    tile |= {"STAGES": stages, "UNDER_WAY": under_way, "KEPT": kept}
+    tile |= {"STAGES": stages, "MAX_IN_FLIGHT": in_flight, "SMEM_GAMMA": kept}
     first, again = (check(case, "pipelined", tile) for _ in range(2))
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])

@@ -227,7 +227,9 @@ def test_the_wrapped_opcode_is_the_functions_name():
 
 
 def test_what_a_target_lacks_traps_and_says_so(device):
-    source = includes("ptx/synchronization.cuh") + "__global__ void cluster() { ptxkit::barrier_cluster_wait_acquire(); }\n"
+    source = (
+        includes("ptx/synchronization.cuh") + "__global__ void cluster() { ptxkit::barrier_cluster_wait_acquire(); }\n"
+    )
     image = compile_source(source, target="sm_80")
     assert "barrier.cluster.wait" in bytes_of_strings(image.ptx)
     if device.target is not None and device.target.cc >= 90:
@@ -274,7 +276,9 @@ __global__ void clusters(const T* x, T* y) {
 
 def summed(device, expression, count, dtype, part, **launch):
     """Run a kernel of SUMS over ``count`` small integers and compare with sums over parts of ``part``."""
-    image = compile_source(includes("rows/reduce.cuh") + SUMS, target=device.target or "sm_90a", instantiate=[expression])
+    image = compile_source(
+        includes("rows/reduce.cuh") + SUMS, target=device.target or "sm_90a", instantiate=[expression]
+    )
     x = np.random.default_rng(3).integers(-50, 50, count).astype(dtype)  # integers: sums are exact in any order
     on_device, y = device.upload(x), device.empty(count, dtype)
     device.load(image)[expression](on_device, y, **launch)

@@ -30,7 +30,7 @@ def checked(racecheck: str = "warps") -> EmulatedDevice:
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_no_races(name, variant, monkeypatch):
-    monkeypatch.setattr(row_pipeline, "LEAST_CLAIMED", 0)
+    monkeypatch.setattr(row_pipeline, "MIN_PERSISTENT_COLS", 0)
     kind = registry.get(name)
     workload = kind.make((), {}, small=True)
     if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):

@@ -109,11 +109,11 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 TILES = [
     (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows a warp
-    (37, {"THREADS": 32, "VECTORS": 1, "EARLY": True}),
+    (37, {"THREADS": 32, "VECTORS": 1, "PREFETCH_WEIGHTS": True}),
     (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0}),  # a row a warp
     (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps a row, several rows a CTA
     (1000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
-    (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2, "EARLY": True}),
+    (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2, "PREFETCH_WEIGHTS": True}),
     (2800, {"THREADS": 32, "VECTORS": 4, "CLUSTER": 8}),
     (3000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),  # streamed
     (3001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1}),

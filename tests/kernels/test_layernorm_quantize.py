@@ -84,7 +84,7 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 TILES = [
     (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows a warp
-    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0, "EARLY": True}),  # a row a warp
+    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0, "PREFETCH_WEIGHTS": True}),  # a row a warp
     (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps a row, several rows a CTA
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
     (2800, {"THREADS": 32, "VECTORS": 4, "CLUSTER": 8}),

@@ -44,7 +44,7 @@ def check(rows, cols, tile, **options):
         inputs["x"][0] *= f32(1e-25)
         inputs["x"][5] *= f32(1e25)
     case = execute.Case(workload, device, inputs=inputs)
-    result = execute.run(case, workload.variant("pipelined"), None, tile | {"RESIDENT": 1}, explicit=True)
+    result = execute.run(case, workload.variant("pipelined"), None, tile | {"CTAS_PER_SM": 1}, explicit=True)
     assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
     return workload.variant("pipelined").launches(workload, result.tile)[0]
 
@@ -58,14 +58,14 @@ def test_any_shape(rows, cols, tile):
 
 @pytest.mark.parametrize(("rows", "cols", "tile"), CASES)
 def test_kept_weights(rows, cols, tile):
-    launch = check(rows, cols, tile | {"KEPT": tile["VECTORS"]})
-    without = check(rows, cols, tile | {"KEPT": 0})
+    launch = check(rows, cols, tile | {"SMEM_VECTORS": tile["VECTORS"]})
+    without = check(rows, cols, tile | {"SMEM_VECTORS": 0})
     assert launch.shared > without.shared
 
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_two_bytes(kept):
-    check(19, 1000, {"THREADS": 128, "VECTORS": 1, "KEPT": kept}, dtype="bf16")
+    check(19, 1000, {"THREADS": 128, "VECTORS": 1, "SMEM_VECTORS": kept}, dtype="bf16")
 
 
 def test_a_hint_for_l2():
@@ -77,7 +77,9 @@ def test_every_cta_takes_as_many_rows(rows, monkeypatch):
     """But the last ones, which may take one fewer; and together they take all."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=132))
     workload = registry.get(NAME)(rows=rows, cols=4096)
-    tile = Tile({"THREADS": 512, "VECTORS": 8, "CLUSTER": 1, "CACHE": 1, "STAGES": 2, "KEPT": 0, "RESIDENT": 1})
+    tile = Tile(
+        {"THREADS": 512, "VECTORS": 8, "CLUSTER": 1, "CACHE": 1, "STAGES": 2, "SMEM_VECTORS": 0, "CTAS_PER_SM": 1}
+    )
     at_once = 4 * row_pipeline.grid(workload, tile)  # four rows a CTA
     assert at_once <= 4 * 132
     turns = -(-rows // at_once)

@@ -33,9 +33,9 @@ def test_preferred_tiles_do_not_spill(name, rows, cols, dtype):
 
 @pytest.mark.parametrize(("cols", "dtype"), [(262_144, "f32"), (131_072, "bf16")])
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax"])
-def test_claimed_rows_do_not_spill(name, cols, dtype):
+def test_persistent_kernels_do_not_spill(name, cols, dtype):
     workload = registry.get(name)(rows=512, cols=cols, dtype=dtype)
-    step = build(workload, workload.variant("claimed"), Target.parse("sm_90a")).steps[1]
+    step = build(workload, workload.variant("persistent"), Target.parse("sm_90a")).steps[1]
     assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=["UBLKCP", "STAS"], spills=0)
 
 

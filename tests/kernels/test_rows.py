@@ -34,13 +34,13 @@ def tile_of(kernel, size, tile=None, **options):
 )
 def test_preferred_tiles(kernel, size, dtype, expected):
     tile = tile_of(kernel, size, dtype=dtype)
-    assert (tile.THREADS, tile.VECTORS, tile.get("EARLY"), tile.LATE) == expected
+    assert (tile.THREADS, tile.VECTORS, tile.get("PREFETCH_WEIGHTS"), tile.NO_EARLY_LAUNCH) == expected
     assert tile.CLUSTER == 1
 
 
 @pytest.mark.parametrize("kernel", ["layernorm", "softmax", "fused_l2norm"])
 def test_the_next_grid_is_held_back_where_rows_stay_in_l2_alone(kernel):
-    assert tile_of(kernel, "128x4096", {"LATE": True}).LATE
-    assert not tile_of(kernel, "128x4096", {"LATE": False}).LATE
-    with pytest.raises(UsageError, match="LATE is for rows in registers that stay in L2"):
-        tile_of(kernel, "16384x4096", {"LATE": True})
+    assert tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": True}).NO_EARLY_LAUNCH
+    assert not tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": False}).NO_EARLY_LAUNCH
+    with pytest.raises(UsageError, match="NO_EARLY_LAUNCH is for rows in registers that stay in L2"):
+        tile_of(kernel, "16384x4096", {"NO_EARLY_LAUNCH": True})

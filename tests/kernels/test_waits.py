@@ -27,7 +27,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_latest_legal_completion(name, variant, monkeypatch):
-    monkeypatch.setattr(row_pipeline, "LEAST_CLAIMED", 0)
+    monkeypatch.setattr(row_pipeline, "MIN_PERSISTENT_COLS", 0)
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     kind = registry.get(name)
     workload = kind.make((), {}, small=True)

@@ -151,13 +151,13 @@ __device__ __forceinline__ void griddepcontrol_wait() {
 }
 
 // Both, for kernels that older targets run, too: to be called before the first access of global memory. A launch is then on its
-// way while the grid before ends. LATE: the next grid starts when all CTAs of this one have ended, still before their writes are
+// way while the grid before ends. NO_EARLY_LAUNCH: the next grid starts when all CTAs of this one have ended, still before their writes are
 // there. A grid that starts at once takes issue slots from this one, and its CTAs lie as SMs have room, several on some: of a kernel
 // of few CTAs and few microseconds that is more than what starting early saves.
-template <bool LATE = false>
+template <bool NO_EARLY_LAUNCH = false>
 __device__ __forceinline__ void follow_previous_grid() {
 #if PTXKIT_SM >= 90
-    if constexpr (!LATE) griddepcontrol_launch_dependents();
+    if constexpr (!NO_EARLY_LAUNCH) griddepcontrol_launch_dependents();
     griddepcontrol_wait();
 #endif
 }

@@ -9,15 +9,15 @@ namespace ptxkit {
 // Warps that fetch rows for the GROUPS groups of THREADS threads. Registers go to the quarters of an SM, so that one takes as many of
 // them as four; and four give theirs, as a warpgroup, to 512 threads, which would run short.
 template <int THREADS, int GROUPS>
-constexpr int fetching_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
+constexpr int producer_warps = GROUPS < 4 && THREADS < 512 ? GROUPS : 4;
 
-// Rows of two matrices on their way to shared memory, for each group of threads that takes rows, and beside them gamma if KEPT. Lanes
+// Rows of two matrices on their way to shared memory, for each group of threads that takes rows, and beside them gamma if SMEM_GAMMA. Lanes
 // of further warps fetch them, with their statistics, as soon as there is room: the warps that compute a row wait for one another in
 // each, and whoever had to fetch besides would be last.
 // Dynamic shared memory: 2 * STAGES * THREADS * VECTORS * 16 bytes, and LANES * VECTORS * 16 for gamma.
-template <bool CENTERED, class T, class S, int STAGES, int UNDER_WAY, bool KEPT>
+template <bool CENTERED, class T, class S, int STAGES, int MAX_IN_FLIGHT, bool SMEM_GAMMA>
 struct Fetched {
-    static constexpr int warps = fetching_warps<S::THREADS, S::groups>;
+    static constexpr int warps = producer_warps<S::THREADS, S::groups>;
     // 640 threads have 96 registers each
     static constexpr bool gives = S::THREADS == 512 && (PTXKIT_SM90A || PTXKIT_SM100F);
     static constexpr int words = S::VECTORS * S::LANES;          // 16 bytes each, of a row
@@ -45,7 +45,7 @@ struct Fetched {
         barrier_sync<free>(S::THREADS);
     }
 
-    // What the threads that compute rows do first: what no copy fills is 0, and with KEPT gamma is there.
+    // What the threads that compute rows do first: what no copy fills is 0, and with SMEM_GAMMA gamma is there.
     __device__ __forceinline__ void begin(const Place<S>& all, const T* gamma) const {
         const unsigned thread = threadIdx.x % S::LANES, group = threadIdx.x / S::LANES;
 #pragma unroll
@@ -54,7 +54,7 @@ struct Fetched {
 #pragma unroll 1
             for (int r = 0; r < 2 * STAGES; r++) slots[(r * S::groups + group) * words + i * S::LANES + thread] = uint4{};
         }
-        if constexpr (KEPT) {
+        if constexpr (SMEM_GAMMA) {
 #pragma unroll
             for (int i = 0; i < S::VECTORS; i++) {
                 if (group != i % S::groups) continue;
@@ -67,17 +67,17 @@ struct Fetched {
     }
 
     // Fetches a group's rows: what one thread does. With more asked for than memory takes to stay busy, what is written waits. So no
-    // more than UNDER_WAY rows are, if it is not 0; and a row when its statistics are there, which takes its time where memory is
+    // more than MAX_IN_FLIGHT rows are, if it is not 0; and a row when its statistics are there, which takes its time where memory is
     // busy: on an H200, 16384x4096 in f32, 187 us for layer normalization's gradients, against 202 with all asked for at once.
     __device__ __forceinline__ void fetch(unsigned group, const T* x, const T* dy, const float* means, const float* rstds,
                                           unsigned rows, unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
         const unsigned bytes = chunk_bytes<T, S>(cols);
-        Ring<STAGES> at, behind;  // UNDER_WAY rows
+        Ring<STAGES> at, behind;  // MAX_IN_FLIGHT rows
         unsigned turn = 0;
         for (unsigned row = blockIdx.x / S::CTAS * S::groups + group; row < rows; row += rows_taken<S>(), turn++) {
             if (turn >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[group][at.stage]), at.parity ^ 1);
-            if (UNDER_WAY > 0 && turn >= UNDER_WAY) {
+            if (MAX_IN_FLIGHT > 0 && turn >= MAX_IN_FLIGHT) {
                 mbarrier_wait(cvta_to_shared(&shared.full[group][behind.stage]), behind.parity);
                 behind.advance();
             }
@@ -96,7 +96,7 @@ struct Fetched {
         return shared.statistics[group][at.stage];
     }
 
-    // What GradientsOfRows::add asks for; `gamma` is asked unless KEPT.
+    // What GradientsOfRows::add asks for; `gamma` is asked unless SMEM_GAMMA.
     __device__ __forceinline__ auto columns(unsigned group, unsigned stage, const Row<S>& gamma) const {
         const unsigned thread = threadIdx.x % S::LANES;
         const uint4 *x = row_of(group, stage, 0) + thread, *dy = row_of(group, stage, 1) + thread;
@@ -104,11 +104,11 @@ struct Fetched {
         return [=, &gamma](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH]) {
             Vector<T, S::WIDTH> vector[3];
             vector[0].set(x[i * S::LANES]), vector[1].set(dy[i * S::LANES]);
-            if constexpr (KEPT) vector[2].set(kept[i * S::LANES]);
+            if constexpr (SMEM_GAMMA) vector[2].set(kept[i * S::LANES]);
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) {
                 v[j] = vector[0][j], u[j] = vector[1][j];
-                if constexpr (KEPT) weight[j] = vector[2][j];
+                if constexpr (SMEM_GAMMA) weight[j] = vector[2][j];
                 else weight[j] = gamma.v[i][j];
             }
         };
@@ -160,11 +160,11 @@ struct RecordsBesideOthers<Record, S, true> {
 
 // What backward_rows does, by groups of LANES threads that take a row each, or clusters of CTAs, and warps that fetch rows. Shares of
 // dgamma and dbeta meet in the CTA, in fixed order, and go to its row of `gammas` and `betas`, or its cluster's.
-template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int UNDER_WAY, bool KEPT>
+template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int MAX_IN_FLIGHT, bool SMEM_GAMMA>
 __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, const T* gamma, const float* means,
                                                       const float* rstds, T* dx, float* gammas, float* betas, int rows, int cols) {
     using S = RowBesideOthers<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
-    using Rows = Fetched<CENTERED, T, S, STAGES, UNDER_WAY, KEPT>;
+    using Rows = Fetched<CENTERED, T, S, STAGES, MAX_IN_FLIGHT, SMEM_GAMMA>;
     using Records = RecordsBesideOthers<GradientRecord<CENTERED>, S>;
     __shared__ typename Records::Shared shared_records;
     __shared__ typename Rows::Shared shared;
@@ -188,7 +188,7 @@ __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, c
         place.vectors = true;
         fetched.begin(all, gamma);
         Row<S> weight;
-        if constexpr (!KEPT) weight = all.load_shared(gamma);
+        if constexpr (!SMEM_GAMMA) weight = all.load_shared(gamma);
         Ring<STAGES> at;
         each_row(place, rows, cols, [&](unsigned turn) {
             const Statistics statistics = fetched.wait(group, at);

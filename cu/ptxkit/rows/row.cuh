@@ -78,9 +78,9 @@ struct RowRecords {
 };
 
 // Before the first record goes to another CTA, all must have started. Called early, so that nobody waits.
-template <class S, bool LATE = false>
+template <class S, bool NO_EARLY_LAUNCH = false>
 __device__ __forceinline__ void row_arrive() {
-    follow_previous_grid<LATE>();
+    follow_previous_grid<NO_EARLY_LAUNCH>();
     if constexpr (S::CTAS > 1) barrier_cluster_arrive_relaxed();
 }
 
@@ -222,7 +222,7 @@ struct Place {
     }
 
     // All threads' registers hold columns: who launched the kernel knows, and now the compiler does.
-    __device__ __forceinline__ void assume_filled() { cols = S::capacity, held = S::elements; }
+    __device__ __forceinline__ void assume_full_tile() { cols = S::capacity, held = S::elements; }
 
     // The place in the part of a longer row that begins at column `begin` and is at most S::capacity columns long.
     __device__ __forceinline__ Place part(unsigned begin) const {
@@ -443,11 +443,11 @@ private:
     }
 };
 
-// run(place). Where the launch says that a row is FILLED, rows that move in vectors have code of their own, which asks nothing.
-template <bool FILLED, class S, class F>
+// run(place). Where the launch says that a row is FULL_TILE, rows that move in vectors have code of their own, which asks nothing.
+template <bool FULL_TILE, class S, class F>
 __device__ __forceinline__ void with_place(Place<S> place, F run) {
-    if constexpr (FILLED) {
-        place.assume_filled();
+    if constexpr (FULL_TILE) {
+        place.assume_full_tile();
         if (place.vectors) {
             place.vectors = true;  // now ptxas knows
             return run(place);

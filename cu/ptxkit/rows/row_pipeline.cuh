@@ -206,11 +206,11 @@ __device__ __forceinline__ void rows_ahead(const Ahead<T, S, 1, STAGES, CACHE>& 
     }
 }
 
-// COUNT vectors that all rows share, KEPT of each thread's VECTORS vectors of them in shared memory, the others in cache: a cluster
-// that takes long rows reads so much of them that L2 would limit it. Dynamic shared memory: COUNT * KEPT * LANES * 16 bytes.
-template <class T, class S, int COUNT, int KEPT>
+// COUNT vectors that all rows share, SMEM_VECTORS of each thread's VECTORS vectors of them in shared memory, the others in cache: a cluster
+// that takes long rows reads so much of them that L2 would limit it. Dynamic shared memory: COUNT * SMEM_VECTORS * LANES * 16 bytes.
+template <class T, class S, int COUNT, int SMEM_VECTORS>
 struct Weights {
-    static_assert(KEPT <= S::VECTORS, "no more than there are");
+    static_assert(SMEM_VECTORS <= S::VECTORS, "no more than there are");
     uint4* slots;
 
     // `where` is the same in all threads.
@@ -220,7 +220,7 @@ struct Weights {
     template <class... Vectors>
     __device__ __forceinline__ void begin(const Place<S>& all, const Vectors*... vectors) const {
         static_assert(sizeof...(Vectors) == COUNT, "COUNT vectors");
-        if constexpr (KEPT > 0) {
+        if constexpr (SMEM_VECTORS > 0) {
             if (all.vectors && threadIdx.x < S::LANES) {
                 uint4* to = slots;
                 (keep(all, to, vectors), ...);
@@ -239,14 +239,14 @@ struct Weights {
     template <int CACHE, class F, class... Vectors>
     __device__ __forceinline__ void store(const Place<S>& place, T* matrix, Row<S>& row, F f, const Vectors*... vectors) const {
         apply_each(place, row, f, [&](int i) { place.template store_vector<CACHE>(matrix, row, i); }, vectors...);
-        if (KEPT == 0 || !place.vectors) place.template store<CACHE>(matrix, row);
+        if (SMEM_VECTORS == 0 || !place.vectors) place.template store<CACHE>(matrix, row);
     }
 
 private:
     // made(i) is called when vector i is made, where rows move in vectors and there are any here.
     template <class F, class Made, class... Vectors>
     __device__ __forceinline__ void apply_each(const Place<S>& place, Row<S>& row, F f, Made made, const Vectors*... vectors) const {
-        if constexpr (KEPT > 0) {
+        if constexpr (SMEM_VECTORS > 0) {
             if (place.vectors) {
 #pragma unroll
                 for (int i = 0; i < S::VECTORS; i++) {
@@ -264,17 +264,17 @@ private:
 
     __device__ __forceinline__ void keep(const Place<S>& all, uint4*& to, const T* from) const {
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) {
+        for (int i = 0; i < SMEM_VECTORS; i++) {
             if (i * S::WIDTH < all.held) {
                 to[i * S::LANES] = ld_global(reinterpret_cast<const uint4*>(from + (i * S::threads + all.thread) * S::WIDTH));
             }
         }
-        to += KEPT * S::LANES;
+        to += SMEM_VECTORS * S::LANES;
     }
 
     __device__ __forceinline__ Vector<T, S::WIDTH> vector_of(const Place<S>& place, int i, int number, const T* from) const {
         Vector<T, S::WIDTH> vector;
-        if (i < KEPT) vector.set(slots[(number * KEPT + i) * S::LANES]);
+        if (i < SMEM_VECTORS) vector.set(slots[(number * SMEM_VECTORS + i) * S::LANES]);
         else vector.template load<CACHE_KEEP>(from + (i * S::threads + place.thread) * S::WIDTH);
         return vector;
     }

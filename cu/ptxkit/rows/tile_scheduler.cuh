@@ -1,6 +1,7 @@
-// Long rows by clusters that stay: each claims another row when there is room for it. What all rows share is then fetched once a
-// cluster and not once a row. How many clusters a GPU holds at a time nobody knows before: a cluster lies within a GPC, and GPCs
-// have different numbers of SMs. Were rows dealt out beforehand, those of a cluster that finds no room would be computed last, alone.
+// Dynamic persistent kernels for long rows: each cluster takes the next row from an atomic counter when it has room for it. Weights
+// are then fetched once a cluster and not once a row. The number of clusters that a GPU holds at a time is not known beforehand, as a
+// cluster lies within a GPC and GPCs have different numbers of SMs. With rows distributed beforehand, those of a cluster that finds
+// no room would be computed last, alone.
 //
 // CTAs of a cluster that stays must not meet at barrier.cluster: its release waits until device memory has taken the row before.
 // They send each other what they have to say with st.async, and wait for so many bytes.
@@ -10,9 +11,9 @@
 
 namespace ptxkit {
 
-// Nothing is claimed yet. Launched ahead of each kernel that claims rows.
+// Sets the row counter of the tile scheduler to 0. Launched before each persistent kernel.
 template <int THREADS>
-__global__ void __launch_bounds__(THREADS) unclaimed(unsigned* next) {
+__global__ void __launch_bounds__(THREADS) reset_tile_scheduler(unsigned* next) {
     follow_previous_grid();
     if (threadIdx.x == 0) *next = 0;
 }
@@ -94,10 +95,10 @@ __device__ __forceinline__ T row_sum(T value, SentRecords<T, S>& records, unsign
     return sum_below<S::CTAS>([&](unsigned i) { return ctas[i].record; });
 }
 
-// Rows that the cluster has claimed, AHEAD turns before their own; past the last one there are none. The first warp of the first CTA
-// claims them and tells the others.
+// The tile scheduler: rows of the cluster, taken AHEAD iterations before they are computed. The first warp of the cluster's first CTA
+// takes them from the atomic counter `next` and sends their numbers to the other CTAs.
 template <class S, int AHEAD>
-struct Claims {
+struct TileScheduler {
     // Whoever tells the row of turn t + AHEAD has got the records of turn t - 1. Others may still be in that turn, in no earlier one.
     static constexpr unsigned places = AHEAD <= 2 ? 4 : AHEAD <= 6 ? 8 : 16;
     static_assert(places >= AHEAD + 2, "a place is free when it is told again");
@@ -107,24 +108,24 @@ struct Claims {
     };
     Shared& shared;
     unsigned* next;
-    unsigned claimed = 0;  // and not told yet
+    unsigned taken = 0;  // from the counter, not sent yet
 
     // The memory that `next` points at was set to 0. All threads construct it before their CTAs tell each other that they have
     // started.
-    __device__ __forceinline__ Claims(Shared& shared, unsigned* next) : shared(shared), next(next) {
+    __device__ __forceinline__ TileScheduler(Shared& shared, unsigned* next) : shared(shared), next(next) {
         if (threadIdx.x == 0) {
             for (int i = 0; i < places; i++) mbarrier_init(cvta_to_shared(&shared.there[i]), 1);
             fence_mbarrier_init_release_cluster();
         }
     }
 
-    // Claims and tells the rows of the first turns; all CTAs have started.
+    // Takes and sends the rows of the first iterations. All CTAs have started.
     __device__ __forceinline__ void begin() {
-        claim(AHEAD + 1);
-        const unsigned first = shfl_sync_idx(all_lanes, claimed, 0);
+        take_rows(AHEAD + 1);
+        const unsigned first = shfl_sync_idx(all_lanes, taken, 0);
 #pragma unroll
         for (unsigned i = 0; i < AHEAD; i++) tell(i, first + i);
-        claimed = first + AHEAD;
+        taken = first + AHEAD;
     }
 
     // Of this turn, or up to AHEAD - 1 later.
@@ -133,10 +134,10 @@ struct Claims {
         return shared.rows[turn % places];
     }
 
-    // Tells the row AHEAD turns later, and claims the one after it. Called in each turn, ahead of its records.
+    // Sends the row of AHEAD iterations later, and takes the one after it. Called in each iteration, before its records are exchanged.
     __device__ __forceinline__ void go_on(unsigned turn) {
-        tell(turn + AHEAD, shfl_sync_idx(all_lanes, claimed, 0));
-        claim(1);
+        tell(turn + AHEAD, shfl_sync_idx(all_lanes, taken, 0));
+        take_rows(1);
     }
 
     // In place of a turn: until all that was told is there, and nothing is written any more to this CTA.
@@ -146,31 +147,31 @@ struct Claims {
     }
 
 private:
-    static __device__ __forceinline__ bool claims() {
+    static __device__ __forceinline__ bool is_scheduler_warp() {
         return cluster_ctarank() == 0 && threadIdx.x < 32;
     }
 
-    __device__ __forceinline__ void claim(unsigned count) {
-        if (claims() && threadIdx.x == 0) claimed = atomicAdd(next, count);
+    __device__ __forceinline__ void take_rows(unsigned count) {
+        if (is_scheduler_warp() && threadIdx.x == 0) taken = atomicAdd(next, count);
     }
 
     __device__ __forceinline__ void tell(unsigned turn, unsigned row) const {
         const void* there = &shared.there[turn % places];
         if (threadIdx.x == 0) mbarrier_arrive_expect_tx(cvta_to_shared(there), 4);
-        if (claims()) send_word<S::CTAS>(&shared.rows[turn % places], row, there);
+        if (is_scheduler_warp()) send_word<S::CTAS>(&shared.rows[turn % places], row, there);
     }
 };
 
-// The rows that a cluster has claimed come to shared memory in parts of PART vectors a thread, STAGES parts of this row and the next
+// The rows of a cluster come to shared memory in chunks of CHUNK_VECTORS vectors a thread, STAGES chunks of this row and the next
 // ones at a time. Each is fetched again as soon as all threads of the CTA have read it, so that device memory is asked for a steady
-// stream. Dynamic shared memory: STAGES * PART * THREADS * 16 bytes.
+// stream. Dynamic shared memory: STAGES * CHUNK_VECTORS * THREADS * 16 bytes.
 //
 // On an H200 rows in halves, and little more than one row on its way, are faster than whole rows or more of them: layernorm of 1024
 // rows of 131072 takes 258 us with three halves of 32 KB a CTA, 261 with four, and 263 with two whole rows.
-template <class T, class S, int PART, int STAGES, int CACHE>
+template <class T, class S, int CHUNK_VECTORS, int STAGES, int CACHE>
 struct Parts {
-    static_assert(S::VECTORS % PART == 0, "rows in whole parts");
-    static constexpr int parts = S::VECTORS / PART;             // of a row
+    static_assert(S::VECTORS % CHUNK_VECTORS == 0, "rows in whole parts");
+    static constexpr int parts = S::VECTORS / CHUNK_VECTORS;             // of a row
     static constexpr int ahead = (parts - 1 + STAGES) / parts;  // turns that the last part to be asked for is ahead, at most
     static_assert(parts == 1 || STAGES > 1, "a part is fetched when the next one was read");
     static constexpr unsigned chunk = S::LANES * S::WIDTH;  // columns that lie together
@@ -189,7 +190,7 @@ struct Parts {
     }
 
     // Behind the stages: shared memory for something else.
-    __device__ __forceinline__ uint4* behind() const { return slots + STAGES * PART * S::LANES; }
+    __device__ __forceinline__ uint4* behind() const { return slots + STAGES * CHUNK_VECTORS * S::LANES; }
 
     static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 90 && place.vectors; }
 
@@ -197,8 +198,8 @@ struct Parts {
     __device__ __forceinline__ void fetch(unsigned row, unsigned rows, unsigned cols, int part, unsigned stage,
                                           const T* matrix) const {
         if (row >= rows) return;
-        const unsigned full = cvta_to_shared(shared.full) + 8 * stage, to = cvta_to_shared(slots) + stage * (16 * PART * S::LANES);
-        const unsigned begins = cluster_ctarank() * chunk + part * (PART * S::CTAS * chunk);
+        const unsigned full = cvta_to_shared(shared.full) + 8 * stage, to = cvta_to_shared(slots) + stage * (16 * CHUNK_VECTORS * S::LANES);
+        const unsigned begins = cluster_ctarank() * chunk + part * (CHUNK_VECTORS * S::CTAS * chunk);
         const T* from = matrix + static_cast<size_t>(row) * cols + begins;
         auto bytes = [&](int i) {
             const unsigned column = begins + i * (S::CTAS * chunk);
@@ -206,11 +207,11 @@ struct Parts {
         };
         unsigned all = 0;
 #pragma unroll
-        for (int i = 0; i < PART; i++) all += bytes(i);
+        for (int i = 0; i < CHUNK_VECTORS; i++) all += bytes(i);
         mbarrier_arrive_expect_tx(full, all);
         const unsigned long long policy = load_policy<CACHE>();
 #pragma unroll
-        for (int i = 0; i < PART; i++) {
+        for (int i = 0; i < CHUNK_VECTORS; i++) {
             if (const unsigned size = bytes(i)) {
                 copy_ahead<CACHE>(to + i * (16 * S::LANES), from + i * (S::CTAS * chunk), size, full, policy);
             }
@@ -218,16 +219,16 @@ struct Parts {
     }
 
     // The first STAGES parts: what one thread does.
-    template <class Claimed>
-    __device__ __forceinline__ void begin(const Claimed& claims, unsigned rows, unsigned cols, const T* matrix) const {
+    template <class Scheduler>
+    __device__ __forceinline__ void begin(const Scheduler& scheduler, unsigned rows, unsigned cols, const T* matrix) const {
 #pragma unroll 1
-        for (int i = 0; i < STAGES; i++) fetch(claims.row(i / parts), rows, cols, i % parts, i, matrix);
+        for (int i = 0; i < STAGES; i++) fetch(scheduler.row(i / parts), rows, cols, i % parts, i, matrix);
     }
 
     // The row that is there, of turn `turn`, with `fill` for padding. `at` is the stage of its first part, and then that of the
     // next row's. The parts that are STAGES later are fetched: part i by warp i, when all warps have read what lay there.
-    template <class Claimed>
-    __device__ __forceinline__ Row<S> row(const Place<S>& place, Ring<STAGES>& at, float fill, const Claimed& claims, unsigned turn,
+    template <class Scheduler>
+    __device__ __forceinline__ Row<S> row(const Place<S>& place, Ring<STAGES>& at, float fill, const Scheduler& scheduler, unsigned turn,
                                           unsigned rows, const T* matrix) const {
         const unsigned full = cvta_to_shared(shared.full), empty = cvta_to_shared(shared.empty);
         Row<S> row;
@@ -236,7 +237,7 @@ struct Parts {
             if (threadIdx.x / 32 == part % S::cta_warps) {
                 if (laneid() == 0) {
                     mbarrier_wait(empty + 8 * before.stage, before.parity);
-                    fetch(claims.row(turn + (part + STAGES) / parts), rows, place.cols, (part + STAGES) % parts, before.stage, matrix);
+                    fetch(scheduler.row(turn + (part + STAGES) / parts), rows, place.cols, (part + STAGES) % parts, before.stage, matrix);
                 }
                 bar_warp_sync(all_lanes);
             }
@@ -245,10 +246,10 @@ struct Parts {
         for (int part = 0; part < parts; part++) {
             mbarrier_wait(full + 8 * at.stage, at.parity);
 #pragma unroll
-            for (int i = part * PART; i < (part + 1) * PART; i++) {
+            for (int i = part * CHUNK_VECTORS; i < (part + 1) * CHUNK_VECTORS; i++) {
                 const bool there = i * S::WIDTH < place.held;
                 Vector<T, S::WIDTH> vector;
-                if (there) vector.set(slots[(at.stage * PART + i % PART) * S::LANES + threadIdx.x]);
+                if (there) vector.set(slots[(at.stage * CHUNK_VECTORS + i % CHUNK_VECTORS) * S::LANES + threadIdx.x]);
                 else vector.fill([&](int) { return fill; });
 #pragma unroll
                 for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
@@ -264,32 +265,32 @@ struct Parts {
     }
 };
 
-// f(place, row) for each row of `matrix` that the cluster claims, with `fill` for padding. f gathers records. started() is called
-// once and waits for the other CTAs of the cluster. FILLED: a row fills the cluster's registers.
-template <bool FILLED, class T, class S, int PART, int STAGES, int CACHE, int AHEAD, class Started, class F>
-__device__ __forceinline__ void rows_claimed(const Parts<T, S, PART, STAGES, CACHE>& parts, Place<S> place, unsigned rows,
-                                             unsigned cols, const T* matrix, float fill, Claims<S, AHEAD>& claims,
+// f(place, row) for each row of `matrix` that the cluster takes, with `fill` for padding. f gathers records. started() is called
+// once and waits for the other CTAs of the cluster. FULL_TILE: a row fills the cluster's registers.
+template <bool FULL_TILE, class T, class S, int CHUNK_VECTORS, int STAGES, int CACHE, int AHEAD, class Started, class F>
+__device__ __forceinline__ void persistent_rows(const Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>& parts, Place<S> place, unsigned rows,
+                                             unsigned cols, const T* matrix, float fill, TileScheduler<S, AHEAD>& scheduler,
                                              Started started, F f) {
-    static_assert(AHEAD > Parts<T, S, PART, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
+    static_assert(AHEAD > Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
     started();
-    claims.begin();
-    if (parts.copies(place) && threadIdx.x == 0) parts.begin(claims, rows, cols, matrix);
+    scheduler.begin();
+    if (parts.copies(place) && threadIdx.x == 0) parts.begin(scheduler, rows, cols, matrix);
     bar_warp_sync(all_lanes);
-    with_place<FILLED>(place, [&](Place<S> place) {
+    with_place<FULL_TILE>(place, [&](Place<S> place) {
         const bool copies = parts.copies(place);
         Ring<STAGES> at;
         unsigned turn = 0;
 #pragma unroll 1
-        for (unsigned row_number; (row_number = claims.row(turn)) < rows; turn++) {
+        for (unsigned row_number; (row_number = scheduler.row(turn)) < rows; turn++) {
             place.take(row_number, cols, cols);
-            if constexpr (FILLED) place.assume_filled();
-            claims.go_on(turn);
+            if constexpr (FULL_TILE) place.assume_full_tile();
+            scheduler.go_on(turn);
             Row<S> row;
-            if (copies) row = parts.row(place, at, fill, claims, turn, rows, matrix);
+            if (copies) row = parts.row(place, at, fill, scheduler, turn, rows, matrix);
             else row = place.template load<CACHE>(matrix, fill);
             f(place, row);
         }
-        claims.end(turn);
+        scheduler.end(turn);
     });
 }
 

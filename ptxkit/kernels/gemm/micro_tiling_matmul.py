@@ -210,7 +210,9 @@ class MicroTilingMatmul(Workload):
         return {"c": ((self.m, self.n), "f32")}
 
     def temporaries(self) -> Mapping[str, Any]:
-        return {"flags": (self.device.sms * self.device.target.limits.warps, "u32")}  # one for each warp that may be on an SM
+        return {
+            "flags": (self.device.sms * self.device.target.limits.warps, "u32")
+        }  # one for each warp that may be on an SM
 
     def work(self) -> Work:
         elements = self.m * self.k + self.k * self.n + self.m * self.n

@@ -22,7 +22,7 @@ TILE: Mapping[str, list[Any]] = {
     "THREADS": [256, 64, 128, 512, 1024],  # of a CTA
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-    "RESIDENT": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
+    "CTAS_PER_SM": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
     "PARTIALS": [132, 264, 396, 528],  # rows of partial sums at most: a CTA's where warps fetch rows, else a group's
 }
 
@@ -31,14 +31,14 @@ TILE_PIPELINED: Mapping[str, list[Any]] = {
     "CLUSTER": [1, 2, 4, 8, 16],
     "PARTIALS": [132, 264, 396, 528, 66, 33, 32, 16, 8],
     "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are on their way while one is computed
-    "UNDER_WAY": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
-    "KEPT": [False, True],  # where warps fetch rows: whether gamma is in shared memory, not in registers
+    "MAX_IN_FLIGHT": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
+    "SMEM_GAMMA": [False, True],  # where warps fetch rows: whether gamma is in shared memory, not in registers
 }
 
 
 def registers(w: Any, t: Tile) -> int:
     """Of a thread: n, w, gamma and the partial sums of dgamma and, for layernorm, dbeta; and what is needed beside them."""
-    rows_held = (5 if w.centered else 4) - bool(t.get("KEPT"))
+    rows_held = (5 if w.centered else 4) - bool(t.get("SMEM_GAMMA"))
     count: int = rows_held * width(w.dtype) * t.VECTORS + 32
     return count
 
@@ -47,27 +47,25 @@ def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
     # registers go to the quarters of an SM: one warp more takes as many as four
     threads = t.THREADS + 128 * fetches(w, t)
-    available = row.registers(w, threads * t.RESIDENT)
+    available = row.registers(w, threads * t.CTAS_PER_SM)
     if registers(w, t) > available:
-        return (
-            f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
-        )
+        return f"{t.CTAS_PER_SM} CTAs of {t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
     if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
         return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
     groups = t.THREADS // row.lanes(w, t)
     if groups > (15 if fetches(w, t) else 16) and row.lanes(w, t) > 32:
         return f"{groups} rows of {row.lanes(w, t)} threads a CTA, more than there are barriers for"
-    for name in ("KEPT", "UNDER_WAY"):
+    for name in ("SMEM_GAMMA", "MAX_IN_FLIGHT"):
         if t.get(name) and not fetches(w, t):
             return f"no warp of its own fetches rows, so {name} changes nothing"
-    if t.get("UNDER_WAY", 0) >= t.get("STAGES", 1):
-        return f"UNDER_WAY={t.UNDER_WAY} is no limit where there are {t.STAGES} stages"
+    if t.get("MAX_IN_FLIGHT", 0) >= t.get("STAGES", 1):
+        return f"MAX_IN_FLIGHT={t.MAX_IN_FLIGHT} is no limit where there are {t.STAGES} stages"
     units = t.THREADS // max(row.lanes(w, t), 32)
     slots = 512 + 24 * t.get("STAGES", 0) * units  # sums of warps; mbarriers and statistics
     limits = w.device.target.limits
-    shared = t.RESIDENT * (shared_bytes(w, t) + slots + limits.reserved_bytes)
+    shared = t.CTAS_PER_SM * (shared_bytes(w, t) + slots + limits.reserved_bytes)
     if row.in_registers(w, t) and shared > (most := limits.shared_bytes_per_cta):
-        return f"{t.RESIDENT} CTAs take {shared:,} bytes of shared memory, and an SM has {most:,}"
+        return f"{t.CTAS_PER_SM} CTAs take {shared:,} bytes of shared memory, and an SM has {most:,}"
     return True
 
 
@@ -77,16 +75,16 @@ def fetches(w: Any, t: Tile) -> bool:
     return bool(t.get("STAGES", 0)) and whole and t.THREADS > 32
 
 
-def fetching_warps(w: Any, t: Tile) -> int:
+def producer_warps(w: Any, t: Tile) -> int:
     """How many of them: as in cu/ptxkit/rows/backward_fetched.cuh."""
     groups: int = t.THREADS // row.lanes(w, t)
     return min(groups, 4) if t.THREADS < 512 else 4
 
 
 def shared_bytes(w: Any, t: Tile) -> int:
-    """Dynamic shared memory of a CTA: the rows of x and dy that are copied ahead, and gamma with KEPT."""
+    """Dynamic shared memory of a CTA: the rows of x and dy that are copied ahead, and gamma with SMEM_GAMMA."""
     rows_ahead = 2 * t.get("STAGES", 2) * t.THREADS
-    return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * bool(t.get("KEPT"))))
+    return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * bool(t.get("SMEM_GAMMA"))))
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
@@ -126,15 +124,15 @@ def _with_many_rows(w: Any) -> dict[str, Any]:
         return {}
     if wide == 8:
         step = {} if w.centered else {2048: (6, 2), 4096: (3, 0), 8192: (3, 0)}
-        stages, under_way = step.get(w.cols, (6, 0))
-        return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way, "KEPT": True}
+        stages, in_flight = step.get(w.cols, (6, 0))
+        return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "MAX_IN_FLIGHT": in_flight, "SMEM_GAMMA": True}
     if w.cols <= 1024:
         stages = 4 if not full else 3 if w.centered else 2
-        return {"THREADS": 256, "VECTORS": 2, "STAGES": stages, "RESIDENT": 2, "PARTIALS": partials(w, 2)}
+        return {"THREADS": 256, "VECTORS": 2, "STAGES": stages, "CTAS_PER_SM": 2, "PARTIALS": partials(w, 2)}
     if w.cols > 4096 or (w.centered and 2048 < w.cols < 4096):
-        return {"THREADS": 512, "VECTORS": 4, "STAGES": 2, "UNDER_WAY": int(w.cols == 8192), "KEPT": True}
-    stages, under_way = (4, 0) if w.centered or w.cols < 2048 else {2048: (4, 2), 4096: (3, 0)}.get(w.cols, (6, 0))
-    return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "UNDER_WAY": under_way}
+        return {"THREADS": 512, "VECTORS": 4, "STAGES": 2, "MAX_IN_FLIGHT": int(w.cols == 8192), "SMEM_GAMMA": True}
+    stages, in_flight = (4, 0) if w.centered or w.cols < 2048 else {2048: (4, 2), 4096: (3, 0)}.get(w.cols, (6, 0))
+    return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "MAX_IN_FLIGHT": in_flight}
 
 
 def _of_clusters(w: Any) -> dict[str, Any]:
@@ -148,7 +146,7 @@ def _of_clusters(w: Any) -> dict[str, Any]:
     else:
         vectors, stages = 4, 2 if cluster == 2 else 3
     shape = {"THREADS": 512, "VECTORS": vectors, "CLUSTER": cluster, "PARTIALS": partials}
-    return shape | {"STAGES": stages, "KEPT": True}
+    return shape | {"STAGES": stages, "SMEM_GAMMA": True}
 
 
 class Gradients(Workload):
@@ -293,11 +291,11 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)
     if fetched:
-        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.STAGES, t.UNDER_WAY, t.KEPT, t.RESIDENT)
-        name, grid, block = f"{norm}_backward_fetched", ctas * t.CLUSTER, t.THREADS + 32 * fetching_warps(w, t)
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.STAGES, t.MAX_IN_FLIGHT, t.SMEM_GAMMA, t.CTAS_PER_SM)
+        name, grid, block = f"{norm}_backward_fetched", ctas * t.CLUSTER, t.THREADS + 32 * producer_warps(w, t)
         main = Launch(name, grid, block, args, shared_bytes(w, t), cluster, template=template)
     else:
-        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.RESIDENT)
+        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.CTAS_PER_SM)
         name, grid = f"{norm}_backward_vectorized", ctas * t.CLUSTER
         main = Launch(name, grid, t.THREADS, args, shared_bytes(w, t), cluster, template=template)
     return [

@@ -12,7 +12,7 @@ from ptxkit.kernels.elementwise.elementwise import stays_in_l2
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
-KEPT_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
+STAGED_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
 THREADS = 256  # of a CTA, in the unfused chain and in fused
 ELEMENTS = 4  # of a thread, in the element-wise launches of the chain
 
@@ -49,8 +49,8 @@ def usable(w: FusedL2norm, t: Tile) -> bool | str:
             return f"{w.cols} columns stay in registers, so STAGED=False changes nothing"
     elif t.STAGED and staged_bytes(w, t) > row.STAGED_BYTES:
         return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t):,} bytes of shared memory"
-    if t.LATE and not (in_registers(w, t) and stays_in_l2(w)):
-        return "LATE is for rows in registers that stay in L2"
+    if t.NO_EARLY_LAUNCH and not (in_registers(w, t) and stays_in_l2(w)):
+        return "NO_EARLY_LAUNCH is for rows in registers that stay in L2"
     return True
 
 
@@ -79,7 +79,7 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     if not few and not resident and 2048 < w.cols <= 4096 and threads == 512:
         tile["THREADS"] = 1024  # two rows a CTA: fastest on an H200
     if resident and (w.cols >= 1024 or not row.few(w)):
-        yield tile | {"LATE": True}
+        yield tile | {"NO_EARLY_LAUNCH": True}
     yield tile
     for staged in (True, False):
         for ctas in (cluster, 1):  # for targets without clusters
@@ -150,7 +150,7 @@ class FusedL2norm(Workload):
     @variant
     def fused(self) -> list[Launch]:
         """One CTA a row, which waits in shared memory for its norm; bit for bit what unfused gives."""
-        keep = self.cols <= KEPT_COLS
+        keep = self.cols <= STAGED_COLS
         shared = 4 * self.cols if keep else 0
         args = ("x", "y", self.cols, "eps")
         return [Launch("l2norm_fused", self.rows, THREADS, args, shared=shared, template=(THREADS, keep))]
@@ -163,7 +163,7 @@ class FusedL2norm(Workload):
             "ROWS": [1, 2, 4],  # rows that a thread takes one after another, the next being loaded ahead
             "HINT": [0, 1, 2],  # L2 keeps: 0 what it likes, 1 x rather than y, 2 y rather than x
             "STAGED": row.TILE["STAGED"],
-            "LATE": row.TILE["LATE"],
+            "NO_EARLY_LAUNCH": row.TILE["NO_EARLY_LAUNCH"],
         },
         constraint=usable,
         prefer=preferred,
@@ -181,14 +181,14 @@ class FusedL2norm(Workload):
         groups = t.THREADS // width
         grid = cdiv(cdiv(self.rows, groups), t.ROWS) * t.CLUSTER
         filled = self.cols == 4 * t.QUADS * width * t.CLUSTER and self.rows % (groups * t.ROWS) == 0
-        template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT, t.LATE, filled)
+        template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT, t.NO_EARLY_LAUNCH, filled)
         return [Launch("l2norm_vectorized", grid, t.THREADS, args, 0, cluster, template=template)]
 
-    @pipeline.claimed(beside=32, weights=0)
-    def claimed(self, t: Tile) -> list[Launch]:
-        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+    @pipeline.persistent(beside=32, weights=0)
+    def persistent(self, t: Tile) -> list[Launch]:
+        """Dynamic persistent kernel for long rows: clusters take rows from a tile scheduler and prefetch them through TMA."""
         args = ("x", "y", "next", self.rows, self.cols, "eps")
-        return pipeline.launch_claimed("l2norm", self, t, args, ("float",), weights=0)
+        return pipeline.launch_persistent("l2norm", self, t, args, ("float",), weights=0)
 
     @variant(source="fused_l2norm.ptx")
     def ptx(self) -> list[Launch]:

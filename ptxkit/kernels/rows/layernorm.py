@@ -111,13 +111,13 @@ class Layernorm(Workload):
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
         template = (row.cu_type(self.dtype), self.activation.upper())
-        return [row.vectorized("layernorm", self, t, args, template, filled=row.FILLED)]
+        return [row.vectorized("layernorm", self, t, args, template, filled=row.FULL_TILE_COLUMNS)]
 
-    @pipeline.claimed(beside=36, weights=2)
-    def claimed(self, t: Tile) -> list[Launch]:
-        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+    @pipeline.persistent(beside=36, weights=2)
+    def persistent(self, t: Tile) -> list[Launch]:
+        """Dynamic persistent kernel for long rows: clusters take rows from a tile scheduler and prefetch them through TMA."""
         args = ("x", "gamma", "beta", "y", *self._statistics, "next", self.rows, self.cols, "eps")
-        return pipeline.launch_claimed(
+        return pipeline.launch_persistent(
             "layernorm", self, t, args, (row.cu_type(self.dtype), self.activation.upper()), weights=2
         )
 

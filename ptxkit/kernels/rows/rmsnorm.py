@@ -80,14 +80,16 @@ class Rmsnorm(Workload):
         args = ("x", "gamma", "y", self._rstd, self.cols, "eps")
         return [row.kept("rmsnorm_fused", self, args, (row.cu_type(self.dtype),))]
 
-    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(weights=True, staged=STAGED))
+    @variant(
+        tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(weights=True, staged=STAGED)
+    )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
-        return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),), filled=row.FILLED)]
+        return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),), filled=row.FULL_TILE_COLUMNS)]
 
-    @pipeline.claimed(beside=36, weights=1)
-    def claimed(self, t: Tile) -> list[Launch]:
-        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+    @pipeline.persistent(beside=36, weights=1)
+    def persistent(self, t: Tile) -> list[Launch]:
+        """Dynamic persistent kernel for long rows: clusters take rows from a tile scheduler and prefetch them through TMA."""
         args = ("x", "gamma", "y", self._rstd, "next", self.rows, self.cols, "eps")
-        return pipeline.launch_claimed("rmsnorm", self, t, args, (row.cu_type(self.dtype),), weights=1)
+        return pipeline.launch_persistent("rmsnorm", self, t, args, (row.cu_type(self.dtype),), weights=1)

@@ -1,8 +1,8 @@
 """What descriptions of row kernels whose CTAs stay and copy rows ahead share: tiles and launches.
 
 Pipelined kernels use ``cu/ptxkit/rows/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS,
-CACHE, STAGES, KEPT, RESIDENT`` last. Kernels that claim long rows use ``cu/ptxkit/rows/tile_scheduler.cuh`` and have
-``THREADS, VECTORS, CTAS, CACHE, PART, STAGES, RESIDENT, FILLED`` last, and then ``KEPT`` where rows share something.
+CACHE, STAGES, SMEM_VECTORS, CTAS_PER_SM`` last. Persistent kernels use ``cu/ptxkit/rows/tile_scheduler.cuh`` and have
+``THREADS, VECTORS, CTAS, CACHE, CHUNK_VECTORS, STAGES, CTAS_PER_SM, FULL_TILE`` last, and then ``SMEM_VECTORS`` where rows share something.
 """
 
 from __future__ import annotations
@@ -23,23 +23,32 @@ TILE: Mapping[str, list[Any]] = {
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
     "CACHE": [1, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: stream, input
     "STAGES": [2, 1, 3, 4],  # rows that are on their way while one is computed
-    "KEPT": [0, 1, 2, 3, 4, 6, 8, 16],  # vectors of what all rows share that wait in shared memory, of each thread
-    "RESIDENT": [1, 2, 3, 4, 6],  # CTAs of an SM
+    "SMEM_VECTORS": [
+        0,
+        1,
+        2,
+        3,
+        4,
+        6,
+        8,
+        16,
+    ],  # vectors of what all rows share that wait in shared memory, of each thread
+    "CTAS_PER_SM": [1, 2, 3, 4, 6],  # CTAs of an SM
 }
 
 
 def shared_bytes(w: Any, t: Tile, weights: int) -> int:
     """Dynamic shared memory of a CTA: rows that are copied ahead, and what is kept of ``weights`` vectors."""
     ahead = t.STAGES * t.THREADS * t.VECTORS
-    kept = weights * t.KEPT * row.lanes(w, t)
+    kept = weights * t.SMEM_VECTORS * row.lanes(w, t)
     return int(16 * (ahead + kept))
 
 
 def fits(w: Any, t: Tile, weights: int) -> bool:
-    """Whether an SM has the shared memory of RESIDENT CTAs."""
+    """Whether an SM has the shared memory of CTAS_PER_SM CTAs."""
     limits = w.device.target.limits
     cta = shared_bytes(w, t, weights) + SLOT_BYTES + limits.reserved_bytes
-    return bool(t.RESIDENT * cta <= limits.shared_bytes_per_cta)
+    return bool(t.CTAS_PER_SM * cta <= limits.shared_bytes_per_cta)
 
 
 def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
@@ -61,15 +70,15 @@ def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
             return f"half of VECTORS={t.VECTORS} holds {w.cols} columns already"
         if t.THREADS // lanes > 16 and lanes > 32:
             return f"more than 16 rows of {lanes} threads a CTA"
-        available = row.registers(w, t.THREADS * t.RESIDENT)
+        available = row.registers(w, t.THREADS * t.CTAS_PER_SM)
         if wide * t.VECTORS + beside > available:
-            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
-        if t.KEPT > t.VECTORS:
-            return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
-        if 0 < t.KEPT < t.VECTORS and fits(w, Tile({**t, "KEPT": t.VECTORS}), weights):
+            return f"{t.CTAS_PER_SM} CTAs of {t.THREADS} threads have {available} registers each"
+        if t.SMEM_VECTORS > t.VECTORS:
+            return f"a thread has {t.VECTORS} vectors, not {t.SMEM_VECTORS}"
+        if 0 < t.SMEM_VECTORS < t.VECTORS and fits(w, Tile({**t, "SMEM_VECTORS": t.VECTORS}), weights):
             return f"all {t.VECTORS} vectors can be kept"
         if not fits(w, t, weights):
-            return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
+            return f"{t.CTAS_PER_SM} CTAs take more than an SM's shared memory"
         return True
 
     return check
@@ -79,7 +88,7 @@ def grid(w: Any, t: Tile) -> int:
     """CTAs, of which each takes as many rows: none ends before the others, and a few SMs idle all the time in place of many at
     the end. Device memory does not notice."""
     groups = t.THREADS // row.lanes(w, t)
-    at_once = max(w.device.sms * t.RESIDENT // t.CLUSTER, 1) * groups
+    at_once = max(w.device.sms * t.CTAS_PER_SM // t.CLUSTER, 1) * groups
     turns = cdiv(w.rows, at_once)
     return cdiv(w.rows, turns * groups) * int(t.CLUSTER)
 
@@ -98,7 +107,7 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
     tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 4, "STAGES": 1}
     for resident in (4, 3, 2, 1):
         for kept in (vectors, 0):
-            yield tile | {"RESIDENT": resident, "KEPT": kept}
+            yield tile | {"CTAS_PER_SM": resident, "SMEM_VECTORS": kept}
 
 
 def launch(
@@ -114,79 +123,89 @@ def launch(
         template: arguments before the tile's.
         weights: see :func:`usable`.
     """
-    full = (*template, t.THREADS, row.lanes(w, t), t.VECTORS, t.CLUSTER, t.CACHE, t.STAGES, t.KEPT, t.RESIDENT)
+    full = (
+        *template,
+        t.THREADS,
+        row.lanes(w, t),
+        t.VECTORS,
+        t.CLUSTER,
+        t.CACHE,
+        t.STAGES,
+        t.SMEM_VECTORS,
+        t.CTAS_PER_SM,
+    )
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     shared = shared_bytes(w, t, weights)
     return Launch(f"{kernel}_pipelined", grid(w, t), t.THREADS, args, shared, cluster, template=full)
 
 
-# -- long rows, which clusters claim -------------------------------------------------------------------------------------
+# -- dynamic persistent kernels for long rows ----------------------------------------------------------------------------
 
-TILE_CLAIMED: Mapping[str, list[Any]] = {
+TILE_PERSISTENT: Mapping[str, list[Any]] = {
     "THREADS": [512, 256, 128, 64],  # of a CTA
     "VECTORS": [8, 4, 2, 1, 16],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [8, 16, 4, 2],  # CTAs that hold one row; 16 is more than every GPU promises
     "CACHE": [4, 1],  # of cu/ptxkit/elementwise/elementwise.cuh: input, stream
-    "PART": [4, 8, 2, 1, 16],  # vectors of a row's part, which is fetched as one
-    "STAGES": [4, 1, 2, 3, 6, 8],  # parts that are on their way, or wait
-    "RESIDENT": [1, 2, 3, 4],  # CTAs of an SM
-    "KEPT": TILE["KEPT"],
+    "CHUNK_VECTORS": [4, 8, 2, 1, 16],  # 128-bit vectors of a thread in a chunk of a row, which is fetched as one
+    "STAGES": [4, 1, 2, 3, 6, 8],  # chunks in flight or waiting in shared memory
+    "CTAS_PER_SM": [1, 2, 3, 4],  # CTAs of an SM
+    "SMEM_VECTORS": TILE["SMEM_VECTORS"],
 }
 
-TILE_CLAIMED_ALONE = {name: values for name, values in TILE_CLAIMED.items() if name != "KEPT"}
+TILE_PERSISTENT_WITHOUT_WEIGHTS = {name: values for name, values in TILE_PERSISTENT.items() if name != "SMEM_VECTORS"}
 """Of kernels without vectors that all rows share."""
 
 
-LEAST_CLAIMED = 16384
-"""Columns from which on rows may be claimed. What it gains was measured for 65536 and more."""
+MIN_PERSISTENT_COLS = 16384
+"""Fewest columns of a row for the persistent variants. Their gain was measured for 65536 columns and more."""
 
 
-def claimed_bytes(t: Tile, weights: int) -> int:
-    """Dynamic shared memory of a CTA that claims rows."""
-    return int(16 * t.THREADS * (t.STAGES * t.PART + weights * t.get("KEPT", 0)))
+def persistent_bytes(t: Tile, weights: int) -> int:
+    """Dynamic shared memory of a CTA of a persistent kernel, in bytes."""
+    return int(16 * t.THREADS * (t.STAGES * t.CHUNK_VECTORS + weights * t.get("SMEM_VECTORS", 0)))
 
 
-def claimed_fits(w: Any, t: Tile, weights: int) -> bool:
-    """Whether a CTA and an SM have the shared memory that RESIDENT CTAs take which claim rows."""
+def persistent_fits(w: Any, t: Tile, weights: int) -> bool:
+    """Whether a CTA and an SM have the shared memory that CTAS_PER_SM CTAs of a persistent kernel take."""
     warps = t.THREADS // 32
     slots = (4 if weights else 8) * t.CLUSTER * warps + 32 * (warps + t.CLUSTER) + 16 * t.STAGES + 240
-    mine = claimed_bytes(t, weights) + slots
+    mine = persistent_bytes(t, weights) + slots
     limits = w.device.target.limits
-    resident = t.RESIDENT * (mine + limits.reserved_bytes)
+    resident = t.CTAS_PER_SM * (mine + limits.reserved_bytes)
     return bool(mine <= limits.shared_bytes_per_cta and resident <= limits.shared_bytes)
 
 
-def claimable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
-    """A constraint for :data:`TILE_CLAIMED`; see :func:`usable`."""
+def persistent_usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE_PERSISTENT`; see :func:`usable`."""
 
     def check(w: Any, t: Tile) -> bool | str:
-        if w.cols < LEAST_CLAIMED:
-            return f"it is for rows of {LEAST_CLAIMED} columns and more"
+        if w.cols < MIN_PERSISTENT_COLS:
+            return f"requires cols >= {MIN_PERSISTENT_COLS}"
         wide = width(getattr(w, "dtype", "f32"))
         capacity = wide * t.VECTORS * t.THREADS * t.CLUSTER
         if w.cols > capacity:
             return f"{w.cols} columns do not stay in registers"
         if t.CLUSTER > 2 and 2 * w.cols <= capacity:
             return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
-        if t.VECTORS % t.PART:
-            return f"{t.VECTORS} vectors are not made of parts of {t.PART}"
-        if t.STAGES == 1 and t.PART < t.VECTORS:
+        if t.VECTORS % t.CHUNK_VECTORS:
+            return f"{t.VECTORS} vectors are not made of parts of {t.CHUNK_VECTORS}"
+        if t.STAGES == 1 and t.CHUNK_VECTORS < t.VECTORS:
             return "a part is fetched when the next one was read: there must be room for two"
-        if t.STAGES * t.PART > 3 * t.VECTORS:
-            return f"{t.STAGES * t.PART} vectors are more than three rows"
-        if weights and t.KEPT > t.VECTORS:
-            return f"a thread has {t.VECTORS} vectors, not {t.KEPT}"
-        available = row.registers(w, t.THREADS * t.RESIDENT)
+        if t.STAGES * t.CHUNK_VECTORS > 3 * t.VECTORS:
+            return f"{t.STAGES * t.CHUNK_VECTORS} vectors are more than three rows"
+        if weights and t.SMEM_VECTORS > t.VECTORS:
+            return f"a thread has {t.VECTORS} vectors, not {t.SMEM_VECTORS}"
+        available = row.registers(w, t.THREADS * t.CTAS_PER_SM)
         if wide * t.VECTORS + beside > available:
-            return f"{t.RESIDENT} CTAs of {t.THREADS} threads have {available} registers each"
-        if not claimed_fits(w, t, weights):
-            return f"{t.RESIDENT} CTAs take more than an SM's shared memory"
+            return f"{t.CTAS_PER_SM} CTAs of {t.THREADS} threads have {available} registers each"
+        if not persistent_fits(w, t, weights):
+            return f"{t.CTAS_PER_SM} CTAs take more than an SM's shared memory"
         return True
 
     return check
 
 
-def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
+def preferred_persistent(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, fastest on an H200 of those that were tried for rows of 65536 and more: as few CTAs as hold a row in 512
     threads, and little more than one row on its way, in parts."""
 
@@ -205,8 +224,8 @@ def preferred_claimed(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]
         part = min(vectors, 4)
         parts = vectors // part
         for stages in (2 * parts, parts + 1 if parts > 1 else 1):
-            for kept in ({"KEPT": vectors}, {"KEPT": 0}) if weights else ({},):
-                yield tile | {"PART": part, "STAGES": stages} | kept
+            for kept in ({"SMEM_VECTORS": vectors}, {"SMEM_VECTORS": 0}) if weights else ({},):
+                yield tile | {"CHUNK_VECTORS": part, "STAGES": stages} | kept
 
     return choose
 
@@ -218,50 +237,54 @@ def _weighing(tile: dict[str, Any], wide: int, weights: int) -> Iterator[dict[st
         return
     if cluster == 16 and weights < 2:
         yield (
-            tile | {"VECTORS": 16, "CLUSTER": 8, "PART": 4} | ({"STAGES": 3, "KEPT": 16} if weights else {"STAGES": 4})
+            tile
+            | {"VECTORS": 16, "CLUSTER": 8, "CHUNK_VECTORS": 4}
+            | ({"STAGES": 3, "SMEM_VECTORS": 16} if weights else {"STAGES": 4})
         )
     if cluster in (2, 4) and (weights == 2 or (wide == 8 and not weights)):
         # of two CTAs an SM one computes while the other waits
-        two = tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 2, "RESIDENT": 2}
-        yield two | ({"PART": 4, "KEPT": 8} if weights else {"PART": 8})
+        two = tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 2, "CTAS_PER_SM": 2}
+        yield two | ({"CHUNK_VECTORS": 4, "SMEM_VECTORS": 8} if weights else {"CHUNK_VECTORS": 8})
     if weights == 2:
-        yield tile | {"PART": 4, "STAGES": 3, "KEPT": 8}
+        yield tile | {"CHUNK_VECTORS": 4, "STAGES": 3, "SMEM_VECTORS": 8}
 
 
-def claimed(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
-    """Declares the variant whose launches are those of :func:`launch_claimed`; arguments as of :func:`usable`."""
+def persistent(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
+    """Declares the variant whose launches are those of :func:`launch_persistent`; arguments as of :func:`usable`."""
     return variant(
-        tile=TILE_CLAIMED if weights else TILE_CLAIMED_ALONE,
-        constraint=claimable(beside, weights),
-        prefer=preferred_claimed(weights),
+        tile=TILE_PERSISTENT if weights else TILE_PERSISTENT_WITHOUT_WEIGHTS,
+        constraint=persistent_usable(beside, weights),
+        prefer=preferred_persistent(weights),
         requires=("tma",),
     )
 
 
-def unclaimed() -> Launch:
-    """Sets the temporary ``next`` to 0, ahead of a kernel that claims rows."""
-    return Launch("unclaimed", 1, 32, ("next",), template=(32,))
+def reset_tile_scheduler() -> Launch:
+    """Sets the row counter ``next`` to 0, before a persistent kernel."""
+    return Launch("reset_tile_scheduler", 1, 32, ("next",), template=(32,))
 
 
-def launch_claimed(
+def launch_persistent(
     kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int
 ) -> list[Launch]:
-    """The launches of ``kernel_claimed``, whose workload has a temporary ``next``: that is set to 0 first.
+    """The launches of ``kernel_persistent``, whose workload has a temporary ``next``: that is set to 0 first.
 
     Args: those of :func:`launch`.
     """
-    clusters = min(w.rows, w.device.sms * t.RESIDENT // t.CLUSTER + 1)  # who finds no room until the end finds no row either
+    clusters = min(
+        w.rows, w.device.sms * t.CTAS_PER_SM // t.CLUSTER + 1
+    )  # who finds no room until the end finds no row either
     filled = w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER
-    shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.PART, t.STAGES, t.RESIDENT, filled)
-    full = (*template, *shape, *((t.KEPT,) if weights else ()))
+    shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.CHUNK_VECTORS, t.STAGES, t.CTAS_PER_SM, filled)
+    full = (*template, *shape, *((t.SMEM_VECTORS,) if weights else ()))
     return [
-        unclaimed(),
+        reset_tile_scheduler(),
         Launch(
-            f"{kernel}_claimed",
+            f"{kernel}_persistent",
             clusters * t.CLUSTER,
             t.THREADS,
             args,
-            claimed_bytes(t, weights),
+            persistent_bytes(t, weights),
             t.CLUSTER,
             template=full,
         ),

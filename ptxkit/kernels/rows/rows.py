@@ -1,7 +1,7 @@
 """What descriptions of row kernels share: tiles, which of them can hold a row and suit which size, and their launches.
 
 Their kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments
-``THREADS, LANES, VECTORS, CTAS, CACHE, EARLY, LATE, FILLED`` last, without EARLY where rows share nothing, and without FILLED
+``THREADS, LANES, VECTORS, CTAS, CACHE, PREFETCH_WEIGHTS, NO_EARLY_LAUNCH, FULL_TILE`` last, without PREFETCH_WEIGHTS where rows share nothing, and without FULL_TILE
 where the description does not ask for it; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS, STAGED`` last.
 """
 
@@ -19,7 +19,9 @@ Dtype = Literal["f32", "f16", "bf16"]
 
 THREADS = 256  # of a CTA, in the unfused chains and in the fused kernels
 CHUNK = 4  # elements of a thread, in the element-wise launches of the unfused chains
-KEPT_BYTES = 48 * 1024  # of a row in shared memory: the dynamic shared memory that every target gives without asking
+DEFAULT_DYNAMIC_BYTES = (
+    48 * 1024
+)  # of a row in shared memory: the dynamic shared memory that every target gives without asking
 STAGED_BYTES = 216 * 1024  # of a CTA for its part of a row; slots take the rest
 NULL = np.uint64(0)  # a pointer to nothing, for outputs that are not asked for
 
@@ -28,15 +30,23 @@ TILE: Mapping[str, list[Any]] = {
     "VECTORS": [4, 1, 2, 8, 16],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
     "CACHE": [1, 0, 2, 3, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
-    "EARLY": [False, True],  # whether what all rows share is loaded before the row's sums are known, or after
+    "PREFETCH_WEIGHTS": [
+        False,
+        True,
+    ],  # whether what all rows share is loaded before the row's sums are known, or after
     "STAGED": [True, False],  # whether rows that registers do not hold wait in shared memory, or are read again
-    "LATE": [False, True],  # whether the next grid starts when this one ends, not as soon as SMs have room for it
+    "NO_EARLY_LAUNCH": [
+        False,
+        True,
+    ],  # whether the next grid starts when this one ends, not as soon as SMs have room for it
 }
 
-FILLED = 16
+FULL_TILE_COLUMNS = 16
 """Columns of a thread up to which a row that fills registers has code of its own; with more, a few registers spill."""
 
-TILE_ALONE: Mapping[str, list[Any]] = {name: values for name, values in TILE.items() if name != "EARLY"}
+TILE_WITHOUT_WEIGHTS: Mapping[str, list[Any]] = {
+    name: values for name, values in TILE.items() if name != "PREFETCH_WEIGHTS"
+}
 """Of kernels without vectors that all rows share."""
 
 
@@ -75,7 +85,7 @@ def few(w: Any) -> bool:
 
 
 def late(w: Any, t: Tile) -> bool:
-    """Whether LATE may matter."""
+    """Whether NO_EARLY_LAUNCH may matter."""
     return bool(in_registers(w, t) and stays_in_l2(w))
 
 
@@ -84,14 +94,14 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
 
     Args:
         beside: registers that the kernel needs beside the row, measured, so that nothing spills.
-        early: further rows of registers when EARLY is chosen.
+        early: further rows of registers when PREFETCH_WEIGHTS is chosen.
         size: bytes of an element in shared memory, where rows wait that registers do not hold; 0 takes the workload's dtype.
     """
 
     def check(w: Any, t: Tile) -> bool | str:
         held = width(w.dtype) * t.VECTORS
         available = registers(w, t.THREADS)
-        if held * (1 + early * bool(t.get("EARLY"))) + beside > available:
+        if held * (1 + early * bool(t.get("PREFETCH_WEIGHTS"))) + beside > available:
             return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
         if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
             return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
@@ -104,8 +114,8 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
             return f"parts of rows with VECTORS={t.VECTORS} take too many registers"
         elif t.STAGED and staged_bytes(w, t, size) > STAGED_BYTES:
             return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t, size):,} bytes of shared memory"
-        if t.LATE and not late(w, t):
-            return "LATE is for rows in registers that stay in L2"
+        if t.NO_EARLY_LAUNCH and not late(w, t):
+            return "NO_EARLY_LAUNCH is for rows in registers that stay in L2"
         return True
 
     return check
@@ -164,12 +174,12 @@ def preferred(
     a column then count, too, so that few threads hold a row, and each many columns.
 
     Args:
-        shared: whether there are vectors that all rows share, for EARLY.
+        shared: whether there are vectors that all rows share, for PREFETCH_WEIGHTS.
         heavy: whether the kernel computes so much that its instructions matter more than the bytes in flight.
         cache: CACHE of what comes from device memory.
         alone: columns of a thread where each row has an SM of its own.
-        late: whether LATE pays for many rows of 16-bit elements, too.
-        weights: whether EARLY pays for rows of f32 from device memory, too.
+        late: whether NO_EARLY_LAUNCH pays for many rows of 16-bit elements, too.
+        weights: whether PREFETCH_WEIGHTS pays for rows of f32 from device memory, too.
         staged: THREADS and VECTORS, by the most columns, of rows of f32 from device memory that had better wait in the shared
             memory of eight CTAs: registers would hold them, but of one CTA an SM, and while that waits nothing is loaded.
     """
@@ -187,8 +197,8 @@ def preferred(
             yield tile | {"THREADS": 512, "VECTORS": 2}
         if wide * vectors * threads * cluster >= w.cols:
             at_once = shared and vectors * wide <= 16 and (resident or (weights and wide == 4))
-            early = {"EARLY": True} if at_once else {}
-            ends = {"LATE": True} if resident and (w.cols >= 1024 if few(w) else late or wide == 4) else {}
+            early = {"PREFETCH_WEIGHTS": True} if at_once else {}
+            ends = {"NO_EARLY_LAUNCH": True} if resident and (w.cols >= 1024 if few(w) else late or wide == 4) else {}
             yield tile | early | ends
             yield tile | early
             yield tile | ends
@@ -226,7 +236,7 @@ def vectorized(
     Args:
         kernel: common name of the two.
         w: a workload with ``rows``, ``cols`` and ``dtype``.
-        t: a tile of :data:`TILE`; without EARLY the kernel has no such template argument.
+        t: a tile of :data:`TILE`; without PREFETCH_WEIGHTS the kernel has no such template argument.
         args: of both kernels.
         template: arguments before the tile's.
         size: see :func:`usable`.
@@ -240,9 +250,9 @@ def vectorized(
         return Launch(f"{kernel}_streamed", w.rows * t.CLUSTER, t.THREADS, args, kept, cluster, template=full)
     width_ = lanes(w, t)
     grid = cdiv(w.rows, t.THREADS // width_) * t.CLUSTER
-    early = (t.EARLY,) if "EARLY" in t else ()
+    early = (t.PREFETCH_WEIGHTS,) if "PREFETCH_WEIGHTS" in t else ()
     fills = (w.cols == capacity(w, t) and t.VECTORS * width(w.dtype) <= filled,) if filled else ()
-    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early, t.LATE, *fills)
+    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early, t.NO_EARLY_LAUNCH, *fills)
     return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, 0, cluster, template=full)
 
 
@@ -260,7 +270,7 @@ def kept(kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, 
         size: bytes of an element in shared memory; 0 takes the workload's dtype.
     """
     row = (size or itemsize(w.dtype)) * w.cols
-    keep = row <= KEPT_BYTES - 2048  # what slots take
+    keep = row <= DEFAULT_DYNAMIC_BYTES - 2048  # what slots take
     return Launch(kernel, w.rows, THREADS, args, shared=row if keep else 0, template=(*template, THREADS, keep))
 
 

@@ -78,7 +78,11 @@ class ScaleMaskSoftmax(Workload):
         args = ("s", "mask", "y", self.cols, "scale")
         return [row.kept("scale_mask_softmax_fused", self, args, (row.cu_type(self.dtype),), size=4)]
 
-    @variant(tile=row.TILE_ALONE, constraint=row.usable(beside=32, size=4), prefer=row.preferred(shared=False, late=True))
+    @variant(
+        tile=row.TILE_WITHOUT_WEIGHTS,
+        constraint=row.usable(beside=32, size=4),
+        prefer=row.preferred(shared=False, late=True),
+    )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("s", "mask", "y", self.rows, self.cols, "scale")

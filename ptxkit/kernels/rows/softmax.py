@@ -96,20 +96,24 @@ class Softmax(Workload):
         return [row.kept("softmax_fused", self, args, (row.cu_type(self.dtype), self._drops), size=4)]
 
     @variant(
-        tile=row.TILE_ALONE,
+        tile=row.TILE_WITHOUT_WEIGHTS,
         constraint=row.usable(beside=32),
         prefer=row.preferred(shared=False, staged=STAGED),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
-        return [row.vectorized("softmax", self, t, args, (row.cu_type(self.dtype), self._drops), filled=row.FILLED)]
+        return [
+            row.vectorized(
+                "softmax", self, t, args, (row.cu_type(self.dtype), self._drops), filled=row.FULL_TILE_COLUMNS
+            )
+        ]
 
-    @pipeline.claimed(beside=32, weights=0)
-    def claimed(self, t: Tile) -> list[Launch]:
-        """By clusters that stay: each claims a row when it has room, and copies it ahead; for long rows."""
+    @pipeline.persistent(beside=32, weights=0)
+    def persistent(self, t: Tile) -> list[Launch]:
+        """Dynamic persistent kernel for long rows: clusters take rows from a tile scheduler and prefetch them through TMA."""
         args = ("x", "y", "next", self.rows, self.cols, "threshold", "scale", "seed")
-        return pipeline.launch_claimed("softmax", self, t, args, (row.cu_type(self.dtype), self._drops), weights=0)
+        return pipeline.launch_persistent("softmax", self, t, args, (row.cu_type(self.dtype), self._drops), weights=0)
 
 
 def probabilities(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""Long rows that clusters claim: every row is taken once, whoever takes it; with every copy as late as its wait allows."""
+"""Dynamic persistent kernels: each row is computed once, by any cluster, and with every copy as late as its wait allows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ NAMES = ["fused_l2norm", "layernorm", "rmsnorm", "softmax"]
 f32 = np.float32
 
 CASES = [
-    (23, 500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 2, "PART": 1, "STAGES": 2}),
-    (23, 3000, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "PART": 2, "STAGES": 1}),
-    (23, 4096, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "PART": 1, "STAGES": 3}),  # all registers hold columns
-    (23, 3001, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "PART": 2, "STAGES": 2}),  # no vectors
+    (23, 500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 2, "CHUNK_VECTORS": 1, "STAGES": 2}),
+    (23, 3000, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "CHUNK_VECTORS": 2, "STAGES": 1}),
+    (
+        23,
+        4096,
+        {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "CHUNK_VECTORS": 1, "STAGES": 3},
+    ),  # all registers hold columns
+    (23, 3001, {"THREADS": 128, "VECTORS": 2, "CLUSTER": 4, "CHUNK_VECTORS": 2, "STAGES": 2}),  # no vectors
     (
         13,
         5000,
-        {"THREADS": 64, "VECTORS": 8, "CLUSTER": 4, "PART": 2, "STAGES": 3},
-    ),  # more parts than warps, some of them empty
-    (19, 4096, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 16, "PART": 1, "STAGES": 3}),
-    (2, 1500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 8, "PART": 1, "STAGES": 3}),  # fewer rows than clusters
+        {"THREADS": 64, "VECTORS": 8, "CLUSTER": 4, "CHUNK_VECTORS": 2, "STAGES": 3},
+    ),  # more chunks than warps, some of them empty
+    (19, 4096, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 16, "CHUNK_VECTORS": 1, "STAGES": 3}),
+    (2, 1500, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 8, "CHUNK_VECTORS": 1, "STAGES": 3}),  # fewer rows than clusters
 ]
 
 
@@ -38,11 +42,11 @@ CASES = [
 def small(monkeypatch):
     """Few multiprocessors, so that clusters take several rows each, and short rows."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=8))
-    monkeypatch.setattr(pipeline, "LEAST_CLAIMED", 0)
+    monkeypatch.setattr(pipeline, "MIN_PERSISTENT_COLS", 0)
 
 
 def check(device, name, rows, cols, tile, **options):
-    """Run ``claimed``, demand that it verifies, twice, and return its second launch."""
+    """Run ``persistent`` twice, check that it verifies, and return its second launch."""
     if device.kind == "emulator":
         device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     workload = registry.get(name)(rows=rows, cols=cols, **options)
@@ -51,12 +55,12 @@ def check(device, name, rows, cols, tile, **options):
         inputs["x"][0] *= f32(1e-25)
         inputs["x"][1] *= f32(1e25)
     case = execute.Case(workload, device, inputs=inputs)
-    variant = workload.variant("claimed")
+    variant = workload.variant("persistent")
     for _ in range(2):
-        result = execute.run(case, variant, None, tile | {"RESIDENT": 1}, explicit=True)
+        result = execute.run(case, variant, None, tile | {"CTAS_PER_SM": 1}, explicit=True)
         assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
     reset, launch = variant.launches(workload, result.tile)
-    assert reset.kernel == "unclaimed"
+    assert reset.kernel == "reset_tile_scheduler"
     return launch
 
 
@@ -64,14 +68,14 @@ def check(device, name, rows, cols, tile, **options):
 @pytest.mark.parametrize("name", NAMES)
 def test_any_shape(device, name, rows, cols, tile):
     launch = check(device, name, rows, cols, tile)
-    assert launch.kernel.endswith("_claimed")
+    assert launch.kernel.endswith("_persistent")
     assert launch.grid[0] <= rows * tile["CLUSTER"]
 
 
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize(("cols", "kept"), [(3000, 0), (3000, 1), (4096, 2), (3001, 1)])
 def test_kept_weights(device, name, cols, kept):
-    check(device, name, 23, cols, CASES[2][2] | {"KEPT": kept})
+    check(device, name, 23, cols, CASES[2][2] | {"SMEM_VECTORS": kept})
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
@@ -91,14 +95,14 @@ def test_a_preferred_tile_satisfies_the_constraint(name, cols, dtype):
         pytest.skip("f32 alone")
     options = {} if dtype == "f32" else {"dtype": dtype}
     workload = registry.get(name)(rows=512, cols=cols, **options)
-    variant = workload.variant("claimed")
+    variant = workload.variant("persistent")
     tile = variant.select_tile(workload, Target.parse("sm_90a"))
     assert any(tile.items() >= preferred.items() for preferred in variant.prefer(workload))
 
 
 def test_a_target_that_promises_clusters_of_8_gets_no_more():
     workload = registry.get("softmax")(rows=512, cols=131_072)
-    variant = workload.variant("claimed")
+    variant = workload.variant("persistent")
     assert variant.select_tile(workload, Target.parse("sm_90a"), {"THREADS": 256, "VECTORS": 8}).CLUSTER == 16
     with pytest.raises(UsageError, match="a cluster of 16 CTAs; sm_120a promises 8"):
         variant.select_tile(workload, Target.parse("sm_120a"), {"THREADS": 256, "VECTORS": 8, "STAGES": 1})
@@ -108,12 +112,12 @@ def test_a_target_that_promises_clusters_of_8_gets_no_more():
 def test_what_no_registers_hold_is_refused():
     workload = registry.get("rmsnorm")(rows=2, cols=1_100_000)
     with pytest.raises(UsageError, match="do not stay in registers"):
-        workload.variant("claimed").select_tile(workload, Target.parse("sm_90a"))
+        workload.variant("persistent").select_tile(workload, Target.parse("sm_90a"))
 
 
 def test_short_rows_are_left_to_others(monkeypatch):
     monkeypatch.undo()
-    with pytest.raises(UsageError, match="for rows of 16384 columns and more"):
-        registry.get("softmax")(rows=2, cols=16383).variant("claimed").select_tile(
+    with pytest.raises(UsageError, match="requires cols >= 16384"):
+        registry.get("softmax")(rows=2, cols=16383).variant("persistent").select_tile(
             registry.get("softmax")(rows=2, cols=16383), Target.parse("sm_90a")
         )
