@@ -1,8 +1,9 @@
-"""What descriptions of row kernels whose CTAs stay and copy rows ahead share: tiles and launches.
+"""Tiles and launches of the row kernels whose CTAs stay resident and prefetch rows to shared memory.
 
-Pipelined kernels use ``cu/ptxkit/rows/row_pipeline.cuh`` and have the template arguments ``THREADS, LANES, VECTORS, CTAS,
-CACHE, STAGES, SMEM_VECTORS, CTAS_PER_SM`` last. Persistent kernels use ``cu/ptxkit/rows/tile_scheduler.cuh`` and have
-``THREADS, VECTORS, CTAS, CACHE, CHUNK_VECTORS, STAGES, CTAS_PER_SM, FULL_TILE`` last, and then ``SMEM_VECTORS`` where rows share something.
+Pipelined kernels use ``cu/ptxkit/rows/row_pipeline.cuh`` and end with the template arguments ``THREADS, LANES, VECTORS, CTAS,
+CACHE, STAGES, SMEM_VECTORS, CTAS_PER_SM``. Dynamic persistent kernels use ``cu/ptxkit/rows/tile_scheduler.cuh`` and end with
+``THREADS, VECTORS, CTAS, CACHE, CHUNK_VECTORS, STAGES, CTAS_PER_SM, FULL_TILE``, and then ``SMEM_VECTORS`` where rows share
+weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What descriptions of row kernels share: tiles, which of them can hold a row and suit which size, and their launches.
+"""Tiles of the row kernels, which of them can hold a row and suit which size, and their launches.
 
-Their kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in registers and has the template arguments
-``THREADS, LANES, VECTORS, CTAS, CACHE, PREFETCH_WEIGHTS, NO_EARLY_LAUNCH, FULL_TILE`` last, without PREFETCH_WEIGHTS where rows share nothing, and without FULL_TILE
-where the description does not ask for it; a streamed one takes rows in parts, with ``THREADS, VECTORS, CTAS, STAGED`` last.
+The kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in registers and ends with the template arguments
+``THREADS, LANES, VECTORS, CTAS, CACHE, PREFETCH_WEIGHTS, NO_EARLY_LAUNCH, FULL_TILE``: without PREFETCH_WEIGHTS where rows
+share no weights, and without FULL_TILE where the description does not ask for it. A streamed kernel takes rows in chunks and
+ends with ``THREADS, VECTORS, CTAS, STAGED``.
 """
 
 from __future__ import annotations
