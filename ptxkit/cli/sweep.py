@@ -95,6 +95,8 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
         if given["t1_file"]:
             space = _conditioned(space, given["t1_file"])
         search, evaluations = _search(given, problem, space, device.multiprocessors)
+    if given["journal_file"] == "":
+        raise UsageError("--journal takes the name of a file")
     path = Path(given["journal_file"]) if given["journal_file"] else default_path(problem, device.name)
     outputs = _sweep_outputs.checked(given, problem, device, path)
     peers = _sweep_outputs.checked_peers(given["peer_names"], problem, device)

@@ -47,6 +47,8 @@ def get(name: str) -> type[Workload]:
                     return workload
     known = {**_bundled(), **_offered()}
     if name not in known:
+        if Path(name).suffix in (".cu", ".ptx"):
+            raise UsageError(f"{name} is not a description; give a kernel's name or a .py file (ptxkit new NAME writes one)")
         beside = [f"./{name}{suffix}" for suffix in (".py", ".cu", ".ptx") if Path(f"{name}{suffix}").is_file()]
         if beside:
             raise UsageError(f"there is no kernel {name!r}; for the file that is here, give its path: {beside[0]}")

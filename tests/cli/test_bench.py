@@ -108,6 +108,7 @@ def test_list_names_kernels_and_sizes(capsys):
         (["run", "saxpyy"], 2, "saxpy"),
         (["run", "saxpy", "--sizes", "x"], 2, "--sizes takes sizes"),
         (["run", "saxpy", "--sizes", ""], 2, "--sizes takes sizes"),
+        (["run", "./k.cu"], 2, "./k.cu is not a description"),
         (["run", "saxpy:"], 2, "saxpy has no variant ''"),
         (["run", "softmax", "--option", "dtpye=f16"], 2, "did you mean 'dtype'"),
         (["run", "saxpy", "--tile", "THREAD=1"], 2, "did you mean 'THREADS'"),

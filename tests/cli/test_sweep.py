@@ -13,6 +13,7 @@ import time
 import pytest
 
 from ptxkit import cli
+from ptxkit.errors import FaultError
 
 
 def exit_of(*args):
@@ -66,6 +67,7 @@ def test_swept_then_known(tmp_path, capsys):
         (["saxpy:vectorized", "--peers", "torch"], "--peers needs a GPU"),
         (["saxpy:vectorized", "--peers", "torhc"], "did you mean 'torch'"),
         (["saxpy:vectorized", "--journal", "."], "Is a directory"),
+        (["saxpy:vectorized", "--journal", ""], "--journal takes the name of a file"),
         (["saxpy:vectorized", "--journal", "file/j.jsonl"], "cannot write file/j.jsonl"),
     ],
 )
@@ -157,6 +159,47 @@ def test_without_scikit_learn_it_is_random_and_says_so(tmp_path, capsys, monkeyp
     assert "searched at random: pip install 'ptxkit[sweep]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("stop", "code"), [(KeyboardInterrupt(), 130), (FaultError("a fault"), 5), (MemoryError(), 3)]
+)
+def test_what_is_known_is_shown_when_the_end_of_a_sweep_is_stopped(stop, code, tmp_path, capsys, monkeypatch):
+    from ptxkit.sweep.run import Sweep
+
+    def stopped(self, mixing, say):
+        raise stop
+
+    monkeypatch.setattr(Sweep, "_gather", stopped)
+    journal = tmp_path / "j.jsonl"
+    assert exit_of(*SWEEP, "--journal", journal, "--json", tmp_path / "s.json") == code
+    captured = capsys.readouterr()
+    assert "Stopped before the end: this is what was known by then." in captured.out
+    assert captured.out.count("1.000x") == 1 and "THREADS" in captured.out
+    assert f"3 configurations are in {journal}; the same command goes on from there" in captured.err
+    assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 4
+    value = json.loads((tmp_path / "s.json").read_text())
+    assert value["partial"] is True and len(value["entries"]) == 3
+
+
+def test_the_machine_code_of_what_is_shown_is_disassembled_in_the_pool(tmp_path, monkeypatch, capsys):
+    from ptxkit.inspect import disassembly
+    from ptxkit.sweep.run import Sweep
+
+    gathered = []
+    gather = Sweep._gather
+
+    def counted(self, mixing, say):
+        gathered.append(len(mixing))
+        gather(self, mixing, say)
+
+    monkeypatch.setattr(Sweep, "_gather", counted)
+    monkeypatch.setattr(disassembly, "_disassemble", lambda *_: pytest.fail("disassembled in this process"))
+    monkeypatch.setenv("PTXKIT_CACHE_DIR", str(tmp_path / "cache"))  # listings are kept there
+    assert exit_of(*SWEEP, "--journal", tmp_path / "j", "--top", "1") == 0
+    assert "%, " in capsys.readouterr().out
+    assert exit_of(*SWEEP, "--journal", tmp_path / "j", "--json", "-") == 0
+    assert gathered == [1, 0]
+
+
 def test_an_interrupt_loses_nothing(tmp_path):
     journal = tmp_path / "j.jsonl"
     words = ["sweep", "tiles", "fused_l2norm:vectorized", "16", "1024", "--device", "emulator", "--workers", "1"]
@@ -166,7 +209,7 @@ def test_an_interrupt_loses_nothing(tmp_path):
     )
     started = subprocess.Popen(
         [sys.executable, "-c", restored + "runpy.run_module('ptxkit', run_name='__main__')", *command[2:]],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -175,8 +218,9 @@ def test_an_interrupt_loses_nothing(tmp_path):
     while time.monotonic() < until and (not journal.exists() or journal.read_bytes().count(b"\n") < 3):
         time.sleep(0.05)
     started.send_signal(signal.SIGINT)
-    _, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
+    assert "this is what was known by then" in out and "1.000x" in out
     assert "the same command goes on from there" in err
     assert "Traceback" not in err
     assert "leaked" not in err
