@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ptxkit.runtime.buffers import DeviceArray as DeviceArray
     from ptxkit.runtime.device import Device as Device
     from ptxkit.runtime.device import device as device
-    from ptxkit.runtime.tensor_map.description import Im2col as Im2col
     from ptxkit.runtime.tensor_map.description import TensorMap as TensorMap
+    from ptxkit.runtime.tensor_map.im2col import Im2col as Im2col
     from ptxkit.workload.inputs import uniform as uniform
     from ptxkit.workload.launch import Launch as Launch
     from ptxkit.workload.launch import Tile as Tile
@@ -35,7 +35,7 @@ _HOMES = {
     "Device": "ptxkit.runtime.device",
     "DeviceArray": "ptxkit.runtime.buffers",
     "EmulatorSettings": "ptxkit.emulator.settings",
-    "Im2col": "ptxkit.runtime.tensor_map.description",
+    "Im2col": "ptxkit.runtime.tensor_map.im2col",
     "Launch": "ptxkit.workload.launch",
     "TensorMap": "ptxkit.runtime.tensor_map.description",
     "Tile": "ptxkit.workload.launch",

@@ -56,7 +56,7 @@ ROUNDING = re.compile(r"\b\d+(\.\d+)?e-\d+")  # errors of the last bits differ b
 @pytest.fixture
 def shell(tmp_path, monkeypatch):
     """A function that runs a command of a transcript without a GPU: ``ptxkit`` in this process, others in a shell."""
-    from ptxkit.runtime import device as devices
+    from ptxkit.runtime import registry as devices
 
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
@@ -121,7 +121,7 @@ def test_transcripts_are_what_the_commands_print(page, shell):
 
 
 def test_the_python_of_the_api_page_runs(monkeypatch, capsys):
-    from ptxkit.runtime import device as devices
+    from ptxkit.runtime import registry as devices
 
     monkeypatch.setattr(devices, "gpu_present", lambda: False)
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")

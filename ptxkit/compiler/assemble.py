@@ -72,14 +72,14 @@ def assemble(
 
 def _cached(text: str, name: str, target: Target, header: _Header, options: list[str]) -> Image:
     from ptxkit.compiler import cache as disk
-    from ptxkit.compiler import incremental
+    from ptxkit.compiler import image_cache
 
     cache = disk.default_cache()
-    key = incremental.content_key("nvjitlink", toolkit.nvjitlink_identity(), text, name, options)
-    image = incremental.load(cache, key)
+    key = image_cache.content_key("nvjitlink", toolkit.nvjitlink_identity(), text, name, options)
+    image = image_cache.load(cache, key)
     if image is None:
         image = replace(_build(text, name, target, header, options), key=key)
-        incremental.store(cache, image)
+        image_cache.store(cache, image)
     return image
 
 

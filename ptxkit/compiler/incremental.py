@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.cache import Cache, default_cache, digest
-from ptxkit.compiler.image import Image, from_bytes, to_bytes
+from ptxkit.compiler.image import Image
+from ptxkit.compiler.image_cache import content_key, load, store
+from ptxkit.compiler.request import Request
 
 if TYPE_CHECKING:
     from ptxkit.compiler.includes import Closure
-    from ptxkit.compiler.nvrtc import Request
-
-# Goes into every key: raise it when the meaning of an entry or the way diagnostics are mapped changes.
-FORMAT = 3
-
 
 def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image:
     """The image of a request, from the cache or built and filed there."""
@@ -53,28 +50,6 @@ def find(request: Request) -> Image | None:
     base = base_key(request)
     known = _read_manifest(cache, base)
     return load(cache, image_key(base, known)) if known is not None else None
-
-
-def load(cache: Cache, key: str) -> Image | None:
-    """The image under ``key``; one that makes no sense is dropped."""
-    data = cache.get(key)
-    if data is None:
-        return None
-    try:
-        return from_bytes(data, key)
-    except (ValueError, KeyError, TypeError):
-        cache.drop(key)
-        return None
-
-
-def store(cache: Cache, image: Image) -> None:
-    """File an image under its key."""
-    cache.put(image.key, to_bytes(image))
-
-
-def content_key(*parts: object) -> str:
-    """Hash of anything that JSON can write, and of the format of the entries."""
-    return digest(json.dumps([FORMAT, *parts]).encode())
 
 
 def base_key(request: Request) -> str:

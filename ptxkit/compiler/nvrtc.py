@@ -5,44 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.image import Image, entry_names, shorten
-from ptxkit.compiler.paths import include_dir
-from ptxkit.compiler.sources import is_path, read_source
-from ptxkit.errors import CompileError, PtxkitError, UnavailableError, UsageError
+from ptxkit.compiler.request import Request, request
+from ptxkit.compiler.sources import is_path
+from ptxkit.errors import CompileError, PtxkitError, UnavailableError
 from ptxkit.targets import Target
 
 if TYPE_CHECKING:
     from ptxkit.compiler.diagnostics import Diagnostic, SourceText
-
-
-@dataclass(frozen=True)
-class Request:
-    """Everything that decides what a compile yields, apart from the contents of headers.
-
-    Attributes:
-        text: the source.
-        name: absolute path of the source file, or what a source text is called.
-        directory: where ``#include "..."`` of the source looks first.
-        target: the GPU target.
-        include_dirs: the rest of the include path, in order.
-        options: NVRTC's options except target and include path.
-        names: name expressions to instantiate.
-        headers: (name as included, text) of headers in memory, which go before files.
-    """
-
-    text: str
-    name: str
-    directory: str
-    target: Target
-    include_dirs: tuple[str, ...]
-    options: tuple[str, ...]
-    names: tuple[str, ...]
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 def compile_source(
@@ -85,13 +60,12 @@ def compile_source(
         from ptxkit.compiler.assemble import assemble
 
         return assemble(source, target=target, name=name, lineinfo=lineinfo, cache=cache)
-    request = _request(source, target, name, defines or {}, instantiate, options, include_dirs, lineinfo)
-    request = replace(request, headers=tuple(sorted((headers or {}).items())))
+    wanted = request(source, target, name, defines or {}, instantiate, options, include_dirs, lineinfo, headers)
     if not cache:
-        return _shortened(compile_request(request))
+        return _shortened(compile_request(wanted))
     from ptxkit.compiler.incremental import cached_compile
 
-    return _shortened(cached_compile(request, compile_request))
+    return _shortened(cached_compile(wanted, compile_request))
 
 
 def is_cached(
@@ -107,50 +81,12 @@ def is_cached(
     """Whether :func:`compile_source` would find its result in the cache."""
     from ptxkit.compiler.incremental import find
 
-    request = _request(source, target, name, defines or {}, (), options, include_dirs, lineinfo=True)
-    return find(replace(request, headers=tuple(sorted((headers or {}).items())))) is not None
+    return find(request(source, target, name, defines or {}, (), options, include_dirs, True, headers)) is not None
 
 
 def _shortened(image: Image) -> Image:
     # The cache holds absolute paths: the next run may stand elsewhere.
     return replace(image, log=shorten(image.log)) if image.log else image
-
-
-def _request(
-    source: str | os.PathLike[str],
-    target: Target | str,
-    name: str | None,
-    defines: Mapping[str, object],
-    instantiate: Sequence[str],
-    options: Sequence[str],
-    include_dirs: Sequence[str | os.PathLike[str]],
-    lineinfo: bool,
-) -> Request:
-    text, shown, directory = read_source(source, name, "source.cu")
-    if '"' in shown:
-        raise UsageError(f"cannot compile {shown}: ptxas takes no double quote in the path of a source; rename the file")
-    include = [str(Path(d).absolute()) for d in include_dirs]
-    include.append(str(include_dir()))
-    include += [str(tool.path) for tool in toolkit.headers()]
-    flags = ["--no-cache", "--no-display-error-number", "--ptxas-options=-v"]
-    if lineinfo and not {"-G", "--device-debug"} & set(options):  # -G has line tables of its own
-        flags.append("-lineinfo")
-    flags += [_define(key, value) for key, value in defines.items()]
-    return Request(
-        text=text,
-        name=shown,
-        directory=directory,
-        target=Target.parse(target),
-        include_dirs=tuple(include),
-        options=(*flags, *options),
-        names=tuple(dict.fromkeys(instantiate)),
-    )
-
-
-def _define(key: str, value: object) -> str:
-    if value is None:
-        return f"-D{key}"
-    return f"-D{key}={int(value) if isinstance(value, bool) else value}"
 
 
 def _path_bytes(text: str) -> bytes:

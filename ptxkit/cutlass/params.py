@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.errors import UnavailableError
-from ptxkit.runtime.tensor_map.rules import BYTES, Encoding
+from ptxkit.runtime.tensor_map.limits import BYTES, Encoding
 
 PROBLEM = np.dtype(
     [

@@ -16,9 +16,8 @@ import numpy as np
 from ptxkit.cutlass import package, params
 from ptxkit.cutlass.description import SHARED_BYTES, GemmDescription
 from ptxkit.errors import CompileError, LaunchError
-from ptxkit.runtime.tensor_map.rules import BYTES
-from ptxkit.workload.generated import Generated, Source
-from ptxkit.workload.launch import Launch, cdiv
+from ptxkit.runtime.tensor_map.limits import BYTES
+from ptxkit.workload.launch import Generated, Launch, Source, cdiv
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image

@@ -29,14 +29,10 @@ from typing import Any
 import numpy as np
 
 from ptxkit.errors import LaunchError, UsageError
-from ptxkit.runtime.buffers import DeviceArray, Memory
+from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.runtime.elements import dtype_of
 from ptxkit.runtime.parameters import Parameter
-from ptxkit.runtime.tensor_map.description import TensorMap, check_parameter, device_address
-
-Foreign = Callable[[Any, str], "int | np.ndarray[Any, Any] | None"]
-"""The device address of another library's array, or a numpy array that shares its memory if that is the host's; None if the
-object is no array. The string begins error messages."""
+from ptxkit.runtime.tensor_map.description import Encoder, TensorMap, check_parameter, device_address
 
 
 class Bound:
@@ -70,16 +66,13 @@ def buffer_size(parameters: tuple[Parameter, ...]) -> int:
     return max((p.offset + p.size for p in parameters), default=0)
 
 
-def bind(
-    kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...], memory: Memory, foreign: Foreign
-) -> Bound:
+def bind(kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...], memory: Encoder) -> Bound:
     """Check and pack.
 
     Args:
         kernel: for messages.
         values: one a parameter.
-        memory: where device arrays must be.
-        foreign: how the device reads objects that are neither numpy's nor its own.
+        memory: where device arrays must be, and how the device addresses arrays of other libraries.
 
     Raises:
         LaunchError: names the argument and what to pass instead.
@@ -90,19 +83,19 @@ def bind(
         raise LaunchError(f"{kernel} takes {len(parameters)} argument{plural}, got {len(values)}: {listed or 'none'}")
     bound = Bound(buffer_size(parameters))
     for p, value in zip(parameters, values, strict=True):
-        _one(bound, kernel, p, value, memory, foreign)
+        _one(bound, kernel, p, value, memory)
     return bound
 
 
-def _one(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Memory, foreign: Foreign) -> None:
+def _one(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encoder) -> None:
     if isinstance(value, np.ndarray) and value.ndim == 0 and p.kind in ("int", "float", "bits"):
         value = value[()]
     # 64 bits that the kernel uses as no address may still be a pointer: one that is only compared, or not used at all
     unused = p.size == 8 and not p.signed_known and _is_array(value)
     if isinstance(value, TensorMap):
-        _tensor_map(bound, kernel, p, value, memory, foreign)
+        _tensor_map(bound, kernel, p, value, memory)
     elif p.kind in ("pointer", "word") or unused:
-        _pointer(bound, kernel, p, value, memory, foreign)
+        _pointer(bound, kernel, p, value, memory)
     elif p.kind == "struct":
         _struct(bound, kernel, p, value)
     else:
@@ -133,7 +126,7 @@ def described(value: Any) -> str:
     return f"a {type(value).__module__}.{type(value).__qualname__}"
 
 
-def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Memory, foreign: Foreign) -> None:
+def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encoder) -> None:
     if isinstance(value, DeviceArray):
         if value.memory is not memory:
             raise LaunchError(f"{kernel}: {p.label} got {value!r}; the kernel runs on {memory.name}, upload it there")
@@ -147,7 +140,7 @@ def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Memory
     elif p.kind == "word" and isinstance(value, np.int64):
         bound.put(p, value.tobytes())
     else:
-        found = foreign(value, f"{kernel}: {p.label}") if _is_array(value) else None
+        found = memory.foreign(value, f"{kernel}: {p.label}") if _is_array(value) else None
         if found is None:
             mend = "a numpy array, a DeviceArray, an object with DLPack, or np.uint64(0) for null"
             raise _wrong(kernel, p, value, mend if p.kind == "pointer" else f"{mend}, or np.int64 if it is a number")
@@ -203,7 +196,7 @@ def _struct(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
     bound.put(p, data)
 
 
-def _tensor_map(bound: Bound, kernel: str, p: Parameter, value: TensorMap, memory: Memory, foreign: Foreign) -> None:
+def _tensor_map(bound: Bound, kernel: str, p: Parameter, value: TensorMap, memory: Encoder) -> None:
     check_parameter(kernel, p)
 
     def encode(address: int) -> bytes:
@@ -213,7 +206,7 @@ def _tensor_map(bound: Bound, kernel: str, p: Parameter, value: TensorMap, memor
             raise LaunchError(f"{kernel}: {p.label}: {error}") from None
 
     bound.encoders[p.index] = encode
-    found = device_address(value, memory, foreign, f"{kernel}: {p.label}")
+    found = device_address(value, memory, f"{kernel}: {p.label}")
     if isinstance(found, np.ndarray):
         encode(0)  # what does not depend on the place is checked before anything is copied
         _host_array(bound, kernel, p, found)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ptxkit.errors import UsageError
 from ptxkit.runtime.host_arrays import DLPACK_CPU, dlpack, shared_array
-
-if TYPE_CHECKING:
-    from ptxkit.runtime.tensor_map.rules import Encoding
 
 
 class Memory(Protocol):
@@ -41,9 +38,6 @@ class Memory(Protocol):
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
         """Set every byte to a value that stands for none, where the device follows what is initialised."""
-
-    def tensor_map(self, m: Encoding) -> bytes:
-        """A tensor map as the device reads it."""
 
 
 def contiguous(given: Any, what: str) -> np.ndarray[Any, Any]:

@@ -15,9 +15,9 @@ from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.tma import tensor_map
 from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
+from ptxkit.runtime.abilities import Measurement
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
-from ptxkit.runtime.device import Measurement
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
 from ptxkit.runtime.module_variables import ModuleVariable, written_variables
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.emulator.engine.program import Program
     from ptxkit.isa.model import Module
-    from ptxkit.runtime.tensor_map.rules import Encoding
+    from ptxkit.runtime.tensor_map.limits import Encoding
 
 RESERVED = 64 << 20  # bytes left for kernel parameters, module variables and device malloc
 KEPT_MODULES = 64
@@ -56,6 +56,9 @@ class EmulatedDevice(MakesArrays, HasSettings):
     target: Target | None = None
     lacks: frozenset[str] = frozenset({"tcgen05"})
     lost: str | None = None  # a fault ends a launch and nothing else
+    times = False
+    counts = True
+    emulates = True
 
     def __init__(self, machine: Machine | None = None, settings: EmulatorSettings = DEFAULTS) -> None:
         super().__init__(settings)

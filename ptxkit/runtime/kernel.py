@@ -14,6 +14,7 @@ from ptxkit.runtime.arguments import Bound, address_of, bind, buffer_size
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.runtime.kernel_names import readable_names
 from ptxkit.runtime.parameters import Parameter
+from ptxkit.runtime.tensor_map.description import Encoder
 from ptxkit.targets.gpus import DeviceFacts
 from ptxkit.targets.launch import Resources, geometry_refusal, required_cluster, resource_refusal
 
@@ -22,29 +23,12 @@ if TYPE_CHECKING:
     from ptxkit.emulator.settings import EmulatorSettings
     from ptxkit.isa.model import Function
     from ptxkit.runtime.module_variables import ModuleVariable
-    from ptxkit.runtime.tensor_map.rules import Encoding
 
 Dim = tuple[int, int, int]
 
 
-class Backend(Protocol):
+class Backend(Encoder, Protocol):
     """How a device launches; :class:`Kernel` does the rest."""
-
-    name: str
-
-    def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
-        """See :data:`ptxkit.runtime.arguments.Foreign`."""
-
-    def allocate(self, nbytes: int, name: str) -> int:
-        """See :class:`ptxkit.runtime.buffers.Memory`, for the other verbs too."""
-
-    def free(self, address: int) -> None: ...
-    def write(self, address: int, data: np.ndarray[Any, Any]) -> None: ...
-    def read(self, address: int, out: np.ndarray[Any, Any]) -> None: ...
-    def fill(self, address: int, nbytes: int, value: int) -> None: ...
-    def digest(self, address: int, nbytes: int) -> int: ...
-    def poison(self, address: int, nbytes: int, value: int) -> None: ...
-    def tensor_map(self, m: Encoding) -> bytes: ...
 
     def upload(self, array: Any, name: str = "") -> DeviceArray:
         """A copy of an array on the device."""
@@ -230,7 +214,7 @@ class Kernel:
             LaunchError: names the argument and the fix. numpy arrays are refused here: upload them first.
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
-        bound = bind(self.readable, self.parameters, args, self.backend, self.backend.foreign)
+        bound = bind(self.readable, self.parameters, args, self.backend)
         if bound.host:
             p, _ = bound.host[0]
             raise LaunchError(
@@ -257,7 +241,7 @@ class Kernel:
             LaunchError: as :meth:`prepare`. FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
-        bound = bind(self.readable, self.parameters, args, self.backend, self.backend.foreign)
+        bound = bind(self.readable, self.parameters, args, self.backend)
         copies: dict[tuple[int, int], DeviceArray] = {}  # by host memory: two arrays may be one
         for p, array in bound.host:
             place = address_of(array), array.nbytes

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.errors import PtxkitError
 from ptxkit.workload import tuned
 from ptxkit.workload.build import defines_of, generated_sources, target_for, unavailable
-from ptxkit.workload.generated import Generated
+from ptxkit.workload.launch import Generated
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import DescriptionError, UnavailableError
-from ptxkit.workload.generated import Generated
-from ptxkit.workload.launch import Launch, Tile
+from ptxkit.workload.launch import Generated, Launch, Tile
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import FunctionResources, Image

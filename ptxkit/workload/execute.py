@@ -18,8 +18,7 @@ from ptxkit.runtime.tensor_map.description import TensorMap
 from ptxkit.workload import tuned
 from ptxkit.workload.build import Build, build, unavailable
 from ptxkit.workload.case import POISON, Case, Data, with_overwritten
-from ptxkit.workload.generated import Generated
-from ptxkit.workload.launch import Launch, Tile, Tolerance
+from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
 from ptxkit.workload.memory import check_memory
 from ptxkit.workload.module_state import ModuleState
 from ptxkit.workload.verify import Verdict

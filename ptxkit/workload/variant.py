@@ -6,19 +6,27 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, overload
 
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.workload.blame import blamed
-from ptxkit.workload.launch import Launch, Tile, Tolerance
+from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
 
 if TYPE_CHECKING:
     from ptxkit.targets import Target
-    from ptxkit.workload.generated import Generated
-    from ptxkit.workload.workload import Workload
 
 Constraint = Callable[[Any, Tile], "bool | str | None"]
 Preference = Callable[[Any], Iterable[Mapping[str, Any]]]
+
+
+class Described(Protocol):
+    """What a variant reads of the :class:`~ptxkit.workload.workload.Workload` that it belongs to."""
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+
+    def size_text(self) -> str:
+        """The sizes, for messages."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class Variant:
         """First line of the method's docstring, or ""."""
         return (self.function.__doc__ or "").strip().split("\n", 1)[0]
 
-    def launches(self, workload: Workload, tile: Mapping[str, Any]) -> tuple[Launch, ...]:
+    def launches(self, workload: Described, tile: Mapping[str, Any]) -> tuple[Launch, ...]:
         """The launches, in order, for these sizes and this tile.
 
         Raises:
@@ -66,7 +74,7 @@ class Variant:
             )
         return tuple(result)
 
-    def source_of(self, workload: Workload, launch: Launch) -> str | Generated:
+    def source_of(self, workload: Described, launch: Launch) -> str | Generated:
         """Name of the file that holds the kernel of ``launch``, or what writes it."""
         source = launch.source or self.source or workload.source
         if not source:
@@ -80,7 +88,7 @@ class Variant:
         clustered = any(launch.cluster not in (None, (1, 1, 1)) for launch in launches)
         return (*self.requires, "clusters") if clustered and "clusters" not in self.requires else self.requires
 
-    def tiles(self, workload: Workload, fixed: Mapping[str, Any] | None = None) -> Iterator[Tile]:
+    def tiles(self, workload: Described, fixed: Mapping[str, Any] | None = None) -> Iterator[Tile]:
         """Every tile that the constraint allows, preferred ones first, with the parameters in ``fixed`` held."""
         held = dict(fixed or {})
         seen: set[Tile] = set()
@@ -91,7 +99,7 @@ class Variant:
                 if self._objection(workload, tile) is None:
                     yield tile
 
-    def select_tile(self, workload: Workload, target: Target, overrides: Mapping[str, Any] | None = None) -> Tile:
+    def select_tile(self, workload: Described, target: Target, overrides: Mapping[str, Any] | None = None) -> Tile:
         """The best tile for these sizes that ``target`` can run.
 
         Args:
@@ -120,7 +128,7 @@ class Variant:
         )
 
     def why_not_default(
-        self, workload: Workload, target: Target, chosen: Tile, overrides: Mapping[str, Any] | None = None
+        self, workload: Described, target: Target, chosen: Tile, overrides: Mapping[str, Any] | None = None
     ) -> str:
         """Why a tile was chosen instead of the declared default, or "" where it is the default.
 
@@ -141,13 +149,13 @@ class Variant:
             reason = missing(self.requirements(launches), target) or _too_large(launches, target)
         return f"not the default {instead}: {reason}" if reason else f"preferred to the default {instead} for these sizes"
 
-    def refusal(self, workload: Workload) -> str | None:
+    def refusal(self, workload: Described) -> str | None:
         """Why the constraint allows no tile at all for these sizes and options, or None when it allows one."""
         if self.constraint is None or next(self.tiles(workload), None) is not None:
             return None
         return self._objection(workload, Tile(next(self._candidates(workload))))
 
-    def held(self, workload: Workload | type[Workload], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    def held(self, workload: Described | type[Described], overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Tile parameters as the variant declares them, from what was typed.
 
         Raises:
@@ -155,7 +163,7 @@ class Variant:
         """
         return {name: self._value(workload, name, value) for name, value in overrides.items()}
 
-    def _candidates(self, workload: Workload) -> Iterator[dict[str, Any]]:
+    def _candidates(self, workload: Described) -> Iterator[dict[str, Any]]:
         first = {name: values[0] for name, values in self.tile.items()}
         for preferred in self._preferred(workload):
             for name, value in preferred.items():
@@ -167,13 +175,13 @@ class Variant:
         for values in itertools.product(*self.tile.values()):
             yield dict(zip(self.tile, values, strict=True))
 
-    def _preferred(self, workload: Workload) -> Iterable[Mapping[str, Any]]:
+    def _preferred(self, workload: Described) -> Iterable[Mapping[str, Any]]:
         if self.prefer is None:
             return ()
         with blamed(self.prefer):
             return list(self.prefer(workload))
 
-    def _objection(self, workload: Workload, tile: Tile) -> str | None:
+    def _objection(self, workload: Described, tile: Tile) -> str | None:
         verdict = None
         if self.constraint is not None:
             with blamed(self.constraint):
@@ -182,7 +190,7 @@ class Variant:
             return None
         return verdict if isinstance(verdict, str) else f"its constraint refuses {tile}"
 
-    def _value(self, workload: Workload | type[Workload], name: str, value: Any) -> Any:
+    def _value(self, workload: Described | type[Described], name: str, value: Any) -> Any:
         if name not in self.tile:
             known = ", ".join(self.tile) or "none"
             raise UsageError(f"variant {self.name} of {workload.name} has no tile parameter {name}; it has {known}")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.bench.measure.conditions import Conditions, Log, Span
-from ptxkit.runtime.gpu.facts import Sensors
+from ptxkit.runtime.abilities import Sensors
 
 
 def test_spans_are_of_what_was_kept_and_reasons_of_all():

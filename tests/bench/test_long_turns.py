@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ptxkit.errors import UsageError
-from ptxkit.runtime.gpu.facts import Sensors
+from ptxkit.runtime.abilities import Sensors
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from ptxkit.bench.measure import session as module
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.results.results import Roofs, Row
 from ptxkit.errors import FaultError, LaunchError
-from ptxkit.runtime.gpu.facts import Sensors
+from ptxkit.runtime.abilities import Sensors
 from ptxkit.workload.verify import Verdict
 
 RIGHT, WRONG = Verdict(True, 0, 0, 0, 10, 0), Verdict(False, 1, 1, 1, 10, 1, "y[3] is 7, the reference says 8")

@@ -81,9 +81,9 @@ def test_the_file_holds_counts_and_hashes(receipt):
 
 def test_a_receipt_runs_again_with_the_same_counts(receipt, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    from ptxkit.runtime import device
+    from ptxkit.runtime import registry
 
-    monkeypatch.setattr(device, "gpu_present", lambda: False)
+    monkeypatch.setattr(registry, "gpu_present", lambda: False)
     assert exit_of("bench", "verify", receipt) == 0
     out = capsys.readouterr().out
     assert "same counts" in out
@@ -199,9 +199,9 @@ def test_an_unknown_peer_is_named(capsys):
 
 
 def test_a_users_own_kernel_is_found_again_by_its_file(tmp_path, capsys, monkeypatch):
-    from ptxkit.runtime import device
+    from ptxkit.runtime import registry
 
-    monkeypatch.setattr(device, "gpu_present", lambda: False)
+    monkeypatch.setattr(registry, "gpu_present", lambda: False)
     assert exit_of("new", "mine", "--directory", tmp_path) == 0
     receipt = tmp_path / "r.json"
     assert (

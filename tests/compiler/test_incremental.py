@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.compiler import compile_source, incremental, nvrtc
+from ptxkit.compiler.request import Request
+from ptxkit.compiler.request import request as make_request
 from ptxkit.errors import CompileError
 from ptxkit.targets import TARGETS
 
@@ -103,7 +105,7 @@ def test_a_source_whose_headers_cannot_be_known_is_not_cached(project):
 
 
 def test_a_header_that_changes_while_compiling_is_not_filed_under_its_old_contents(project):
-    request = nvrtc._request("k.cu", "sm_90a", None, {}, (), (), (), True)
+    request = make_request("k.cu", "sm_90a", None, {}, (), (), (), True)
 
     def build(request):
         (project / "two.cuh").write_text("#define TWO 3\n")
@@ -116,7 +118,7 @@ def test_a_header_that_changes_while_compiling_is_not_filed_under_its_old_conten
 
 texts = st.text(max_size=8)
 requests = st.builds(
-    nvrtc.Request,
+    Request,
     text=texts,
     name=texts,
     directory=texts,

@@ -14,7 +14,7 @@ from ptxkit.cutlass.emit import emit
 from ptxkit.cutlass.kernels.cutlass_gemm import CutlassGemm
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import CompileError
-from ptxkit.runtime.tensor_map.rules import Encoding
+from ptxkit.runtime.tensor_map.limits import Encoding
 from ptxkit.workload.build import build
 
 CPP = {"bf16": "cutlass::bfloat16_t", "f16": "cutlass::half_t", "tf32": "cutlass::tfloat32_t", "f32": "float",

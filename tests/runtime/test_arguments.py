@@ -25,12 +25,12 @@ def parameter(kind, dtype=None, size=None, known=True, name="v"):
 
 
 def packed(p, value):
-    return bytes(bind("k", (p,), (value,), DEVICE, DEVICE.foreign).buffer)
+    return bytes(bind("k", (p,), (value,), DEVICE).buffer)
 
 
 def refused(p, value, *words):
     with pytest.raises(LaunchError) as caught:
-        bind("k", (p,), (value,), DEVICE, DEVICE.foreign)
+        bind("k", (p,), (value,), DEVICE)
     message = str(caught.value)
     assert message.startswith(f"k: {p.label}") and "\n" not in message
     for word in words:
@@ -155,7 +155,7 @@ def test_arguments_land_at_their_offsets():
         Parameter(1, "b", "float", np.dtype("f8"), 8, 8, 8),
         Parameter(2, "c", "struct", None, 3, 16, 1),
     )
-    bound = bind("k", ps, (1, 2.0, b"xyz"), DEVICE, DEVICE.foreign)
+    bound = bind("k", ps, (1, 2.0, b"xyz"), DEVICE)
     assert bytes(bound.buffer) == b"\1" + bytes(7) + struct.pack("<d", 2) + b"xyz"
 
 
@@ -163,12 +163,12 @@ def test_arguments_land_at_their_offsets():
 def test_a_wrong_count_lists_the_parameters(values):
     ps = (INT, parameter("pointer", name="out"))
     with pytest.raises(LaunchError, match=rf"^k takes 2 arguments, got {len(values)}: v \(int32\), out \(pointer\)$"):
-        bind("k", ps, values, DEVICE, DEVICE.foreign)
+        bind("k", ps, values, DEVICE)
 
 
 def test_device_arrays_pass_their_address_and_live_as_long_as_the_launch():
     array = DEVICE.upload(np.zeros(4))
-    bound = bind("k", (POINTER,), (array,), DEVICE, DEVICE.foreign)
+    bound = bind("k", (POINTER,), (array,), DEVICE)
     assert bytes(bound.buffer) == struct.pack("<Q", array.address)
     assert array in bound.keep
 
@@ -180,7 +180,7 @@ def test_an_array_of_another_device_is_refused():
 def test_a_pointer_that_the_kernel_does_not_use_takes_arrays():
     array = DEVICE.upload(np.zeros(4))
     assert packed(LONG_OR_POINTER, array) == struct.pack("<Q", array.address)
-    assert len(bind("k", (LONG_OR_POINTER,), (np.zeros(4),), DEVICE, DEVICE.foreign).host) == 1
+    assert len(bind("k", (LONG_OR_POINTER,), (np.zeros(4),), DEVICE).host) == 1
 
 
 class Exporter:
@@ -202,7 +202,7 @@ class OnGpu:
 
 def test_other_libraries_arrays_in_host_memory_are_taken_like_numpys():
     array = np.zeros(4, np.float32)
-    ((_, host),) = bind("k", (POINTER,), (Exporter(array),), DEVICE, DEVICE.foreign).host
+    ((_, host),) = bind("k", (POINTER,), (Exporter(array),), DEVICE).host
     assert np.shares_memory(host, array) and host.flags.writeable
 
 
@@ -215,6 +215,6 @@ def test_partly_shared_memory_is_refused():
     base = np.zeros(10)
     ps = (parameter("pointer", name="x"), Parameter(1, "y", "pointer", None, 8, 8, 8))
     with pytest.raises(LaunchError, match=r"argument 2 'y' \(pointer\) shares part of its memory"):
-        bind("k", ps, (base[:6], base[4:]), DEVICE, DEVICE.foreign)
-    assert len(bind("k", ps, (base[:5], base[5:]), DEVICE, DEVICE.foreign).host) == 2
-    assert len(bind("k", ps, (base, base.reshape(2, 5)), DEVICE, DEVICE.foreign).host) == 2
+        bind("k", ps, (base[:6], base[4:]), DEVICE)
+    assert len(bind("k", ps, (base[:5], base[5:]), DEVICE).host) == 2
+    assert len(bind("k", ps, (base, base.reshape(2, 5)), DEVICE).host) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from ptxkit.compiler import assemble
 from ptxkit.emulator import Machine
 from ptxkit.errors import LaunchError, MemoryFault, TrapError, UnavailableError, UnsupportedError, UsageError
 from ptxkit.runtime import device as module
+from ptxkit.runtime import registry
+from ptxkit.runtime.abilities import is_counting, is_emulating, is_timed
 from ptxkit.runtime.emulated import KEPT_MODULES, EmulatedDevice
+from ptxkit.runtime.gpu.device import GpuDevice
 
 SOURCE = """
 #include <cstdio>
@@ -34,10 +38,33 @@ def emulator():
 
 @pytest.mark.parametrize("there", [True, False])
 def test_auto_takes_a_gpu_if_there_is_one(monkeypatch, there):
-    monkeypatch.setattr(module, "gpu_present", lambda: there)
-    monkeypatch.setattr(module, "_gpu", lambda index: f"gpu {index}")
+    monkeypatch.setattr(registry, "gpu_present", lambda: there)
+    gpu = replace(registry._DEVICES["gpu"], open=lambda index: f"gpu {index}")
+    monkeypatch.setitem(registry._DEVICES, "gpu", gpu)
     picked = module.device("auto", 3)
     assert (picked == "gpu 3") if there else (picked.kind == "emulator")
+
+
+def test_a_registered_device_is_offered_and_opened_by_its_name(monkeypatch):
+    monkeypatch.setattr(registry, "_DEVICES", dict(registry._DEVICES))
+    made = []
+    registry.register("board", lambda index: made.append(index) or f"board {index}")
+    assert registry.choices() == ("auto", "gpu", "emulator", "board")
+    assert [module.device("board", 1), module.device("board", 1)] == ["board 1"] * 2 and made == [1]
+    for taken in ("board", "auto", "gpu"):
+        with pytest.raises(UsageError, match=f"already a device called '{taken}'"):
+            registry.register(taken, lambda index: None)
+    with pytest.raises(UsageError, match="a device is 'auto', 'gpu', 'emulator' or 'board', not 'bord'"):
+        module.device("bord")
+
+
+def test_abilities_say_what_a_device_can_do(emulator):
+    assert is_counting(emulator) and is_emulating(emulator) and not is_timed(emulator)
+    assert is_emulating(module.emulating_device())
+    assert is_timed(GpuDevice) and not is_counting(GpuDevice) and not is_emulating(GpuDevice)
+    if not module.gpu_present():
+        with pytest.raises(UnavailableError, match="there is no GPU here"):
+            module.timed_device()
 
 
 def test_kinds():

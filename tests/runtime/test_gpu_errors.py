@@ -17,7 +17,8 @@ from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import bind
 from ptxkit.runtime.gpu import driver
 from ptxkit.runtime.gpu.context import own_target
-from ptxkit.runtime.gpu.device import GpuDevice, _waits_for_previous_grid, stream_pointer
+from ptxkit.runtime.gpu.device import GpuDevice
+from ptxkit.runtime.gpu.kernels import _waits_for_previous_grid, stream_pointer
 from ptxkit.runtime.kernel import Geometry
 from ptxkit.runtime.parameters import parameters_of
 from ptxkit.targets.gpus import reference_facts
@@ -77,7 +78,7 @@ def prepared(gpu, name="k", **options):
     geometry = Geometry(
         name, FUNCTION, options.get("cluster") or 1, 32, options.get("shared", 0), options.get("cluster"), False, FACTS
     )
-    return gpu.prepare(kernel, bind(name, (), (), gpu, gpu.foreign), geometry, None)
+    return gpu.prepare(kernel, bind(name, (), (), gpu), geometry, None)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_a_prepared_launch_becomes_a_graph_at_its_first_call(gpu, monkeypatch):
         made.append((stream, launch_on))
         return lambda: device.driver.call("cuGraphLaunch")
 
-    monkeypatch.setattr("ptxkit.runtime.gpu.device.capture", capture)
+    monkeypatch.setattr("ptxkit.runtime.gpu.kernels.capture", capture)
     gpu._plain, gpu._side_stream = False, 99
     launch = prepared(gpu)
     assert made == []
@@ -302,7 +303,7 @@ def test_what_the_driver_makes_no_graph_of_is_launched_plainly(gpu, monkeypatch)
     def refuse(*_):
         raise FaultError("no graph")
 
-    monkeypatch.setattr("ptxkit.runtime.gpu.device.capture", refuse)
+    monkeypatch.setattr("ptxkit.runtime.gpu.kernels.capture", refuse)
     gpu._plain, gpu._side_stream = False, 99
     launch = prepared(gpu)
     gpu.driver.calls.clear()

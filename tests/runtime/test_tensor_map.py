@@ -16,8 +16,10 @@ from ptxkit.errors import LaunchError, UsageError
 from ptxkit.runtime.arguments import bind
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.runtime.parameters import Parameter
-from ptxkit.runtime.tensor_map.description import Im2col, TensorMap
-from ptxkit.runtime.tensor_map.rules import ELEMENT_TYPES, SWIZZLES, Encoding, contiguous_strides
+from ptxkit.runtime.tensor_map.description import TensorMap
+from ptxkit.runtime.tensor_map.elements import ELEMENT_TYPES, contiguous_strides
+from ptxkit.runtime.tensor_map.im2col import Im2col
+from ptxkit.runtime.tensor_map.limits import SWIZZLES, Encoding
 
 DEVICE = EmulatedDevice()
 ARRAY = DEVICE.upload(np.zeros((64, 32), np.float32), "a")
@@ -189,12 +191,12 @@ def test_contiguous_strides_are_numpys(shape, dtype):
 
 
 def packed(value, p=PARAMETER):
-    return bytes(bind("k", (p,), (value,), DEVICE, DEVICE.foreign).buffer)
+    return bytes(bind("k", (p,), (value,), DEVICE).buffer)
 
 
 def test_a_device_array_is_encoded_when_it_is_bound():
     m = TensorMap(ARRAY, box=(8, 32))
-    bound = bind("k", (PARAMETER,), (m,), DEVICE, DEVICE.foreign)
+    bound = bind("k", (PARAMETER,), (m,), DEVICE)
     record = np.frombuffer(bytes(bound.buffer), emulated.LAYOUT)[0]
     assert record["global_address"] == ARRAY.address
     assert ARRAY in bound.keep
@@ -203,7 +205,7 @@ def test_a_device_array_is_encoded_when_it_is_bound():
 
 def test_a_numpy_array_is_encoded_once_it_is_on_the_device():
     host = np.zeros((64, 32), np.float32)
-    bound = bind("k", (PARAMETER,), (TensorMap(host, box=(8, 32)),), DEVICE, DEVICE.foreign)
+    bound = bind("k", (PARAMETER,), (TensorMap(host, box=(8, 32)),), DEVICE)
     ((p, array),) = bound.host
     assert array is host
     bound.address(p, ARRAY.address)

@@ -11,7 +11,7 @@ import pytest
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.workload import registry
 from ptxkit.workload.build import find_source
-from ptxkit.workload.generated import Generated
+from ptxkit.workload.launch import Generated
 
 MINE = '''
 import numpy as np

@@ -16,7 +16,7 @@ from ptxkit.errors import PtxkitError
 from ptxkit.inspect.elf import machine_code
 from ptxkit.workload import execute
 from ptxkit.workload.case import with_overwritten
-from ptxkit.workload.generated import Generated
+from ptxkit.workload.launch import Generated
 from ptxkit.workload.verify import Verdict, compare_all, error_percentiles
 
 if TYPE_CHECKING:

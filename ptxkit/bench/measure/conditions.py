@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.gpu.facts import Sensors
+    from ptxkit.runtime.abilities import Sensors
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from ptxkit.targets import TARGETS, Target
 from ptxkit.targets.gpus import DeviceFacts
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.gpu.facts import Facts, Sensors
-    from ptxkit.runtime.tensor_map.rules import Encoding
+    from ptxkit.runtime.tensor_map.limits import Encoding
 
 FAULTS: dict[int, type[FaultError]] = {
     700: MemoryFault,  # CUDA_ERROR_ILLEGAL_ADDRESS
@@ -38,7 +37,7 @@ FAULTS: dict[int, type[FaultError]] = {
 
 
 class GpuContext(MakesArrays):
-    """One GPU, on a stream of its own: all of it but kernels and time, which :class:`ptxkit.runtime.gpu.device.GpuDevice` adds.
+    """One GPU, on a stream of its own: its memory, errors and order; :mod:`ptxkit.runtime.gpu.kernels` adds launches.
 
     Attributes:
         target: its architecture with the ``a`` suffix where there is one.
@@ -102,18 +101,6 @@ class GpuContext(MakesArrays):
         """What kernel descriptions and launch checks may know of this GPU, whatever they are compiled for."""
         assert self.target is not None
         return DeviceFacts(self.name, self.target, self.multiprocessors, self.l2_bytes, self.name)
-
-    def facts(self) -> Facts:
-        """What this GPU is: multiprocessors, clocks, caches, driver."""
-        from ptxkit.runtime.gpu.facts import facts
-
-        return facts(self)
-
-    def sensors(self) -> Sensors:
-        """How it is at the moment: clocks, power, temperature."""
-        from ptxkit.runtime.gpu.facts import sensors
-
-        return sensors(self)
 
     # -- errors and contexts -----------------------------------------------------------------------------------------
 
@@ -219,7 +206,7 @@ class GpuContext(MakesArrays):
         from ptxkit.runtime.gpu.tensor_map import encode
 
         self._enter()
-        return encode(self, m)
+        return encode(self.driver, self.name, tuple(self.core.compute_capability), m)
 
     def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
         """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; one in host memory as numpy's.

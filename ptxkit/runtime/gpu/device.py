@@ -1,327 +1,36 @@
-"""A GPU as a device: kernels, launches and time, on a :class:`~ptxkit.runtime.gpu.context.GpuContext`.
-
-Only cubins are loaded: the driver may be older than the NVRTC that made the PTX.
-"""
+"""A GPU as a device that times: :class:`~ptxkit.runtime.gpu.kernels.GpuKernels` with its clock, its facts and its sensors."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from functools import cached_property
 
-import numpy as np
-
-from ptxkit.compiler.image import FunctionResources
-from ptxkit.errors import CompileError, FaultError, LaunchError, UsageError
-from ptxkit.isa.parser import parse
-from ptxkit.isa.specials import reads_grid_workspace
-from ptxkit.runtime.arguments import Bound, buffer_size
-from ptxkit.runtime.device import Measurement
-from ptxkit.runtime.gpu.context import FAULTS, GpuContext
-from ptxkit.runtime.gpu.driver import (
-    FUNCTION_MAX_DYNAMIC_SHARED,
-    FUNCTION_NON_PORTABLE_CLUSTER,
-    INVALID_CLUSTER_SIZE,
-    INVALID_CONTEXT,
-    INVALID_HANDLE,
-    INVALID_VALUE,
-    LaunchConfig,
-    launch_config,
-)
-from ptxkit.runtime.gpu.graph import capture, capture_check
-from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
-from ptxkit.runtime.module_variables import ModuleVariable, written_variables
-from ptxkit.runtime.parameters import Parameter, parameters_of
-from ptxkit.runtime.source_names import source_text
-
-if TYPE_CHECKING:
-    from ptxkit.compiler.image import Image
-    from ptxkit.emulator.settings import EmulatorSettings
-    from ptxkit.isa.model import Function, Module
-    from ptxkit.runtime.gpu.digest import Digests
-    from ptxkit.runtime.gpu.timing import Timing
+from ptxkit.runtime.abilities import GpuFacts, Measurement, Sensors
+from ptxkit.runtime.gpu.facts import facts, sensors
+from ptxkit.runtime.gpu.kernels import GpuKernels
+from ptxkit.runtime.gpu.timing import Timing
 
 
-class GpuDevice(GpuContext):
-    """One GPU: see :class:`ptxkit.runtime.device.Device`."""
+class GpuDevice(GpuKernels):
+    """One GPU: see :class:`ptxkit.runtime.abilities.TimedDevice`."""
 
     kind = "gpu"
     lacks: frozenset[str] = frozenset()
+    times = True
+    counts = False
+    emulates = False
 
-    def __init__(self, index: int = 0) -> None:
-        super().__init__(index)
-        self._modules: dict[str, LoadedModule] = {}
-        self._handles: dict[str, ctypes.c_void_p] = {}  # the driver's, of these modules
-        self._plain = False
-        self._shared_limits: dict[int, int] = {}  # function handle -> dynamic shared memory it may have
-        self._clusters: set[tuple[object, ...]] = set()  # function handle and geometry where there is room for
+    def facts(self) -> GpuFacts:
+        """What this GPU is: multiprocessors, clocks, caches, driver."""
+        return facts(self)
 
-    # -- kernels -----------------------------------------------------------------------------------------------------
-
-    def load(self, image: Image, source: str | None = None) -> LoadedModule:
-        """The image's kernels, from its cubin; ``source`` is the text they were compiled from, where that is no file.
-
-        Raises:
-            CompileError: the image was not assembled, or not for this GPU.
-        """
-        self._enter()
-        key = image.key or str(id(image))
-        if key in self._modules:
-            return self._modules[key]
-        if image.cubin is None:
-            raise CompileError(
-                f"{image.source_name}: this image holds no machine code; compile it for {self.architecture}"
-            )
-        handle = ctypes.c_void_p()
-        code = self.driver.call("cuModuleLoadData", ctypes.byref(handle), image.cubin)
-        if code:
-            raise CompileError(
-                f"{image.source_name}: the cubin for {image.target} does not load on {self.name} ({self.architecture}): "
-                f"{self.driver.message(code)}"
-            )
-        module = parse(image.ptx, image.source_name or "<ptx>")
-        text = source or source_text(image)
-
-        def make(name: str) -> Kernel:
-            self._enter()
-            function = ctypes.c_void_p()
-            self._check(self.driver.call("cuModuleGetFunction", ctypes.byref(function), handle, name.encode()))
-            parameters = parameters_of(module.functions[name], text, image.macros)
-            self._compare_layout(name, function, parameters)
-            resources = image.functions.get(name, FunctionResources())
-            readable, facts = image.readable(name), self.facts_for(None)
-            return Kernel(self, name, readable, module.functions[name], parameters, resources, function, facts)
-
-        self._modules[key] = LoadedModule(image, make, tuple(module.entries), self._variables(module, handle))
-        self._handles[key] = handle
-        return self._modules[key]
-
-    def _variables(self, module: Module, handle: ctypes.c_void_p) -> tuple[ModuleVariable, ...]:
-        """The module's variables that the driver knows by name; those of internal linkage it may not know."""
-        found = []
-        for variable in written_variables(module):
-            address, size = ctypes.c_uint64(), ctypes.c_size_t()
-            name = variable.name.encode()
-            code = self.driver.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), handle, name)
-            if code == 0 and size.value and address.value % 8 == 0:
-                found.append(ModuleVariable(self, variable.name, address.value, size.value))
-        return tuple(found)
-
-    def unload(self, image: Image) -> None:
-        """Give back what :meth:`load` took. None of the image's kernels, prepared launches and graphs may be used after it."""
-        key = image.key or str(id(image))
-        if self._modules.pop(key, None) is None or self.lost is not None:
-            return
-        self.synchronize()
-        self._shared_limits.clear()  # the driver may give another function the same handle
-        self._clusters.clear()
-        self._check(self.driver.call("cuModuleUnload", self._handles.pop(key)))
-
-    def _compare_layout(self, name: str, function: Any, parameters: tuple[Parameter, ...]) -> None:
-        """The driver's offsets and sizes must be the signature's.
-
-        Only what the signature has is asked for. Asking until the driver refuses would count its parameters as well, but
-        compute-sanitizer reports each refusal as an error of the program; cuFuncGetParamCount is newer than most drivers.
-        """
-        offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-        theirs: list[tuple[int, int]] = []
-        for index in range(len(parameters)):
-            code = self.driver.call(
-                "cuFuncGetParamInfo", function, ctypes.c_size_t(index), ctypes.byref(offset), ctypes.byref(size)
-            )
-            if code == INVALID_VALUE:
-                break
-            self._check(code)
-            theirs.append((offset.value, size.value))
-        ours = [(p.offset, p.size) for p in parameters]
-        # parameters begin at an address that is a multiple of 16 and no more: what is aligned to 64 has other offsets there.
-        # A launch hands over an array of pointers, so only the sizes matter then
-        aligned = all(p.align <= 16 for p in parameters)
-        if ours != theirs if aligned else [size for _, size in ours] != [size for _, size in theirs]:
-            raise LaunchError(f"{name}: the driver lays the parameters out as {theirs}, the signature says {ours}")
-
-    def settings(self, **changes: Any) -> NoReturn:
-        """Refuse: a GPU has none of the emulator's settings.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError(f"{', '.join(changes) or 'settings'}: for the emulator only, and this is {self.name}")
-
-    def prepare(
-        self,
-        kernel: Kernel,
-        bound: Bound,
-        geometry: Geometry,
-        stream: Any,
-        *,
-        once: bool = False,
-        settings: EmulatorSettings | None = None,
-    ) -> Callable[[], None]:
-        """A callable that launches once on the stream; its host cost is one driver call. ``once``: it is called but once.
-
-        Raises:
-            UsageError: with ``settings``, which are for the emulator.
-        """
-        if settings is not None:
-            raise UsageError(f"{kernel.readable}: settings= is for the emulator only, and this is {self.name}")
-        self._enter()
-        where = self.stream_handle if stream is None else stream_pointer(stream)
-        self._allow(kernel, geometry)
-        config = launch_config(
-            geometry.grid,
-            geometry.block,
-            geometry.shared,
-            where,
-            geometry.cluster,
-            geometry.cooperative,
-            not geometry.cooperative and _waits_for_previous_grid(kernel.function),
-        )
-        self._find_room(kernel, geometry, config)
-        buffer = (ctypes.c_char * max(1, buffer_size(kernel.parameters))).from_buffer_copy(bytes(bound.buffer) or b"\0")
-        base = ctypes.addressof(buffer)
-        pointers = (ctypes.c_void_p * max(1, len(kernel.parameters)))(*(base + p.offset for p in kernel.parameters))
-        plainly = partial(self.driver.library.cuLaunchKernelEx, ctypes.byref(config), kernel.handle, pointers, None)
-        keep = (buffer, pointers, config, bound.keep)
-        name, recent, refused = kernel.readable, self._recent, self._refused
-        if geometry.cooperative or not reads_grid_workspace(kernel.function.instructions):
-            self._not_cooperative.discard(name)
-        else:
-            self._not_cooperative.add(name)
-
-        submit: Callable[[], int] = plainly
-
-        def first() -> int:
-            nonlocal submit
-            if capture_check(self, where)():
-                return int(plainly())
-            graph = self._as_graph(config, plainly)
-            capturing = capture_check(self, where)
-
-            def replay() -> int:
-                # a graph cannot be launched into somebody's capture, a kernel can
-                return int(plainly()) if capturing() else graph()
-
-            # nobody but this device, which launches plainly then, captures its own stream; asking would double the cost
-            submit = graph if graph is plainly or where == self.stream_handle else replay
-            return submit()
-
-        if not once:
-            submit = first
-
-        def fire(keep: Any = keep) -> None:
-            recent[name] = None
-            code = plainly() if self._plain else submit()
-            if code:
-                refused(name, code, geometry, plainly)
-
-        return fire
-
-    def _as_graph(self, config: LaunchConfig, plainly: Callable[[], int]) -> Callable[[], int]:
-        """A prepared launch as a graph of one kernel; as it is, where the driver makes no graph of it.
-
-        cuGraphLaunch costs the host less than cuLaunchKernelEx; scripts/gpu_runtime_check.py times both.
-        """
-        self._enter()
-        where, config.stream = config.stream, self._side_stream
-
-        def queue() -> None:
-            if code := plainly():
-                raise FaultError(self.driver.message(code))
-
-        try:
-            return capture(self, self._side_stream, queue, where or 0)
-        except FaultError:
-            self._usable()
-            return plainly
-        finally:
-            config.stream = where
-
-    @contextmanager
-    def plain_launches(self) -> Iterator[None]:
-        """Inside, prepared launches go to the driver as plain kernels: to become part of a graph, or to be timed."""
-        before, self._plain = self._plain, True
-        try:
-            yield
-        finally:
-            self._plain = before
-
-    def _allow(self, kernel: Kernel, geometry: Geometry) -> None:
-        check_resources(kernel, geometry)
-        limits, static = kernel.device.target.limits, kernel.resources.shared_bytes
-        function = kernel.handle.value  # two modules may have kernels of one name
-        if geometry.shared > self._shared_limits.get(function, limits.default_shared_bytes - static):
-            self._check(
-                self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_MAX_DYNAMIC_SHARED, geometry.shared)
-            )
-            self._shared_limits[function] = geometry.shared
-        if geometry.cluster is not None and int(np.prod(geometry.cluster)) > limits.portable_cluster:
-            self._check(self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_NON_PORTABLE_CLUSTER, 1))
-
-    def _find_room(self, kernel: Kernel, geometry: Geometry, config: LaunchConfig) -> None:
-        """A cluster lies within a GPC, whose SMs are not as many on every GPU, or on a part of one."""
-        ctas = int(np.prod(geometry.cluster or 1))
-        asked = (kernel.handle.value, geometry.block, geometry.shared, geometry.cluster)
-        if ctas == 1 or asked in self._clusters:
-            return
-        held = ctypes.c_int(-1)
-        code = self.driver.call("cuOccupancyMaxActiveClusters", ctypes.byref(held), kernel.handle, ctypes.byref(config))
-        if code == INVALID_CLUSTER_SIZE or (code == 0 and held.value == 0):
-            shared = geometry.shared + kernel.resources.shared_bytes
-            raise LaunchError(
-                f"{kernel.readable}: {self.name} has no room for a cluster of {ctas} CTAs with {int(np.prod(geometry.block))} "
-                f"threads and {shared:,} bytes of shared memory each; take fewer CTAs, or smaller ones"
-            )
-        self._clusters.add(asked)
-
-    def _refused(self, name: str, code: int, geometry: Geometry, call: Callable[[], int]) -> None:
-        """A launch that the driver did not take: tried again in this GPU's context, or raised as what it is."""
-        self._usable()
-        if code in (INVALID_CONTEXT, INVALID_HANDLE):
-            self._enter()
-            code = call()
-            if not code:
-                return
-        if code in FAULTS:  # an earlier kernel's
-            self._fail(code)
-        sticky = self.driver.call("cuStreamQuery", ctypes.c_void_p(self.stream_handle))
-        if sticky in FAULTS:
-            self._fail(sticky)
-        raise LaunchError(
-            f"{name}: {self.driver.message(code)} (grid {geometry.grid}, block {geometry.block}, "
-            f"{geometry.shared:,} bytes of shared memory, "
-            f"cluster {geometry.cluster}{', cooperative' if geometry.cooperative else ''})"
-        )
-
-    @cached_property
-    def _side_stream(self) -> int:
-        """Handle of a stream that nothing runs on; launches are captured there."""
-        self._side = self.core.create_stream()
-        return int(self._side.handle)
-
-    # -- contents ----------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _digests(self) -> Digests:
-        from ptxkit.runtime.gpu.digest import Digests
-
-        return Digests(self)
-
-    def digest(self, address: int, nbytes: int) -> int:
-        """See :class:`ptxkit.runtime.gpu.digest.Digests`."""
-        self.synchronize()  # a kernel that failed before is named, not this one
-        with self.plain_launches():
-            return self._digests.of(address, nbytes)
-
-    # -- time --------------------------------------------------------------------------------------------------------
+    def sensors(self) -> Sensors:
+        """How it is at the moment: clocks, power, temperature."""
+        return sensors(self)
 
     @cached_property
     def timing(self) -> Timing:
         """How this device is measured."""
-        from ptxkit.runtime.gpu.timing import Timing
-
         return Timing(self)
 
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
@@ -335,45 +44,3 @@ class GpuDevice(GpuContext):
     def time_back_to_back(self, launch: Callable[[], None], samples: int) -> list[float]:
         """See :meth:`ptxkit.runtime.gpu.timing.Timing.hot`."""
         return self.timing.hot(launch, samples)
-
-    def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """What ``launches`` queues on this device's stream, as a CUDA graph: a callable that launches it once."""
-        self._enter()
-        before = dict(self._recent)
-        self._recent.clear()
-        with self.plain_launches():
-            call = capture(self, self.stream_handle, launches, self.stream_handle)
-        inside = dict(self._recent)
-        self._recent.clear()
-        self._recent.update(before)
-
-        def fire() -> None:
-            self._recent.update(inside)
-            self._check(call())
-
-        return fire
-
-
-def _waits_for_previous_grid(function: Function) -> bool:
-    """Whether a kernel waits by itself until the grid before has ended (programmatic dependent launch), so that it may start
-    before. Such a kernel touches no memory that the other writes ahead of its ``griddepcontrol.wait``."""
-    return any(i.opcode == "griddepcontrol.wait" for i in function.instructions)
-
-
-def stream_pointer(stream: Any) -> int:
-    """Handle of an object with ``__cuda_stream__``, a cuda.core stream, or a plain integer handle.
-
-    Raises:
-        LaunchError: none of these.
-    """
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
-    protocol = getattr(stream, "__cuda_stream__", None)
-    if protocol is not None:
-        _, handle = protocol() if callable(protocol) else protocol
-        return int(handle)
-    if hasattr(stream, "cuda_stream"):  # torch
-        return int(stream.cuda_stream)
-    raise LaunchError(
-        f"stream is a {type(stream).__name__}; pass an object with __cuda_stream__ or the handle as an integer"
-    )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ctypes
 import re
 from ctypes import byref, c_int, c_uint, c_void_p
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ptxkit.runtime.gpu.context import GpuContext
+from ptxkit.runtime.abilities import GpuFacts, Sensors
+from ptxkit.runtime.gpu.context import GpuContext
 
 # nvml.h: nvmlClockType_t, nvmlTemperatureSensors_t, nvmlClocksEventReason*
 _CLOCK_SM, _CLOCK_MEMORY, _TEMPERATURE_GPU = 1, 2, 0
@@ -25,59 +24,13 @@ _THROTTLE = {
 }
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What does not change.
-
-    Attributes:
-        name: ``"NVIDIA H200"``. uuid: of this one, ``"GPU-471c29a5-..."``.
-        compute_capability: ``"9.0"``.
-        cuda_driver: CUDA version that the driver implements, ``"13.0"``.
-        kernel_driver: version of the driver itself, ``"580.95.05"``; ``"unknown"`` where nothing tells.
-        multiprocessors: how many.
-        clock_mhz, memory_clock_mhz: the highest, 0 where the driver does not tell.
-        l2_bytes, memory_bytes: L2 cache; free device memory.
-        shared_bytes: shared memory that a CTA can have.
-    """
-
-    name: str
-    compute_capability: str
-    cuda_driver: str
-    kernel_driver: str
-    multiprocessors: int
-    clock_mhz: int
-    memory_clock_mhz: int
-    l2_bytes: int
-    memory_bytes: int
-    shared_bytes: int
-    uuid: str = ""
-
-
-@dataclass(frozen=True)
-class Sensors:
-    """One look at the GPU's sensors; None for what cannot be read.
-
-    Attributes:
-        sm_clock_mhz, memory_clock_mhz: now.
-        power_w: drawn by the board.
-        temperature_c: of the chip.
-        throttled: what holds the clocks down; empty when nothing does.
-    """
-
-    sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
-    power_w: float | None = None
-    temperature_c: int | None = None
-    throttled: tuple[str, ...] = ()
-
-
-def facts(device: GpuContext) -> Facts:
+def facts(device: GpuContext) -> GpuFacts:
     """The facts of a GPU."""
     properties = device.properties
     version = c_int()
     device.driver.call("cuDriverGetVersion", byref(version))
     major, minor = device.core.compute_capability
-    return Facts(
+    return GpuFacts(
         name=device.name,
         compute_capability=f"{major}.{minor}",
         cuda_driver=f"{version.value // 1000}.{version.value % 1000 // 10}",

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.runtime.gpu.driver import INVALID_VALUE
-from ptxkit.runtime.tensor_map.rules import ALIGNMENT, BYTES, ELEMENT_TYPES, SWIZZLES, Encoding
-
-if TYPE_CHECKING:
-    from ptxkit.runtime.gpu.context import GpuContext
+from ptxkit.runtime.gpu.driver import INVALID_VALUE, Driver
+from ptxkit.runtime.tensor_map.elements import ELEMENT_TYPES
+from ptxkit.runtime.tensor_map.limits import ALIGNMENT, BYTES, SWIZZLES, Encoding
 
 _SM_100_TYPES = frozenset(t.number for t in ELEMENT_TYPES.values() if t.packed)
 _SM_100_SWIZZLES = frozenset(n for n, name in enumerate(SWIZZLES) if "atom" in name)
 
 
-def encode(device: GpuContext, m: Encoding) -> bytes:
+def encode(driver: Driver, gpu: str, capability: tuple[int, int], m: Encoding) -> bytes:
     """The 128 bytes of a checked description.
+
+    Args:
+        driver: encodes it, in the calling thread's context.
+        gpu, capability: the GPU's name, for messages, and its compute capability.
 
     Raises:
         UnavailableError: this GPU has no tensor maps, or not of this kind. UsageError: the driver refuses what the checks let
             pass.
     """
-    capability = tuple(device.core.compute_capability)
     if capability < (9, 0):
-        raise UnavailableError(f"{device.name} has no tensor maps; they need sm_90 or later")
+        raise UnavailableError(f"{gpu} has no tensor maps; they need sm_90 or later")
     rank = len(m.dimensions)
     # at an aligned place inside a larger buffer: ctypes aligns to 16 at most
     raw = (ctypes.c_ubyte * (BYTES + ALIGNMENT))()
@@ -38,7 +39,7 @@ def encode(device: GpuContext, m: Encoding) -> bytes:
         lower, upper, channels, pixels = m.im2col
         corners = [(ctypes.c_int * len(c))(*c) for c in (lower, upper)]
         extent = (*corners, ctypes.c_uint32(channels), ctypes.c_uint32(pixels))
-    code = device.driver.call(
+    code = driver.call(
         function,
         ctypes.c_void_p(ctypes.addressof(raw) + start),
         ctypes.c_int(m.element),
@@ -54,7 +55,7 @@ def encode(device: GpuContext, m: Encoding) -> bytes:
         ctypes.c_int(m.oob_fill),
     )
     if code == INVALID_VALUE and capability < (10, 0) and (m.element in _SM_100_TYPES or m.swizzle in _SM_100_SWIZZLES):
-        raise UnavailableError(f"{device.name} lacks this element type or swizzle; it needs sm_100 or later")
+        raise UnavailableError(f"{gpu} lacks this element type or swizzle; it needs sm_100 or later")
     if code:
-        raise UsageError(f"the driver refuses the tensor map {m}: {device.driver.message(code)}")
+        raise UsageError(f"the driver refuses the tensor map {m}: {driver.message(code)}")
     return bytes(raw[start : start + BYTES])

@@ -6,12 +6,11 @@ import ctypes
 from collections.abc import Callable
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ptxkit.runtime.gpu.device import GpuDevice
+from ptxkit.runtime.gpu.kernels import GpuKernels
 
 FLUSH_SOURCE = """
 // Reads `words` 16-byte words, so that nothing else stays in L2. Reading leaves clean lines; memset would leave dirty ones,
@@ -31,7 +30,7 @@ FLUSH_FACTOR = 4  # times the L2's size: two are needed, more forgive a hashed o
 class Timing:
     """Measures on one device. Times are device time in microseconds."""
 
-    def __init__(self, device: GpuDevice) -> None:
+    def __init__(self, device: GpuKernels) -> None:
         self.device = device
 
     def cold(self, launch: Callable[[], None], samples: int) -> list[float]:

@@ -13,77 +13,46 @@ workload's ``Launch`` the array is named instead: ``args=(TensorMap("a", box=(12
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ptxkit.errors import LaunchError, UsageError
 from ptxkit.runtime.buffers import DeviceArray, Memory
-from ptxkit.runtime.tensor_map.rules import (
+from ptxkit.runtime.parameters import Parameter
+from ptxkit.runtime.tensor_map.elements import contiguous_strides, element_type, shape_in
+from ptxkit.runtime.tensor_map.im2col import Im2col
+from ptxkit.runtime.tensor_map.limits import (
     ALIGNMENT,
     BYTES,
-    CORNERS,
     L2_PROMOTIONS,
     MAX_BOX,
     MAX_ELEMENT_STRIDE,
-    MAX_PIXELS,
     MAX_RANK,
     OOB_FILLS,
     SWIZZLES,
     Encoding,
-    check_array,
-    check_box,
-    check_columns,
     choice,
-    contiguous_strides,
-    element_type,
     plural,
-    shape_in,
     whole_numbers,
 )
-
-if TYPE_CHECKING:
-    from ptxkit.runtime.device import Device
-    from ptxkit.runtime.parameters import Parameter
+from ptxkit.runtime.tensor_map.rules import check_array, check_box, check_columns
 
 
-@dataclass(frozen=True)
-class Im2col:
-    """What a load in im2col mode takes of an array of the shape (N, [[D,] H,] W, C): so many pixels, in a convolution's order.
+class Encoder(Memory, Protocol):
+    """The memory of a device that can address arrays of other libraries, and that encodes tensor maps."""
 
-    The corners bound where a filter's first element may stand: from ``lower`` to ``size - 1 + upper``. A convolution with
-    padding p and a filter of f has ``lower=-p`` and ``upper=p - (f - 1)``.
+    def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
+        """The device address of another library's array, or a numpy array that shares its memory if that is host memory;
+        None if the object is not an array.
 
-    Attributes:
-        lower, upper: ([D,] [H,] W).
-        channels: of each pixel, 1 to 256.
-        pixels: 1 to 1024.
-    """
+        Args:
+            what: begins error messages.
+        """
 
-    lower: tuple[int, ...]
-    upper: tuple[int, ...]
-    channels: int
-    pixels: int
-
-    def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            object.__setattr__(self, name, whole_numbers(name, getattr(self, name)))
-        if len(self.lower) != len(self.upper) or not 1 <= len(self.lower) <= 3:
-            raise UsageError(
-                f"TensorMap: im2col corners {self.lower} and {self.upper} need ([D,] [H,] W), one to three each"
-            )
-        limit = CORNERS[len(self.lower) + 2]
-        if not all(-limit <= n < limit for n in (*self.lower, *self.upper)):
-            raise UsageError(
-                f"TensorMap: im2col corners {self.lower} and {self.upper} must be {-limit} to {limit - 1} for an array of "
-                f"{len(self.lower) + 2} dimensions"
-            )
-        if not 1 <= self.channels <= MAX_BOX:
-            raise UsageError(f"TensorMap: im2col channels {self.channels} must be 1 to {MAX_BOX}")
-        if not 1 <= self.pixels <= MAX_PIXELS:
-            raise UsageError(f"TensorMap: im2col pixels {self.pixels} must be 1 to {MAX_PIXELS}")
+    def tensor_map(self, m: Encoding) -> bytes:
+        """A tensor map as kernels on the device read it."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +139,7 @@ class TensorMap:
         """Number of dimensions."""
         return len(self.box) if self.im2col is None else len(self.im2col.lower) + 2
 
-    def encode(self, device: Device) -> np.ndarray[Any, Any]:
+    def encode(self, device: Encoder) -> np.ndarray[Any, Any]:
         """The 128 bytes that a kernel on ``device`` reads, as uint8: for maps that lie in global memory, aligned to 64.
 
         The array must stay alive while kernels use the map.
@@ -178,11 +147,10 @@ class TensorMap:
         Raises:
             UsageError: the array or the box breaks a rule. LaunchError: the array is not on the device.
         """
-        memory: Any = device
-        address = device_address(self, memory, memory.foreign, "TensorMap")
+        address = device_address(self, device, "TensorMap")
         if isinstance(address, np.ndarray):
             raise LaunchError("TensorMap: the array is in host memory; pass device.upload of it")
-        return np.frombuffer(memory.tensor_map(self.describe(address)), np.uint8)
+        return np.frombuffer(device.tensor_map(self.describe(address)), np.uint8)
 
     def describe(self, address: int) -> Encoding:
         """What the driver is told, for an array at ``address``, after all checks.
@@ -231,12 +199,7 @@ class TensorMap:
         return f"TensorMap({', '.join(shown + [f'{f.name}={getattr(self, f.name)!r}' for f in given])})"
 
 
-def device_address(
-    m: TensorMap,
-    memory: Memory,
-    foreign: Callable[[Any, str], int | np.ndarray[Any, Any] | None],
-    what: str,
-) -> int | np.ndarray[Any, Any]:
+def device_address(m: TensorMap, memory: Encoder, what: str) -> int | np.ndarray[Any, Any]:
     """Address of the array that a map is of, or the array itself where it is in host memory.
 
     Args:
@@ -256,7 +219,7 @@ def device_address(
         return int(array)
     if isinstance(array, str):
         raise LaunchError(f"{what}: {array!r} is a name, which only a Launch can look up; pass the array")
-    found = foreign(array, what) if hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__") else None
+    found = memory.foreign(array, what) if hasattr(array, "__dlpack__") or hasattr(array, "__cuda_array_interface__") else None
     if found is None:
         raise LaunchError(f"{what}: a TensorMap is of an array or of np.uint64(address), not of {array!r}")
     return found

@@ -1,193 +1,34 @@
-"""What the driver asks of tensor maps, as tables and checks.
+"""What the driver requires of the array and the boxes of a tensor map, as checks.
 
-CUDA driver API, "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "CUtensorMapDataType" and its relatives.
+CUDA driver API, "cuTensorMapEncodeTiled" and "cuTensorMapEncodeIm2col".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from difflib import get_close_matches
 from math import prod
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Protocol
 
 from ptxkit.errors import UsageError
-from ptxkit.targets import SM_LIMITS
-
-if TYPE_CHECKING:
-    from ptxkit.runtime.tensor_map.description import Im2col, TensorMap
-
-BYTES = 128
-"""Size of an encoded tensor map."""
-ALIGNMENT = 64
-"""Of an encoded tensor map in memory, in bytes."""
-
-MAX_RANK = 5
-MAX_BOX = 256
-MAX_ELEMENT_STRIDE = 8
-MAX_DIMENSION = 1 << 32
-MAX_STRIDE = 1 << 40
-MAX_PIXELS = 1024
-MAX_BOX_BYTES = SM_LIMITS[90].shared_bytes
-"""What the driver takes at most, tried on an H200: the shared memory of a multiprocessor."""
-
-CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
-"""Rank -> numbers that an im2col corner may have, -n to n - 1."""
+from ptxkit.runtime.tensor_map.elements import ElementType
+from ptxkit.runtime.tensor_map.im2col import Im2col
+from ptxkit.runtime.tensor_map.limits import MAX_BOX_BYTES, MAX_DIMENSION, MAX_STRIDE, SPANS, SWIZZLES
 
 
-@dataclass(frozen=True)
-class ElementType:
-    """A member of CUtensorMapDataType: its number, bits of an element in global memory, and whether it is a float."""
-
-    name: str
-    number: int
-    bits: int
-    floating: bool = False
+class Boxes(Protocol):
+    """How a :class:`~ptxkit.runtime.tensor_map.description.TensorMap`, which has these attributes, cuts an array into boxes."""
 
     @property
-    def packed(self) -> bool:
-        """Whether elements are smaller than a byte."""
-        return self.bits < 8
-
-
-ELEMENT_TYPES = {
-    t.name: t
-    for t in (
-        ElementType("uint8", 0, 8),
-        ElementType("uint16", 1, 16),
-        ElementType("uint32", 2, 32),
-        ElementType("int32", 3, 32),
-        ElementType("uint64", 4, 64),
-        ElementType("int64", 5, 64),
-        ElementType("float16", 6, 16, True),
-        ElementType("float32", 7, 32, True),
-        ElementType("float64", 8, 64, True),
-        ElementType("bfloat16", 9, 16, True),
-        ElementType("float32_ftz", 10, 32, True),
-        ElementType("tfloat32", 11, 32, True),
-        ElementType("tfloat32_ftz", 12, 32, True),
-        ElementType("16u4_align8b", 13, 4),
-        ElementType("16u4_align16b", 14, 4),
-        ElementType("16u6_align16b", 15, 6),
-    )
-}
-"""Element types by the names that a TensorMap takes: numpy's, where numpy has them, else the driver's in lower case."""
-
-# 1-byte floats and signed types that the driver has no name for: the copy only moves their bits
-_SAME_BITS = {"int8": "uint8", "bool": "uint8", "int16": "uint16"}
-
-SWIZZLES = ("none", "32B", "64B", "128B", "128B_atom_32B", "128B_atom_32B_flip_8B", "128B_atom_64B")
-"""CUtensorMapSwizzle, in the order of its numbers. A plain mode swaps atoms of 16 bytes."""
-SPANS = {"32B": 32, "64B": 64}
-"""Bytes within which a swizzle moves atoms; 128 for those that are not here."""
-L2_PROMOTIONS = ("none", "64B", "128B", "256B")
-"""CUtensorMapL2promotion, in the order of its numbers: bytes that a miss fetches into L2."""
-OOB_FILLS = ("zeros", "nan")
-"""CUtensorMapFloatOOBfill, in the order of its numbers: what a box reads outside the array."""
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """A tensor map as cuTensorMapEncodeTiled takes it: numbers, innermost dimension first.
-
-    Attributes:
-        element: number of the element type.
-        address: of the first element, in global memory.
-        dimensions: elements of each dimension.
-        strides: bytes from one element to the next in each dimension but the innermost.
-        box: elements that a box spans in each dimension; empty in im2col mode.
-        element_strides: every how many of them it takes one.
-        swizzle, l2_promotion, oob_fill: numbers of the driver's enumerations.
-        im2col: lower and upper corner, channels and pixels, for cuTensorMapEncodeIm2col; None for tiles.
-    """
-
-    element: int
-    address: int
-    dimensions: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    element_strides: tuple[int, ...]
-    swizzle: int = 0
-    l2_promotion: int = 0
-    oob_fill: int = 0
-    im2col: tuple[tuple[int, ...], tuple[int, ...], int, int] | None = None
-
-
-def element_type(array: Any, dtype: Any = None) -> ElementType:
-    """The element type of an array, or the one asked for.
-
-    Raises:
-        UsageError: the driver has none, or nobody says which.
-    """
-    if isinstance(dtype, str) and dtype in ELEMENT_TYPES:
-        return ELEMENT_TYPES[dtype]
-    if dtype is None:
-        dtype = getattr(array, "dtype", None)
-        if dtype is None or isinstance(array, np.generic):
-            raise UsageError("the array does not tell its element type; give dtype")
-    try:
-        found = np.dtype(dtype)
-    except TypeError:
-        name = str(dtype).removeprefix("torch.")  # another library's dtype, or a name that numpy does not know
-        known = {"float8_e4m3fn": "uint8", "float8_e5m2": "uint8", **_SAME_BITS}
-        if name not in ELEMENT_TYPES and name not in known:
-            near = get_close_matches(name, ELEMENT_TYPES, n=3) or list(ELEMENT_TYPES)
-            raise UsageError(
-                f"there is no element type {name!r} for tensor maps; did you mean {', '.join(near)}"
-            ) from None
-        return ELEMENT_TYPES[known.get(name, name)]
-    name = _SAME_BITS.get(found.name, found.name)
-    if found.kind == "V" and found.itemsize == 1:
-        name = "uint8"
-    if name not in ELEMENT_TYPES:
-        raise UsageError(f"tensor maps have no element type for {found}; give dtype, one of {', '.join(ELEMENT_TYPES)}")
-    return ELEMENT_TYPES[name]
-
-
-def contiguous_strides(shape: tuple[int, ...], bits: int) -> tuple[int, ...]:
-    """Bytes from one element to the next of a C-contiguous array; the last one, below a byte, counts as 1."""
-    strides, row = [max(1, bits // 8)], shape[-1] * bits // 8
-    for n in shape[-2::-1]:
-        strides.append(row)
-        row *= n
-    return tuple(strides[::-1])
-
-
-def whole_numbers(name: str, value: Any) -> tuple[int, ...]:
-    """One or several whole numbers as a tuple; UsageError for anything else."""
-    parts = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    if not all(isinstance(p, (int, np.integer)) and not isinstance(p, bool) for p in parts):
-        raise UsageError(f"TensorMap: {name} must be whole numbers, one a dimension, not {value!r}")
-    return tuple(int(p) for p in parts)
-
-
-def choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise UsageError unless ``value`` is one of them."""
-    if value not in choices:
-        raise UsageError(f"TensorMap: {name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-
-
-def plural(count: int, what: str) -> str:
-    """``2 dimensions``."""
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def shape_in(array: Any, element: ElementType) -> tuple[int, ...]:
-    """An array's shape in elements: a row of bytes seen as 4-bit numbers has twice as many."""
-    shape = getattr(array, "shape", None)
-    if shape is None or isinstance(array, np.generic):
-        raise UsageError("the array does not tell its shape; give shape")
-    shape = tuple(int(n) for n in shape)
-    if not shape:
-        raise UsageError("the array has no dimension; give shape")
-    bits = 8 * int(getattr(array, "itemsize", 0) or array.dtype.itemsize)
-    if bits == element.bits:
-        return shape
-    row = shape[-1] * bits
-    if row % element.bits:
-        raise UsageError(f"rows of {row // 8} bytes do not hold a whole number of {element.name}; give shape")
-    return (*shape[:-1], row // element.bits)
+    def rank(self) -> int: ...
+    @property
+    def box(self) -> tuple[int, ...]: ...
+    @property
+    def element_strides(self) -> tuple[int, ...] | None: ...
+    @property
+    def im2col(self) -> Im2col | None: ...
+    @property
+    def swizzle(self) -> str: ...
+    @property
+    def oob_fill(self) -> str: ...
 
 
 def check_array(address: int, shape: tuple[int, ...], strides: tuple[int, ...], element: ElementType) -> None:
@@ -222,7 +63,7 @@ def check_columns(i: Im2col, shape: tuple[int, ...]) -> None:
             )
 
 
-def check_box(m: TensorMap, element: ElementType) -> None:
+def check_box(m: Boxes, element: ElementType) -> None:
     """Raise UsageError unless boxes of these elements can be copied."""
     last = m.box[-1] if m.im2col is None else m.im2col.channels
     what = f"box {m.box}" if m.im2col is None else f"im2col channels {last}"

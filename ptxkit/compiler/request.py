@@ -1,0 +1,83 @@
+"""What one compile of CUDA C++ is given: everything that decides its result apart from the contents of headers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptxkit.compiler import toolkit
+from ptxkit.compiler.paths import include_dir
+from ptxkit.compiler.sources import read_source
+from ptxkit.errors import UsageError
+from ptxkit.targets import Target
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything that decides what a compile yields, apart from the contents of headers.
+
+    Attributes:
+        text: the source.
+        name: absolute path of the source file, or what a source text is called.
+        directory: where ``#include "..."`` of the source looks first.
+        target: the GPU target.
+        include_dirs: the rest of the include path, in order.
+        options: NVRTC's options except target and include path.
+        names: name expressions to instantiate.
+        headers: (name as included, text) of headers in memory, which go before files.
+    """
+
+    text: str
+    name: str
+    directory: str
+    target: Target
+    include_dirs: tuple[str, ...]
+    options: tuple[str, ...]
+    names: tuple[str, ...]
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def request(
+    source: str | os.PathLike[str],
+    target: Target | str,
+    name: str | None,
+    defines: Mapping[str, object],
+    instantiate: Sequence[str],
+    options: Sequence[str],
+    include_dirs: Sequence[str | os.PathLike[str]],
+    lineinfo: bool,
+    headers: Mapping[str, str] | None = None,
+) -> Request:
+    """The request that :func:`ptxkit.compiler.nvrtc.compile_source` makes of its arguments, which it describes.
+
+    Raises:
+        UsageError: no such file or target, or a path that ptxas cannot take.
+    """
+    text, shown, directory = read_source(source, name, "source.cu")
+    if '"' in shown:
+        raise UsageError(f"cannot compile {shown}: ptxas takes no double quote in the path of a source; rename the file")
+    include = [str(Path(d).absolute()) for d in include_dirs]
+    include.append(str(include_dir()))
+    include += [str(tool.path) for tool in toolkit.headers()]
+    flags = ["--no-cache", "--no-display-error-number", "--ptxas-options=-v"]
+    if lineinfo and not {"-G", "--device-debug"} & set(options):  # -G has line tables of its own
+        flags.append("-lineinfo")
+    flags += [_define(key, value) for key, value in defines.items()]
+    return Request(
+        text=text,
+        name=shown,
+        directory=directory,
+        target=Target.parse(target),
+        include_dirs=tuple(include),
+        options=(*flags, *options),
+        names=tuple(dict.fromkeys(instantiate)),
+        headers=tuple(sorted((headers or {}).items())),
+    )
+
+
+def _define(key: str, value: object) -> str:
+    if value is None:
+        return f"-D{key}"
+    return f"-D{key}={int(value) if isinstance(value, bool) else value}"
