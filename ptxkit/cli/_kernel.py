@@ -11,9 +11,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.runtime import registry as devices
 
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
+
 
 class Seconds(click.FloatRange):
     """A time that ends: ``nan`` and ``inf`` are floats, too."""
@@ -24,6 +26,16 @@ class Seconds(click.FloatRange):
             self.fail(f"{value!r} is no number of seconds", param, ctx)
         return seconds
 
+
+device_option = click.option(
+    "--device",
+    "device_kind",
+    type=click.Choice(devices.choices()),
+    default=devices.AUTO,
+    show_default=True,
+    help="Run on this device; auto takes the GPU where there is one, else the emulator.",
+)
+"""``--device``, which offers the registered devices."""
 
 max_instructions_option = click.option(
     "--max-instructions",
@@ -92,3 +104,18 @@ def refuse_absent(named: Sequence[str] | None, absent: Sequence[tuple[str, str]]
     for name, reason in absent:
         if named is not None:
             raise UnavailableError(f"--peers {name}: {reason}")
+
+
+def parse_iterations(text: str) -> int:
+    """ITERATIONS as a number.
+
+    Raises:
+        UsageError: no whole number, or out of range.
+    """
+    try:
+        iterations = int(text)
+    except ValueError:
+        raise UsageError(f"ITERATIONS must be a whole number, not {text!r}") from None
+    if not 1 <= iterations <= 1_000_000:
+        raise UsageError(f"ITERATIONS must be between 1 and 1000000, not {text}")
+    return iterations

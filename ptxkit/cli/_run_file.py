@@ -237,7 +237,7 @@ def _iterations(numbers: tuple[str, ...]) -> int | None:
         )
     if not numbers:
         return None
-    from ptxkit.cli.run import parse_iterations
+    from ptxkit.cli._kernel import parse_iterations
 
     return parse_iterations(numbers[0])
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.cli._text import count, styled, table
 from ptxkit.exit_codes import ExitCode
 from ptxkit.quantities import optional, quantity, time_text
+from ptxkit.runtime import registry
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.run_report import RunReport, VariantReport
@@ -48,7 +49,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 def report_text(report: RunReport) -> str:
     """The header, a row a variant, and notes."""
-    counted = report.device_kind == "emulator"
+    counted = not registry.measures_time(report.device_kind)
     headers, row = (COUNTED_HEADERS, counted_row) if counted else (TIMED_HEADERS, timed_row)
     ran = [v for v in report.variants if v.skipped is None]
     lines = [*header(report.kernel, report.sizes, report.device_name, report.target, report.work), ""]

@@ -103,7 +103,7 @@ def checked(given: Mapping[str, Any], problem: Problem, device: Device, journal:
     from ptxkit.files import check_writable
     from ptxkit.workload import tuned
 
-    if given["apply_it"] and device.kind != "gpu":
+    if given["apply_it"] and not device.times:
         raise UsageError("--apply needs a GPU: a modelled cost is no reason to change a default")
     named = {"--json": given["json_file"], "--t4": given["t4_file"], "--heatmap": given["heatmap"]}
     files = {option: file for option, file in named.items() if file is not None and (option, file) != ("--json", "-")}
@@ -132,7 +132,7 @@ def checked_peers(names: str, problem: Problem, device: Device) -> list[Peer]:
     if not wanted:
         return []
     found, absent = peers(wanted)
-    if device.kind != "gpu":
+    if not device.times:
         raise UsageError("--peers needs a GPU: the emulator has no times to compare with")
     refuse_absent(wanted, absent)
     workload = problem.workload

@@ -9,6 +9,7 @@ import click
 
 from ptxkit.cli._kernel import (
     Seconds,
+    device_option,
     kernel_argument,
     max_instructions_option,
     parse_pairs,
@@ -70,9 +71,7 @@ def list_(kind: Any, as_json: bool) -> int:
 @click.option("--profile", type=click.Choice(["none", "ncu", "nsys", "torch"]), default="none", show_default=True,
               help="Run each contender once more under a profiler.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
-@click.option(
-    "--device", "device_kind", type=click.Choice(["auto", "gpu", "emulator"]), default="auto", show_default=True
-)
+@device_option
 @click.option("--no-counts", is_flag=True, help="Do not count traffic in the emulator besides.")
 @max_instructions_option
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
@@ -118,6 +117,7 @@ def run(
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.cli.run import emulator_settings
     from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import is_emulating, is_timed
 
     wanted_sizes = () if sizes is None else parse_sizes(sizes)
     held, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
@@ -137,11 +137,11 @@ def run(
     expected = expectations.load(path) if check else None
     recorded = expectations.prepared(path) if update_expectations else None
     with stdout_set_aside():
-        chosen = plans(targets, wanted_sizes, held, small=device.kind == "emulator")
+        chosen = plans(targets, wanted_sizes, held, small=is_emulating(device))
     _check_tile(tile, chosen)
     found, absent = peers(names)  # a misspelt name is said on any device
     notes = []
-    if device.kind != "gpu":
+    if not is_timed(device):
         found, absent = [], []
         notes += _without_times(iterations=iterations, peers=names)
     refuse_absent(names, absent)

@@ -138,14 +138,14 @@ def _kernel_session(
     settings: dict[str, Any],
 ) -> Session:
     from ptxkit.debugger.workloads import session_of
-    from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import emulating_device
     from ptxkit.workload import execute
     from ptxkit.workload.build import build
 
     workload_class = find_kernel(kernel)
     if variant_name is not None:
         workload_class.variant(variant_name)
-    device = open_device("emulator")
+    device = emulating_device()
     workload = workload_class.make(sizes, options, small=True)
     variant = workload.variant(variant_name) if variant_name else next(iter(workload.variants().values()))
     unknown = sorted(set(tile) - set(variant.tile))
@@ -174,7 +174,7 @@ def _file_session(
 
     from ptxkit.cli._run_file import call_of
     from ptxkit.debugger.workloads import session_of
-    from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import emulating_device
     from ptxkit.source_run.workload import Prepared, workload_of
     from ptxkit.targets import Target
     from ptxkit.workload import execute
@@ -189,7 +189,7 @@ def _file_session(
         raise UsageError("-G is for CUDA C++; a .ptx has the debugging information that it was compiled with")
     if debug_info:
         options = replace(options, compiler_options=(*options.compiler_options, "-G"))
-    device = open_device("emulator")
+    device = emulating_device()
     call = call_of(words, options, target)
     prepared = Prepared(call)
     workload, variant = workload_of(prepared)

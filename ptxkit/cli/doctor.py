@@ -15,6 +15,7 @@ from ptxkit.errors import PtxkitError, UnavailableError
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
+    from ptxkit.runtime.device import Device
 
 PROBE = """
 extern "C" __global__ void probe(const float* x, float* y, int n)
@@ -160,28 +161,27 @@ def compiler(images: list[Image]) -> str:
 
 def emulator(image: Image) -> str:
     """Run the probe in the emulator."""
-    return probe("emulator", image)
+    from ptxkit.runtime.device import emulating_device
+
+    return probe(emulating_device(), image)
 
 
 def gpu() -> str:
     """Run the probe on the GPU."""
     from ptxkit.compiler.nvrtc import compile_source
-    from ptxkit.runtime.device import device, gpu_present
+    from ptxkit.runtime.device import gpu_present, timed_device
 
     if not gpu_present():
         raise UnavailableError("there is none, or no NVIDIA driver")
-    target = device("gpu").target
-    assert target is not None
-    return probe("gpu", compile_source(PROBE, target=target, name="probe.cu"))
+    device = timed_device()
+    assert device.target is not None
+    return probe(device, compile_source(PROBE, target=device.target, name="probe.cu"))
 
 
-def probe(kind: str, image: Image) -> str:
+def probe(there: Device, image: Image) -> str:
     """Double 1000 numbers on a device; says which device it was."""
     import numpy as np
 
-    from ptxkit.runtime.device import device
-
-    there = device(kind)
     x = np.arange(1000, dtype=np.float32)
     given, doubled = there.upload(x), there.upload(np.zeros_like(x))
     there.load(image)["probe"](given, doubled, np.int32(x.size), grid=8, block=128)

@@ -192,14 +192,13 @@ def compare(
 
 def time_of(subject: Subject) -> float | None:
     """The time of a subject's variant, where there is a GPU that runs it; None elsewhere."""
-    from ptxkit.runtime.device import device as open_device
-    from ptxkit.runtime.device import gpu_present
+    from ptxkit.runtime.device import gpu_present, timed_device
 
     if subject.build is None or not gpu_present():
         return None
     from ptxkit.inspect.timing import time_us
 
-    return time_us(subject, open_device("gpu"))
+    return time_us(subject, timed_device())
 
 
 def _name(subject: Subject) -> str:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ptxkit.cli._early_exit import leave
-from ptxkit.cli._kernel import Seconds, find_kernel, kernel_argument, max_instructions_option, parse_pairs
+from ptxkit.cli._kernel import (
+    Seconds,
+    device_option,
+    find_kernel,
+    kernel_argument,
+    max_instructions_option,
+    parse_iterations,
+    parse_pairs,
+)
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
 from ptxkit.errors import UnavailableError, UsageError
@@ -36,9 +44,7 @@ SET_TOLERANCE = (
 @click.option(
     "--variant", "variants", multiple=True, metavar="NAME", help="Only this variant; may be given several times."
 )
-@click.option(
-    "--device", "device_kind", type=click.Choice(["auto", "gpu", "emulator"]), default="auto", show_default=True
-)
+@device_option
 @click.option("--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
 @click.option(
@@ -134,6 +140,7 @@ def command(
 
     from ptxkit.bench.measure.time_limit import TimeLimit
     from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import is_emulating
 
     if names_source_file(kernel):
         refuse_described({"--variant": variants, "--tile": tiles, "--option": options})
@@ -157,7 +164,7 @@ def command(
     device = open_device(device_kind)
     changed = emulator_settings(device, settings)
     with stdout_set_aside():
-        workload = workload_class.make(sizes, held_options, small=device.kind == "emulator")
+        workload = workload_class.make(sizes, held_options, small=is_emulating(device))
     real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is set aside
 
     def stuck(report: RunReport) -> None:
@@ -231,11 +238,11 @@ def emulator_settings(device: Device, changes: dict[str, Any]) -> contextlib.Abs
     Raises:
         UsageError: the device is a GPU.
     """
-    from ptxkit.runtime.emulated import EmulatedDevice
+    from ptxkit.runtime.device import is_emulating
 
     if not changes:
         return contextlib.nullcontext()
-    if not isinstance(device, EmulatedDevice):
+    if not is_emulating(device):
         option = "--" + next(iter(changes)).replace("_", "-")
         raise UsageError(f"{option} is for the emulator only, and this is {device.name}; add --device emulator")
     return device.settings(**changes)
@@ -257,21 +264,6 @@ def split_numbers(workload: type[Workload], numbers: Sequence[str]) -> tuple[Seq
     if len(numbers) != len(names) + 1:
         return numbers, None
     return numbers[:-1], parse_iterations(numbers[-1])
-
-
-def parse_iterations(text: str) -> int:
-    """ITERATIONS as a number.
-
-    Raises:
-        UsageError: no whole number, or out of range.
-    """
-    try:
-        iterations = int(text)
-    except ValueError:
-        raise UsageError(f"ITERATIONS must be a whole number, not {text!r}") from None
-    if not 1 <= iterations <= 1_000_000:
-        raise UsageError(f"ITERATIONS must be between 1 and 1000000, not {text}")
-    return iterations
 
 
 def parse_arch(arch: str | None) -> Target | None:

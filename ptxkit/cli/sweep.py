@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import Seconds, find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._kernel import Seconds, device_option, find_kernel, kernel_argument, parse_pairs
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._signals import Stop
 from ptxkit.errors import UsageError
@@ -50,9 +50,7 @@ def command() -> None:
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel.")
 @click.option("--t1", "t1_file", type=click.Path(), help="Take values and conditions from a T1 file.")
 @click.option("--arch", metavar="TARGET", help="Compile for this target; without a GPU only.")
-@click.option(
-    "--device", "device_kind", type=click.Choice(["auto", "gpu", "emulator"]), default="auto", show_default=True
-)
+@device_option
 @click.option("--workers", type=click.IntRange(1, 512), help="Compiling processes; one for each processor if left out.")
 @click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
               help="For one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
@@ -82,6 +80,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     from ptxkit.cli import _sweep_outputs
     from ptxkit.cli._text import to_stderr
     from ptxkit.runtime.device import device as open_device
+    from ptxkit.runtime.device import is_timed
     from ptxkit.sweep import report
     from ptxkit.sweep.journal import Journal, default_path
     from ptxkit.sweep.problem import explore
@@ -104,7 +103,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
         _put_aside(path)
     journal = Journal(path, problem, device.name)
     shown = 0 if outputs.json_file == "-" else outputs.top
-    timed = device.kind == "gpu"
+    timed = is_timed(device)
     sweep = Sweep(problem, search, journal, evaluations, timed, timeout_s=given["timeout"], seed=given["seed"], shown=shown)
     if given["workers"]:
         sweep.workers = given["workers"]
@@ -177,6 +176,7 @@ def _put_aside(path: Path) -> None:
 def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Problem:
     from ptxkit.cli._text import to_stderr
     from ptxkit.cli.run import parse_arch, refuse_options
+    from ptxkit.runtime.device import is_emulating
     from ptxkit.sweep.problem import Problem
     from ptxkit.targets import lowest_target
     from ptxkit.workload.build import unavailable
@@ -184,7 +184,7 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
     refuse_options(numbers)
     name, _, variant_name = kernel.partition(":")
     found: type[Workload] = find_kernel(name)
-    workload = found.make(list(numbers), parse_pairs(given["options"], "--option"), small=device.kind == "emulator")
+    workload = found.make(list(numbers), parse_pairs(given["options"], "--option"), small=is_emulating(device))
     variants = {k: v for k, v in found.variants().items() if v.tile}
     if variant_name:
         variant = found.variant(variant_name)

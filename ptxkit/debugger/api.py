@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.debugger.session import Session
 from ptxkit.debugger.subject import subject_of
 from ptxkit.errors import UsageError
-from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.runtime.device import is_emulating
 from ptxkit.runtime.kernel import dim3
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def debug(
         UsageError: the kernel is on a GPU, or no such setting.
     """
     device = getattr(kernel, "backend", None)
-    if not isinstance(device, EmulatedDevice):
+    if device is None or not is_emulating(device):
         where = getattr(device, "name", type(kernel).__name__)
         raise UsageError(f'debug takes a kernel in the emulator, not on {where}; compile with device="emulator"')
     with device.settings(**settings):

@@ -24,7 +24,7 @@ from ptxkit.debugger.syntax import parse
 from ptxkit.errors import PtxkitError, UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.emulated import EmulatedDevice
+    from ptxkit.runtime.abilities import EmulatingDevice
 
 Coordinates = int | Sequence[int]
 Extent = tuple[int, int, int]
@@ -43,7 +43,7 @@ class Session:
 
     def __init__(
         self,
-        device: EmulatedDevice,
+        device: EmulatingDevice,
         subjects: Sequence[Subject],
         target: Callable[[], Any],
         settings: Mapping[str, Any] | None = None,

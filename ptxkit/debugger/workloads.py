@@ -11,7 +11,7 @@ from ptxkit.debugger.commands.interpreter import Reply
 from ptxkit.debugger.session import Session
 from ptxkit.debugger.subject import Subject, subject_of
 from ptxkit.errors import UsageError
-from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.runtime.device import is_emulating
 from ptxkit.workload import execute
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def session_of(
     Raises:
         UsageError: the case is not on the emulator.
     """
-    if not isinstance(case.device, EmulatedDevice):
+    if not is_emulating(case.device):
         raise UsageError(f"debug works in the emulator, not on {case.device.name}")
     prepared = execute.bound(case, built)
     subjects: dict[str, Subject] = {}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ptxkit.inspect.advice import findings as findings
     from ptxkit.inspect.banks import BankConflicts as BankConflicts
     from ptxkit.inspect.banks import register_banks as register_banks
-    from ptxkit.inspect.blocks import Block as Block
     from ptxkit.inspect.classes import Mix as Mix
     from ptxkit.inspect.classes import mix as mix
     from ptxkit.inspect.classes import ptx_mix as ptx_mix
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from ptxkit.inspect.cycles import Loop as Loop
     from ptxkit.inspect.cycles import loops as loops
     from ptxkit.inspect.disassembly import sass as sass
+    from ptxkit.inspect.model import Block as Block
     from ptxkit.inspect.model import SassFunction as SassFunction
     from ptxkit.inspect.model import SassInstruction as SassInstruction
     from ptxkit.inspect.residency import Occupancy as Occupancy
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # Functions and modules share one namespace, so no module of this package is called like a function here.
 _HOMES = {
     "BankConflicts": "banks",
-    "Block": "blocks",
+    "Block": "model",
     "Control": "control",
     "Difference": "compare",
     "Finding": "advice",

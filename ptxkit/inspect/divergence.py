@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-from ptxkit.inspect.blocks import Block, dominators
-from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.inspect.blocks import dominators
+from ptxkit.inspect.model import Block, SassFunction, SassInstruction
 
 UNIFORM, ALIGNED, VARYING, EXCHANGED = 0, 1, 2, 3  # of two values that meet, the higher counts
 _Levels: TypeAlias = dict[str, int]

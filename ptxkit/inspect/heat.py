@@ -38,12 +38,12 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
     """
     if subject.build is None:
         return None, "no heat: this is code alone, nothing to run; inspect a KERNEL:VARIANT or a description"
-    from ptxkit.runtime.device import device
+    from ptxkit.runtime.device import emulating_device
     from ptxkit.workload import execute
 
     build = subject.build
     small = type(build.workload).make((), build.workload.options, small=True)
-    case = execute.Case(small, device("emulator"))
+    case = execute.Case(small, emulating_device())
     try:
         try:
             prepared = execute.prepare(case, build.variant, build.target, dict(build.tile))

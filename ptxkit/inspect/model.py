@@ -13,8 +13,15 @@ from ptxkit.isa.model import Loc
 from ptxkit.targets import Target
 
 if TYPE_CHECKING:
-    from ptxkit.inspect.blocks import Block
     from ptxkit.inspect.control import Control
+
+
+# Opcodes that may leave the straight line. BSYNC does not: ptxas puts the point that BSSY names right behind it.
+_BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "WARPSYNC", "BREAK"})
+_ENDS = frozenset({"EXIT", "RET", "KILL"})
+_STRAIGHT_ON_TOO = frozenset(
+    {"WARPSYNC", "BREAK"}
+)  # their label is where the warp meets again; they go on below as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,33 @@ class SassInstruction:
 
 
 @dataclass(frozen=True)
+class Block:
+    """A straight run of instructions.
+
+    Attributes:
+        index: among the function's blocks.
+        instructions: in order; never empty.
+        successors: indices of the blocks that may follow.
+        label: the label at its start, or ``""``.
+    """
+
+    index: int
+    instructions: tuple[SassInstruction, ...]
+    successors: tuple[int, ...]
+    label: str = ""
+
+    @property
+    def address(self) -> int:
+        """Of its first instruction."""
+        return self.instructions[0].address
+
+    @property
+    def stall_cycles(self) -> int:
+        """Sum of the instructions' stall cycles: the least time one warp needs for the block, waits left aside."""
+        return sum(i.control.stall for i in self.instructions)
+
+
+@dataclass(frozen=True)
 class SassFunction:
     """The code of one kernel, with the functions that it calls and that were not inlined.
 
@@ -96,9 +130,7 @@ class SassFunction:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The basic blocks in order of their addresses."""
-        from ptxkit.inspect.blocks import blocks
-
-        return blocks(self)
+        return _blocks(self)
 
     @cached_property
     def labels_at(self) -> dict[int, tuple[str, ...]]:
@@ -114,3 +146,42 @@ class SassFunction:
         measured = [i for i in self.instructions if i.opcode != "CALL"]  # nvdisasm counts all that a callee may touch
         best = max(measured, key=lambda i: i.live.get("R", 0), default=None)
         return best if best is not None and best.live.get("R", 0) else None
+
+
+def _blocks(function: SassFunction) -> tuple[Block, ...]:
+    """A function's basic blocks in order of their addresses."""
+    instructions = function.instructions
+    starts = {0, *function.labels.values()}
+    for instruction in instructions:
+        if instruction.opcode in _BRANCHES or instruction.opcode in _ENDS:
+            starts.add(instruction.address + 16)
+    groups: list[list[SassInstruction]] = []
+    for instruction in instructions:
+        if instruction.address in starts or not groups:
+            groups.append([])
+        groups[-1].append(instruction)
+    index_of = {group[0].address: index for index, group in enumerate(groups)}
+    made = []
+    for index, group in enumerate(groups):
+        label = next(iter(function.labels_at.get(group[0].address, ())), "")
+        following = [index_of[a] for a in _following(group[-1], function.labels) if a in index_of]
+        made.append(Block(index, tuple(group), tuple(dict.fromkeys(following)), label))
+    return tuple(made)
+
+
+def is_conditional(instruction: SassInstruction) -> bool:
+    """Whether a branch may not be taken: by predicate, or by a condition among its operands (``BRA.U UP0, label``)."""
+    if instruction.predicate and instruction.predicate != "@PT":
+        return True
+    return instruction.opcode == "BRA" and "," in instruction.operands
+
+
+def _following(last: SassInstruction, labels: Mapping[str, int]) -> list[int]:
+    after = last.address + 16
+    if last.opcode in _ENDS:
+        return [after] if is_conditional(last) else []
+    if last.opcode not in _BRANCHES:
+        return [after]
+    taken = [labels[t] for t in last.targets if t in labels]
+    straight_on = is_conditional(last) or last.opcode in _STRAIGHT_ON_TOO
+    return [after, *taken] if straight_on else taken

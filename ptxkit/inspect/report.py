@@ -16,11 +16,10 @@ from typing import Any
 from ptxkit.compiler.image import without_comments
 from ptxkit.inspect.advice import Finding, findings
 from ptxkit.inspect.banks import register_banks
-from ptxkit.inspect.blocks import Block
 from ptxkit.inspect.classes import Mix, group_of, mix, ptx_mix
 from ptxkit.inspect.compare import Difference
 from ptxkit.inspect.cycles import Loop, loops
-from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.inspect.model import Block, SassFunction, SassInstruction
 from ptxkit.inspect.subject import Subject
 from ptxkit.isa.model import Loc
 

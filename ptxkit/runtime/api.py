@@ -61,7 +61,7 @@ def compile(
     if _is_ptx(source):
         if defines or instantiate or options or include_dirs:
             raise UsageError("PTX takes no defines, instantiate, options or include_dirs; they are for CUDA C++")
-        image = assemble(source, target=chosen, cubin=where.kind == "gpu")
+        image = assemble(source, target=chosen, cubin=not where.emulates)
     else:
         directories = [Path(d) for d in include_dirs]
         image = compile_source(

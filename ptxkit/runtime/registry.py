@@ -69,6 +69,11 @@ def choices() -> tuple[str, ...]:
     return (AUTO, *_DEVICES)
 
 
+def measures_time(name: str) -> bool:
+    """Whether the device of that name measures time, as results record it: False for a name that is not registered."""
+    return name in _DEVICES and _DEVICES[name].times
+
+
 def open_named(name: str, index: int = 0) -> Device:
     """A device by name.
 

@@ -175,10 +175,10 @@ class Bench:
     """What the process holds: the GPU and the buffers."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
-        from ptxkit.runtime.device import device
+        from ptxkit.runtime.device import timed_device
 
         self.problem = problem
-        gpu: Any = device("gpu")
+        gpu: Any = timed_device()
         self.device = gpu
         self.method = Method(sample_us=SAMPLE_US)
         workload = problem.workload

@@ -50,11 +50,11 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def _modelled(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, seed: int) -> Entry:
-    from ptxkit.runtime.device import device
+    from ptxkit.runtime.device import emulating_device
 
     begin = time.perf_counter()
     if problem.key not in _CASES:
-        _CASES[problem.key] = execute.Case(problem.workload, device("emulator"), seed)
+        _CASES[problem.key] = execute.Case(problem.workload, emulating_device(), seed)
     base: dict[str, Any] = {"tile": dict(tile)}
     try:
         result = execute.run(_CASES[problem.key], problem.chosen, problem.parsed_target, tile, explicit=True)

@@ -127,8 +127,10 @@ def _modes(
     device: Device, completion: str | Iterable[str], racecheck: bool | str, limits: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """The emulator's settings of each pass; one empty one on a GPU."""
+    from ptxkit.runtime.device import is_emulating
+
     completions = [completion] if isinstance(completion, str) else list(completion)
-    if device.kind == "emulator":
+    if is_emulating(device):
         settings: dict[str, Any] = {"racecheck": racecheck} if racecheck else {}
         if not completions:
             raise UsageError("completion is 'eager', 'latest-legal' or both")
@@ -141,9 +143,9 @@ def _modes(
 
 
 def _settings(device: Device, mode: Mapping[str, Any]) -> AbstractContextManager[object]:
-    from ptxkit.runtime.emulated import EmulatedDevice
+    from ptxkit.runtime.device import is_emulating
 
-    return device.settings(**mode) if isinstance(device, EmulatedDevice) else nullcontext()
+    return device.settings(**mode) if is_emulating(device) else nullcontext()
 
 
 def _case(workload: Workload, device: Device, seed: int, inputs: Mapping[str, Any] | None) -> Case:

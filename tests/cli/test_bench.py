@@ -345,7 +345,7 @@ class Gpu:
         from ptxkit.bench.measure import run
         from ptxkit.bench.results import expectations
 
-        found = types.SimpleNamespace(kind="gpu", name="NVIDIA H200", target=None)
+        found = types.SimpleNamespace(kind="gpu", times=True, emulates=False, name="NVIDIA H200", target=None)
         monkeypatch.setattr("ptxkit.runtime.device.device", lambda kind: found)
         monkeypatch.setattr(expectations, "directory", lambda: where)
         monkeypatch.setattr(run.BenchRun, "run", self.run)
@@ -478,7 +478,8 @@ def verified(monkeypatch, tmp_path):
 
     write_json(tmp_path / "r.json", make_results().to_json())
     monkeypatch.setattr(
-        "ptxkit.runtime.device.device", lambda kind: types.SimpleNamespace(kind="gpu", name="NVIDIA H200")
+        "ptxkit.runtime.device.device",
+        lambda kind: types.SimpleNamespace(kind="gpu", times=True, emulates=False, name="NVIDIA H200"),
     )
 
     def verify(now, *words, stop=None):

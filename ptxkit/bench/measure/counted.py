@@ -39,10 +39,10 @@ def count(workload: Workload, names: list[str], target: Any) -> dict[str, Counte
         names: of the variants.
         target: compile for this one.
     """
-    from ptxkit.runtime.device import device
+    from ptxkit.runtime.device import emulating_device
 
     small = type(workload).make((), workload.options, small=True)
-    case = execute.Case(small, device("emulator"))
+    case = execute.Case(small, emulating_device())
     found: dict[str, Counted | str] = {}
     for name in names:
         try:

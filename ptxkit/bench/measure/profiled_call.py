@@ -7,14 +7,14 @@ import sys
 from typing import Any
 
 from ptxkit.bench.measure.profilers import call_of
-from ptxkit.runtime.device import device as open_device
+from ptxkit.runtime.device import timed_device
 from ptxkit.workload import execute, registry
 
 
 def main(arguments: list[str]) -> int:
     """Prepare, launch once to load everything, then once between cuProfilerStart and cuProfilerStop."""
     call = call_of(arguments[0])
-    gpu: Any = open_device("gpu")
+    gpu: Any = timed_device()
     kernel = registry.find(call["kernel"])
     workload = kernel(**call["sizes"], **call["options"])
     case = execute.Case(workload, gpu, call["seed"])

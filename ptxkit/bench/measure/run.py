@@ -31,6 +31,7 @@ from ptxkit.bench.results.results import Counted, Results, Roofs, Row, Target
 from ptxkit.compiler.nvrtc import nvrtc_version
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
+from ptxkit.runtime.abilities import is_timed
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
 from ptxkit.workload.build import unavailable
@@ -82,7 +83,7 @@ class BenchRun:
         """
         for plan in plans:
             execute.check_memory(plan.workload, self.device)
-        gpu = self.device.kind == "gpu"
+        gpu = is_timed(self.device)
         results = self._empty(gpu)
         if gpu:
             say("measuring the roofs")
@@ -234,7 +235,7 @@ class BenchRun:
     def _target(self, workload: Any, footprint: int, rows: Sequence[Row], inputs_hash: str) -> Target:
         work = workload.work()
         order = list(workload.variants())
-        l2_bytes = self.device.l2_bytes if self.device.kind == "gpu" else 0
+        l2_bytes = self.device.l2_bytes if is_timed(self.device) else 0
         return Target(
             kernel=workload.name,
             sizes=workload.sizes,
@@ -270,7 +271,7 @@ def environment(device: Any) -> dict[str, str]:
     }
     for package in ("numpy", "cuda-bindings", "cuda-core"):
         found[package] = _version(package)
-    if device.kind == "gpu":
+    if is_timed(device):
         facts = device.facts()
         found |= {"gpu": device.name, "cuda_driver": facts.cuda_driver, "kernel_driver": facts.kernel_driver}
         found["gpu_uuid"] = facts.uuid
@@ -289,5 +290,5 @@ def _version(package: str) -> str:
 
 def require_gpu(device: Any, what: str) -> None:
     """Raise UsageError for what the emulator cannot do."""
-    if device.kind != "gpu":
+    if not is_timed(device):
         raise UsageError(f"{what} needs a GPU; the emulator has no times")

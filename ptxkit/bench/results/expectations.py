@@ -13,6 +13,7 @@ from ptxkit.bench.results.judge import Judgement, judge
 from ptxkit.bench.results.results import Mode, Results, Row, Target, Timed, cuda_driver_named
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import check_writable, read_text, stem_of, write_json
+from ptxkit.runtime import registry
 
 SCHEMA = "ptxkit.expectations/1"
 MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
@@ -65,7 +66,7 @@ def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]
     Raises:
         UsageError: the results are not of a GPU.
     """
-    if results.device_kind != "gpu":
+    if not registry.measures_time(results.device_kind):
         raise UsageError("expectations come from a GPU; the emulator has no times")
     targets = dict((known or {}).get("targets", {}))
     for target in results.targets:

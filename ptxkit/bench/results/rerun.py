@@ -15,6 +15,7 @@ from ptxkit.bench.report.tables import COUNTS
 from ptxkit.bench.results.json_values import read_as
 from ptxkit.bench.results.results import Counted, Results, Target
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.runtime import registry
 
 if TYPE_CHECKING:
     from ptxkit.bench.peers.base import Peer
@@ -45,7 +46,7 @@ def again(
         UsageError: a kernel of the receipt is not here, or it has no peer of that name.
     """
     if receipt.device_kind != device.kind:
-        where = "a GPU" if receipt.device_kind == "gpu" else "the emulator (CUDA_VISIBLE_DEVICES= hides a GPU)"
+        where = "a GPU" if registry.measures_time(receipt.device_kind) else "the emulator (CUDA_VISIBLE_DEVICES= hides a GPU)"
         raise UnavailableError(f"this receipt is of {receipt.device}; it can be run again on {where} only")
     found, absent = _here(peers_of(receipt, peers))
     run = BenchRun(
@@ -139,7 +140,7 @@ def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Itera
                 yield f"{old.key} {row.name}: its PTX has changed{', its machine code has not' if same else ''}"
             elif row.cubin_sha256 != now.cubin_sha256:
                 yield f"{old.key} {row.name}: the same PTX gives another cubin"
-            if row.counted and now.counted and after.device_kind == "emulator":
+            if row.counted and now.counted and not registry.measures_time(after.device_kind):
                 yield f"{old.key} {row.name}: {_counts(row.counted, now.counted)}"
 
 
