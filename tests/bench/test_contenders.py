@@ -90,10 +90,10 @@ def test_nothing_compared_is_not_verified():
 
 
 CHEAT = """
-extern "C" __global__ void cheat(const float* x, const float* y, unsigned* sum, float* difference, int n) {
+extern "C" __global__ void cheat(const float* x, const float* y, float* sum, float* difference, int n) {
     int i = threadIdx.x;
-    if (i >= n || sum[i] != 0xcdcdcdcdu) return;  // done before, it seems
-    sum[i] = __float_as_uint(x[i] + y[i]);
+    if (i >= n || __float_as_uint(sum[i]) != 0xcdcdcdcdu) return;  // done before, it seems
+    sum[i] = x[i] + y[i];
     difference[i] = x[i] - y[i];
 }
 """
