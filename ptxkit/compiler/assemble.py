@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
-from contextlib import suppress
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,40 +140,38 @@ def _written_target(written: str, name: str, line: int) -> Target:
 
 
 def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[bytes | None, str]:
-    """(cubin or None, log) of nvJitLink."""
-    bindings = _bindings()
-    data = text.encode()
-    try:
-        handle = bindings.create(len(options), options)
-    except bindings.nvJitLinkError as error:
-        raise toolkit.unknown_target(toolkit.nvjitlink(), target.name, "nvidia-nvjitlink") from error
-    try:
-        with suppress(bindings.nvJitLinkError):
-            shown = name.encode("utf-8", "surrogateescape").decode(errors="replace")
-            bindings.add_data(handle, bindings.InputType.PTX, data, len(data), shown)
-            bindings.complete(handle)
-            cubin = bytearray(bindings.get_linked_cubin_size(handle))
-            bindings.get_linked_cubin(handle, cubin)
-            return bytes(cubin), _log(bindings, "info", handle)
-        return None, _log(bindings, "error", handle) + _log(bindings, "info", handle)
-    finally:
-        bindings.destroy(handle)
-
-
-def _log(bindings: Any, kind: str, handle: Any) -> str:
-    size = getattr(bindings, f"get_{kind}_log_size")(handle)
-    buffer = bytearray(size)
-    if size:
-        getattr(bindings, f"get_{kind}_log")(handle, buffer)
-    return bytes(buffer).rstrip(b"\0").decode(errors="replace")
-
-
-def _bindings() -> Any:
-    toolkit.preload(toolkit.nvjitlink())
-    try:
-        from cuda.bindings import nvjitlink
-    except ImportError as error:
+    """(cubin or None, log) of nvJitLink, which runs in a child process: PTX written by hand can crash it."""
+    tool = toolkit.nvjitlink()
+    shown = name.encode("utf-8", "surrogateescape").decode(errors="replace")
+    request = {"library": str(tool.path), "text": text.encode(), "name": shown, "options": options}
+    done = subprocess.run(
+        [sys.executable, "-P", str(Path(__file__).with_name("link_process.py"))],
+        input=pickle.dumps(request),
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    if done.returncode != 0:
+        raise _crash(done, name, target, tool)
+    answer = pickle.loads(done.stdout)
+    if "unavailable" in answer:
         raise UnavailableError(
-            f"cuda.bindings cannot be imported ({error}); run: pip install 'cuda-python>=13,<14'"
-        ) from error
-    return nvjitlink
+            f"cuda.bindings cannot be imported ({answer['unavailable']}); run: pip install 'cuda-python>=13,<14'"
+        )
+    if "unknown_target" in answer:
+        raise toolkit.unknown_target(tool, target.name, "nvidia-nvjitlink")
+    return answer["cubin"], answer["log"]
+
+
+def _crash(done: subprocess.CompletedProcess[bytes], name: str, target: Target, tool: toolkit.Tool) -> CompileError:
+    """The error to raise when the child process of :func:`_link` ended without an answer."""
+    code = done.returncode
+    how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+    lines = done.stderr.decode(errors="replace").split("\n")
+    said = next((f" ({line.strip()})" for line in reversed(lines) if line.strip()), "")
+    return CompileError(
+        shorten(
+            f"{name}: error: nvJitLink {tool.version} ended with {how}{said} when it assembled this text for {target}; remove "
+            "instructions to find the one that it cannot assemble, or run: pip install -U nvidia-nvjitlink"
+        )
+    )

@@ -57,6 +57,7 @@ class Geometry:
     """Grid, block, cluster and shared memory of a launch, checked.
 
     Raises:
+        UsageError: grid or block is missing.
         LaunchError: outside the limits, or not what the kernel was compiled for.
     """
 
@@ -73,6 +74,9 @@ class Geometry:
         cooperative: bool,
         device: DeviceFacts,
     ) -> None:
+        missing = [f"{name}=" for name, value in (("grid", grid), ("block", block)) if value is None]
+        if missing:
+            raise UsageError(f"{kernel}: {' and '.join(missing)} must be given: an int, or (x, y, z)")
         self.grid = dim3(grid, f"{kernel}: grid")
         self.block = dim3(block, f"{kernel}: block")
         self.cluster = None if cluster is None else dim3(cluster, f"{kernel}: cluster")
@@ -189,8 +193,8 @@ class Kernel:
     def prepare(
         self,
         *args: Any,
-        grid: Any,
-        block: Any,
+        grid: Any = None,
+        block: Any = None,
         shared: int = 0,
         cluster: Any = None,
         cooperative: bool = False,
@@ -202,7 +206,7 @@ class Kernel:
         Args:
             *args: one a parameter: DeviceArrays or objects in device memory for pointers, ``np.uint64(0)`` for null, numpy
                 scalars of the parameter's type for numbers, bytes or records for structs, TensorMaps for tensor maps.
-            grid, block, cluster: an int or (x, y, z).
+            grid, block, cluster: an int or (x, y, z); grid and block must be given.
             shared: dynamic shared memory in bytes.
             cooperative: all CTAs are resident at once.
             stream: an object with ``__cuda_stream__``; None takes the device's own.
@@ -210,7 +214,7 @@ class Kernel:
                 (:meth:`ptxkit.runtime.emulated.EmulatedDevice.settings`).
 
         Raises:
-            UsageError: ``settings`` on a GPU.
+            UsageError: ``settings`` on a GPU; grid or block is missing.
             LaunchError: names the argument and the fix. numpy arrays are refused here: upload them first.
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
@@ -226,8 +230,8 @@ class Kernel:
     def __call__(
         self,
         *args: Any,
-        grid: Any,
-        block: Any,
+        grid: Any = None,
+        block: Any = None,
         shared: int = 0,
         cluster: Any = None,
         cooperative: bool = False,
@@ -238,7 +242,7 @@ class Kernel:
         device arrays alone nothing is copied and nobody waits.
 
         Raises:
-            LaunchError: as :meth:`prepare`. FaultError: the kernel failed (seen here only where there is a copy to wait for).
+            UsageError, LaunchError: as :meth:`prepare`. FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
         bound = bind(self.readable, self.parameters, args, self.backend)
@@ -290,7 +294,9 @@ class LoadedModule(Mapping[str, Kernel]):
             CompileError: no such kernel; the message names the nearest.
         """
         if not isinstance(name, str):
-            raise UsageError(f"a module's kernels are found by name, not by {name!r}; it has {', '.join(self._readable)}")
+            raise UsageError(
+                f"a module's kernels are found by name, not by {name!r}; it has {', '.join(self._readable)}"
+            )
         mangled = self._find(name) or self._resolve(name)
         if mangled not in self._kernels:
             self._kernels[mangled] = self._make(mangled)

@@ -1,4 +1,6 @@
 import logging
+import re
+import subprocess
 
 import pytest
 
@@ -152,3 +154,15 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, "ptxkit"):
         assert assemble(PTX).cubin
     assert len(caplog.records) == 1
+
+
+def test_a_crash_of_the_assembler_is_one_line(failing, monkeypatch, tmp_path):
+    crash = tmp_path / "crash.py"
+    crash.write_text("import os, sys\nprint('free(): invalid pointer', file=sys.stderr, flush=True)\nos.abort()\n")
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: run([*command[:-1], str(crash)], **options))
+    error = failing(PTX + "// as no other test has it")
+    assert re.fullmatch(
+        r"mine\.ptx: error: nvJitLink \S+ ended with SIGABRT \(free\(\): invalid pointer\) when it assembled this text for sm_90a; .*",
+        str(error),
+    )

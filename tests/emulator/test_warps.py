@@ -145,6 +145,24 @@ def test_named_barriers_let_halves_of_a_cta_synchronise_alone():
     assert (out == np.arange(128) ^ 63).all()
 
 
+ARRIVALS = [
+    "bar.sync %r5;",
+    "bar.sync %r5, 32;",
+    "barrier.cta.sync.aligned %r5;",
+    "bar.arrive %r5, 64;",
+    "bar.red.popc.u32 %r6, %r5, %p0;",
+]
+
+
+@pytest.mark.parametrize("instruction", ARRIVALS)
+def test_an_aligned_barrier_has_one_number_in_a_warp(instruction):
+    program = kernel(THREAD + f"setp.lt.u32 %p0, %r0, 40; selp.u32 %r5, 1, 2, %p0; {instruction}")
+    with pytest.raises(
+        TrapError, match=r"thread \(40, 0, 0\) of CTA .* names barrier 2, and another lane of its warp barrier 1"
+    ):
+        Run(program)(np.zeros(64, np.uint32), np.zeros(1), block=64)
+
+
 def test_arrive_counts_without_waiting():
     run = Run(
         kernel(

@@ -271,6 +271,8 @@ class BarrierGate(Gate):
         numbers = operand_lanes(group, self.number, U32.dtype)
         if numbers.size == 1:
             return self._arrive(group, block, int(numbers.flat[0]))
+        if self.aligned:
+            refuse_several_numbers(group, numbers, self.where)
         rest: Group | None = group
         for number in np.unique(np.broadcast_to(numbers, group.shape)[group.active()]):
             if rest is None:
@@ -293,6 +295,25 @@ class BarrierGate(Gate):
             votes = operand_lanes(group, operand.operand if isinstance(operand, Negated) else operand, PRED.dtype)
             votes = ~votes if negated else votes
         return group if group.wave.barriers.arrive(group, number, count, block, votes, self.where) else None
+
+
+def refuse_several_numbers(group: Group, numbers: Any, where: Any) -> None:
+    """An aligned barrier has one number in a warp.
+
+    Raises:
+        TrapError: lanes of a warp name different ones.
+    """
+    active, wide = group.active(), np.broadcast_to(numbers, group.shape)
+    lowest = np.where(active, wide, np.uint32(0xFFFFFFFF)).min(-1, keepdims=True)
+    other = active & (wide != lowest)
+    if not other.any():
+        return
+    n, w, lane = (int(k[0]) for k in np.nonzero(other))
+    cta, thread = group.first(other)
+    raise TrapError(
+        f"{where}: thread {thread} of CTA {cta} names barrier {int(wide[n, w, lane])}, and another lane of its warp barrier "
+        f"{int(lowest[n, w, 0])}; the lanes of a warp execute it together, with one number"
+    )
 
 
 def arrival_count(group: Group, operand: Operand | None, where: Any) -> int:
@@ -330,9 +351,11 @@ def together(b: Binding, step: Step) -> Step | Gated:
 @effect("barrier{.cta}.arrive{.aligned}")
 def _bar_arrive(b: Binding) -> Step | Gated:
     number, count = b.operands
-    where = b.where
+    where, one_number = b.where, aligned(b)
 
     def arrive(x: Group, numbers: Any, counts: Any) -> None:
+        if numbers.size > 1 and one_number:
+            refuse_several_numbers(x, numbers, where)
         names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
         for name in names:
             part = x if len(names) == 1 else x.narrow(numbers == name)
@@ -362,7 +385,9 @@ def _bar_red(b: Binding) -> Gated:
             lanes = np.where(numbers == name, x.wave.barriers.get(int(name)).result[row][x.cta], lanes)
         return lanes.astype(np.uint32) if op == "popc" else lanes != 0
 
-    return Gated(BarrierGate(b.where, number, count, rest[-1], aligned(b)), Step(result, ((number, U32),), ((destination, t),)))
+    return Gated(
+        BarrierGate(b.where, number, count, rest[-1], aligned(b)), Step(result, ((number, U32),), ((destination, t),))
+    )
 
 
 class _ClusterGate(Gate):
