@@ -242,7 +242,8 @@ class Kernel:
         device arrays alone nothing is copied and nobody waits.
 
         Raises:
-            UsageError, LaunchError: as :meth:`prepare`. FaultError: the kernel failed (seen here only where there is a copy to wait for).
+            UsageError, LaunchError: as :meth:`prepare`.
+            FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
         bound = bind(self.readable, self.parameters, args, self.backend)

@@ -163,6 +163,7 @@ def test_a_crash_of_the_assembler_is_one_line(failing, monkeypatch, tmp_path):
     monkeypatch.setattr(subprocess, "run", lambda command, **options: run([*command[:-1], str(crash)], **options))
     error = failing(PTX + "// as no other test has it")
     assert re.fullmatch(
-        r"mine\.ptx: error: nvJitLink \S+ ended with SIGABRT \(free\(\): invalid pointer\) when it assembled this text for sm_90a; .*",
+        r"mine\.ptx: error: nvJitLink \S+ ended with SIGABRT \(free\(\): invalid pointer\) "
+        r"when it assembled this text for sm_90a; .*",
         str(error),
     )
