@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ptxkit.errors import CompileError
+from ptxkit.isa.mangled import base_name
 
 
 @dataclass(frozen=True)
@@ -101,24 +102,6 @@ class Image:
         shown = {m: self.readable(m) for m in mangled}
         unique = len(set(shown.values())) == len(shown)  # overloads of one name are told apart by their mangled names
         return ", ".join(sorted(shown.values() if unique else shown))
-
-
-def base_name(mangled: str) -> str:
-    """The unqualified function name inside an Itanium-mangled one; anything else comes back as it is.
-
-    ``_Z6l2normILi256EfEvPT0_`` -> ``l2norm``; ``_ZN2ns4copyEPf`` -> ``copy``.
-    """
-    match = re.match(r"_ZL?(N[VK]*)?", mangled)
-    if not match or not mangled.startswith("_Z"):
-        return mangled
-    position, name = match.end(), ""
-    while number := re.match(r"L?(\d+)", mangled[position:]):
-        start = position + number.end()
-        name = mangled[start : start + int(number[1])]
-        position = start + int(number[1])
-        if not match[1]:
-            break
-    return name or mangled
 
 
 def entry_names(ptx: str) -> list[str]:

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.compiler.image import base_name
 from ptxkit.errors import UsageError
+from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Function, Instruction, Module, Symbol
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxkit.compiler.image import base_name
 from ptxkit.debugger import registers
 from ptxkit.debugger.breakpoints import chain
 from ptxkit.debugger.ctypes import C_TYPES, UINT, CType, array_of, numpy_ctype, pointer_to, ptx_type
@@ -19,6 +18,7 @@ from ptxkit.debugger.variables import InMemory, InRegister, Variable
 from ptxkit.emulator.engine.special import SPECIAL_TYPES
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.errors import UsageError
+from ptxkit.isa.mangled import base_name
 
 if TYPE_CHECKING:
     from ptxkit.debugger.subject import Subject

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptxkit.compiler.image import Image, base_name
+from ptxkit.compiler.image import Image
 from ptxkit.compiler.sources import split_entry
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.inspect.containers import read_cubin
@@ -22,6 +22,7 @@ from ptxkit.inspect.elf import Cubin
 from ptxkit.inspect.model import SassFunction
 from ptxkit.inspect.residency import Occupancy, default_block, occupancy
 from ptxkit.inspect.sources import SourceFile, source_files
+from ptxkit.isa.mangled import base_name
 from ptxkit.targets import TARGETS, Target, lowest_target
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ptxkit.compiler.image import base_name
 from ptxkit.errors import LaunchError, PtxkitError, UsageError
+from ptxkit.isa.mangled import base_name
 from ptxkit.runtime.arguments import Bound, address_of, bind, buffer_size
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.runtime.kernel_names import readable_names

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ptxkit.compiler.image import base_name
+from ptxkit.isa.mangled import base_name
 from ptxkit.runtime.mangling import parameter_types
 
 if TYPE_CHECKING:

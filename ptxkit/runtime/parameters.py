@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.compiler.image import base_name
+from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Function, Variable
 from ptxkit.runtime.elements import Element, element_of, numpy_dtype
 from ptxkit.runtime.mangling import CppType, parameter_types

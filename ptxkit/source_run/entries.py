@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ptxkit.compiler.image import Image, base_name, without_comments
+from ptxkit.compiler.image import Image, without_comments
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import CompileError, UsageError
+from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Function, Module
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.emulated import ptx_name

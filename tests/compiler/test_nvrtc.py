@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ptxkit.compiler import compile_source
-from ptxkit.compiler.image import base_name
 from ptxkit.errors import CompileError, UsageError
+from ptxkit.isa.mangled import base_name
 
 SCALE = """
 extern "C" __global__ void scale(float* x, int n) {
@@ -134,22 +134,6 @@ def test_entry_by_plain_name_inside_a_namespace():
 def test_a_source_without_kernels_says_so():
     with pytest.raises(CompileError, match="it has no kernels"):
         compile_source("__device__ int f() { return 1; }", target="sm_90a").entry("f")
-
-
-@pytest.mark.parametrize(
-    "mangled, name",
-    [
-        ("_Z1fPf", "f"),
-        ("_ZN2ns4copyEPf", "copy"),
-        ("_Z6l2normILi256EfEvPT0_", "l2norm"),
-        ("_ZN12_GLOBAL__N_11kEPf", "k"),
-        ("_ZL5localv", "local"),
-        ("plain", "plain"),
-        ("_Zebra", "_Zebra"),
-    ],
-)
-def test_base_name(mangled, name):
-    assert base_name(mangled) == name
 
 
 @pytest.mark.parametrize("source, reason", [("/nowhere/x.cu", "No such file"), ("/", "Is a directory")])

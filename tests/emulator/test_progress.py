@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import struct
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
 from ptxkit.emulator.engine import progress
+from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, InstructionLimitError, UsageError
 
 LONG = 3 * progress.WATCH
@@ -147,6 +149,17 @@ def test_max_instructions_ends_an_endless_loop_and_says_who_spins(grid, workers)
     text = str(caught.value)
     assert re.search(r"k: stopped by max_instructions after (99\d,\d{3}|1,000,000) thread instructions", text)
     assert "test.ptx" in text and "lanes 8-31 of warp 1 of CTA (" in text and "thread instructions here" in text
+
+
+@pytest.mark.parametrize(("limit", "error"), [(None, DeadlockError), (32, InstructionLimitError)])
+def test_messages_name_the_kernel_without_its_mangling(limit, error):
+    ptx = kernel("LOOP: ld.volatile.global.u32 %r5, [%rd0]; setp.eq.u32 %p0, %r5, 0; @%p0 bra LOOP;")
+    program = Run(ptx.replace(".entry k(", ".entry _Z4spinPViS_(")).program
+    flag = program.machine.allocate(4, "flag")
+    program.machine.write(flag, np.zeros(1, np.uint32))
+    limited = EmulatorSettings(max_instructions=limit)
+    with pytest.raises(error, match=r"^spin: (deadlock|stopped)"):
+        program.launch("_Z4spinPViS_", struct.pack("<QQ", flag, flag), grid=(1, 1, 1), block=(32, 1, 1), settings=limited)
 
 
 def test_a_launch_below_max_instructions_runs_to_its_end():

@@ -76,7 +76,7 @@ def test_the_compilers_own_names():
     entries = parse(image.ptx).entries
     wanted = {s[0]: types for s, types in {**SIGNATURES, **TEMPLATES}.items()}
     assert len(entries) == 2 * len(wanted)
-    from ptxkit.compiler.image import base_name
+    from ptxkit.isa.mangled import base_name
 
     for name, function in entries.items():
         types = wanted[base_name(name)]

@@ -226,7 +226,7 @@ def _shared(d: Interpreter, argument: str) -> Reply:
 @command("info kernels", "info functions", group="status")
 def _kernels(d: Interpreter, argument: str) -> Reply:
     """Show the kernels that are debugged, and the functions that breakpoints can name."""
-    from ptxkit.compiler.image import base_name
+    from ptxkit.isa.mangled import base_name
 
     rows = []
     launch = d.session.controller.launch

@@ -27,6 +27,7 @@ from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
 from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.sync.proxies import GenericWrites
 from ptxkit.errors import DeadlockError, FaultError, InstructionLimitError
+from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Operand, Register, Symbol
 
 if TYPE_CHECKING:
@@ -349,7 +350,8 @@ class Wave:
         if need > self.local.shape[1]:
             if need > STACK_LIMIT:
                 raise FaultError(
-                    f"{code.function.name}: stack overflow, a thread needs more than {STACK_LIMIT:,} bytes of local memory"
+                    f"{base_name(code.function.name)}: stack overflow, "
+                    f"a thread needs more than {STACK_LIMIT:,} bytes of local memory"
                 )
             width = align_up(max(need, self.local.shape[1] * 2), 16)
             grown = np.full((self.local.shape[0], width), POISON, np.uint8)
@@ -524,7 +526,7 @@ class Wave:
     def stuck(self, why: str) -> None:
         """Raise the deadlock error, listing every group that waits or spins."""
         self.flush_output()
-        raise DeadlockError(f"{self.launch.name}: deadlock, {why}:\n  {listing(self)}")
+        raise DeadlockError(f"{base_name(self.launch.name)}: deadlock, {why}:\n  {listing(self)}")
 
     def interrupted(self, why: str) -> str:
         """The message for a wave that is stopped from outside: where its threads are, and how much they have executed."""
@@ -534,4 +536,5 @@ class Wave:
             self.waiting[-1, self.running[1]] = self.running[0]  # so that it is listed; nothing runs after this
         executed = sum(t.executed(self.blocks) for t in self.launch.tallies)
         threads = listing(self, counts=True)
-        return f"{self.launch.name}: {why} after {executed:,} thread instructions; where its threads are:\n  {threads}"
+        kernel = base_name(self.launch.name)
+        return f"{kernel}: {why} after {executed:,} thread instructions; where its threads are:\n  {threads}"
