@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ptxkit import environment
-from ptxkit.emulator.engine.launch import worker_count
+from ptxkit.emulator.engine.hardware import worker_count
 from ptxkit.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]

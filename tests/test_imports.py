@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "ptxkit"
 DRIVER = ("cuda.core", "cuda.bindings.driver", "cuda.bindings.runtime", "cuda.bindings.cufile")
 HEAVY = ("numpy", "cuda", "ml_dtypes", "tabulate", "hypothesis", "torch")
+TANGLED = {"cli", "compiler", "debugger", "inspect", "runtime", "workload"}
+"""Packages that still have import cycles."""
 
 
 def imported_names(path: Path) -> set[str]:
@@ -22,7 +24,9 @@ def imported_names(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative imports would not be seen here"
+            assert node.module
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
@@ -44,6 +48,71 @@ def test_only_the_gpu_device_and_cutlass_touch_the_driver():
 def test_click_is_imported_by_the_command_line_alone():
     assert {f for f in importers("click") if not f.startswith("cli/")} == set()
     assert "cli/__init__.py" in importers("click")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Module -> modules of the package that it imports: at its top, inside its functions, or for type checking alone."""
+    paths = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph = {}
+    for name, path in paths.items():
+        found = set()
+        for imported in imported_names(path):
+            module = imported
+            while module not in paths and "." in module:
+                module = module.rpartition(".")[0]
+            found.add(module)
+        graph[name] = found & set(paths) - {name}
+    return graph
+
+
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """A cycle, its first module repeated at the end; empty where there is none."""
+    finished: set[str] = set()
+    for start in sorted(graph):
+        if start in finished:
+            continue
+        way, todo = [start], [(start, iter(sorted(graph[start])))]
+        while todo:
+            following = next((m for m in todo[-1][1] if m in graph and m not in finished), None)
+            if following is None:
+                finished.add(todo.pop()[0])
+                way.pop()
+            elif following in way:
+                return [*way[way.index(following) :], following]
+            else:
+                way.append(following)
+                todo.append((following, iter(sorted(graph[following]))))
+    return []
+
+
+@pytest.mark.parametrize("package", sorted({path.parent.name for path in PACKAGE.glob("*/__init__.py")} - TANGLED))
+def test_no_import_cycle(package):
+    prefix = f"ptxkit.{package}"
+    modules = {m: i for m, i in import_graph().items() if m == prefix or m.startswith(prefix + ".")}
+    assert modules
+    assert " -> ".join(find_cycle(modules)) == ""
+
+
+@pytest.mark.parametrize(
+    "graph, cycle",
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, ["b", "c", "b"]),
+        ({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": {"outside"}}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}}, ["a", "b", "c", "a"]),
+    ],
+)
+def test_a_cycle_is_found(graph, cycle):
+    assert find_cycle(graph) == cycle
+
+
+def test_imports_inside_functions_and_for_type_checking_count():
+    graph = import_graph()
+    assert "ptxkit.emulator.settings" in graph["ptxkit"]  # for type checking alone
+    assert "ptxkit.emulator.settings" in graph["ptxkit.cli.run"]  # inside a function
 
 
 def test_layers():

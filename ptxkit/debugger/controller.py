@@ -27,10 +27,10 @@ from ptxkit.errors import FaultError, UsageError
 
 if TYPE_CHECKING:
     from ptxkit.debugger.subject import Subject
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.launch import Launch
-    from ptxkit.emulator.engine.threads import Frame, Group
+    from ptxkit.emulator.engine.schedule import RunningLaunch
     from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.simt.blocks import BasicBlock
+    from ptxkit.emulator.simt.threads import Frame, Group
 
 _FAULTING = re.compile(r"CTA \((\d+), (\d+), (\d+)\), thread \((\d+), (\d+), (\d+)\)")
 _FAULTING_TOO = re.compile(r"thread \((\d+), (\d+), (\d+)\) of CTA \((\d+), (\d+), (\d+)\)")
@@ -76,7 +76,7 @@ class _Pending:
     """What is known before an instruction executes, for what has to be said after it."""
 
     group: Group
-    block: Block
+    block: BasicBlock
     mask: Any
     parked: Any
     had_focus: bool
@@ -104,7 +104,7 @@ class Controller:
     watchpoints: list[Watchpoint] = field(default_factory=list)
     focus: Focus = field(default_factory=Focus)
     wave: Wave | None = None
-    launch: Launch | None = None
+    launch: RunningLaunch | None = None
     launches: int = 0
 
     def __post_init__(self) -> None:
@@ -183,7 +183,7 @@ class Controller:
             self.done_ctas.update(int(c) for c in wave.ctas)
             self.wave = self.places = self.written = None
 
-    def step(self, wave: Wave, group: Group, block: Block) -> None:
+    def step(self, wave: Wave, group: Group, block: BasicBlock) -> None:
         """See :class:`~ptxkit.emulator.observer.Observer`."""
         assert self.places is not None
         if self.interrupted.is_set():
@@ -269,10 +269,10 @@ class Controller:
             for address in breakpoint_.where.addresses:
                 function = functions.get(address.function)
                 if function is not None:
-                    self._at.setdefault(function.blocks[0].index + address.position, []).append(breakpoint_)
+                    self._at.setdefault(function.entry + address.position, []).append(breakpoint_)
         self._resolved = tuple(self.breakpoints)
 
-    def _hit(self, wave: Wave, group: Group, block: Block) -> Event | None:
+    def _hit(self, wave: Wave, group: Group, block: BasicBlock) -> Event | None:
         """The stop for threads that have arrived at a breakpoint; it puts them back. None lets them execute."""
         mask = group.full_mask()
         fresh = mask if self._announced is None else mask & ~self._announced
@@ -348,7 +348,7 @@ class Controller:
 
     # -- around an instruction --------------------------------------------------------------------------------------
 
-    def _before(self, wave: Wave, group: Group, block: Block, lane: Lane | None) -> _Pending:
+    def _before(self, wave: Wave, group: Group, block: BasicBlock, lane: Lane | None) -> _Pending:
         assert self.places is not None
         if self._announced is not None:
             self._announced &= ~group.full_mask()
@@ -368,7 +368,7 @@ class Controller:
             returns = tuple((group.frame.parent, theirs) for _, theirs in group.frame.reg_returns)
         return _Pending(group, block, mask, parked, had, stores, wave.queue.issued, group.frame, wave.serial, returns)
 
-    def _standing(self, wave: Wave, block: Block, serial: int) -> Any:
+    def _standing(self, wave: Wave, block: BasicBlock, serial: int) -> Any:
         """Threads of one call that are parked at a block, or have been let through it and not executed it yet."""
         mask = np.zeros(wave.shape, np.bool_)
         for group, at in wave.parked_groups():

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ptxkit.debugger.places import Lane
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
-from ptxkit.emulator.memory.layout import SHARED_BASE
-from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.errors import MemoryFault, UsageError
 
 if TYPE_CHECKING:

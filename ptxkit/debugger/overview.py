@@ -8,13 +8,16 @@ import numpy as np
 
 from ptxkit.debugger.breakpoints import chain
 from ptxkit.debugger.places import Lane, Place, lanes_of
+from ptxkit.emulator.sync.cluster_barrier import ClusterBarrier
+from ptxkit.emulator.sync.cta_barriers import CtaBarriers
+from ptxkit.emulator.sync.mbarriers import Mbarriers, unpack
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
     from ptxkit.debugger.controller import Controller
     from ptxkit.debugger.session import Session
-    from ptxkit.emulator.engine.asynchronous import Operation
     from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.simt.asynchronous import Operation
 
 Row = dict[str, Any]
 
@@ -146,12 +149,12 @@ def barriers(session: Session) -> list[Row]:
     """The barriers of the focused CTA at which threads have arrived, and that of its cluster."""
     _, wave, cta = focused_cta(session)
     rows = []
-    for number, b in sorted(wave.barriers.barriers.items()):
+    for number, b in sorted(wave.part(CtaBarriers).barriers.items()):
         waiting, extra = int(b.mask[cta].sum()), int(b.extra[cta])
         if waiting or extra:
             expected = int(b.count[cta]) or wave.launch.threads
             rows.append({"barrier": str(number), "waiting": waiting, "arrived": waiting + extra, "expected": expected})
-    cluster = wave.cluster_barrier
+    cluster = wave.part(ClusterBarrier)
     if cluster.arrived is not None:
         size = wave.launch.cluster_size
         start = cta // size * size
@@ -165,10 +168,8 @@ def barriers(session: Session) -> list[Row]:
 
 def mbarriers(session: Session) -> list[Row]:
     """The mbarriers that the focused CTA has initialised."""
-    from ptxkit.emulator.sync.mbarriers import unpack
-
     controller, wave, cta = focused_cta(session)
-    words = wave.mbarriers.words
+    words = wave.part(Mbarriers).words
     rows = []
     for at in sorted(controller.mbarriers):
         if at * 8 // wave.shared_stride != cta:
@@ -176,12 +177,13 @@ def mbarriers(session: Session) -> list[Row]:
         pending, expected, tx, phase = (int(v[0]) for v in unpack(words[at : at + 1]))
         valid = int(words[at]) >> 62 == 1
         waiting = sum(
-            int((np.broadcast_to(s.index, s.group.shape)[s.group.active()] == at).sum()) for s in wave.waiters.sleepers
+            int((np.broadcast_to(s.index, s.group.shape)[s.group.active()] == at).sum())
+            for s in wave.part(Mbarriers).waiters.sleepers
         )
         rows.append(
             {
                 "address": at * 8 % wave.shared_stride,
-                "name": wave.mbarriers.name(at).removeprefix("the mbarrier at "),
+                "name": wave.part(Mbarriers).name(at).removeprefix("the mbarrier at "),
                 "valid": valid,
                 "parity": phase,
                 "pending": pending,
@@ -207,7 +209,7 @@ def operations(session: Session) -> list[Row]:
         rows.append(_operation(controller, wave, operation, "mbarrier"))
         if operation.barrier is not None:
             left = slice(None) if operation.left is None else operation.left
-            names = {wave.mbarriers.name(int(at)) for at in operation.barrier[left].tolist()}
+            names = {wave.part(Mbarriers).name(int(at)) for at in operation.barrier[left].tolist()}
             rows[-1]["group"] = ", ".join(sorted(n.removeprefix("the mbarrier at ") for n in names))
     return sorted(rows, key=lambda r: int(r["serial"]))
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Frame, Group
     from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.simt.blocks import BasicBlock
+    from ptxkit.emulator.simt.threads import Frame, Group
     from ptxkit.isa.model import Function, Instruction
 
 
@@ -40,7 +40,7 @@ class Place:
     """
 
     group: Group
-    block: Block
+    block: BasicBlock
     waiting: bool = False
 
     @property
@@ -64,9 +64,9 @@ class Place:
         return self.group.frame
 
 
-def position_in(block: Block) -> int:
+def position_in(block: BasicBlock) -> int:
     """Index in its function of the instruction that is a block of its own."""
-    return block.index - block.function.blocks[0].index
+    return block.index - block.function.entry
 
 
 def holds(group: Group, lane: Lane) -> bool:
@@ -90,7 +90,7 @@ class Places:
     def __init__(self, wave: Wave) -> None:
         self.wave = wave
         self.held: list[tuple[Group, int]] = []
-        self.failed: tuple[Group, Block] | None = None
+        self.failed: tuple[Group, BasicBlock] | None = None
 
     def all(self) -> Iterator[Place]:
         """Every group of threads that have not exited."""

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.debugger.ctypes import CType, named_ptx_type, ptx_type
-from ptxkit.emulator.engine.special import SPECIAL_TYPES, static_lanes
-from ptxkit.emulator.engine.table import CARRY
+from ptxkit.emulator.simt.special import SPECIAL_TYPES, static_lanes
+from ptxkit.emulator.simt.table import CARRY
+from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.isa.model import Function, Instruction, Pair, Register, Vector
 from ptxkit.isa.types import PtxType
 
 if TYPE_CHECKING:
     from ptxkit.debugger.places import Lane
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Frame, Group
     from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.simt.blocks import BasicBlock
+    from ptxkit.emulator.simt.threads import Frame, Group
 
 _UNTYPED = frozenset(("mov", "selp", "and", "or", "xor", "not", "shl", "prmt", "lop3", "shf", "bfi", "shfl", "phi"))
 
@@ -48,7 +49,7 @@ class Written:
         return mask is not None and bool(mask[lane.cta, lane.warp, lane.lane])
 
 
-def executing(group: Group, block: Block) -> Any:
+def executing(group: Group, block: BasicBlock) -> Any:
     """The lanes of ``group`` whose guard lets them execute the instruction of ``block``, as a mask of the wave's shape."""
     mask = group.full_mask()
     guard = block.instructions[0][1].predicate if block.instructions else None
@@ -72,13 +73,20 @@ def register_bytes(frame: Frame, index: int, lane: Lane) -> bytes | None:
     return None if values is None else bytes(np.asarray(lane_of(values, lane)).tobytes())
 
 
+class _SpecialLanes:
+    """The special registers of a wave that do not change, by name."""
+
+    def __init__(self, wave: WaveState) -> None:
+        self.known: dict[str, Any] = {}
+
+
 def special_value(wave: Wave, group: Group | None, name: str, lane: Lane) -> tuple[CType, bytes]:
     """A special register as the thread would read it. Reading a clock here does not advance it."""
     made = ptx_type(SPECIAL_TYPES[name])
     if name.startswith(("%clock", "%globaltimer")):
         now = wave.ticks if name.startswith("%clock") else wave.launch.start_ns + wave.ticks
         return made, made.encode(now >> 32 if name.endswith("_hi") else now)
-    known = wave.state.setdefault("debugger", {})
+    known = wave.part(_SpecialLanes).known
     if name not in known:
         known[name] = static_lanes(wave, name)
     return made, bytes(np.asarray(lane_of(known[name], lane)).tobytes())

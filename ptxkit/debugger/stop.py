@@ -56,9 +56,10 @@ class ThreadView:
     def waits_for(self) -> str:
         """What a waiting thread waits for, in words; ``""`` for one that is ready."""
         place = self.place
-        if place is None or not place.waiting:
+        wave = self._controller.wave
+        if place is None or not place.waiting or wave is None:
             return ""
-        note = place.group.wave.waits_for(place.group, place.block).removeprefix(", ")
+        note = wave.waits_for(place.group, place.block).removeprefix(", ")
         return note or "the other threads of its warp"
 
     @property

@@ -15,15 +15,16 @@ from ptxkit.debugger.memory import Location, located, read
 from ptxkit.debugger.places import Lane, Place, position_in
 from ptxkit.debugger.syntax import named_type, parse
 from ptxkit.debugger.variables import InMemory, InRegister, Variable
-from ptxkit.emulator.engine.special import SPECIAL_TYPES
-from ptxkit.emulator.memory.layout import SHARED_BASE
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
+from ptxkit.emulator.simt.special import SPECIAL_TYPES
+from ptxkit.emulator.tensor_core.in_flight import InFlight
 from ptxkit.errors import UsageError
 from ptxkit.isa.mangled import base_name
 
 if TYPE_CHECKING:
     from ptxkit.debugger.subject import Subject
-    from ptxkit.emulator.engine.threads import Frame
     from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.simt.threads import Frame
     from ptxkit.isa.model import Function
     from ptxkit.runtime.parameters import Parameter
 
@@ -148,7 +149,7 @@ class Thread:
         raw = registers.register_bytes(frame, index, self.lane)
         if raw is None or not self.written.holds(frame, index, self.lane):
             return Value(made, None, missing="<not written>")
-        flying = self.wave.state.get("wgmma", {}).get("flying", {})
+        flying = self.wave.part(InFlight).flying
         if flying and len(raw) == 4:
             word = int.from_bytes(raw, "little")
             if word & _WGMMA_TAG == _WGMMA_TAG and word >> 7 & _WGMMA_BITS in flying:
@@ -207,8 +208,6 @@ class Thread:
         if symbol in layout.shared:
             address = layout.shared[symbol]
             if self.wave.ranked:
-                from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
-
                 address |= int(self.wave.cluster_rank[self.lane.cta]) << CLUSTER_RANK_SHIFT
             return Location("shared", address)
         if symbol in layout.globals:
@@ -279,7 +278,6 @@ class Thread:
         return None
 
     def _shared_base(self) -> int:
-        from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
 
         rank = int(self.wave.cluster_rank[self.lane.cta]) if self.wave.ranked else 0
         return SHARED_BASE | rank << CLUSTER_RANK_SHIFT

@@ -16,9 +16,9 @@ from ptxkit.isa.model import Address, Immediate, Register, Symbol
 if TYPE_CHECKING:
     from ptxkit.debugger.breakpoints import Watchpoint
     from ptxkit.debugger.controller import Controller
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
     from ptxkit.emulator.engine.wave import Wave
+    from ptxkit.emulator.simt.blocks import BasicBlock
+    from ptxkit.emulator.simt.threads import Group
 
 _WRITES = frozenset(("st", "red", "atom", "stmatrix", "multimem"))
 
@@ -31,7 +31,7 @@ class Stores:
         where: names it.
     """
 
-    def __init__(self, wave: Wave, group: Group, block: Block, mask: Any) -> None:
+    def __init__(self, wave: Wave, group: Group, block: BasicBlock, mask: Any) -> None:
         self.wave = wave
         self.block = block
         self.mask = mask

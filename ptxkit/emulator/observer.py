@@ -7,25 +7,24 @@ the end of its function. Without an observer a wave's loop is unchanged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
+from typing import Any, Protocol
 
 
 class Observer(Protocol):
-    """Controls the waves of a launch. Every method is called on the thread that launched."""
+    """Controls the waves of a launch. Every method is called on the thread that launched.
 
-    def run(self, wave: Wave) -> None:
-        """Called in place of :meth:`Wave.run`, which it must call."""
+    ``wave`` is a :class:`~ptxkit.emulator.engine.wave.Wave`, ``group`` a :class:`~ptxkit.emulator.simt.threads.Group` and
+    ``block`` a :class:`~ptxkit.emulator.simt.blocks.BasicBlock`; settings, which name this interface, are below all of them.
+    """
 
-    def step(self, wave: Wave, group: Group, block: Block) -> None:
-        """Called in place of :meth:`Wave.step` for a group that has been taken out of ``wave.ready``.
+    def run(self, wave: Any) -> None:
+        """Called in place of :meth:`WaveState.run`, which it must call."""
 
-        It either calls :meth:`Wave.step` or puts the group back with :meth:`Wave.enter`.
+    def step(self, wave: Any, group: Any, block: Any) -> None:
+        """Called in place of :meth:`WaveState.step` for a group that has been taken out of ``wave.ready``.
+
+        It either calls :meth:`WaveState.step` or puts the group back with :meth:`WaveState.enter`.
         """
 
-    def idle(self, wave: Wave) -> bool:
+    def idle(self, wave: Any) -> bool:
         """Called before a deadlock is looked for: put back groups kept out of ``wave.ready``; False if there are none."""

@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
 
+from ptxkit.emulator.observer import Observer
 from ptxkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.observer import Observer
 
 COMPLETIONS = ("eager", "latest-legal")
 TRAPS = ("div0", "nan", "inf")

@@ -11,18 +11,16 @@ computes for all of them, the lowest CTA's lowest thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ptxkit.emulator.racecheck.hazards import named
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.watched import Watched
+from ptxkit.emulator.simt.where import named
 from ptxkit.errors import ArithmeticTrap
 from ptxkit.isa.types import PtxType
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.watched import Watched
 
 _ELEMENTS: dict[str, tuple[str, int]] = {
     "f16": ("f2", 1),

@@ -6,44 +6,47 @@ Others run as ever, so that a launch pays for what it looks at.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ptxkit.emulator.initcheck import effects
 from ptxkit.emulator.initcheck.check import InitCheck
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.threads import Frame, Group, WaveState
+from ptxkit.emulator.simt.watched import Watched
 from ptxkit.emulator.traps import Traps
 from ptxkit.isa.model import Register
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Frame, Group
-    from ptxkit.emulator.engine.watched import Watched
-    from ptxkit.emulator.engine.wave import Wave
 
 
 class Watch:
     """What is checked in one wave."""
 
-    def __init__(self, wave: Wave, check: InitCheck | None, traps: Traps | None) -> None:
+    def __init__(self, wave: WaveState, check: InitCheck | None, traps: Traps | None) -> None:
         self.wave = wave
         self.check = check
         self.traps = traps
 
     @staticmethod
-    def of(wave: Wave) -> Watch | None:
-        """The watch that a wave's launch needs, if any."""
-        settings, code = wave.launch.settings, wave.launch.code
+    def of(wave: WaveState, settings: EmulatorSettings, has_stack: bool, reads_undefined: bool) -> Watch | None:
+        """The watch that a wave's launch needs, if any.
+
+        Args:
+            has_stack: the kernel or a function that it calls has local memory.
+            reads_undefined: it or such a function may read a register before anything writes it.
+        """
         check = None
-        if settings.initcheck or code.has_stack or code.reads_undefined:
-            check = InitCheck(wave, settings.initcheck, code.has_stack)
+        if settings.initcheck or has_stack or reads_undefined:
+            check = InitCheck(wave, settings.initcheck, has_stack)
         traps = Traps(settings.trap) if settings.trap else None
         return None if check is None and traps is None else Watch(wave, check, traps)
 
     # -- the wave ----------------------------------------------------------------------------------------------------
 
-    def wants(self, x: Group, block: Block) -> bool:
+    def wants(self, x: Group, block: BasicBlock) -> bool:
         """Whether the block is to be run by :meth:`run`."""
         return self.traps is not None or (self.check is not None and self.check.wants(x.frame, block))
 
-    def run(self, x: Group, block: Block) -> Any:
+    def run(self, x: Group, block: BasicBlock) -> Any:
         """Execute the block's run; returns the branch's predicate."""
         check = self.check
         if check is None:
@@ -61,7 +64,7 @@ class Watch:
                     check.register(terminator.where, x, index[operand.name], "jumps to a target given by")
         return predicate
 
-    def gate(self, x: Group, block: Block) -> None:
+    def gate(self, x: Group, block: BasicBlock) -> None:
         """``x`` comes to an instruction that can block: what decides whether it does must be defined."""
         check, gate = self.check, block.gate
         if check is None or gate is None or not x.frame.undefined_bits:
@@ -102,7 +105,7 @@ class Watch:
         """An instruction is about to be executed by ``x``, under ``guard`` if it is pure; what it returns goes to ``after``."""
         if self.traps is not None:
             self.traps.before(w, x, values, guard)
-        return None if self.check is None else self.check.before(w, x, values)
+        return None if self.check is None else effects.results(self.check, w, x, values)
 
     def after(
         self, w: Watched, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any, found: Any

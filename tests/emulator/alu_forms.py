@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import ptxkit.emulator.instructions.arithmetic  # noqa: F401  (fills the table)
-from ptxkit.emulator.engine.table import CARRY, Entry, entries, lookup
+from ptxkit.emulator.simt.table import CARRY, Entry, entries, lookup
 from ptxkit.isa.types import PtxType
 
 THREADS = 2048

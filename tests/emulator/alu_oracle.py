@@ -11,7 +11,7 @@ from typing import Any
 import alu_forms
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, lookup
+from ptxkit.emulator.simt.table import Form, lookup
 
 NAN = "nan"
 Value = Fraction | float | str

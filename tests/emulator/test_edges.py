@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ptxkit.emulator.engine.program  # noqa: F401  fills the table
-from ptxkit.emulator.engine.table import lookup
+from ptxkit.emulator.simt.table import lookup
 
 
 def lanes(opcode: str, *values: float) -> np.ndarray:

@@ -9,7 +9,7 @@ import ptxas_oracle
 import pytest
 from programs import Run, kernel
 
-from ptxkit.emulator.engine.table import lookup
+from ptxkit.emulator.simt.table import lookup
 
 STATEMENTS = (
     ("ld", "acquire.gpu.global.b32", "%r0, [%rd0]"),

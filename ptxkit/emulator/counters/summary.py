@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ptxkit.emulator.counters.counters import Counters, LineCounters
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.isa.model import Instruction
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.program import EntryCode
 
 _FLOAT_SUFFIX = {"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64", "tf32"}
 _PER_LANE = {"f16x2": 2, "bf16x2": 2, "f32x2": 2}
@@ -117,6 +115,23 @@ def flops_of(opcode: str) -> tuple[str, int]:
     return t.removesuffix("x2"), _FLOPS[parts[0]] * _PER_LANE.get(t, 1)
 
 
+class CountedBlock(Protocol):
+    """A basic block: its number, and its instructions with their numbers in the program."""
+
+    index: int
+    instructions: list[tuple[int, Instruction]]
+
+
+class CountedCode(Protocol):
+    """A bound kernel: the file that its PTX came from, and its basic blocks."""
+
+    path: str
+
+    @property
+    def blocks(self) -> Sequence[CountedBlock]:
+        """In the order of their numbers."""
+
+
 @dataclass
 class _Sum:
     """Counters while they are added up."""
@@ -142,7 +157,7 @@ class _Sum:
         )
 
 
-def summarize(code: EntryCode, tallies: list[Tally]) -> tuple[Counters, list[LineCounters]]:
+def summarize(code: CountedCode, tallies: list[Tally]) -> tuple[Counters, list[LineCounters]]:
     """Counters of the launch, and one entry per source line that executed, in order of file and line."""
     total = _Sum()
     lines: dict[tuple[str, int], _Sum] = defaultdict(_Sum)
@@ -193,7 +208,7 @@ def _add_accesses(s: _Sum, kind: str, action: str, space: str, row: list[int]) -
         s.n[f"{where}_{action}_sectors"] += sectors
 
 
-def _place(code: EntryCode, i: Instruction) -> tuple[str, int]:
+def _place(code: CountedCode, i: Instruction) -> tuple[str, int]:
     return (i.loc.file, i.loc.line) if i.loc is not None else (code.path, i.line)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
+from ptxkit.emulator.memory.pattern import Pattern
 
 BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
 """Columns of a memory instruction's counts: bytes requested, sectors, wavefronts, wavefronts beyond the minimum, lanes."""
@@ -17,6 +15,14 @@ BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
 SPACES = ("global", "shared", "local", "remote", "global.loop", "shared.loop")
 """Where an access went: ``remote`` is shared memory of another CTA of the cluster, ``.loop`` an atomic that the GPU performs as
 a loop of compare-and-swap, so that its traffic depends on how often the loop is repeated."""
+
+
+class Executing(Protocol):
+    """The threads that execute something: how many lanes and warps, and which of the selected lanes (None for all)."""
+
+    lanes: int
+    warps: int
+    mask: Any
 
 
 class Tally:
@@ -43,22 +49,22 @@ class Tally:
         self.divergent: dict[int, int] = {}
         self.memory: dict[str, dict[int, list[int]]] = {space: {} for space in SPACES}
         self.extra: dict[tuple[int, str], int] = {}
-        self.patterns: dict[int, Any] = {}
+        self.patterns: dict[int, Pattern] = {}
 
-    def block(self, group: Group, index: int) -> None:
+    def block(self, group: Executing, index: int) -> None:
         """``group`` executes a block."""
         self.block_lanes[index] += group.lanes
         self.block_warps[index] += group.warps
 
-    def executed(self, blocks: Sequence[Block]) -> int:
-        """Thread instructions so far, those that a predicate switched off included."""
-        return sum(n * len(b.instructions) for n, b in zip(self.block_lanes, blocks, strict=True))
+    def executed(self, sizes: Sequence[int]) -> int:
+        """Thread instructions so far, those that a predicate switched off included; ``sizes`` are those of the blocks."""
+        return sum(n * size for n, size in zip(self.block_lanes, sizes, strict=True))
 
-    def lanes(self, group: Group, number: int) -> None:
+    def lanes(self, group: Executing, number: int) -> None:
         """``group`` is what the guard of an instruction left over."""
         self.predicated_lanes[number] = self.predicated_lanes.get(number, 0) + group.lanes
 
-    def predicated(self, group: Group, number: int, predicate: Any) -> None:
+    def predicated(self, group: Executing, number: int, predicate: Any) -> None:
         """A pure instruction ran under ``predicate``."""
         if predicate.size == 1:
             n = group.lanes if predicate.flat[0] else 0

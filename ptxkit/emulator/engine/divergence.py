@@ -6,24 +6,22 @@ have exited do not count, as NVIDIA's Volta tuning guide has it for compute capa
 non-exited threads").
 
 Only branches with something to execute together between them and the block where their lanes meet again are followed
-(:mod:`ptxkit.emulator.engine.reconvergence`), and only once they separate lanes of one warp.
+(:mod:`ptxkit.emulator.lowering.reconvergence`), and only once they separate lanes of one warp.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.reconvergence import RETURN
+from ptxkit.emulator.engine.schedule import Schedule
 from ptxkit.emulator.engine.whereabouts import lanes_text, place
+from ptxkit.emulator.lowering.reconvergence import RETURN
+from ptxkit.emulator.simt.selection import Selection
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.errors import TrapError
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
 
 _BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)
 
@@ -46,24 +44,23 @@ class _Split:
 class Divergence:
     """The branches of one wave whose lanes are not together again."""
 
-    def __init__(self, wave: Wave) -> None:
+    def __init__(self, wave: Schedule) -> None:
         self.wave = wave
         self.open: dict[tuple[int, int], list[_Split]] = {}
 
-    def opened(self, one: Group, other: Group, block: Block) -> None:
-        """The branch of ``block`` has sent lanes of a warp to different blocks."""
+    def opened(self, one: Selection, other: Selection, serial: int, block: int, meet: int) -> None:
+        """The branch of ``block``, in the frame ``serial``, has separated the lanes of both until the block ``meet``."""
         a, b = one.full_mask(), other.full_mask()
         warps = a.any(-1) & b.any(-1)
         if not warps.any():
             return
         inside = (a | b) & warps[..., None]
-        assert block.reconverges is not None
-        splits = self.open.setdefault((one.frame.serial, block.reconverges), [])
+        splits = self.open.setdefault((serial, meet), [])
         for split in splits:
-            if split.block == block.index and not (split.reached & inside).any():
+            if split.block == block and not (split.reached & inside).any():
                 split.inside = split.inside | inside
                 return
-        splits.append(_Split(block.index, inside, np.zeros_like(inside)))
+        splits.append(_Split(block, inside, np.zeros_like(inside)))
 
     def reach(self, group: Group, serial: int, block: int) -> None:
         """``group`` comes to ``block``, or returns from the frame ``serial`` (:data:`RETURN`)."""
@@ -130,7 +127,9 @@ class Divergence:
         lane = int(np.argmax(bad[c, w]))
         bits = int(np.broadcast_to(missing, wave.shape)[c, w, lane])
         gone = np.array([bits >> n & 1 for n in range(32)], np.bool_)
-        rule = "all lanes of a warp must execute it together" if whole else "all lanes that its mask names must execute it"
+        rule = (
+            "all lanes of a warp must execute it together" if whole else "all lanes that its mask names must execute it"
+        )
         to = "returned" if meet == RETURN else f"gone on to {place(wave, meet)}"
         wave.flush_output()
         raise TrapError(
@@ -161,7 +160,7 @@ class Divergence:
                 )
 
 
-def branch(wave: Wave, block: int) -> str:
+def branch(wave: Schedule, block: int) -> str:
     """The instruction by which the lanes of a block went different ways."""
     b = wave.blocks[block]
     number = b.instructions[0 if b.gate is not None else -1][0]

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import os
+import copy
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit import environment
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
+from ptxkit.emulator.engine.entry import EntryCode
+from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.wave import StoppedError, Wave
 from ptxkit.emulator.memory.allocations import PARAMETERS
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared
-from ptxkit.errors import FaultError, UsageError
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.emulator.simt.state import Dim, MachineState
+from ptxkit.errors import FaultError
 from ptxkit.isa.specials import RESERVED_SHARED
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.machine import Machine
-    from ptxkit.emulator.engine.program import EntryCode
-    from ptxkit.emulator.settings import EmulatorSettings
-
-Dim = tuple[int, int, int]
 
 LANES_PER_WAVE = 32768  # a float32 register of that many lanes is 128 KB: a few of them stay in the L2 cache
 MIN_LANES_PER_WAVE = 4096  # below this the interpreter's overhead outweighs the gain of a second worker
 SHARED_PER_WAVE = 256 << 20  # bytes of emulated shared memory that one wave may hold
 WORKSPACE_BYTES = 8  # cooperative_groups/details/driver_abi.h: grid_workspace
-MOST_WORKERS = 1024  # more threads than that are a mistake in PTXKIT_EMULATOR_THREADS
 
 
 @dataclass(frozen=True)
@@ -47,12 +42,12 @@ class Shape:
     explicit_cluster: bool
 
 
-class Launch:
+class EmulatedLaunch:
     """What every wave of a launch shares."""
 
     def __init__(
         self,
-        machine: Machine,
+        machine: Hardware,
         sms: int,
         code: EntryCode,
         params: bytes,
@@ -239,6 +234,12 @@ class Launch:
                 found = [f for f in failures.values() if isinstance(f, StoppedError)]
                 raise type(error)(str(found[0]) if found else "") from None
 
+    def on_machine(self, machine: MachineState) -> EmulatedLaunch:
+        """The same launch on another machine, for what executes its instructions on other memory."""
+        other = copy.copy(self)
+        other.machine = machine  # type: ignore[assignment]
+        return other
+
     def count(self, instructions: int) -> int:
         """Add to the thread instructions that count for ``max_instructions``; the sum so far, over all waves."""
         with self._limit_lock:
@@ -248,17 +249,3 @@ class Launch:
     def waits_for_earlier(self, number: int) -> bool:
         """Whether a wave before this one is still being executed, so that its stores may yet come."""
         return any(n < number for n in tuple(self.running))
-
-
-def worker_count() -> int:
-    """Worker threads: the processors this process may use, or ``PTXKIT_EMULATOR_THREADS``.
-
-    Raises:
-        UsageError: the variable is not a number of at least 1.
-    """
-    text = environment.read(environment.EMULATOR_THREADS).strip()
-    if text:
-        if not text.isdecimal() or not 1 <= int(text[:6]) <= MOST_WORKERS:
-            raise UsageError(f"PTXKIT_EMULATOR_THREADS={text!r} is not a number of threads from 1 to {MOST_WORKERS}")
-        return int(text)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,101 +1,14 @@
-"""An emulated device: its memory and the modules loaded into it."""
+"""An emulated device: hardware, and the modules that are loaded into it."""
 
 from __future__ import annotations
 
-import itertools
-import threading
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from ptxkit.emulator.engine.launch import worker_count
-from ptxkit.emulator.memory.allocations import GlobalMemory
+from ptxkit.emulator.engine.hardware import Hardware
+from ptxkit.emulator.engine.program import Program
 from ptxkit.isa.model import Module
-from ptxkit.targets import target_that_runs
-from ptxkit.targets.gpus import DeviceFacts, reference_facts
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.program import Program
 
 
-class Machine:
-    """Device memory and loaded programs.
-
-    Args:
-        capacity: bytes of global memory; default is three quarters of what the host has free.
-        sms: SMs that %nsmid reports and that hold a cooperative grid; default is those of the target's reference GPU.
-        workers: host threads that execute waves.
-    """
-
-    def __init__(self, capacity: int | None = None, sms: int | None = None, workers: int | None = None) -> None:
-        self.memory = GlobalMemory(available_bytes() * 3 // 4 if capacity is None else capacity)
-        self.sms = sms
-        self.workers = worker_count() if workers is None else workers
-        self.version = 0
-        self.atomic_lock = threading.RLock()
-        self._serial = itertools.count(1)
-
-    def facts_for(self, target: str) -> DeviceFacts:
-        """The facts of a target's reference GPU, with as many SMs as this machine was made with.
-
-        Raises:
-            UsageError: there is no such target.
-        """
-        found = reference_facts(target_that_runs(target))
-        return found if self.sms is None else replace(found, sms=self.sms)
-
-    def next_serial(self) -> int:
-        """Number of the next launch."""
-        return next(self._serial)
-
-    def allocate(self, nbytes: int, name: str = "") -> int:
-        """Address of ``nbytes`` of poisoned memory, 256-byte aligned; ``name`` appears in fault messages."""
-        a = self.memory.allocate(nbytes, name)
-        a.fresh = True
-        return a.base
-
-    def free(self, address: int) -> None:
-        """Give an allocation back."""
-        self.memory.free(address)
-
-    def write(self, address: int, data: Any) -> None:
-        """Copy bytes or a contiguous array to device memory."""
-        flat = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
-        self.memory.slice(address, len(flat))[:] = flat
-        self._initialise(address, len(flat))
-
-    def fill(self, address: int, nbytes: int, value: int) -> None:
-        """Set every byte."""
-        self.memory.slice(address, nbytes)[:] = value
-        self._initialise(address, nbytes)
-
-    def poison(self, address: int, nbytes: int, value: int) -> None:
-        """Set every byte to a value that stands for none: a kernel that uses it has not initialised the memory."""
-        self.memory.slice(address, nbytes)[:] = value
-        a = self.memory.owner(address)
-        if a is not None:
-            a.forget(address - a.base, nbytes)
-
-    def share(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        """:meth:`view`, for a host that may write it whenever it wants: the memory counts as initialised."""
-        self._initialise(address, nbytes)
-        return self.view(address, nbytes)
-
-    def _initialise(self, address: int, nbytes: int) -> None:
-        a = self.memory.owner(address)
-        if a is not None:
-            a.initialise(address - a.base, nbytes)
-
-    def read(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        """A copy of device memory."""
-        return self.memory.slice(address, nbytes).copy()
-
-    def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        """Device memory itself, for as long as the allocation lives."""
-        return self.memory.slice(address, nbytes)
+class Machine(Hardware):
+    """An emulated device. See :class:`~ptxkit.emulator.engine.hardware.Hardware` for its arguments."""
 
     def load(self, module: Module, target: str = "sm_90a") -> Program:
         """Place a module's variables; its kernels are bound when first used.
@@ -103,18 +16,4 @@ class Machine:
         Args:
             target: what the machine pretends to be, for what depends on it.
         """
-        from ptxkit.emulator.engine.program import Program
-
         return Program(self, module, target)
-
-
-def available_bytes() -> int:
-    """Memory the host can give without swapping, in bytes."""
-    try:
-        with Path("/proc/meminfo").open() as f:
-            for line in f:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 8 << 30

@@ -8,53 +8,23 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 import ptxkit.emulator.instruction_set  # noqa: F401  fills the instruction table
 from ptxkit.emulator.counters.counters import Counters, LineCounters
 from ptxkit.emulator.counters.summary import summarize
-from ptxkit.emulator.engine.code import Binder, Block, FunctionCode
-from ptxkit.emulator.engine.launch import Dim, Launch, Shape
+from ptxkit.emulator.engine.entry import EntryCode
+from ptxkit.emulator.engine.hardware import Hardware
+from ptxkit.emulator.engine.launch import EmulatedLaunch, Shape
+from ptxkit.emulator.lowering.code import Binder
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW
-from ptxkit.emulator.memory.layout import Layout, callees, make_layout
+from ptxkit.emulator.memory.layout import callees, make_layout
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
+from ptxkit.emulator.simt.state import Dim
 from ptxkit.errors import CompileError, LaunchError, UsageError
-from ptxkit.isa.model import Function, Instruction, Module, Variable
-from ptxkit.isa.specials import special_registers
+from ptxkit.isa.model import Function, Module, Variable
 from ptxkit.targets.launch import Resources, geometry_refusal, required_cluster, resource_refusal
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.binder import Where
-    from ptxkit.emulator.engine.machine import Machine
-
-
-@dataclass
-class EntryCode:
-    """A kernel, bound.
-
-    Attributes:
-        has_stack: it or a function that it can call has local memory.
-        reads_undefined: it or a function that it can call may read a register before anything writes it.
-    """
-
-    name: str
-    path: str
-    function: Function
-    layout: Layout
-    blocks: list[Block]
-    instructions: list[tuple[Where, Instruction]]
-    entry: FunctionCode
-    const_ranges: list[tuple[int, int]]
-    has_stack: bool
-    reads_undefined: bool
-
-    @cached_property
-    def specials(self) -> frozenset[str]:
-        """Special registers that the kernel and what it calls read."""
-        return special_registers(i for _, i in self.instructions)
 
 
 @dataclass
@@ -79,7 +49,7 @@ def _print(text: str) -> None:
 class Program:
     """See :meth:`ptxkit.emulator.engine.machine.Machine.load`."""
 
-    def __init__(self, machine: Machine, module: Module, target: str) -> None:
+    def __init__(self, machine: Hardware, module: Module, target: str) -> None:
         self.machine = machine
         self.module = module
         self.target = target
@@ -145,7 +115,7 @@ class Program:
         """Bind a kernel and all it calls; the second time it is there already.
 
         Args:
-            stepping: for execution one instruction at a time, see :class:`~ptxkit.emulator.code.Binder`.
+            stepping: for execution one instruction at a time, see :class:`~ptxkit.emulator.lowering.code.Binder`.
 
         Raises:
             UsageError: no such kernel.
@@ -235,7 +205,7 @@ class Program:
             raise LaunchError(f"{entry}: {reason}")
         shape = Shape(grid, block, cluster or fixed or (1, 1, 1), cluster is not None or fixed is not None)
         began = time.perf_counter()
-        launch = Launch(
+        launch = EmulatedLaunch(
             self.machine,
             self.device.sms,
             code,

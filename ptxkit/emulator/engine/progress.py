@@ -12,11 +12,10 @@ that circles of any length are found. Nothing is copied or compared before ``WAT
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Frame, Group
-    from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.engine.schedule import Schedule
+from ptxkit.emulator.simt.threads import Frame, Group
 
 WATCH = 1024
 """Steps without a change of memory after which the state is watched."""
@@ -51,7 +50,7 @@ class Progress:
         fair: the state has repeated once; all groups now run in turn until something changes.
     """
 
-    def __init__(self, wave: Wave) -> None:
+    def __init__(self, wave: Schedule) -> None:
         self.wave = wave
         self.fair = False
         self._kept: _State | None = None
@@ -83,7 +82,6 @@ class Progress:
 
     def _repeated(self, steps: int) -> bool:
         """The state is the kept one: make sure that everybody had the chance to change it."""
-        waiters = self.wave.waiters
         if not self.fair:
             # groups that go first may have kept others from running
             self.fair = True
@@ -91,11 +89,10 @@ class Progress:
             return False
         if steps - self._kept_at < 2 * len(self.wave.ready):
             return False
-        if waiters.force():
+        if self.wave.force():
             self.changed()
             return False
-        if waiters.sleepers and not self._timed_out:
-            waiters.time_out()
+        if not self._timed_out and self.wave.time_out():
             self._timed_out = True
             return False
         return True
@@ -110,7 +107,8 @@ class Progress:
             frame: Frame | None = group.frame
             while frame is not None and frame.serial not in frames:
                 registers = [
-                    r.copy() if own and r is not None else r for r, own in zip(frame.registers, frame.owned, strict=True)
+                    r.copy() if own and r is not None else r
+                    for r, own in zip(frame.registers, frame.owned, strict=True)
                 ]
                 frames[frame.serial] = frame, registers
                 frame = frame.parent
@@ -137,7 +135,11 @@ class Progress:
                 return partner[now.serial] == before.serial
             partner[now.serial] = before.serial
             same = now.function is before.function and now.back == before.back and now.local_base == before.local_base
-            if not same or now.bindings != before.bindings or not self._same_registers(now, kept.frames[before.serial][1]):
+            if (
+                not same
+                or now.bindings != before.bindings
+                or not self._same_registers(now, kept.frames[before.serial][1])
+            ):
                 return False
             now, before = now.parent, before.parent
         return now is before
@@ -154,13 +156,12 @@ class Progress:
         return True
 
 
-def _placed(wave: Wave) -> list[tuple[tuple[Any, ...], Group]]:
+def _placed(wave: Schedule) -> list[tuple[tuple[Any, ...], Group]]:
     """Every group with where and how it stands, in an order that depends on nothing else."""
     found = [(("ready", *_place(g, key[1]), key[2], g.yielded > 0), g) for key, g in wave.ready.items()]
     found += [(("parked", *_place(g, block), 0, False), g) for (_, block), g in wave.waiting.items()]
-    others = (("bar", wave.barriers), ("cluster", wave.cluster_barrier), ("mbarrier", wave.waiters))
-    for name, waits in others:
-        found += [((name, *_place(g, block), 0, False), g) for g, block in waits.waiting()]
+    for s in wave.synchronisers:
+        found += [((type(s).__name__, *_place(g, block), 0, False), g) for g, block in s.waiting()]
     found.sort(key=lambda f: f[0])
     return found
 

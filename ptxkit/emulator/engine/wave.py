@@ -8,35 +8,38 @@ the whole wave repeats (:mod:`ptxkit.emulator.engine.progress`), that is a deadl
 
 from __future__ import annotations
 
+import copy
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.engine.asynchronous import Queue
+from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.divergence import Divergence
 from ptxkit.emulator.engine.progress import WATCH, Progress
-from ptxkit.emulator.engine.reconvergence import RETURN
-from ptxkit.emulator.engine.special import static_lanes
-from ptxkit.emulator.engine.threads import Frame, Group, Mask
+from ptxkit.emulator.engine.schedule import RunningLaunch
 from ptxkit.emulator.engine.whereabouts import listing
+from ptxkit.emulator.lowering.reconvergence import RETURN
 from ptxkit.emulator.memory.allocations import POISON, poison
-from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
-from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE, align_up
+from ptxkit.emulator.racecheck.check import Races
+from ptxkit.emulator.simt.asynchronous import Queue
+from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.hooks import ProxyHooks, RaceHooks, StackHooks
+from ptxkit.emulator.simt.selection import Mask
+from ptxkit.emulator.simt.special import static_lanes
+from ptxkit.emulator.simt.state import MachineState
+from ptxkit.emulator.simt.step import Gate
+from ptxkit.emulator.simt.threads import CallSite, Frame, Group, P, Synchroniser, WaveState
 from ptxkit.emulator.sync.proxies import GenericWrites
+from ptxkit.emulator.watch import Watch
 from ptxkit.errors import DeadlockError, FaultError, InstructionLimitError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Operand, Register, Symbol
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.counters.tally import Tally
-    from ptxkit.emulator.engine.code import Block, FunctionCode
-    from ptxkit.emulator.engine.launch import Launch
-    from ptxkit.emulator.instructions.barriers import CtaBarriers
-    from ptxkit.emulator.instructions.branches import Call
-    from ptxkit.emulator.racecheck.check import Races
 
 PATIENCE = 100_000
 """Blocks that others may execute before a group that is ready but never lowest gets a turn."""
@@ -61,11 +64,7 @@ class Wave:
         live: lanes that have not exited, or None while all run.
     """
 
-    def __init__(self, launch: Launch, ctas: NDArray[np.int64], tally: Tally, number: int) -> None:
-        from ptxkit.emulator.instructions.barriers import ClusterBarrier, CtaBarriers
-        from ptxkit.emulator.sync.mbarriers import Mbarriers
-        from ptxkit.emulator.watch import Watch
-
+    def __init__(self, launch: RunningLaunch, ctas: NDArray[np.int64], tally: Tally, number: int) -> None:
         self.launch = launch
         self.blocks = launch.code.blocks
         self.ctas = ctas
@@ -73,7 +72,7 @@ class Wave:
         self.number = number
         threads = launch.threads
         warps = -(-threads // 32)
-        self.shape = (len(ctas), warps, 32)
+        self.shape: tuple[int, int, int] = (len(ctas), warps, 32)
         self.cluster_rank = np.arange(len(ctas), dtype=np.int64) % launch.cluster_size
         self.ranked = launch.cluster_size > 1 and launch.code.layout.ranked
         self.shared_stride = align_up(SHARED_BASE + launch.shared_bytes, 1024)
@@ -82,32 +81,27 @@ class Wave:
         self.local: NDArray[np.uint8] = np.zeros((len(ctas) * warps * 32, 0), np.uint8)
         self.live: Mask | None = None
         self.live_lanes = len(ctas) * warps * 32
-        self.barriers: CtaBarriers = CtaBarriers(self)
-        self.cluster_barrier = ClusterBarrier(self)
-        self.mbarriers = Mbarriers(self)
-        self.waiters = self.mbarriers.waiters
+        self.synchronisers: list[Synchroniser] = []
+        self._parts: dict[Any, Any] = {}
         self.ready: dict[tuple[int, int, int], Group] = {}
         self.waiting: dict[tuple[int, int], Group] = {}
         self.divergence = Divergence(self)
-        self.queue = Queue(self)
-        self.generic_writes = None if self.queue.eager else GenericWrites(self)
-        self.races: Races | None = None
-        if launch.hazards is not None:
-            from ptxkit.emulator.racecheck.check import Races
-
-            self.races = Races(self, launch.hazards)
+        eager = launch.settings.completion == "eager"
+        self.generic_writes: tuple[ProxyHooks, ...] = () if eager else (GenericWrites(self),)
+        self.races: tuple[RaceHooks, ...] = () if launch.hazards is None else (Races(self, launch.hazards),)
+        self.queue = Queue(len(ctas) * warps * 32, eager, self.races)
         self.spinning = False
         self.ticks = 0
         self.serial = 0
         self.output: list[str] = []
         self.changes = 0  # reads of clocks and printed texts, which no memory shows
         self.running: tuple[Group, int] | None = None
-        self.state: dict[str, Any] = {}
         self._specials: dict[str, Any] = {}
         self._addresses: dict[int, Any] = {}
         self._shared_addresses: dict[Any, Any] = {}
         self._yields = 0
-        self.watch: Watch | None = Watch.of(self)
+        self.watch = Watch.of(self, launch.settings, launch.code.has_stack, launch.code.reads_undefined)
+        self.stack_hooks: tuple[StackHooks, ...] = () if self.watch is None else (self.watch,)
         mask: Mask | None = None
         if threads % 32:
             mask = np.broadcast_to(np.arange(warps * 32).reshape(1, warps, 32) < threads, self.shape).copy()
@@ -130,7 +124,7 @@ class Wave:
             raise type(error)(self.interrupted("interrupted")) from None
 
     def _run(self) -> None:
-        ready, blocks, machine, launch, waiters = self.ready, self.blocks, self.launch.machine, self.launch, self.waiters
+        ready, blocks, machine, launch = self.ready, self.blocks, self.launch.machine, self.launch
         observer = launch.observer
         step = self.step if observer is None else partial(observer.step, self)
         progress = Progress(self)
@@ -153,7 +147,7 @@ class Wave:
                 if self.live_lanes == 0:
                     self.queue.finish()
                     return
-                if not waiters.release():
+                if not self.force() and not self.time_out():
                     self.stuck("no thread can go on")
                 continue
             self.spinning = False
@@ -164,7 +158,7 @@ class Wave:
             now = machine.version
             if self.spinning:
                 idle = idle + 1 if now == version else 0
-                if idle > 2 * len(ready) and all(g.yielded for g in ready.values()) and waiters.force():
+                if idle > 2 * len(ready) and all(g.yielded for g in ready.values()) and self.force():
                     idle = 0
             if now != version or self.changes != changes:
                 if steady >= WATCH:
@@ -180,7 +174,7 @@ class Wave:
                 else:
                     self.stuck("every thread waits in a loop whose registers and memory no longer change")
 
-    def _watch(self, group: Group, block: Block) -> None:
+    def _watch(self, group: Group, block: BasicBlock) -> None:
         """Before a block of a launch that is limited or about to be stopped."""
         launch = self.launch
         if launch.stopped:
@@ -189,7 +183,7 @@ class Wave:
         if limit is not None and not group.resume and launch.count(group.lanes * len(block.instructions)) > limit:
             raise InstructionLimitError(self.interrupted("stopped by max_instructions"))
 
-    def step(self, group: Group, block: Block) -> None:
+    def step(self, group: Group, block: BasicBlock) -> None:
         """``group`` executes ``block``, or as much of it as it may execute now."""
         resume = group.resume
         if resume != 1:
@@ -208,13 +202,13 @@ class Wave:
                     taken, other = self.split(group, ~lanes if guard.negated else lanes)
                     if other is not None:
                         if taken is not None and block.reconverges is not None:
-                            self.divergence.opened(taken, other, block)
+                            self.divergence.opened(taken, other, group.frame.serial, block.index, block.reconverges)
                         self.go(other, block.next)
                     if taken is None:
                         return
                     self.tally.lanes(taken, block.instructions[0][0])
                     group = taken
-                passed = gate.enter(group, block)
+                passed = gate.enter(group, block.index)
                 if passed is None:
                     return
                 group = passed
@@ -362,7 +356,7 @@ class Wave:
             self.watch.entered(frame)
         return frame
 
-    def call(self, group: Group, code: FunctionCode, site: Call, back: int) -> None:
+    def call(self, group: Group, code: FunctionCode, site: CallSite, back: int) -> None:
         """``group`` enters a function and will come back to block ``back``."""
         caller = group.frame
         base = caller.local_base + caller.function.frame_bytes
@@ -375,16 +369,16 @@ class Wave:
         arguments: tuple[Operand | None, ...] = site.arguments
         for formal, actual in zip(function.params, arguments, strict=True):
             if isinstance(actual, Symbol):
-                bindings[formal.name] = self._variable(caller, actual)
+                bindings[formal.name] = caller.variable(actual)
             else:
-                from ptxkit.emulator.instructions.branches import operand_lanes
+                from ptxkit.emulator.simt.operands import operand_lanes
 
                 k = code.register_index[formal.name]
                 value = operand_lanes(group, actual, code.register_types[k].dtype)
                 frame.registers[k] = value if not group.rows else self._spread(group, value)
         for formal, actual in zip(function.returns, site.returns, strict=True):
             if isinstance(actual, Symbol):
-                bindings[formal.name] = self._variable(caller, actual)
+                bindings[formal.name] = caller.variable(actual)
             elif isinstance(actual, Register):
                 frame.reg_returns.append(
                     (code.register_index[formal.name], caller.function.register_index[actual.name])
@@ -397,12 +391,6 @@ class Wave:
         full = np.zeros(self.shape, value.dtype)
         full[group.c, group.w] = np.broadcast_to(value, group.shape)[:, 0]
         return full
-
-    def _variable(self, frame: Frame, symbol: Symbol) -> int:
-        offset = frame.function.frame_offsets.get(symbol.name)
-        if offset is None:
-            return frame.bindings[symbol.name] + symbol.offset
-        return frame.local_base + offset + symbol.offset
 
     def leave(self, group: Group) -> None:
         """``group`` returns from its function."""
@@ -430,12 +418,54 @@ class Wave:
         self.live_lanes -= group.lanes
         if self.divergence.open:
             self.divergence.exited(gone)
-        self.barriers.threads_left()
-        self.cluster_barrier.threads_left()
+        for s in self.synchronisers:
+            s.threads_left()
         # whoever waits for a lane of its warp that has exited waits no longer
         for (_, block), waiting in list(self.waiting.items()):
             self.waiting.pop((waiting.frame.serial, block))
             self.wake(waiting, block, passed=False)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def part(self, kind: Callable[[WaveState], P]) -> P:
+        """The wave's only object of the class ``kind``, made when it is first asked for: the state of one mechanism."""
+        found: P | None = self._parts.get(kind)
+        if found is None:
+            found = kind(self)
+            self.provide(kind, found)
+        return found
+
+    def provide(self, kind: Callable[[WaveState], P], part: P) -> None:
+        """Let ``part`` be what :meth:`part` gives for ``kind``; the scheduler asks it where it is a Synchroniser."""
+        self._parts[kind] = part
+        if isinstance(part, Synchroniser):
+            self.synchronisers.append(part)
+
+    def on_memory(self, machine: MachineState, shared: NDArray[np.uint8]) -> Wave:
+        """The same threads on other memory, with no hooks, and with mechanisms of their own."""
+        other = copy.copy(self)
+        other.launch = self.launch.on_machine(machine)
+        other.shared = shared
+        other.races, other.generic_writes, other.stack_hooks = (), (), ()
+        other._parts, other.synchronisers = {}, []
+        other.queue = Queue(self.queue.threads, True)
+        return other
+
+    def force(self) -> bool:
+        """No thread can go on: perform asynchronous operations that one waits for. False if there are none."""
+        return sum(s.force() for s in self.synchronisers) > 0
+
+    def time_out(self) -> bool:
+        """No thread can go on: end the waits that hardware ends after a time limit. False if there are none."""
+        return sum(s.time_out() for s in self.synchronisers) > 0
+
+    def gate_at(self, block: int) -> Gate | None:
+        """The gate of a block, or None."""
+        return self.blocks[block].gate
+
+    def after(self, block: int) -> int:
+        """The block that follows in the text."""
+        return self.blocks[block].next
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -512,16 +542,16 @@ class Wave:
     def parked_groups(self) -> list[tuple[Group, int]]:
         """Every group that waits for other threads or for an mbarrier, with its block."""
         places = [(g, b) for (_, b), g in self.waiting.items()]
-        return places + self.barriers.waiting() + self.cluster_barrier.waiting() + self.waiters.waiting()
+        return places + [place for s in self.synchronisers for place in s.waiting()]
 
     def standing(self) -> list[tuple[Group, int]]:
         """Every group with its block, whether it waits or is ready."""
         return self.parked_groups() + [(g, key[1]) for key, g in self.ready.items()]
 
-    def waits_for(self, group: Group, block: Block) -> str:
+    def waits_for(self, group: Group, block: BasicBlock) -> str:
         """What ``group``, at ``block``, waits for: ``", at barrier 0 with ..."``; ``""`` where only its warp is incomplete."""
-        note = self.barriers.note(group, block) or self.cluster_barrier.note(group)
-        return note or self.waiters.note(group, [n for n, _ in block.instructions])
+        numbers = [n for n, _ in block.instructions]
+        return next(filter(None, (s.note(group, numbers) for s in self.synchronisers)), "")
 
     def stuck(self, why: str) -> None:
         """Raise the deadlock error, listing every group that waits or spins."""
@@ -534,7 +564,8 @@ class Wave:
         places = self.standing()
         if self.running is not None and all(g is not self.running[0] for g, _ in places):
             self.waiting[-1, self.running[1]] = self.running[0]  # so that it is listed; nothing runs after this
-        executed = sum(t.executed(self.blocks) for t in self.launch.tallies)
+        sizes = [len(b.instructions) for b in self.blocks]
+        executed = sum(t.executed(sizes) for t in self.launch.tallies)
         threads = listing(self, counts=True)
         kernel = base_name(self.launch.name)
         return f"{kernel}: {why} after {executed:,} thread instructions; where its threads are:\n  {threads}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.engine.schedule import Schedule
 
 SHOWN = 20
 """Groups that a message lists at most."""
@@ -26,7 +25,7 @@ def lanes_text(lanes: Any) -> str:
     return f"lane{'s' * (len(numbers) != 1)} {text}"
 
 
-def warp_text(wave: Wave, lanes: Any) -> str:
+def warp_text(wave: Schedule, lanes: Any) -> str:
     """The first warp with a lane in ``lanes`` (wave shape), and how many more there are."""
     warps = np.argwhere(lanes.any(-1))
     c, w = (int(k) for k in warps[0])
@@ -34,7 +33,7 @@ def warp_text(wave: Wave, lanes: Any) -> str:
     return text + (f" and {len(warps) - 1} more warp(s)" if len(warps) > 1 else "")
 
 
-def place(wave: Wave, block: int) -> str:
+def place(wave: Schedule, block: int) -> str:
     """The first instruction of a block: PTX line, source line, opcode."""
     b = wave.blocks[block]
     while not b.instructions and b.next < len(wave.blocks) and wave.blocks[b.next].function is b.function:
@@ -42,7 +41,7 @@ def place(wave: Wave, block: int) -> str:
     return str(wave.launch.code.instructions[b.instructions[0][0]][0]) if b.instructions else "end"
 
 
-def listing(wave: Wave, counts: bool = False) -> str:
+def listing(wave: Schedule, counts: bool = False) -> str:
     """One line for each group that waits or runs: the instruction, its threads, and what it waits for.
 
     Args:

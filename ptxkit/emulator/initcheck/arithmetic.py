@@ -9,16 +9,13 @@ to detect undefined value errors with bit-precision", 2005).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.watched import unsigned
 from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, resized, shadow
+from ptxkit.emulator.simt.watched import Watched, unsigned
 from ptxkit.isa.types import PtxType
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.watched import Watched
 
 Sources = list[Shadow | None]
 

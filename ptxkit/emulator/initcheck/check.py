@@ -10,26 +10,20 @@ when the kernel is bound; most kernels have none and cost nothing. Shared and gl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from ptxkit.emulator.engine.watched import space, unsigned
-from ptxkit.emulator.initcheck import arithmetic, effects
 from ptxkit.emulator.initcheck.memory import LOCK, Mirror
 from ptxkit.emulator.initcheck.origins import Origins
 from ptxkit.emulator.initcheck.shadow import Shadow, every, origins, resized, shadow
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
-from ptxkit.emulator.memory.layout import SHARED_BASE
-from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
-from ptxkit.emulator.racecheck.hazards import named
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
+from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.threads import Frame, Group, WaveState
+from ptxkit.emulator.simt.watched import Watched, space, unsigned
+from ptxkit.emulator.simt.where import named
 from ptxkit.errors import UninitialisedError
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Frame, Group
-    from ptxkit.emulator.engine.watched import Watched
-    from ptxkit.emulator.engine.wave import Wave
 
 
 class InitCheck:
@@ -43,7 +37,7 @@ class InitCheck:
         registers: undefined bits of the registers of the block that is executed, by register.
     """
 
-    def __init__(self, wave: Wave, tracks_memory: bool, has_stack: bool) -> None:
+    def __init__(self, wave: WaveState, tracks_memory: bool, has_stack: bool) -> None:
         self.wave = wave
         self.tracks_memory = tracks_memory
         self.has_stack = has_stack
@@ -51,7 +45,7 @@ class InitCheck:
         self.origins = Origins(wave)
         self.registers: dict[int, Shadow] = {}
 
-    def wants(self, frame: Frame, block: Block) -> bool:
+    def wants(self, frame: Frame, block: BasicBlock) -> bool:
         """Whether the block may read or write something undefined."""
         if self.tracks_memory or frame.undefined_bits & block.registers:
             return True
@@ -87,7 +81,7 @@ class InitCheck:
             k: Shadow(x.select(s.bits), x.select(s.origin)) for k, s in x.frame.undefined.items() if s is not None
         }
 
-    def end(self, x: Group, block: Block) -> None:
+    def end(self, x: Group, block: BasicBlock) -> None:
         """The block has been executed: put the registers back, for the lanes of ``x``."""
         frame = x.frame
         for k in set(frame.undefined) | set(self.registers):
@@ -130,13 +124,6 @@ class InitCheck:
         return out
 
     # -- instructions ------------------------------------------------------------------------------------------------
-
-    def before(self, w: Watched, x: Group, values: tuple[Any, ...]) -> list[Shadow | None] | None:
-        """An instruction is about to be executed: report what is an error, and return what its destinations will be."""
-        sources = self.sources(w)
-        if w.step.pure:
-            return arithmetic.results(w, values, sources) if any(s is not None for s in sources) else None
-        return effects.results(self, w, x, values, sources)
 
     def after(self, w: Watched, found: list[Shadow | None] | None, guard: Any) -> None:
         """Its results are in the registers, under ``guard`` (lanes, or None)."""
@@ -204,7 +191,9 @@ class InitCheck:
         source = self.origins.describe(number, cta, warp, i[2])
         first, thread = x.first(bad)
         x.wave.flush_output()
-        raise UninitialisedError(f"{named(where)}: thread {thread} of CTA {first} {what} an uninitialised value: {source}")
+        raise UninitialisedError(
+            f"{named(where)}: thread {thread} of CTA {first} {what} an uninitialised value: {source}"
+        )
 
     def stored(self, w: Watched, x: Group, base: int, count: int) -> NoReturn:
         """A bulk operation has written undefined bytes to the allocation at ``base``."""
@@ -243,4 +232,3 @@ class InitCheck:
                     stride = self.wave.shared_stride
                     if SHARED_BASE <= at < stride:
                         self.mirror.shared.reshape(-1, stride)[:, at : at + nbytes] = 0
-

@@ -6,30 +6,34 @@ values and undefined bits of the sources; it reports what is an error and return
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.watched import space, unsigned
+from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.initcheck import arithmetic
 from ptxkit.emulator.initcheck.arithmetic import smeared
+from ptxkit.emulator.initcheck.check import InitCheck
 from ptxkit.emulator.initcheck.matrices import multiplied, multiplied_from_shared
 from ptxkit.emulator.initcheck.memory import LOCK
 from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, shadow
-from ptxkit.emulator.instructions.load_store import by_space, widen
 from ptxkit.emulator.instructions.warp import ballot
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.watched import Watched, space, unsigned
 from ptxkit.isa.model import Address
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.watched import Watched
-    from ptxkit.emulator.initcheck.check import InitCheck
 
 Sources = list[Shadow | None]
 Found = list[Shadow | None]
 
 
-def results(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
-    """Apply the rule of an instruction that is not pure; None for no undefined destination."""
+def results(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...]) -> Found | None:
+    """An instruction is about to be executed: report what is an error, and return what its destinations will be.
+
+    None stands for no undefined destination.
+    """
+    sources = check.sources(w)
+    if w.step.pure:
+        return arithmetic.results(w, values, sources) if any(s is not None for s in sources) else None
     rule = _RULES.get(w.name)
     if rule is not None:
         return rule(check, w, x, values, sources)  # type: ignore[no-any-return]

@@ -7,20 +7,18 @@ elsewhere, against a matrix of ones: what is not zero depends on an undefined el
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.watched import unsigned
+from ptxkit.emulator.initcheck.memory import Mirror
 from ptxkit.emulator.initcheck.shadow import Shadow, every, origins, shadow
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.watched import Watched, unsigned
 from ptxkit.emulator.tensor_core import numerics, warpgroups
+from ptxkit.emulator.tensor_core.in_flight import Issue
 from ptxkit.emulator.tensor_core.multiplication import Multiplication
 from ptxkit.isa.model import Vector
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.watched import Watched
-    from ptxkit.emulator.initcheck.memory import Mirror
 
 Sources = list[Shadow | None]
 
@@ -149,7 +147,7 @@ def multiplied_from_shared(
     Args:
         load: makes the number of an origin.
     """
-    what = w.step.call.__self__  # type: ignore[attr-defined]
+    what = w.step.call.what if isinstance(w.step.call, Issue) else None
     assert isinstance(what, Multiplication)
     count = what.count
     rest = list(values[count:])
@@ -161,7 +159,9 @@ def multiplied_from_shared(
     a_values, a_sources = rest[2 + compressed :], sources[count + 2 + compressed :]
     if what.a is None:
         marks = tuple(
-            np.ascontiguousarray(marked(np.zeros((1, 1, 1), np.uint32) if s is None else s.bits, what.ta)).view(np.uint32)
+            np.ascontiguousarray(marked(np.zeros((1, 1, 1), np.uint32) if s is None else s.bits, what.ta)).view(
+                np.uint32
+            )
             for s in a_sources
         )
         rows = what.fragment_a(x, groups, marks) != 0

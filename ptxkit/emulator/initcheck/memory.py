@@ -10,19 +10,18 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.counters.tally import Tally
-from ptxkit.emulator.engine.asynchronous import Queue
-from ptxkit.emulator.memory.allocations import Allocation, GlobalMemory
+from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.simt.state import MemoryState
+from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tma.tensor_map import LAYOUT
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
 
 LOCK = threading.RLock()
 """Held while undefined bits of global memory are looked at and changed."""
@@ -31,10 +30,23 @@ LOCK = threading.RLock()
 class UndefinedMemory:
     """Global memory's undefined bits, at the same addresses. Bounds and messages are those of the real one."""
 
-    def __init__(self, memory: GlobalMemory) -> None:
+    def __init__(self, memory: MemoryState) -> None:
         self.real = memory
         self.explain = memory.explain
         self.inside = memory.inside
+        self.allocations = memory.allocations
+        self.slice = memory.slice
+        self.free = memory.free
+
+    @property
+    def used(self) -> int:
+        """Bytes that are allocated."""
+        return self.real.used
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that there are."""
+        return self.real.capacity
 
     def find(self, address: int) -> Allocation | None:
         """As :meth:`GlobalMemory.find`."""
@@ -78,19 +90,27 @@ class _Machine:
     """What instructions ask of a machine."""
 
     def __init__(self, memory: UndefinedMemory) -> None:
-        self.memory = memory
-        self.atomic_lock = LOCK
+        self.memory: MemoryState = memory
+        self.atomic_lock: AbstractContextManager[object] = LOCK
         self.version = 0
 
+    def allocate(self, nbytes: int, name: str = "") -> int:
+        """No instruction that is executed on undefined bits allocates memory."""
+        raise NotImplementedError
 
-class _Mbarriers:
+
+class _SilentMbarriers(Mbarriers):
     """Those of a mirror, which nothing waits for."""
 
-    def check(self, *_: Any) -> None:
+    def check(self, x: Group, index: Any, where: Any) -> None:
         """They were checked."""
 
-    def complete_tx(self, *_: Any) -> None:
+    def complete_tx(self, at: Any, nbytes: Any, where: Any = None) -> None:
         """The real operation signals them."""
+
+
+def _silent(wave: WaveState) -> Mbarriers:
+    return _SilentMbarriers(wave)
 
 
 class Mirror:
@@ -101,23 +121,14 @@ class Mirror:
         tracks_memory: shared and global memory are followed, too, not only local memory.
     """
 
-    def __init__(self, wave: Wave, tracks_memory: bool) -> None:
+    def __init__(self, wave: WaveState, tracks_memory: bool) -> None:
         self.real = wave
         self.tracks_memory = tracks_memory
-        launch = copy.copy(wave.launch)
-        self.memory = UndefinedMemory(launch.machine.memory)
-        launch.machine = _Machine(self.memory)  # type: ignore[assignment]
-        self.wave = copy.copy(wave)
-        self.wave.launch = launch
+        self.memory = UndefinedMemory(wave.launch.machine.memory)
         self.shared: NDArray[np.uint8] = np.full(len(wave.shared), 0xFF if tracks_memory else 0, np.uint8)
-        self.wave.shared = self.shared
-        self.wave.races = None
-        self.wave.generic_writes = None
-        self.wave.mbarriers = _Mbarriers()  # type: ignore[assignment]
-        self.wave.state = {}
-        self.wave.queue = Queue(self.wave)
-        self.wave.queue.eager = True
-        self.tally = Tally(len(wave.blocks), False)
+        self.wave = wave.on_memory(_Machine(self.memory), self.shared)
+        self.wave.provide(Mbarriers, _silent(self.wave))
+        self.tally = Tally(0, False)
         self.local = self._local(wave.local.shape)
 
     @staticmethod
@@ -131,10 +142,10 @@ class Mirror:
             self.local = self._local(want)
             self.local[:, : have.shape[1]] = have
         self.wave.local = self.local
-        found: Group | None = x._cache.get("mirror")
+        found: Group | None = x.memo.get("mirror")
         if found is None:
             found = copy.copy(x)
-            found._cache = {}
+            found.memo = {}
             found.wave, found.tally = self.wave, self.tally
-            x._cache["mirror"] = found
+            x.memo["mirror"] = found
         return found

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
-from ptxkit.emulator.memory.layout import SHARED_BASE
-from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
-from ptxkit.emulator.racecheck.hazards import named, plain
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.binder import Where
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE, plain
+from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.where import Where, named
 
 KEPT = 4096
 """Loads whose addresses are remembered; of earlier ones a message gives the place alone."""
@@ -44,7 +39,7 @@ class Origin:
 class Origins:
     """All of one wave, numbered from 1."""
 
-    def __init__(self, wave: Wave) -> None:
+    def __init__(self, wave: WaveState) -> None:
         self.wave = wave
         self._found: dict[int, Origin] = {}
         self._registers: dict[str, int] = {}
@@ -95,7 +90,7 @@ class Origins:
         return int(origin.addresses[row[0], 0, lane]) if len(row) else None
 
 
-def place(wave: Wave, space: str, address: int) -> str:
+def place(wave: WaveState, space: str, address: int) -> str:
     """Uninitialised memory at an address, in words with the variable or allocation that it lies in."""
     if space == "":
         space = "local" if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES else "global"
@@ -111,7 +106,7 @@ def place(wave: Wave, space: str, address: int) -> str:
     return f"byte {address - a.base:,} of {label(a.name, a.nbytes)} in global memory, never initialised"
 
 
-def shared_variable(wave: Wave, address: int) -> str:
+def shared_variable(wave: WaveState, address: int) -> str:
     """The variable that a shared address lies in, with the offset."""
     address = address - SHARED_WINDOW if address >= SHARED_WINDOW else address
     address &= (1 << CLUSTER_RANK_SHIFT) - 1
@@ -123,7 +118,7 @@ def shared_variable(wave: Wave, address: int) -> str:
     return f"byte {address - at:,} of '{plain(name)}'"
 
 
-def local_variable(wave: Wave, offset: int) -> str:
+def local_variable(wave: WaveState, offset: int) -> str:
     """The variable that a local address lies in; a called function's are above those of its callers."""
     function = wave.launch.code.entry
     below = [(at, name) for name, at in function.frame_offsets.items() if at <= offset < function.frame_bytes]

@@ -1,1 +1,1 @@
-"""The instructions that a warp executes itself. Each module registers its forms in :mod:`ptxkit.emulator.engine.table`."""
+"""The instructions that a warp executes itself. Each module registers its forms in :mod:`ptxkit.emulator.simt.table`."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import PRED, U32, U64, Binding, Step
-from ptxkit.emulator.engine.table import effect
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
-from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Step
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.isa.model import Immediate, Symbol
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.asynchronous import Operation
-from ptxkit.emulator.engine.binder import Binding, Step, Typed
-from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.access.shared_memory import ClusterSite
 from ptxkit.emulator.instructions.atomics import AtomicSite, apply_in_order, operation_for
-from ptxkit.emulator.instructions.load_store import ClusterSite, site_for, widen
+from ptxkit.emulator.instructions.load_store import site_for
 from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.simt.asynchronous import Operation
+from ptxkit.emulator.simt.step import Binding, Step, Typed
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
+from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.errors import TrapError
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 
 class _Remote:
@@ -45,7 +46,7 @@ class _Remote:
         index, _, start = self.site._flat(x, widen(to))
         cells = np.broadcast_to(index, x.shape)[active] + start
         words = self.barrier.index(x, barrier)
-        wave.mbarriers.check(x, words, self.where)
+        wave.part(Mbarriers).check(x, words, self.where)
         words = np.broadcast_to(words, x.shape)[active]
         cta = cells * self.site.size // wave.shared_stride
         if wave.launch.cluster_size == 1:
@@ -65,11 +66,11 @@ class _Remote:
 
     def note(self, x: Group, cells: Any, words: Any, strong: bool) -> None:
         """Tell the race check what is written."""
-        if x.wave.races is not None:
+        for races in x.wave.races:
             sizes = np.full(1, self.site.size)
             threads = x.thread[x.active()]
             accessed = [(True, cells * self.site.size, sizes)]
-            x.wave.races.operations.completing(self.where, threads, words, accessed, strong)
+            races.operations.completing(self.where, threads, words, accessed, strong)
 
     def _fail(self, x: Group, bad: Any, why: str) -> None:
         cta, thread = x.first(bad)
@@ -103,7 +104,7 @@ def _store(b: Binding) -> Step:
 
         def perform(which: Any) -> None:
             cells[at[which]] = data[which]
-            wave.mbarriers.complete_tx(words[which], remote.site.size, remote.where)
+            wave.part(Mbarriers).complete_tx(words[which], remote.site.size, remote.where)
 
         def poison() -> None:
             wave.shared.reshape(-1, remote.site.size)[at] = POISON
@@ -149,7 +150,7 @@ def _reduce(b: Binding) -> Step:
 
         def perform(which: Any) -> None:
             apply_in_order(cells, at[which], operation, (values[which],))
-            wave.mbarriers.complete_tx(words[which], t.bytes, remote.where)
+            wave.part(Mbarriers).complete_tx(words[which], t.bytes, remote.where)
 
         wave.queue.submit(Operation(x.thread[x.active()], perform, barrier=words), "mbarrier")
 

@@ -7,21 +7,21 @@ repeatable as long as a launch fits one wave.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ptxkit.emulator.engine.binder import B64, Binding, Step, Typed
-from ptxkit.emulator.engine.table import effect
-from ptxkit.emulator.instructions.load_store import ClusterSite, by_space, widen
-from ptxkit.emulator.memory.sites import GlobalSite, Pattern
+from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.access.global_memory import GlobalSite
+from ptxkit.emulator.access.shared_memory import ClusterSite
+from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.memory.traffic import atomic_wavefronts
+from ptxkit.emulator.simt.step import B64, Binding, Step, Typed
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _SEM = "relaxed acquire release acq_rel"
 _SCOPES = "cta cluster gpu sys"
@@ -235,9 +235,9 @@ class AtomicSite:
     ) -> tuple[Any, ...]:
         active = x.active()
         if space == "global":
-            if x.wave.races is not None:
+            for races in x.wave.races:
                 addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
-                x.wave.races.flagged(x, addresses, self.ordering, True)
+                races.flagged(x, addresses, self.ordering, True)
             try:
                 a, start, p = self.glob.locate(x, base, x.mask)
                 cells = a.typed(self.glob.dtype)
@@ -249,11 +249,11 @@ class AtomicSite:
             found, p, start = self.shared._flat(x, base)
             cells = x.wave.shared.view(self.shared.dtype)
             index = np.broadcast_to(found, x.shape)[active] + start
-            if x.wave.generic_writes is not None:
-                x.wave.generic_writes.wrote(index, self.shared.size)
-            if x.wave.races is not None:
+            for writes in x.wave.generic_writes:
+                writes.wrote(index, self.shared.size)
+            for races in x.wave.races:
                 s = self.shared
-                x.wave.races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)
+                races.touch(x, s.where, index, s.size, True, self.ordering, s.cluster)
             self.shared.count_lanes(x, p, aggregated)
         return self._apply(x, cells, index, active, operation, values)
 

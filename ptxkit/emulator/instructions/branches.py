@@ -2,77 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import Binding, Where
-from ptxkit.emulator.engine.table import effect
 from ptxkit.emulator.instructions.builtins import BUILTINS
-from ptxkit.emulator.memory.allocations import poison
+from ptxkit.emulator.simt.blocks import BasicBlock, Linkable, Terminator
+from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.operands import operand_lanes
+from ptxkit.emulator.simt.step import Binding
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import CallSite, Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import FaultError, TrapError, UnsupportedError
-from ptxkit.isa.model import Immediate, Operand, ParameterList, Predicate, Register, Symbol
+from ptxkit.isa.model import Operand, ParameterList, Predicate, Register, Symbol
 from ptxkit.isa.specials import GRID_WORKSPACE, NO_GRID_WORKSPACE
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Binder, Block
-    from ptxkit.emulator.engine.threads import Group
-
-
-class Terminator:
-    """Ends a block and hands its group on.
-
-    Attributes:
-        predicate: guard of the instruction; the run returns its value.
-        ends: threads may end, or leave the function, here.
-        calls: functions of the program are called.
-    """
-
-    ends = False
-    calls = False
-
-    def __init__(self, where: Where | None, predicate: Predicate | None = None, number: int = -1) -> None:
-        self.where = where
-        self.predicate = predicate
-        self.number = number
-
-    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
-        """Resolve labels to blocks."""
-
-    def successors(self, following: int) -> tuple[int, ...]:
-        """Blocks of the same function that control can reach from here."""
-        return (following,)
-
-    @property
-    def splits(self) -> bool:
-        """Whether it may separate lanes although there is one block that follows."""
-        return False
-
-    def reads(self) -> tuple[Operand | Predicate | None, ...]:
-        """What it reads beside its predicate, which the run has evaluated."""
-        return ()
-
-    def decides(self) -> tuple[Operand | None, ...]:
-        """What says where control goes, beside the predicate."""
-        return ()
-
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
-        """Move ``group`` on. ``predicate`` holds the guard's lanes, or None."""
-        raise NotImplementedError
-
-    def guarded(self, group: Group, block: Block, predicate: Any) -> Group | None:
-        """Send the lanes for which the guard fails to the next block; the rest, or None if nobody is left."""
-        if predicate is None:
-            return group
-        taken, other = group.wave.split(group, predicate)
-        if taken is not None:
-            group.tally.lanes(taken, self.number)
-        if other is not None:
-            if taken is not None and block.reconverges is not None:
-                group.wave.divergence.opened(taken, other, block)
-            group.wave.go(other, block.next)
-        return taken
 
 
 class FallThrough(Terminator):
@@ -81,7 +26,7 @@ class FallThrough(Terminator):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
         group.wave.go(group, block.next)
 
 
@@ -93,7 +38,7 @@ class Branch(Terminator):
         self.label = label
         self.target = -1
 
-    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
+    def link(self, labels: Mapping[str, int], program: Linkable) -> None:
         if self.label not in labels:
             raise UnsupportedError(f"{self.where}: no label {self.label} in this function")
         self.target = labels[self.label]
@@ -101,7 +46,7 @@ class Branch(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return (self.target,) if self.predicate is None else (self.target, following)
 
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
         wave = group.wave
         if predicate is None:
             group.tally.branch(self.number, group.warps, 0)
@@ -116,7 +61,7 @@ class Branch(Terminator):
         else:
             group.tally.branch(self.number, warps, max(0, taken.warps + other.warps - warps))
             if block.reconverges is not None:
-                wave.divergence.opened(taken, other, block)
+                wave.divergence.opened(taken, other, group.frame.serial, block.index, block.reconverges)
         # the lower block first: it is likely to come back to the other
         if other is not None:
             wave.go(other, block.next)
@@ -133,7 +78,7 @@ class IndirectBranch(Terminator):
         self.labels = labels
         self.targets: tuple[int, ...] = ()
 
-    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
+    def link(self, labels: Mapping[str, int], program: Linkable) -> None:
         self.targets = tuple(labels[name] for name in self.labels)
 
     def successors(self, following: int) -> tuple[int, ...]:
@@ -145,7 +90,7 @@ class IndirectBranch(Terminator):
     def decides(self) -> tuple[Operand | None, ...]:
         return (self.index,)
 
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
         left = self.guarded(group, block, predicate)
         if left is None:
             return
@@ -163,7 +108,7 @@ class IndirectBranch(Terminator):
             lanes = operand_lanes(rest, self.index, np.dtype("u4")) == value
             taken, rest = wave.split(rest, lanes)
             if taken is not None and rest is not None and block.reconverges is not None:
-                wave.divergence.opened(taken, rest, block)
+                wave.divergence.opened(taken, rest, group.frame.serial, block.index, block.reconverges)
             if taken is not None:
                 wave.go(taken, self.targets[int(value)])
 
@@ -176,7 +121,7 @@ class Exit(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
 
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
         left = self.guarded(group, block, predicate)
         if left is not None:
             left.wave.exit(left)
@@ -190,7 +135,7 @@ class Return(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
 
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
         left = self.guarded(group, block, predicate)
         if left is not None:
             left.wave.leave(left)
@@ -204,7 +149,7 @@ class Trap(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
 
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
         left = self.guarded(group, block, predicate)
         if left is not None:
             cta, thread = left.first(left.active())
@@ -222,25 +167,24 @@ class Call(Terminator):
     def __init__(self, b: Binding) -> None:
         super().__init__(b.where, b.instruction.predicate, b.index)
         operands = list(b.operands)
-        self.returns = _items(operands)
+        returns = _items(operands)
         if not operands or not isinstance(operands[0], Symbol | Register):
             raise b.fail("call without a function")
         self.callee = operands.pop(0)
-        self.arguments = _items(operands)
-        self.builtin: Any = None
+        self.site = CallSite(_items(operands), returns)
+        self.builtin: Callable[[Group, CallSite, int], None] | None = None
         self.calls = True
-        self.entries: dict[int, Any] = {}
+        self.entries: dict[int, FunctionCode] = {}
 
     @property
     def splits(self) -> bool:
         return self.predicate is not None or isinstance(self.callee, Register)
 
-    def link(self, labels: Mapping[str, int], binder: Binder) -> None:
-        self.codes = binder.functions
-        layout = binder.layout
+    def link(self, labels: Mapping[str, int], program: Linkable) -> None:
+        layout = program.layout
         if isinstance(self.callee, Symbol):
             name = self.callee.name
-            function = binder.module.functions.get(name)
+            function = program.module.functions.get(name)
             if function is None or function.declared_only:
                 self.builtin = BUILTINS.get(name)
                 if self.builtin is None:
@@ -249,27 +193,27 @@ class Call(Terminator):
                     )
                 self.calls = False
                 return
-            self.entries[layout.functions[name]] = binder.functions[name]
+            self.entries[layout.functions[name]] = program.functions[name]
         else:
-            self.entries = {layout.functions[n]: c for n, c in binder.functions.items() if not c.function.is_entry}
+            self.entries = {layout.functions[n]: c for n, c in program.functions.items() if not c.function.is_entry}
 
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
-        return tuple(o for o in (self.callee, *self.arguments) if isinstance(o, Register))
+        return tuple(o for o in (self.callee, *self.site.arguments) if isinstance(o, Register))
 
     def decides(self) -> tuple[Operand | None, ...]:
         return (self.callee,)
 
-    def execute(self, group: Group, block: Block, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
         left = self.guarded(group, block, predicate)
         if left is None:
             return
         wave = left.wave
         if self.builtin is not None:
-            self.builtin(left, self, block)
+            self.builtin(left, self.site, block.next)
             return
         if isinstance(self.callee, Symbol):
             (code,) = self.entries.values()
-            wave.call(left, code, self, block.next)
+            wave.call(left, code, self.site, block.next)
             return
         rest: Group | None = left
         while rest is not None:
@@ -280,9 +224,9 @@ class Call(Terminator):
                 raise FaultError(f"{self.where}: calls {address:#x}, which is no function")
             taken, rest = wave.split(rest, addresses == np.uint64(address))
             if taken is not None and rest is not None and block.reconverges is not None:
-                wave.divergence.opened(taken, rest, block)
+                wave.divergence.opened(taken, rest, group.frame.serial, block.index, block.reconverges)
             if taken is not None:
-                wave.call(taken, found, self, block.next)
+                wave.call(taken, found, self.site, block.next)
 
 
 def _items(operands: list[Operand | None]) -> tuple[Operand | None, ...]:
@@ -292,17 +236,6 @@ def _items(operands: list[Operand | None]) -> tuple[Operand | None, ...]:
         assert isinstance(found, ParameterList)
         return found.items
     return ()
-
-
-def operand_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Any:
-    """A register or immediate operand of a terminator or gate, as lanes of ``dtype``."""
-    if isinstance(operand, Immediate):
-        return np.full((1, 1, 1), int(operand.value) & ((1 << dtype.itemsize * 8) - 1), dtype)
-    assert isinstance(operand, Register)
-    value = group.fetch(group.frame.function.register_index[operand.name])
-    if value is None:
-        return poison(dtype)
-    return value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
 
 
 @effect("bra{.uni}")

@@ -6,18 +6,16 @@ import re
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
-from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.simt.operands import operand_lanes
+from ptxkit.emulator.simt.threads import CallSite, Group
 from ptxkit.errors import TrapError
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.instructions.branches import Call
+from ptxkit.isa.model import Operand, Register, Symbol
 
 _CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?P<precision>\.(?:\*|\d*))?"
@@ -25,37 +23,32 @@ _CONVERSION = re.compile(
 )
 
 
-def _argument(group: Group, site: Call, k: int, dtype: Any) -> Any:
+def _argument(group: Group, site: CallSite, k: int, dtype: Any) -> Any:
     """A scalar argument: it was stored to a call-parameter variable in local memory, or is in a register."""
-    from ptxkit.emulator.instructions.branches import operand_lanes
-    from ptxkit.isa.model import Operand, Symbol
-
     actual: Operand | None = site.arguments[k]
     if not isinstance(actual, Symbol):
         return np.broadcast_to(operand_lanes(group, actual, np.dtype(dtype)), group.shape)
     wave = group.wave
-    at = wave._variable(group.frame, actual)
+    at = group.frame.variable(actual)
     size = np.dtype(dtype).itemsize
     columns = wave.local[group.thread.reshape(-1), at : at + size]
     return np.ascontiguousarray(columns).view(dtype).reshape(group.shape)
 
 
-def _return(group: Group, site: Call, lanes: Any) -> None:
-    from ptxkit.isa.model import Register, Symbol
-
+def _return(group: Group, site: CallSite, lanes: Any) -> None:
     if not site.returns:
         return
     target = site.returns[0]
     wave = group.wave
     if isinstance(target, Symbol):
-        at = wave._variable(group.frame, target)
+        at = group.frame.variable(target)
         lanes = np.ascontiguousarray(np.broadcast_to(lanes, group.shape))
         active = group.active().reshape(-1)
         data = lanes.reshape(-1, 1).view(np.uint8)
         threads = group.thread.reshape(-1)[active]
         wave.local[threads, at : at + lanes.dtype.itemsize] = data[active]
-        if wave.watch is not None:
-            wave.watch.returned(threads, at, lanes.dtype.itemsize)
+        for hook in wave.stack_hooks:
+            hook.returned(threads, at, lanes.dtype.itemsize)
     elif isinstance(target, Register):
         group.store(group.frame.function.register_index[target.name], lanes)
 
@@ -150,7 +143,7 @@ def _string(group: Group, thread: int, address: int) -> str:
     return read_string(group, address, thread) if address else "(null)"
 
 
-def _vprintf(group: Group, site: Call, block: Block) -> None:
+def _vprintf(group: Group, site: CallSite, back: int) -> None:
     formats = _argument(group, site, 0, np.uint64)
     buffers = _argument(group, site, 1, np.uint64)
     counts = np.zeros(group.shape, np.int32)
@@ -167,10 +160,10 @@ def _vprintf(group: Group, site: Call, block: Block) -> None:
         group.wave.output.append(format_printf(text, data, partial(_string, group, thread)))
         counts[at] = len(_CONVERSION.findall(text))
     _return(group, site, counts)
-    group.wave.go(group, block.next)
+    group.wave.go(group, back)
 
 
-def _assertfail(group: Group, site: Call, block: Block) -> None:
+def _assertfail(group: Group, site: CallSite, back: int) -> None:
     messages, files = _argument(group, site, 0, np.uint64), _argument(group, site, 1, np.uint64)
     lines, functions = _argument(group, site, 2, np.uint32), _argument(group, site, 3, np.uint64)
     thread, at = _lanes_of(group)[0]
@@ -182,7 +175,7 @@ def _assertfail(group: Group, site: Call, block: Block) -> None:
     )
 
 
-def _malloc(group: Group, site: Call, block: Block) -> None:
+def _malloc(group: Group, site: CallSite, back: int) -> None:
     sizes = _argument(group, site, 0, np.uint64)
     out = np.zeros(group.shape, np.uint64)
     machine = group.wave.launch.machine
@@ -192,20 +185,20 @@ def _malloc(group: Group, site: Call, block: Block) -> None:
             if machine.memory.used + nbytes <= machine.memory.capacity:  # else null, as on a device whose heap is full
                 out[at] = machine.allocate(nbytes, "device malloc")
     _return(group, site, out)
-    group.wave.go(group, block.next)
+    group.wave.go(group, back)
 
 
-def _free(group: Group, site: Call, block: Block) -> None:
+def _free(group: Group, site: CallSite, back: int) -> None:
     addresses = _argument(group, site, 0, np.uint64)
     machine = group.wave.launch.machine
     with machine.atomic_lock:
         for _, at in _lanes_of(group):
             if addresses[at]:
                 machine.memory.free(int(addresses[at]))
-    group.wave.go(group, block.next)
+    group.wave.go(group, back)
 
 
-BUILTINS: dict[str, Callable[[Group, Call, Block], None]] = {
+BUILTINS: dict[str, Callable[[Group, CallSite, int], None]] = {
     "vprintf": _vprintf,
     "__assertfail": _assertfail,
     "malloc": _malloc,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.asynchronous import Operation
-from ptxkit.emulator.engine.binder import PRED, U32, Binding, Step, Typed
-from ptxkit.emulator.engine.table import effect
-from ptxkit.emulator.instructions.load_store import widen
+from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.access.global_memory import GlobalSite
+from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.access.site import UNITS
 from ptxkit.emulator.memory.allocations import POISON
-from ptxkit.emulator.memory.sites import UNITS, GlobalSite, SharedSite
 from ptxkit.emulator.memory.traffic import sectors
+from ptxkit.emulator.simt.asynchronous import Operation
+from ptxkit.emulator.simt.step import PRED, U32, Binding, Step, Typed
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.mbarrier_instructions import address_type
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Immediate, Register
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 MECHANISM = "cp.async"
 COUNTER = "global_to_shared"
@@ -47,7 +47,7 @@ class _Copy:
             return
         self.glob.count_traffic(x, p, int(source.reshape(-1)[p.first]) + self.glob.offset)
         x.wave.launch.machine.version += 1
-        if x.wave.races is not None:
+        if x.wave.races:
             self._note(x, np.broadcast_to(index, x.shape)[x.active()] + start)
         cells, rows = x.wave.shared.view(UNITS[self.size]), a.typed(UNITS[self.size])
         if queue.eager:
@@ -98,7 +98,7 @@ class _Copy:
         index, _, start = self.shared._flat(x, to)
         active = x.active()
         rows = np.broadcast_to(index, x.shape)[active] + start
-        if wave.races is not None:
+        if wave.races:
             self._note(x, rows)
         addresses = (source + np.uint64(self.glob.offset & 0xFFFF_FFFF_FFFF_FFFF)).astype(np.uint64)
         bad = (addresses & np.uint64(self.size - 1)) != 0
@@ -133,16 +133,16 @@ class _Copy:
 
     def _note(self, x: Group, rows: Any) -> None:
         """Tell the race check which rows are written."""
-        assert x.wave.races is not None
         threads, sizes = x.thread[x.active()], np.full(1, self.size)
-        x.wave.races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)
+        for races in x.wave.races:
+            races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)
 
     def _submit(self, x: Group, rows: Any, copy: Any) -> None:
-        writes = x.wave.generic_writes
+        proxies = x.wave.generic_writes
 
         def perform(which: Any) -> None:
             copy(which)
-            if writes is not None:
+            for writes in proxies:
                 writes.wrote(rows[which], self.size)
 
         def poison() -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from ptxkit.emulator.engine.binder import U64, Binding, Step, Typed
-from ptxkit.emulator.engine.table import effect
-from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
-from ptxkit.emulator.memory.sites import GlobalSite, LocalSite, SharedSite, Site
-from ptxkit.errors import MemoryFault
+from ptxkit.emulator.access.generic import GenericSite, widen
+from ptxkit.emulator.access.global_memory import GlobalSite
+from ptxkit.emulator.access.local_memory import LocalSite
+from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
+from ptxkit.emulator.simt.step import U64, Binding, Step, Typed
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.isa.model import Immediate, Operand, Symbol
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _TYPES = "b8 b16 b32 b64 b128 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64"
 _SPACES = "global const param param::entry param::func local shared shared::cta shared::cluster"
@@ -33,95 +30,6 @@ _SCOPES = "cta cluster gpu sys"
 _L1 = "L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last L1::no_allocate"
 _L2 = "L2::evict_normal L2::evict_first L2::evict_last L2::cache_hint"
 _PREFETCH = "L2::64B L2::128B L2::256B"
-
-
-class GenericSite:
-    """A generic address: the window it falls into says which space it means.
-
-    All lanes are tried in the space of the first; where that faults they are looked at one space at a time.
-    """
-
-    def __init__(self, *arguments: Any) -> None:
-        self.sites: dict[str, Site] = {
-            "global": GlobalSite(*arguments),
-            "shared": ClusterSite(*arguments),
-            "local": LocalSite(*arguments),
-        }
-        self.offset: int = arguments[2]
-
-    @property
-    def ordering(self) -> str:
-        """As :attr:`Site.ordering`."""
-        return self.sites["shared"].ordering
-
-    @ordering.setter
-    def ordering(self, value: str) -> None:
-        for site in self.sites.values():
-            site.ordering = value
-
-    def load(self, x: Group, base: Any) -> Any:
-        """As the sites of one space."""
-        try:
-            return self.sites[self._space(x, base)].load(x, base)  # type: ignore[attr-defined]
-        except MemoryFault:
-            parts = self._parts(x, base)
-            if len(parts) < 2:
-                raise
-        base = np.broadcast_to(base, x.shape)
-        out: Any = None
-        for name, part, lanes in parts:
-            got = self.sites[name].load(part, base)  # type: ignore[attr-defined]
-            columns = got if isinstance(got, tuple) else (got,)
-            out = columns if out is None else tuple(np.where(lanes, c, o) for c, o in zip(columns, out, strict=True))
-        return out if len(out) > 1 else out[0]
-
-    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
-        """As the sites of one space."""
-        parts = self._parts(x, base)
-        for name, part, _ in parts:
-            self.sites[name].store(part, base, values)  # type: ignore[attr-defined]
-
-    def _space(self, x: Group, base: Any) -> str:
-        if x.mask is None:
-            first = int(base.flat[0])
-        else:
-            first = int(np.broadcast_to(base, x.shape)[x.mask][0])
-        return space_of(first + self.offset)
-
-    def _parts(self, x: Group, base: Any) -> list[tuple[str, Group, Any]]:
-        return [(name, part, lanes) for name, part, lanes in by_space(x, base, self.offset)]
-
-
-class ClusterSite(SharedSite):
-    """Shared memory where an address may name another CTA of the cluster."""
-
-    cluster = True
-
-
-def space_of(address: int) -> str:
-    """State space that a generic address means."""
-    if address >= GLOBAL_BASE:
-        return "global"
-    if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
-        return "shared"
-    if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES:
-        return "local"
-    return "global"
-
-
-def by_space(x: Group, base: Any, offset: int = 0) -> list[tuple[str, Group, Any]]:
-    """The group taken apart by the space that its generic addresses mean: (space, part, lanes)."""
-    address = base + np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
-    window = np.uint64(WINDOW_BYTES)
-    shared = (address - np.uint64(SHARED_WINDOW)) < window
-    local = (address - np.uint64(LOCAL_WINDOW)) < window
-    out = []
-    for name, lanes in (("global", ~(shared | local)), ("shared", shared), ("local", local)):
-        if lanes.any():
-            part = x.narrow(lanes)
-            if part is not None:
-                out.append((name, part, lanes))
-    return out
 
 
 def is_entry_parameter(b: Binding, operand: Operand | None) -> bool:
@@ -145,11 +53,6 @@ def site_for(b: Binding, space: str, operand: Operand, offset: int, dtype: Any, 
             return GlobalSite(*arguments) if is_entry_parameter(b, operand) else LocalSite(*arguments)
         case _:
             return GenericSite(*arguments)
-
-
-def address_type(space: str) -> Any:
-    """Addresses are read as 64 bits; a 32-bit register is widened (shared addresses usually are)."""
-    return U64
 
 
 def _elements(b: Binding, operand: Operand | None, vec: str) -> tuple[Operand | None, ...]:
@@ -218,11 +121,6 @@ def _width(b: Binding, operand: Operand) -> Any:
     if isinstance(operand, Immediate | Symbol) or t is None or t.bits == 64:
         return U64
     raise b.fail(f"a {t.bits}-bit register as an address")
-
-
-def widen(address: Any) -> Any:
-    """Addresses as uint64."""
-    return address if address.dtype == np.uint64 else address.astype(np.uint64)
 
 
 def _wrap(step: Step) -> Step:

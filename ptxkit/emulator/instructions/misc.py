@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import U32, Binding, Gated, Step
-from ptxkit.emulator.engine.table import blocking, effect
 from ptxkit.emulator.instructions.warp_gate import WarpGate
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-
+from ptxkit.emulator.simt.step import U32, Binding, Gated, Step
+from ptxkit.emulator.simt.table import blocking, effect
+from ptxkit.emulator.simt.threads import Group
 
 _SPACES = "global shared::cta shared::cluster"
 
@@ -26,8 +23,8 @@ def _fence(b: Binding) -> Step:
     """Memory is sequentially consistent here: every store is visible at once. The race check takes note."""
 
     def fence(x: Group) -> None:
-        if x.wave.races is not None:
-            x.wave.races.fence(x)
+        for races in x.wave.races:
+            races.fence(x)
 
     return Step(fence)
 
@@ -50,8 +47,8 @@ def _proxy_fence(b: Binding) -> Step:
     space = b.form.get("space", "").removeprefix("sync_restrict::")
 
     def fence(x: Group) -> None:
-        if x.wave.generic_writes is not None and space != "global":
-            x.wave.generic_writes.fence(x, space)
+        for writes in x.wave.generic_writes if space != "global" else ():
+            writes.fence(x, space)
 
     return Step(fence)
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import Step, Typed, Where
+from ptxkit.emulator.simt.step import Step, Typed
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Function, Instruction, Vector
 from ptxkit.isa.types import TYPES, PtxType

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ptxkit.emulator.engine.table import respell
+from ptxkit.emulator.simt.table import respell
 
 _SPACE = r"(global|const|local|param|shared)(::\w+)?"
 _HEAD = (r"weak|relaxed|acquire|release|acq_rel|volatile|mmio", r"cta|cluster|gpu|sys", _SPACE)

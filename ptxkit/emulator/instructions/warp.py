@@ -5,20 +5,17 @@ PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import B32, PRED, U32, Binding, Gated, Step, Typed
-from ptxkit.emulator.engine.table import blocking, effect
 from ptxkit.emulator.instructions.warp_gate import FULL, WarpGate, ready
+from ptxkit.emulator.simt.step import B32, PRED, U32, Binding, Gated, Step, Typed
+from ptxkit.emulator.simt.table import blocking, effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
 
 _LANE = np.arange(32, dtype=np.int64)[None, None]
 _UNPREDICTABLE = np.uint32(0xCBCBCBCB)
@@ -246,27 +243,27 @@ def _warp_sync(b: Binding) -> Gated:
 class _SyncGate(WarpGate):
     """Lets a lane pass when all that its mask names stand at some bar.warp.sync; it need not be the same one."""
 
-    def enter(self, group: Group, block: Block) -> Group | None:
+    def enter(self, group: Group, block: int) -> Group | None:
         wave = group.wave
         passed: Group | None = group
         whole = not wave.divergence.open and self._all_named(group)
         if whole and (group.mask is None or _whole(group)):
             out = [group]
         else:
-            other = wave.parked(group, block.index)
-            passed, out = self._gather(group if other is None else wave.join(other, group), block.index)
-        if wave.races is not None and out:
-            wave.races.warps_met(out)
+            other = wave.parked(group, block)
+            passed, out = self._gather(group if other is None else wave.join(other, group), block)
+        for races in wave.races if out else ():
+            races.warps_met(out)
         return passed
 
     def _gather(self, group: Group, block: int) -> tuple[Group | None, list[Group]]:
         """The part of ``group`` that may pass, and that with all others who now pass elsewhere."""
         wave = group.wave
         places = [(group, block)]
-        places += [(g, b) for (_, b), g in wave.waiting.items() if isinstance(wave.blocks[b].gate, _SyncGate)]
+        places += [(g, b) for (_, b), g in wave.waiting.items() if isinstance(wave.gate_at(b), _SyncGate)]
         named = np.zeros(wave.shape, np.uint32)  # what each lane waits for; 0 where it does not stand here
         for g, b in places:
-            gate = wave.blocks[b].gate
+            gate = wave.gate_at(b)
             assert isinstance(gate, _SyncGate)
             here = g.full_mask()
             named = np.where(here, gate.named(g, here), named)

@@ -7,18 +7,15 @@ An aligned instruction is executed by all threads of the warp that have not exit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import U32, Gate, Step
-from ptxkit.emulator.instructions.branches import operand_lanes
+from ptxkit.emulator.simt.operands import operand_lanes
+from ptxkit.emulator.simt.step import U32, Gate, Step
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Immediate, Negated, Operand, Register, SpecialRegister
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
 
 FULL = 0xFFFFFFFF
 BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)
@@ -43,13 +40,13 @@ class WarpGate(Gate):
         self.reads = (members,)
         self.aligned = members is None and span == 1
 
-    def enter(self, group: Group, block: Block) -> Group | None:
+    def enter(self, group: Group, block: int) -> Group | None:
         wave = group.wave
         whole = group.mask is None and (self.span == 1 or not group.rows)
         whole = whole or (self.span == 1 and group.lanes == wave.live_lanes)
         if whole and not wave.waiting and not wave.divergence.open and self._all_named(group):
             return group  # whole warps: whoever a mask can name is there
-        other = wave.parked(group, block.index)
+        other = wave.parked(group, block)
         if other is not None:
             group = wave.join(other, group)
         here = group.full_mask()
@@ -57,12 +54,12 @@ class WarpGate(Gate):
             return self._with_members(group, block, here)
         done = self._complete(group, here)
         if self.aligned and wave.divergence.open:
-            wave.divergence.check(here, block.index)
+            wave.divergence.check(here, block)
         passed, left = wave.split(group, group.select(done) if group.rows else done)
         if left is not None:
             if self.aligned:
-                wave.divergence.crossing(left.full_mask(), left.frame.serial, block.index)
-            wave.park(left, block.index)
+                wave.divergence.crossing(left.full_mask(), left.frame.serial, block)
+            wave.park(left, block)
         return passed
 
     def _all_named(self, group: Group) -> bool:
@@ -104,11 +101,11 @@ class WarpGate(Gate):
             )
         return masks
 
-    def _with_members(self, group: Group, block: Block, here: Any) -> Group | None:
+    def _with_members(self, group: Group, block: int, here: Any) -> Group | None:
         wave = group.wave
         masks = self.named(group, here)
         done = ready(wave.live, masks)
-        places = [(g, b) for (_, b), g in wave.waiting.items() if self._meets(wave.blocks[b].gate)]
+        places = [(g, b) for (_, b), g in wave.waiting.items() if self._meets(wave.gate_at(b))]
         if places and not (done | ~here).all():
             group_left = self._meet(group, block, masks, done, places)
             if group_left is None:
@@ -116,13 +113,13 @@ class WarpGate(Gate):
             group, here = group_left, group_left.full_mask()
             done = done & here
         if wave.divergence.open and done.any():
-            wave.divergence.check(done, block.index, masks)
+            wave.divergence.check(done, block, masks)
         passed, left = wave.split(group, group.select(done) if group.rows else done)
         if left is not None:
-            wave.park(left, block.index)
+            wave.park(left, block)
         return passed
 
-    def _meets(self, gate: Gate | None) -> bool:
+    def _meets(self, gate: object) -> bool:
         return (
             isinstance(gate, WarpGate)
             and gate.members is not None
@@ -131,12 +128,12 @@ class WarpGate(Gate):
             and gate.where.instruction.opcode == self.where.instruction.opcode
         )
 
-    def _meet(self, group: Group, block: Block, masks: Any, done: Any, places: list[tuple[Group, int]]) -> Group | None:
+    def _meet(self, group: Group, block: int, masks: Any, done: Any, places: list[tuple[Group, int]]) -> Group | None:
         """Let lanes that are complete only together with those at other instructions execute; the rest of ``group``."""
         wave = group.wave
         everyone = masks.copy()
         for g, b in places:
-            gate = wave.blocks[b].gate
+            gate = wave.gate_at(b)
             assert isinstance(gate, WarpGate)
             there = g.full_mask()
             everyone = np.where(there, gate.named(g, there), everyone)
@@ -145,12 +142,12 @@ class WarpGate(Gate):
         if not together.any():
             return group
         if wave.divergence.open:
-            wave.divergence.check(together, block.index, everyone)
+            wave.divergence.check(together, block, everyone)
         for g, b in places:
             wave.parked(g, b)
         parts: list[tuple[Group, int]] = []
         rest: Group | None = None
-        for g, b in [(group, block.index), *places]:
+        for g, b in [(group, block), *places]:
             part, left = wave.split(g, g.select(together))
             if part is not None:
                 parts.append((part, b))
@@ -178,13 +175,13 @@ def ready(live: Any, masks: Any) -> Any:
 def execute_together(parts: list[tuple[Group, int]]) -> None:
     """One collective by groups at different instructions of one kind; they go on after them."""
     wave = parts[0][0].wave
-    first = wave.blocks[parts[0][1]].gate
+    first = wave.gate_at(parts[0][1])
     assert isinstance(first, WarpGate)
     assert first.step is not None
     mask = np.zeros(wave.shape, np.bool_)
     wide = [np.zeros(wave.shape, t.dtype) for _, t in first.step.sources]
     for g, b in parts:
-        gate = wave.blocks[b].gate
+        gate = wave.gate_at(b)
         assert isinstance(gate, WarpGate)
         assert gate.step is not None
         lanes = g.full_mask()
@@ -198,7 +195,7 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
     whole = [wave_wide(union, r) for r in results]
     wave.retire(union)
     for g, b in parts:
-        gate = wave.blocks[b].gate
+        gate = wave.gate_at(b)
         assert isinstance(gate, WarpGate)
         assert gate.step is not None
         for value, (operand, _) in zip(whole, gate.step.destinations, strict=False):
@@ -208,7 +205,7 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
                 if value.dtype != dtype:
                     value = value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
                 g.store(k, g.select(np.broadcast_to(value, wave.shape)))
-        wave.go(g, wave.blocks[b].next)
+        wave.go(g, wave.after(b))
 
 
 def source_lanes(group: Group, operand: Operand | None, dtype: np.dtype[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -23,6 +24,9 @@ from ptxkit.isa.model import (
 
 SHARED_BASE = 1024
 """First shared-memory address of a CTA: hardware reserves as much since sm_90. 0 stays a null pointer, swizzles aligned."""
+
+CLUSTER_RANK_SHIFT = 24
+"""From this bit on a shared address holds the CTA's rank in its cluster, as on sm_90. 0 is also what shared::cta needs."""
 
 CODE_BASE = 0x1000
 """Functions get addresses from here on, ``CODE_STEP`` apart, for indirect calls."""
@@ -142,3 +146,9 @@ def frame_layout(function: Function) -> tuple[dict[str, int], int]:
             offsets[v.name] = at
             at += max(v.bytes, 4)
     return offsets, align_up(at, 16)
+
+
+def plain(name: str) -> str:
+    """A variable as its source has it: one of a function, ``_ZZ1fvE3sum_$_1``, is ``sum``."""
+    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(_\$_\d+)?", name)
+    return local[2] if local and len(local[2]) >= int(local[1]) else name

@@ -10,21 +10,21 @@ apart it is a thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.memory.allocations import POISON
-from ptxkit.emulator.memory.layout import SHARED_BASE
+from ptxkit.emulator.memory.layout import SHARED_BASE, plain
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
-from ptxkit.emulator.racecheck.hazards import Hazard, Hazards, named, plain
+from ptxkit.emulator.racecheck.hazards import Hazard, Hazards
+from ptxkit.emulator.racecheck.operations import Operations
 from ptxkit.emulator.racecheck.shadow import SITES, STRONG, Access, Conflict, Shadow
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
-    from ptxkit.emulator.memory.sites import SharedSite
+from ptxkit.emulator.simt.hooks import AccessSite
+from ptxkit.emulator.simt.selection import Selection
+from ptxkit.emulator.simt.threads import WaveState
+from ptxkit.emulator.simt.where import Where, named
 
 BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
 WARP = "put __syncwarp() (bar.warp.sync) between them"
@@ -41,9 +41,7 @@ class Races:
         generation: (CTAs,) how often all warps of each CTA have met.
     """
 
-    def __init__(self, wave: Wave, hazards: Hazards) -> None:
-        from ptxkit.emulator.racecheck.operations import Operations
-
+    def __init__(self, wave: WaveState, hazards: Hazards) -> None:
         self.wave = wave
         self.hazards = hazards
         self.clocks = Clocks(wave, hazards.lanes)
@@ -52,7 +50,7 @@ class Races:
         self.generation: NDArray[np.int32] = np.zeros(wave.shape[0], np.int32)
         self.operations = Operations(self)
         self.ordered = hazards.ordered
-        self._sites: list[Any] = []
+        self._sites: list[Where] = []
         self._numbers: dict[int, int] = {}
         self._arrived: dict[int, Table] = {}
         clusters = wave.shape[0] // self.clocks.size
@@ -63,29 +61,29 @@ class Races:
 
     # -- who ---------------------------------------------------------------------------------------------------------
 
-    def rows(self, x: Group) -> NDArray[np.int64]:
+    def rows(self, x: Selection) -> NDArray[np.int64]:
         """Rows of the actors of ``x``, each once."""
         if self.clocks.shift == 0:
             return self.lanes(x)
-        found: NDArray[np.int64] | None = x._cache.get("race rows")
+        found: NDArray[np.int64] | None = x.memo.get("race rows")
         if found is None:
             here = np.ones(x.shape[:2], np.bool_) if x.mask is None else x.mask.any(-1)
             if x.rows:
                 found = (np.asarray(x.c, np.int64) * self.actors + x.w)[here[:, 0]]
             else:
                 found = np.flatnonzero(here.reshape(-1))
-            x._cache["race rows"] = found
+            x.memo["race rows"] = found
         return found
 
-    def lanes(self, x: Group) -> NDArray[np.int64]:
+    def lanes(self, x: Selection) -> NDArray[np.int64]:
         """Row of each active lane's actor."""
-        found: NDArray[np.int64] | None = x._cache.get("race lanes")
+        found: NDArray[np.int64] | None = x.memo.get("race lanes")
         if found is None:
             threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
-            found = x._cache["race lanes"] = threads >> self.clocks.shift
+            found = x.memo["race lanes"] = threads >> self.clocks.shift
         return found
 
-    def per_actor(self, x: Group, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def per_actor(self, x: Selection, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Distinct pairs of a row and the value of ``index`` (lanes, int64) in one of its active lanes."""
         if lanes is None and index.shape[2] == 1 and self.clocks.shift:
             values = np.broadcast_to(index, (*x.shape[:2], 1)).reshape(-1)
@@ -97,7 +95,7 @@ class Races:
         pairs = np.unique((x.thread[active] >> self.clocks.shift) * span + np.broadcast_to(index, x.shape)[active])
         return pairs // span, pairs % span
 
-    def site(self, where: Any) -> int:
+    def site(self, where: Where) -> int:
         """Number of an instruction in records."""
         number = self._numbers.get(id(where))
         if number is None:
@@ -107,11 +105,11 @@ class Races:
 
     # -- accesses of threads -----------------------------------------------------------------------------------------
 
-    def read(self, x: Group, site: SharedSite, index: Any, start: int) -> None:
+    def read(self, x: Selection, site: AccessSite, index: Any, start: int) -> None:
         """Lanes of ``x`` read the elements ``index + start``, of the site's size."""
         self.touch(x, site.where, self._elements(x, index) + start, site.size, False, site.ordering, site.cluster)
 
-    def write(self, x: Group, site: SharedSite, index: Any, start: int, data: Any) -> None:
+    def write(self, x: Selection, site: AccessSite, index: Any, start: int, data: Any) -> None:
         """Lanes of ``x`` are about to write ``data``, a row for each lane."""
 
         def values() -> Any:
@@ -121,14 +119,14 @@ class Races:
         elements = self._elements(x, index) + start
         self.touch(x, site.where, elements, site.size, True, site.ordering, site.cluster, values)
 
-    def _elements(self, x: Group, index: Any) -> Any:
+    def _elements(self, x: Selection, index: Any) -> Any:
         whole = np.broadcast_to(index, x.shape)
         return whole.reshape(-1) if x.mask is None else whole[x.mask]
 
     def touch(
         self,
-        x: Group,
-        where: Any,
+        x: Selection,
+        where: Where,
         elements: NDArray[np.int64],
         size: int,
         write: bool,
@@ -170,7 +168,7 @@ class Races:
         if strong and self.ordered:
             self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
 
-    def runs(self, x: Group, where: Any, starts: Any, sizes: Any, write: bool) -> None:
+    def runs(self, x: Selection, where: Where, starts: Any, sizes: Any, write: bool) -> None:
         """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
         rows, clocks = self.lanes(x), self.clocks
         numbers, ranks, intervals = clocks.actor[rows], clocks.rank[rows], clocks.interval[rows]
@@ -225,7 +223,7 @@ class Races:
         keep = (given[c.at] != other).any(1)
         return Conflict(c.what, c.at[keep], c.records[keep], c.agents[keep])
 
-    def flagged(self, x: Group, addresses: Any, ordering: str, write: bool) -> None:
+    def flagged(self, x: Selection, addresses: Any, ordering: str, write: bool) -> None:
         """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
         if self.ordered:
             rows = self.lanes(x)
@@ -258,20 +256,20 @@ class Races:
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 
-    def fence(self, x: Group) -> None:
+    def fence(self, x: Selection) -> None:
         """A fence by the threads of ``x``."""
         self.clocks.fence(self.rows(x))
 
-    def warps_met(self, groups: list[Group]) -> None:
+    def warps_met(self, groups: list[Any]) -> None:
         """bar.warp.sync lets these go."""
         if self.clocks.shift == 0:
             self.clocks.meet_in_warps(np.concatenate([self.rows(x) for x in groups]))
 
-    def met(self, x: Group) -> None:
+    def met(self, x: Selection) -> None:
         """All live threads of the wave have met, each CTA's at its barrier."""
         self.generation += self.clocks.meet(self.rows(x))
 
-    def arrived(self, number: int, x: Group) -> None:
+    def arrived(self, number: int, x: Selection) -> None:
         """The threads of ``x`` arrive at barrier ``number`` of their CTA."""
         table = self._arrived.get(number)
         if table is None:
@@ -289,7 +287,7 @@ class Races:
         table.data[ctas] = 0
         self.generation += actors.all(1)
 
-    def cluster_arrived(self, x: Group, relaxed: bool) -> None:
+    def cluster_arrived(self, x: Selection, relaxed: bool) -> None:
         """barrier.cluster.arrive."""
         rows = self.rows(x)
         self.clocks.release(self._cluster[0], rows // (self.actors * self.clocks.size), rows, relaxed)
@@ -300,14 +298,14 @@ class Races:
         done.data[clusters] = arrived.data[clusters]
         arrived.data[clusters] = 0
 
-    def cluster_waited(self, x: Group) -> None:
+    def cluster_waited(self, x: Selection) -> None:
         """barrier.cluster.wait has let ``x`` go."""
         rows = self.rows(x)
         self.clocks.acquire(self._cluster[1], rows // (self.actors * self.clocks.size), rows)
 
     # -- what was found ----------------------------------------------------------------------------------------------
 
-    def tell(self, where: Any, a: Access, found: list[Conflict], threads: NDArray[np.int64]) -> None:
+    def tell(self, where: Where, a: Access, found: list[Conflict], threads: NDArray[np.int64]) -> None:
         """Pass conflicts on; ``threads`` are those of each cell of the access."""
         wave, clocks = self.wave, self.clocks
         for c in found:

@@ -12,13 +12,10 @@ the limit up to which an actor knows an agent compare as they are: :data:`INTERV
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.simt.threads import WaveState
 
 INTERVAL = 1 << 21
 """From one interval of an agent to the next."""
@@ -74,7 +71,7 @@ class Clocks:
         rank, actor: (rows,) the CTA's rank in its cluster, and the actor in its CTA.
     """
 
-    def __init__(self, wave: Wave, lanes: bool = False) -> None:
+    def __init__(self, wave: WaveState, lanes: bool = False) -> None:
         self.ctas, warps, _ = wave.shape
         self.shift = 0 if lanes else 5
         self.actors = warps * 32 >> self.shift

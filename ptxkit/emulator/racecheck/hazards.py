@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from ptxkit.emulator.simt.where import Where, source_lines
 from ptxkit.errors import FaultError, RaceError
 from ptxkit.isa.model import Instruction
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.binder import Where
 
 SHOWN = 20
 """Pairs of source lines that a message lists."""
@@ -99,24 +95,9 @@ class Hazards:
         raise error from fault
 
 
-def named(where: Where) -> str:
-    """An instruction with its PTX line and source line, and where the function was called that it has been inlined from."""
-    callers = _lines(where.instruction)[1:]
-    return f"{where}, called at {callers[-1]}" if callers else str(where)
-
-
 def _line(where: Where) -> tuple[str, ...]:
     i = where.instruction
-    return (i.name, *_lines(i)) if i.loc else (i.name, str(i.line))
-
-
-def _lines(i: Instruction) -> list[str]:
-    """Source lines of an instruction, innermost first."""
-    found, loc = [], i.loc
-    while loc is not None:
-        found.append(str(loc))
-        loc = loc.inlined_at
-    return found
+    return (i.name, *source_lines(i)) if i.loc else (i.name, str(i.line))
 
 
 def fills_shared(i: Instruction) -> bool:
@@ -132,8 +113,3 @@ def orders(i: Instruction) -> bool:
     if i.name in ("fence", "membar"):
         return "proxy" not in i.opcode and "mbarrier_init" not in i.opcode
     return i.name in ("ld", "st", "atom", "red") and any(s in i.opcode for s in (".acq", ".release"))
-
-def plain(name: str) -> str:
-    """A variable as its source has it: one of a function, ``_ZZ1fvE3sum_$_1``, is ``sum``."""
-    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(_\$_\d+)?", name)
-    return local[2] if local and len(local[2]) >= int(local[1]) else name

@@ -13,17 +13,18 @@ PTX ISA, "Async Operations", "mbarrier".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW
-from ptxkit.emulator.racecheck.shadow import STRONG, Access
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.racecheck.check import Races
+from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW, Clocks
+from ptxkit.emulator.racecheck.hazards import Hazards
+from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
+from ptxkit.emulator.simt.selection import Selection
+from ptxkit.emulator.simt.threads import WaveState
+from ptxkit.emulator.simt.where import Where
+from ptxkit.emulator.sync.mbarriers import Mbarriers
 
 RING = 64
 """Groups a thread may have in flight; of older ones the ends are forgotten."""
@@ -47,6 +48,38 @@ _IN_WORDS = {
 """Mechanism -> what an operation is called, and how to wait for it."""
 
 
+class Recorder(Protocol):
+    """What compares accesses to shared memory and records them.
+
+    Attributes:
+        generation: (CTAs,) how often all warps of each CTA have met.
+    """
+
+    wave: WaveState
+    hazards: Hazards
+    clocks: Clocks
+    shadow: Shadow
+    generation: NDArray[np.int32]
+
+    def site(self, where: Where) -> int:
+        """Number of an instruction in records."""
+
+    def touch(self, x: Selection, where: Where, elements: NDArray[np.int64], size: int, write: bool) -> None:
+        """The active lanes of ``x`` access one element each."""
+
+    def per_actor(self, x: Selection, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Distinct pairs of an actor's row and the value of ``index`` (lanes, int64) in one of its active lanes."""
+
+    def compare(self, a: Access, write: bool) -> list[Conflict]:
+        """Compare an access with earlier ones and record it."""
+
+    def tell(self, where: Where, a: Access, found: list[Conflict], threads: NDArray[np.int64]) -> None:
+        """Pass conflicts on; ``threads`` are those of each cell of the access."""
+
+    def name(self, actor: int) -> str:
+        """An actor in words."""
+
+
 class _Groups:
     """One group mechanism.
 
@@ -67,7 +100,7 @@ class _Groups:
 class Operations:
     """Asynchronous agents and mbarriers of one wave. mbarriers are named by their index among its 8-byte words."""
 
-    def __init__(self, races: Races) -> None:
+    def __init__(self, races: Recorder) -> None:
         self.races = races
         self.clocks = races.clocks
         self.groups: dict[str, _Groups] = {}
@@ -94,7 +127,7 @@ class Operations:
         """The row whose agent the operations of ``rows`` are."""
         return rows - self.clocks.actor[rows] % self._warpgroup if mechanism == "wgmma" else rows
 
-    def commit(self, x: Group, mechanism: str) -> None:
+    def commit(self, x: Selection, mechanism: str) -> None:
         """The threads of ``x`` close their group."""
         g = self._of(mechanism)
         threads = x.thread[x.active()]
@@ -103,7 +136,7 @@ class Operations:
         g.committed[threads] += 1
         g.current[np.unique(rows)] += INTERVAL
 
-    def wait(self, x: Group, mechanism: str, newest: int) -> None:
+    def wait(self, x: Selection, mechanism: str, newest: int) -> None:
         """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
         g = self.groups.get(mechanism)
         if g is None or newest >= RING:
@@ -116,7 +149,7 @@ class Operations:
         self.clocks.learn(rows, g.first + self.clocks.actor[leaders], g.ends[leaders, (last - 1) % RING])
 
     def grouped(
-        self, mechanism: str, where: Any, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
+        self, mechanism: str, where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
         rows = threads >> self.clocks.shift
@@ -124,7 +157,7 @@ class Operations:
         numbers = g.first + self.clocks.actor[rows]
         self.access(where, threads, starts, sizes, write, self.clocks.rank[rows], numbers, g.current[rows])
 
-    def multiplied(self, where: Any, owners: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
+    def multiplied(self, where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
         """wgmma of warpgroups with the first threads ``owners``, (E,), reads 16-byte units, (E, n), of the shared memory."""
         races, clocks = self.races, self.clocks
         rows = owners >> self.clocks.shift
@@ -143,21 +176,21 @@ class Operations:
 
     # -- mbarriers ---------------------------------------------------------------------------------------------------
 
-    def initialised(self, x: Group, where: Any, index: Any) -> None:
+    def initialised(self, x: Selection, where: Where, index: Any) -> None:
         """mbarrier.init or mbarrier.inval, a plain write."""
         self.races.touch(x, where, np.broadcast_to(index, x.shape)[x.active()], 8, True)
 
-    def arrived(self, x: Group, where: Any, index: Any, relaxed: bool) -> None:
+    def arrived(self, x: Selection, where: Where, index: Any, relaxed: bool) -> None:
         """The threads of ``x`` arrive."""
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
         self.clocks.release(self._arrived, self._keys_of(at), rows, relaxed)
 
-    def used(self, x: Group, where: Any, index: Any) -> None:
+    def used(self, x: Selection, where: Where, index: Any) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
         self._require(where, *self.races.per_actor(x, index))
 
-    def waited(self, x: Group, where: Any, index: Any, done: Any, relaxed: bool) -> None:
+    def waited(self, x: Selection, where: Where, index: Any, done: Any, relaxed: bool) -> None:
         """The lanes ``done`` have seen that a phase is complete."""
         self._require(where, *self.races.per_actor(x, index))
         if done.any():
@@ -178,7 +211,7 @@ class Operations:
 
     def completing(
         self,
-        where: Any,
+        where: Where,
         threads: NDArray[np.int64],
         at: NDArray[np.int64],
         runs: list[tuple[bool, Any, Any]],
@@ -197,7 +230,7 @@ class Operations:
             self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
         self._passed_on(at, rows)
 
-    def copies_arrive(self, x: Group, where: Any, index: Any) -> None:
+    def copies_arrive(self, x: Selection, where: Where, index: Any) -> None:
         """cp.async.mbarrier.arrive: an arrival when all cp.async of the thread so far are complete."""
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
@@ -233,7 +266,7 @@ class Operations:
             self._agent_of[new] = self.clocks.add_agents(len(new)) + np.arange(len(new))
         return self._agent_of[offsets].astype(np.int64)
 
-    def _require(self, where: Any, rows: Any, at: Any, threads: Any = None) -> None:
+    def _require(self, where: Where, rows: Any, at: Any, threads: Any = None) -> None:
         """Whoever uses an mbarrier has to know of its initialisation."""
         races, clocks = self.races, self.clocks
         if races.hazards.copies_only:
@@ -254,7 +287,7 @@ class Operations:
 
     def access(
         self,
-        where: Any,
+        where: Where,
         threads: NDArray[np.int64],
         starts: NDArray[np.int64],
         sizes: NDArray[np.int64],
@@ -287,5 +320,5 @@ class Operations:
                 who, mend = _IN_WORDS[mechanism]
                 return who.format(self.races.name(number - g.first)), mend
         offset = int(np.flatnonzero(self._agent_of == number)[0])
-        name = self.races.wave.mbarriers.name(offset)
+        name = self.races.wave.part(Mbarriers).name(offset)
         return f"a copy that completes on {name}", "wait for that phase of it (mbarrier.try_wait)"

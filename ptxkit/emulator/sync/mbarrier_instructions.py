@@ -5,23 +5,20 @@ ptxas takes the state space ahead of semantics and scope, too, so some have a se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.asynchronous import Operation
-from ptxkit.emulator.engine.binder import PRED, U32, U64, Binding, Gate, Gated, Step, Typed
-from ptxkit.emulator.engine.table import blocking, effect
-from ptxkit.emulator.instructions.branches import operand_lanes
-from ptxkit.emulator.instructions.load_store import ClusterSite, widen
-from ptxkit.emulator.memory.sites import SharedSite
-from ptxkit.emulator.sync.mbarriers import parity, unpack
+from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
+from ptxkit.emulator.simt.asynchronous import Operation
+from ptxkit.emulator.simt.operands import operand_lanes
+from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Gate, Gated, Step, Typed
+from ptxkit.emulator.simt.table import blocking, effect
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.sync.mbarriers import Mbarriers, parity, unpack
 from ptxkit.isa.model import Operand, Symbol
 from ptxkit.isa.types import PtxType
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
 
 _CTA = "shared shared::cta"
 _ANY = "shared shared::cta shared::cluster"
@@ -77,9 +74,9 @@ def _init(b: Binding) -> Step:
 
     def init(x: Group, base: Any, counts: Any) -> None:
         index = at.index(x, base)
-        if x.wave.races is not None:
-            x.wave.races.operations.initialised(x, b.where, index)
-        x.wave.mbarriers.init(x, index, counts, b.where)
+        for races in x.wave.races:
+            races.operations.initialised(x, b.where, index)
+        x.wave.part(Mbarriers).init(x, index, counts, b.where)
 
     return Step(init, (at.source, (b.operands[1], U32)))
 
@@ -90,9 +87,9 @@ def _inval(b: Binding) -> Step:
 
     def invalidate(x: Group, base: Any) -> None:
         index = at.index(x, base)
-        if x.wave.races is not None:
-            x.wave.races.operations.initialised(x, b.where, index)
-        x.wave.mbarriers.invalidate(x, index, b.where)
+        for races in x.wave.races:
+            races.operations.initialised(x, b.where, index)
+        x.wave.part(Mbarriers).invalidate(x, index, b.where)
 
     return Step(invalidate, (at.source,))
 
@@ -105,9 +102,9 @@ def _transactions(b: Binding) -> Step:
 
     def transact(x: Group, base: Any, nbytes: Any) -> None:
         index = at.index(x, base)
-        if x.wave.races is not None:
-            x.wave.races.operations.used(x, b.where, index)
-        x.wave.mbarriers.update(x, index, b.where, tx=sign * nbytes.astype(np.int64))
+        for races in x.wave.races:
+            races.operations.used(x, b.where, index)
+        x.wave.part(Mbarriers).update(x, index, b.where, tx=sign * nbytes.astype(np.int64))
 
     return Step(transact, (at.source, (b.operands[1], U32)))
 
@@ -142,9 +139,9 @@ def _arrive(b: Binding) -> Step:
     def arrive(x: Group, base: Any, *count: Any) -> Any:
         amount = count[0].astype(np.int64) if count else 1
         index = at.index(x, base)
-        if x.wave.races is not None:
-            x.wave.races.operations.arrived(x, b.where, index, relaxed)
-        return x.wave.mbarriers.update(
+        for races in x.wave.races:
+            races.operations.arrived(x, b.where, index, relaxed)
+        return x.wave.part(Mbarriers).update(
             x,
             index,
             b.where,
@@ -184,11 +181,11 @@ class _Wait:
     def step(self) -> Step:
         def test(x: Group, base: Any, phase: Any) -> Any:
             index = self.at.index(x, base)
-            barriers = x.wave.mbarriers
+            barriers = x.wave.part(Mbarriers)
             barriers.check(x, index, self.where)
             done = barriers.completed(index, self.expected(phase))
-            if x.wave.races is not None:
-                x.wave.races.operations.waited(x, self.where, index, done, self.relaxed)
+            for races in x.wave.races:
+                races.operations.waited(x, self.where, index, done, self.relaxed)
             if done.all():
                 barriers.waiters.polled.pop(self.number, None)
             else:
@@ -214,17 +211,17 @@ class _TryWaitGate(Gate):
         self.wait = wait
         self.reads = (wait.at.operand, wait.phase)
 
-    def enter(self, group: Group, block: Block) -> Group | None:
+    def enter(self, group: Group, block: int) -> Group | None:
         wait, wave = self.wait, group.wave
         index = wait.at.fetch(group)
-        wave.mbarriers.check(group, index, wait.where)
+        wave.part(Mbarriers).check(group, index, wait.where)
         phase = wait.expected(operand_lanes(group, wait.phase, wait.type.dtype))
-        done, left = wave.split(group, wave.mbarriers.completed(index, phase))
+        done, left = wave.split(group, wave.part(Mbarriers).completed(index, phase))
         if left is not None:
             if left is not group:
                 index = wait.at.fetch(left)
                 phase = wait.expected(operand_lanes(left, wait.phase, wait.type.dtype))
-            wave.mbarriers.waiters.sleep(left, block.index, index, phase)
+            wave.part(Mbarriers).waiters.sleep(left, block, index, phase)
         return done
 
 
@@ -245,17 +242,17 @@ def _copies_arrive(b: Binding) -> Step:
     def arrive(x: Group, base: Any) -> None:
         wave, where = x.wave, b.where
         index = at.index(x, base)
-        wave.mbarriers.check(x, index, where)
+        wave.part(Mbarriers).check(x, index, where)
         if not noinc:
-            wave.mbarriers.update(x, index, where, arrivals=-1)
+            wave.part(Mbarriers).update(x, index, where, arrivals=-1)
         words = np.broadcast_to(index, x.shape)[x.active()]
         threads = x.thread[x.active()]
-        if wave.races is not None:
-            wave.races.operations.copies_arrive(x, where, index)
+        for races in wave.races:
+            races.operations.copies_arrive(x, where, index)
 
         def complete(which: Any) -> None:
             wave.queue.drain("cp.async", threads[which], operation.serial)
-            wave.mbarriers.arrive(words[which], where)
+            wave.part(Mbarriers).arrive(words[which], where)
 
         operation = Operation(threads, complete, barrier=words)
         wave.queue.submit(operation, "mbarrier")

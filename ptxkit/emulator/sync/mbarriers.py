@@ -7,17 +7,14 @@ phase, and 01, which neither zeroed nor poisoned memory has, so that a barrier t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.simt.threads import Group, Synchroniser, WaveState
 from ptxkit.emulator.sync.waiters import Waiters
 from ptxkit.errors import TrapError
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
 
 MAX_COUNT = (1 << 20) - 1
 """The largest number of arrivals, and the largest tx-count either way (PTX ISA, "mbarrier object")."""
@@ -49,13 +46,13 @@ def parity(words: Any) -> Any:
     return words >> np.uint64(_PHASE) & np.uint64(1)
 
 
-class Mbarriers:
+class Mbarriers(Synchroniser):
     """The mbarrier objects of one wave.
 
     Barriers are named by their index among the 8-byte words of the wave's shared memory (int64).
     """
 
-    def __init__(self, wave: Wave) -> None:
+    def __init__(self, wave: WaveState) -> None:
         self.wave = wave
         self.waiters = Waiters(wave, self)
         self._completions: NDArray[np.int64] | None = None
@@ -64,6 +61,24 @@ class Mbarriers:
     def words(self) -> NDArray[np.uint64]:
         """All of the wave's shared memory."""
         return self.wave.shared.view(np.uint64)
+
+    # -- what the scheduler asks -------------------------------------------------------------------------------------
+
+    def waiting(self) -> list[tuple[Group, int]]:
+        """See :class:`~ptxkit.emulator.simt.threads.Synchroniser`."""
+        return self.waiters.waiting()
+
+    def note(self, group: Group, instructions: list[int]) -> str:
+        """See :class:`~ptxkit.emulator.simt.threads.Synchroniser`."""
+        return self.waiters.note(group, instructions)
+
+    def force(self) -> bool:
+        """See :class:`~ptxkit.emulator.simt.threads.Synchroniser`."""
+        return self.waiters.force()
+
+    def time_out(self) -> bool:
+        """See :class:`~ptxkit.emulator.simt.threads.Synchroniser`."""
+        return self.waiters.time_out()
 
     # -- what instructions do ----------------------------------------------------------------------------------------
 
@@ -218,8 +233,8 @@ class Mbarriers:
             phase = phase ^ done
             self.words[at] = pack(pending, expected, outstanding, phase)
             self._phases()[at[done]] += 1
-            if self.wave.races is not None:
-                self.wave.races.operations.phase_over(at[done])
+            for races in self.wave.races:
+                races.operations.phase_over(at[done])
             self.waiters.wake()
         else:
             self.words[at] = pack(pending, expected, outstanding, phase)

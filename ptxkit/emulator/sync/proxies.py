@@ -11,14 +11,15 @@ of a barrier where it has to be behind can go unnoticed, and a correct program i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.simt.selection import Selection
+from ptxkit.emulator.simt.threads import WaveState
+
+NOT_FENCED = "threads have written there with no fence.proxy.async behind, so the async proxy may not see it"
 
 ROW = 16
 """Bytes of shared memory that are tracked together: what bulk operations and matrix descriptors are aligned to."""
@@ -31,7 +32,7 @@ class GenericWrites:
         rows: (shared bytes / 16,) bool.
     """
 
-    def __init__(self, wave: Wave) -> None:
+    def __init__(self, wave: WaveState) -> None:
         self.wave = wave
         self.rows: NDArray[np.bool_] = np.zeros(len(wave.shared) // ROW, np.bool_)
 
@@ -43,7 +44,7 @@ class GenericWrites:
             for k in range(size // ROW):
                 self.rows[cells * (size // ROW) + k] = True
 
-    def fence(self, x: Group, space: str) -> None:
+    def fence(self, x: Selection, space: str) -> None:
         """fence.proxy.async by the threads of ``x``; ``space`` is ``""``, ``"shared::cta"`` or ``"shared::cluster"``."""
         ctas = np.unique(np.broadcast_to(x.cta, x.shape)[x.active()])
         size = self.wave.launch.cluster_size
@@ -61,5 +62,6 @@ class GenericWrites:
         runs = zip(starts.tolist(), sizes.tolist(), strict=True)
         return np.array([self.rows[start >> 4 : start + size + ROW - 1 >> 4].any() for start, size in runs], np.bool_)
 
-
-NOT_FENCED = "threads have written there with no fence.proxy.async behind, so the async proxy may not see it"
+    def unseen_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which elements, of (E, n) units of 16 bytes, hold something that the async proxy may not see."""
+        return np.asarray(self.rows[rows].any(1), np.bool_)

@@ -8,14 +8,11 @@ PTX ISA, "mbarrier.test_wait, mbarrier.try_wait".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
-    from ptxkit.emulator.sync.mbarriers import Mbarriers
+from ptxkit.emulator.simt.threads import Group, WaveState
 
 
 @dataclass(eq=False)
@@ -28,6 +25,16 @@ class _Sleeper:
     phase: Any
 
 
+class Phases(Protocol):
+    """The mbarriers that are waited for."""
+
+    def completed(self, index: Any, phase: Any) -> Any:
+        """Lanes for which the phase with parity ``phase`` (uint64) of ``index`` has completed."""
+
+    def describe(self, at: int) -> str:
+        """A barrier and what its current phase lacks."""
+
+
 class Waiters:
     """Who waits for the mbarriers of one wave.
 
@@ -36,7 +43,7 @@ class Waiters:
         polled: number of a test_wait or try_wait -> barriers for which it has last given false.
     """
 
-    def __init__(self, wave: Wave, barriers: Mbarriers) -> None:
+    def __init__(self, wave: WaveState, barriers: Phases) -> None:
         self.wave = wave
         self.barriers = barriers
         self.sleepers: list[_Sleeper] = []
@@ -86,20 +93,12 @@ class Waiters:
         self.polled = {}
         return bool(wanted) and self.wave.queue.force(np.unique(np.concatenate(wanted)))
 
-    def release(self) -> bool:
-        """Nobody is ready: force what is waited for, else let every try_wait time out. False when there is neither."""
-        if self.force():
-            return True
-        if not self.sleepers:
-            return False
-        self.time_out()
-        return True
-
-    def time_out(self) -> None:
-        """Every try_wait gives false, as hardware's does after its time limit."""
+    def time_out(self) -> bool:
+        """Every try_wait gives false, as hardware's does after its time limit; False if there is none."""
         sleepers, self.sleepers = self.sleepers, []
         for s in sleepers:
             self.wave.wake(s.group, s.block, passed=True)
+        return bool(sleepers)
 
     def waiting(self) -> list[tuple[Group, int]]:
         """Every group that sleeps, with its block."""

@@ -7,18 +7,16 @@ or branch, and the next one need not wait again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import Binding, Gated, Step
-from ptxkit.emulator.engine.table import lookup
 from ptxkit.emulator.instructions.warp_gate import WarpGate
+from ptxkit.emulator.simt.step import Binding, Gated, Step
+from ptxkit.emulator.simt.table import lookup
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Instruction
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _JUMPS = frozenset(("bra", "brx", "call", "ret", "exit", "trap", "brkpt"))
 _WARP = frozenset(("ldmatrix", "stmatrix", "movmatrix", "mma", "wmma", "wgmma"))
@@ -33,8 +31,8 @@ def collective(b: Binding, step: Step | None, span: int = 1) -> Step | Gated:
 
 
 def _together(b: Binding, span: int) -> bool:
-    instructions, at = b.function.instructions, b.extra["position"]
-    labels = b.extra["labels"]
+    instructions, at = b.function.instructions, b.position
+    labels = b.labels
     while at not in labels and at > 0:
         at -= 1
         i: Instruction = instructions[at]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ptxkit.emulator.engine.table import respell
+from ptxkit.emulator.simt.table import respell
 
 _ORDER: dict[str, tuple[str, ...]] = {
     "mma": (

@@ -7,22 +7,29 @@ name. So compilers may copy accumulators in flight, as they do, but a program th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.asynchronous import Operation
+from ptxkit.emulator.simt.asynchronous import Operation
+from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.tensor_core import fragments, warpgroups
 from ptxkit.emulator.tensor_core.collective import WARPGROUP
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.tensor_core.multiplication import Inputs, Multiplication
-    from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
+from ptxkit.emulator.tensor_core.multiplication import Inputs, Multiplication
+from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 
 MECHANISM = "wgmma"
 TAG = 0xFFC0_0000
 """A tag is this, the instruction's serial number in bits 7 to 21, and the register's number: a NaN as f32 and as f16."""
 SERIALS = 1 << 15
+
+
+class InFlight:
+    """The instructions of a wave that have been issued and not waited for, by serial number."""
+
+    def __init__(self, wave: WaveState) -> None:
+        self.serial = 0
+        self.flying: dict[int, Issued] = {}
 
 
 class Issued:
@@ -36,15 +43,15 @@ class Issued:
         self.frame = x.frame
         self.groups = groups
         self.given = given
-        state = x.wave.state.setdefault(MECHANISM, {"serial": 0, "flying": {}})
-        self.flying: dict[int, Issued] = state["flying"]
+        state = x.wave.part(InFlight)
+        self.flying = state.flying
         self.before: list[tuple[Issued, Any, Any]] = []
         self.c = what.initial(words, scale)
         if words is not None:
             self._follow(words.reshape(groups.count, WARPGROUP, what.count, 32), scale)
         self.d: Any = np.zeros(self.c.shape, self.c.dtype)
         self.left = groups.count
-        state["serial"] = self.serial = (state["serial"] + 1) % SERIALS
+        state.serial = self.serial = (state.serial + 1) % SERIALS
         self.flying[self.serial] = self
         x.wave.queue.submit(Operation(groups.owner, self.perform), MECHANISM)
 
@@ -97,3 +104,42 @@ class Issued:
             for e in np.flatnonzero(hit):
                 view[c[e], w[e] : w[e] + WARPGROUP] = picked[e, :, int(numbers[e])]
             frame.registers[k] = new
+
+
+class Issue:
+    """Executes wgmma.mma_async: at once, or when it is waited for.
+
+    Attributes:
+        what: the multiplication.
+    """
+
+    def __init__(self, what: Multiplication) -> None:
+        self.what = what
+
+    def __call__(self, x: Group, *lanes: Any) -> Any:
+        """Execute, or put into the queue; returns the accumulator registers."""
+        what = self.what
+        groups = warpgroups.of(x, what.where)
+        warpgroups.require_fence(x, groups, what.where)
+        c_lanes, (b_lanes, scale_lanes, *a_lanes) = lanes[: what.count], lanes[what.count :]
+        places = None if what.expand is None else what.places(x, groups, a_lanes.pop(0))
+        descriptors = groups.uniform(x, b_lanes, "B's descriptor", what.where)
+        scale = groups.uniform(x, scale_lanes, "scale-d", what.where)
+        what.b.check(x, groups, descriptors, what.where)
+        if what.a is None:
+            a = what.fragment_a(x, groups, tuple(a_lanes))
+        else:
+            a = groups.uniform(x, a_lanes[0], "A's descriptor", what.where)
+            what.a.check(x, groups, a, what.where)
+        for races in x.wave.races:
+            for operand, bits in ((what.a, a), (what.b, descriptors)):
+                if operand is not None:
+                    chunks = operand.chunks(x.wave, groups.cta, bits)
+                    races.operations.multiplied(what.where, groups.owner, chunks)
+        given = Inputs(groups.cta, a, places, descriptors)
+        x.tally.add(what.number, what.flops, 2 * what.m * what.n * what.kept * groups.count)
+        words = fragments.gather(x.shape, c_lanes, np.uint32)[groups.rows] if scale.any() else None
+        if not x.wave.queue.eager:
+            return Issued(what, x, groups, given, scale, words).tags(x)
+        d = what.product(x.wave, given, what.initial(words, scale))
+        return groups.spread(x, what.registers_of(d), what.d_type)

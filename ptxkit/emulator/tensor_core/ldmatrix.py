@@ -6,20 +6,18 @@ l then holds word l % 4 of row l / 4. So the 8 rows of a matrix, word after word
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import B32, Binding, Gated, Step
-from ptxkit.emulator.engine.table import blocking
-from ptxkit.emulator.instructions.load_store import by_space, widen
-from ptxkit.emulator.memory.sites import SharedSite
+from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.simt.step import B32, Binding, Gated, Step
+from ptxkit.emulator.simt.table import blocking
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core.collective import collective, require_whole
 from ptxkit.errors import MemoryFault
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _U32, _U64 = TYPES["u32"], TYPES["u64"]
 
@@ -55,8 +53,8 @@ class RowSite(SharedSite):
         """(C, W, matrices, 32) words: the registers."""
         base = self.addresses(base)
         index, p, start = self._flat(x, base)
-        if x.wave.races is not None:
-            x.wave.races.read(x, self, index, start)
+        for races in x.wave.races:
+            races.read(x, self, index, start)
         rows = self.rows(x.wave.shared.view(self.dtype))
         got = rows[start:].take(index.reshape(-1), axis=0).reshape(*index.shape, 4)
         self._count(x, p)

@@ -12,17 +12,15 @@ A row always takes 16 bytes: 4-bit elements lie in the first 8 and become the lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import B32, Binding, Gated, Step
-from ptxkit.emulator.engine.table import blocking
+from ptxkit.emulator.simt.step import B32, Binding, Gated, Step
+from ptxkit.emulator.simt.table import blocking
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core.collective import collective, require_whole
 from ptxkit.emulator.tensor_core.ldmatrix import RowSite, address_source, require_shared
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _SPACES = "shared shared::cta"
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import B32, Binding, Gated, Step, Typed
-from ptxkit.emulator.engine.table import blocking
+from ptxkit.emulator.simt.step import B32, Binding, Gated, Step, Typed
+from ptxkit.emulator.simt.table import blocking
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core import fragments, numerics, sparse
 from ptxkit.emulator.tensor_core.collective import collective, require_whole
 from ptxkit.isa.model import Immediate
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 F32, F64, S32 = TYPES["f32"], TYPES["f64"], TYPES["s32"]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import B32, PRED, U64, Binding, Typed
-from ptxkit.emulator.tensor_core import fragments, numerics, sparse, warpgroups
+from ptxkit.emulator.simt.step import B32, PRED, U64, Binding, Typed
+from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.tensor_core import fragments, numerics, sparse
 from ptxkit.emulator.tensor_core.collective import WARPGROUP
-from ptxkit.emulator.tensor_core.in_flight import Issued
 from ptxkit.emulator.tensor_core.mma import (
     Expansion,
     accumulator_words,
@@ -20,12 +20,8 @@ from ptxkit.emulator.tensor_core.mma import (
     shape_of,
 )
 from ptxkit.emulator.tensor_core.shared_operand import SharedOperand
+from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 from ptxkit.isa.model import Immediate, Vector
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
-    from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,7 @@ class Multiplication:
         words = accumulator_words(d, self.td).reshape(len(d) * WARPGROUP, -1)
         return words.take(self.inverse_d, axis=1)
 
-    def product(self, wave: Wave, given: Inputs, c: Any) -> Any:
+    def product(self, wave: WaveState, given: Inputs, c: Any) -> Any:
         """(E, m, n): the new accumulators from the old ones, ``c``."""
         a, count = given.a, len(given.cta)
         if self.a is not None:
@@ -149,33 +145,6 @@ class Multiplication:
         else:
             b = b[which]
         return self.compute(a, b.transpose(0, 2, 1), c).reshape(count, self.m, self.n)
-
-    def issue(self, x: Group, *lanes: Any) -> Any:
-        """Execute, or put into the queue; returns the accumulator registers."""
-        groups = warpgroups.of(x, self.where)
-        warpgroups.require_fence(x, groups, self.where)
-        c_lanes, (b_lanes, scale_lanes, *a_lanes) = lanes[: self.count], lanes[self.count :]
-        places = None if self.expand is None else self.places(x, groups, a_lanes.pop(0))
-        descriptors = groups.uniform(x, b_lanes, "B's descriptor", self.where)
-        scale = groups.uniform(x, scale_lanes, "scale-d", self.where)
-        self.b.check(x, groups, descriptors, self.where)
-        if self.a is None:
-            a = self.fragment_a(x, groups, tuple(a_lanes))
-        else:
-            a = groups.uniform(x, a_lanes[0], "A's descriptor", self.where)
-            self.a.check(x, groups, a, self.where)
-        if x.wave.races is not None:
-            for operand, bits in ((self.a, a), (self.b, descriptors)):
-                if operand is not None:
-                    chunks = operand.chunks(x.wave, groups.cta, bits)
-                    x.wave.races.operations.multiplied(self.where, groups.owner, chunks)
-        given = Inputs(groups.cta, a, places, descriptors)
-        x.tally.add(self.number, self.flops, 2 * self.m * self.n * self.kept * groups.count)
-        words = fragments.gather(x.shape, c_lanes, np.uint32)[groups.rows] if scale.any() else None
-        if not x.wave.queue.eager:
-            return Issued(self, x, groups, given, scale, words).tags(x)
-        d = self.product(x.wave, given, self.initial(words, scale))
-        return groups.spread(x, self.registers_of(d), self.d_type)
 
     def initial(self, words: Any, scale: Any) -> Any:
         """(E, m, n): the accumulators, zero where ``scale``, (E,) bool, is false."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.instructions.arithmetic import rounding
+from ptxkit.emulator.simt.step import Binding
 from ptxkit.emulator.tensor_core.accumulation import Accumulation, accumulation
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.binder import Binding
 
 BITS = {
     "f64": 64,

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.memory.layout import SHARED_BASE
+from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.sync.proxies import NOT_FENCED
 from ptxkit.emulator.tensor_core import numerics
 from ptxkit.emulator.tensor_core.descriptors import Descriptor, tile
+from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 from ptxkit.errors import MemoryFault
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
-    from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 
 
 class SharedOperand:
@@ -45,7 +42,6 @@ class SharedOperand:
         Raises:
             MemoryFault: one does not.
         """
-        writes = x.wave.generic_writes
         end = SHARED_BASE + x.wave.launch.shared_bytes
         for bits in {int(d) for d in descriptors} if descriptors.size > 1 else {int(descriptors[0])}:
             found = tile(bits, self.extent, self.k_bytes, self.mn_major)
@@ -62,10 +58,10 @@ class SharedOperand:
                     f"{where}: {self.name} of the warpgroup of thread {thread} of CTA {cta} {why}; "
                     f"descriptor {bits:#018x}: {Descriptor.parse(bits)}"
                 )
-            if writes is not None:
+            for writes in x.wave.generic_writes:
                 having = np.flatnonzero(descriptors == np.uint64(bits))
                 rows = self._chunks(bits) + (groups.cta[having] * (x.wave.shared_stride >> 4))[:, None]
-                unseen = writes.rows[rows].any(1)
+                unseen = writes.unseen_rows(rows)
                 if unseen.any():
                     e = int(having[np.argmax(unseen)])
                     cta = x.wave.cta_coordinates(int(groups.cta[e]))
@@ -74,7 +70,7 @@ class SharedOperand:
                         f"{where}: {self.name} of the warpgroup of thread {thread} of CTA {cta}: {NOT_FENCED}"
                     )
 
-    def load(self, wave: Wave, cta: Any, descriptors: Any) -> tuple[Any, Any]:
+    def load(self, wave: WaveState, cta: Any, descriptors: Any) -> tuple[Any, Any]:
         """Distinct tiles, (U, extent, k) float32, and which of them each element has. MN-major ones are transposed views."""
         stride = wave.shared_stride >> 4
         kinds, kind = np.unique(descriptors, return_inverse=True) if descriptors.size > 1 else (descriptors, None)
@@ -94,7 +90,7 @@ class SharedOperand:
             values = values.reshape(-1, self.extent, self.k)
         return (-values if self.negated else values), which
 
-    def chunks(self, wave: Wave, cta: Any, descriptors: Any) -> Any:
+    def chunks(self, wave: WaveState, cta: Any, descriptors: Any) -> Any:
         """(E, n): the units of 16 bytes of the wave's shared memory that each element's tile consists of."""
         tables = np.stack([self._chunks(d) for d in descriptors])
         return tables + (cta * (wave.shared_stride >> 4))[:, None]

@@ -7,18 +7,16 @@ Product q belongs to lanes 4 q to 4 q + 3, which hold rows (or columns) 0 to 3, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import Binding, Gated, Step
-from ptxkit.emulator.engine.table import blocking
+from ptxkit.emulator.simt.step import Binding, Gated, Step
+from ptxkit.emulator.simt.table import blocking
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core import fragments, numerics
 from ptxkit.emulator.tensor_core.collective import collective, require_whole
 from ptxkit.emulator.tensor_core.mma import accumulator_words, register_type, registers
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 Place = Callable[[int, int, int], tuple[int, int]]
 """(lane % 4, 4 in the upper half of the warp, element) -> (row, column)."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.tensor_core.collective import WARPGROUP, require_whole
 from ptxkit.errors import TrapError
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 
 class Warpgroups:
@@ -68,6 +66,13 @@ class Warpgroups:
         return tuple(picked[:, k].reshape(x.shape) for k in range(picked.shape[1]))
 
 
+class Fences:
+    """Which warpgroups of a wave have executed wgmma.fence: (warps of the wave,) bool, by the first warp of a warpgroup."""
+
+    def __init__(self, wave: WaveState) -> None:
+        self.executed = np.zeros(wave.shape[0] * wave.shape[1], np.bool_)
+
+
 def fence(x: Group, where: Any) -> None:
     """wgmma.fence: notes that the warpgroups of ``x`` have executed one."""
     groups = of(x, where)
@@ -93,18 +98,15 @@ def require_fence(x: Group, groups: Warpgroups, where: Any) -> None:
 
 def _fenced(x: Group) -> Any:
     """(warps of the wave,) bool, by the first warp of a warpgroup."""
-    state: Any = x.wave.state.get("wgmma.fence")
-    if state is None:
-        state = x.wave.state["wgmma.fence"] = np.zeros(x.wave.shape[0] * x.wave.shape[1], np.bool_)
-    return state
+    return x.wave.part(Fences).executed
 
 
 def of(x: Group, where: Any) -> Warpgroups:
     """The warpgroups of ``x``, which must be whole; remembered while the group lives."""
-    found: Warpgroups | None = x._cache.get("warpgroups")
+    found: Warpgroups | None = x.memo.get("warpgroups")
     if found is None:
         require_whole(x, where, WARPGROUP)
-        found = x._cache["warpgroups"] = Warpgroups(x)
+        found = x.memo["warpgroups"] = Warpgroups(x)
     return found
 
 

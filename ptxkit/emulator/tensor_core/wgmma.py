@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ptxkit.emulator.engine.binder import Binding, Gated, Step
-from ptxkit.emulator.engine.table import blocking
 from ptxkit.emulator.instructions.warp_gate import WarpGate
+from ptxkit.emulator.simt.step import Binding, Gated, Step
+from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.tensor_core import warpgroups
 from ptxkit.emulator.tensor_core.collective import WARPGROUP, collective
-from ptxkit.emulator.tensor_core.in_flight import MECHANISM
+from ptxkit.emulator.tensor_core.in_flight import MECHANISM, Issue
 from ptxkit.emulator.tensor_core.multiplication import Multiplication
 from ptxkit.isa.model import Immediate
 
@@ -82,7 +82,7 @@ _INTEGER = " ".join(f"m64n{n}k{{k}}" for n in (8, 16, 24, *range(32, 257, 16)))
 )
 def _wgmma(b: Binding) -> Step | Gated:
     what = Multiplication(b)
-    return collective(b, Step(what.issue, what.sources, what.outs), WARPGROUP)
+    return collective(b, Step(Issue(what), what.sources, what.outs), WARPGROUP)
 
 
 @blocking("wgmma.fence.sync.aligned")

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import U32, U64, Binding, Gated, Step, Typed
-from ptxkit.emulator.engine.table import blocking
-from ptxkit.emulator.instructions.load_store import site_for, widen
+from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.instructions.load_store import site_for
+from ptxkit.emulator.simt.step import U32, U64, Binding, Gated, Step, Typed
+from ptxkit.emulator.simt.table import blocking
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core import fragments, numerics
 from ptxkit.emulator.tensor_core.collective import collective, require_whole
 from ptxkit.emulator.tensor_core.mma import (
@@ -27,9 +29,6 @@ from ptxkit.emulator.tensor_core.mma import (
     shape_of,
 )
 from ptxkit.isa.model import Immediate, Vector
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _WIDE = "m16n16k16 m8n32k16 m32n8k16"
 _BYTES = {"f32": 4, "s32": 4, "f64": 8, "f16": 2, "bf16": 2, "tf32": 4}

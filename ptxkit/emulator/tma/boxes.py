@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.engine.asynchronous import windows
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.simt.asynchronous import windows
 from ptxkit.emulator.tma.tensor_map import ELEMENTS, MAGIC, Element
 
 UNIT = np.dtype(np.complex128)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.asynchronous import EVERY, Operation
-from ptxkit.emulator.engine.binder import U32, Binding, Step, Typed
-from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.instructions.atomics import operation_for
 from ptxkit.emulator.instructions.cp_async import newest
-from ptxkit.emulator.instructions.load_store import widen
 from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.simt.asynchronous import EVERY, Operation
+from ptxkit.emulator.simt.step import U32, Binding, Step, Typed
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
+from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tma.spans import Runs, Side, copy, fill
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES, PtxType
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
 
 MECHANISM = "bulk"
 ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
@@ -116,7 +114,7 @@ class _Bulk:
             barrier = runs.lanes(index)
             if not self.multicast:
                 # the other CTAs' barriers are checked when the operation completes
-                wave.mbarriers.check(x, index, self.where)
+                wave.part(Mbarriers).check(x, index, self.where)
                 self._same_cta(runs, target, barrier)
             else:
                 element, shift = self._receivers(runs, runs.lanes(lanes.pop(0)))
@@ -127,25 +125,24 @@ class _Bulk:
                 target = Side(target.arrays, target.which[element], (own + shift) * step + to_offset)
                 barrier = (own + shift) * (step >> 3) + barrier[element] % (step >> 3)
                 sizes, threads = sizes[element], threads[element]
-                if wave.generic_writes is not None:
-                    wave.generic_writes.replaced(target.start, sizes)
+                for writes in wave.generic_writes:
+                    writes.replaced(target.start, sizes)
         kept = runs.lanes(lanes.pop(0)) if self.byte_mask else None
         wave.launch.machine.version += 1
-        if wave.races is not None:
+        if wave.races:
             self._note(wave, threads, target, origin, sizes, barrier)
         self._submit(x, target, origin, sizes, threads, barrier, kept, leaders)
 
-    def _note(self, wave: Wave, threads: Any, target: Side, origin: Side, sizes: Any, barrier: Any) -> None:
+    def _note(self, wave: WaveState, threads: Any, target: Side, origin: Side, sizes: Any, barrier: Any) -> None:
         """Tell the race check what is accessed."""
-        assert wave.races is not None
-        operations = wave.races.operations
-        if barrier is None:
-            operations.grouped(MECHANISM, self.where, threads, origin.start, sizes, False)
-            return
         accessed = [(True, target.start, sizes)]
         if self.source_space != "global":
             accessed.insert(0, (False, origin.start, sizes))
-        operations.completing(self.where, threads, barrier, accessed, self.reduction is not None)
+        for races in wave.races:
+            if barrier is None:
+                races.operations.grouped(MECHANISM, self.where, threads, origin.start, sizes, False)
+            else:
+                races.operations.completing(self.where, threads, barrier, accessed, self.reduction is not None)
 
     def _same_cta(self, runs: Runs, target: Side, barrier: Any) -> None:
         stride = runs.x.wave.shared_stride
@@ -180,7 +177,7 @@ class _Bulk:
             else:
                 copy(target, origin, sizes, chosen(which))
             if barrier is not None:
-                wave.mbarriers.complete_tx(barrier[which], sizes[which], where)
+                wave.part(Mbarriers).complete_tx(barrier[which], sizes[which], where)
 
         capture = None
         if self.source_space != "global" and self.to_space == "global" and not wave.queue.eager:
@@ -325,12 +322,12 @@ def _fill(b: Binding) -> Step:
         runs = Runs(where, x, sizes, multiple=8)
         wave = x.wave
         target = runs.in_shared(address.lanes(runs, base), "writes", remote=False, alignment=8)
-        if wave.races is not None:
-            wave.races.runs(x, where, target.start, sizes, True)
+        for races in wave.races:
+            races.runs(x, where, target.start, sizes, True)
         fill(target, sizes, 0)
-        if wave.generic_writes is not None:
+        for writes in wave.generic_writes:
             for start, n in zip(target.start.tolist(), sizes.tolist(), strict=True):
-                wave.generic_writes.wrote(np.arange(start >> 3, start + n >> 3), 8)
+                writes.wrote(np.arange(start >> 3, start + n >> 3), 8)
         wave.launch.machine.version += 1
 
     return Step(zero, (address.source, (b.operands[1], U32 if size is None or size.bits == 32 else TYPES["u64"])))

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.engine.asynchronous import windows
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES
-from ptxkit.emulator.memory.layout import SHARED_BASE
-from ptxkit.emulator.memory.sites import CLUSTER_RANK_SHIFT
+from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
+from ptxkit.emulator.simt.asynchronous import windows
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.proxies import NOT_FENCED
 from ptxkit.errors import MemoryFault
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 LONG = 4096  # bytes from which a memcpy a run is faster than one gather of all of them
 
@@ -175,13 +172,13 @@ class Runs:
         if not remote and (rank != own).any():
             self._fault(rank != own, addresses, verb, "in another CTA; shared::cta is the executing CTA's own memory")
         start = (self.cta - own + rank) * wave.shared_stride + offset
-        writes = None if generic_proxy else wave.generic_writes
-        if writes is not None and verb == "writes":
-            writes.replaced(start, self.sizes)
-        elif writes is not None and writes.unseen(start, self.sizes).any():
-            self._fault(writes.unseen(start, self.sizes), addresses, verb, NOT_FENCED)
-        if generic_proxy and wave.races is not None:
-            wave.races.runs(self.x, self.where, start, self.sizes, verb == "writes")
+        for writes in () if generic_proxy else wave.generic_writes:
+            if verb == "writes":
+                writes.replaced(start, self.sizes)
+            elif writes.unseen(start, self.sizes).any():
+                self._fault(writes.unseen(start, self.sizes), addresses, verb, NOT_FENCED)
+        for races in wave.races if generic_proxy else ():
+            races.runs(self.x, self.where, start, self.sizes, verb == "writes")
         return Side([wave.shared], np.zeros(len(start), np.int64), start)
 
     def fail(self, bad: NDArray[np.bool_], why: str) -> NoReturn:

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.engine.asynchronous import EVERY, Operation
-from ptxkit.emulator.engine.binder import Binding, Step, Typed
-from ptxkit.emulator.engine.table import effect
 from ptxkit.emulator.memory.allocations import POISON
+from ptxkit.emulator.simt.asynchronous import EVERY, Operation
+from ptxkit.emulator.simt.step import Binding, Step, Typed
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
+from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tma.box_reductions import reduction
 from ptxkit.emulator.tma.boxes import SHARED_ALIGNMENT, Boxes
 from ptxkit.emulator.tma.bulk import MECHANISM
@@ -20,9 +22,6 @@ from ptxkit.emulator.tma.spans import Runs
 from ptxkit.emulator.tma.tensor_operands import MapOperand, Pointer, Region, coordinates_of
 from ptxkit.errors import TrapError
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _DIMS = "1d 2d 3d 4d 5d"
 _LOADS = "tile im2col"
@@ -70,18 +69,18 @@ class _Load:
             target = cta * stride + target[element] % stride
             barrier = cta * (stride >> 3) + barrier[element] % (stride >> 3)
             threads = threads[element]
-            if wave.generic_writes is not None:
-                wave.generic_writes.replaced(target, runs.sizes[element])
+            for writes in wave.generic_writes:
+                writes.replaced(target, runs.sizes[element])
         else:
-            wave.mbarriers.check(x, index, self.where)  # a multicast's are when it completes
+            wave.part(Mbarriers).check(x, index, self.where)  # a multicast's are when it completes
             bad = np.not_equal(target // stride, barrier * 8 // stride)
             if bad.any():
                 runs.fail(bad, "the destination and the mbarrier are in different CTAs")
         region.count(x, self.number, "global_to_shared")
         wave.launch.machine.version += 1
-        if wave.races is not None:
+        for races in wave.races:
             accessed = [(True, target, np.full(len(target), boxes.shared_bytes))]
-            wave.races.operations.completing(self.where, threads, barrier, accessed)
+            races.operations.completing(self.where, threads, barrier, accessed)
         shared, where = wave.shared, self.where
 
         def perform(which: Any) -> None:
@@ -92,7 +91,7 @@ class _Load:
             else:
                 data = region.read(sources)
             boxes.put(shared, target[which], data)
-            wave.mbarriers.complete_tx(barrier[which], boxes.nbytes, where)
+            wave.part(Mbarriers).complete_tx(barrier[which], boxes.nbytes, where)
 
         def poison() -> None:
             boxes.put(shared, target, np.full((len(target), boxes.nbytes), POISON, np.uint8))
@@ -155,8 +154,8 @@ class _Store:
         distinct = EVERY if leaders is None else np.unique(leaders)
         region.count(x, self.number, "shared_to_global", distinct)
         machine.version += 1
-        if wave.races is not None:
-            wave.races.operations.grouped(MECHANISM, self.where, x.thread[active], start, runs.sizes, False)
+        for races in wave.races:
+            races.operations.grouped(MECHANISM, self.where, x.thread[active], start, runs.sizes, False)
         shared = wave.shared
         held = np.empty((0, boxes.nbytes), np.uint8)
         unread = np.ones(count, np.bool_)

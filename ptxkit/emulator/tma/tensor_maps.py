@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import U32, U64, Binding, Step
-from ptxkit.emulator.engine.table import effect
-from ptxkit.emulator.instructions.load_store import by_space, widen
+from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.simt.step import U32, U64, Binding, Step
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.mbarrier_instructions import address_type
 from ptxkit.emulator.tma.spans import Runs, Side, copy
 from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES, LAYOUT, MAGIC
 from ptxkit.isa.model import Immediate, Operand
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 _ORDINALS = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
 """Fields that have one value a dimension -> how many."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.engine.asynchronous import EVERY
-from ptxkit.emulator.engine.binder import S32, Binding, Typed
-from ptxkit.emulator.instructions.load_store import widen
+from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.simt.asynchronous import EVERY
+from ptxkit.emulator.simt.step import S32, Binding, Typed
+from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.mbarrier_instructions import address_type
 from ptxkit.emulator.tma.boxes import Boxes
 from ptxkit.emulator.tma.im2col import Columns, decode
@@ -19,9 +20,6 @@ from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES
 from ptxkit.errors import MemoryFault, TrapError
 from ptxkit.isa.model import Address, Immediate, Operand
 from ptxkit.isa.types import TYPES
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
 
 
 class Pointer:

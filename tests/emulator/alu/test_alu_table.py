@@ -11,8 +11,8 @@ import ptxas_oracle
 import pytest
 from programs import Run
 
-from ptxkit.emulator.engine.table import entries, lookup
 from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.emulator.simt.table import entries, lookup
 
 ALL = list(alu_forms.forms())
 

@@ -9,7 +9,7 @@ import ptxas_oracle
 import pytest
 
 import ptxkit.emulator.instructions  # noqa: F401  fills the table
-from ptxkit.emulator.engine.table import Entry, entries, lookup
+from ptxkit.emulator.simt.table import Entry, entries, lookup
 
 GROUPS = "ptxkit.emulator.tensor_core."
 BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}

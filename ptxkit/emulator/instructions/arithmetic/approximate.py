@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, alu
 from ptxkit.emulator.instructions.arithmetic.floating import flush, modified
+from ptxkit.emulator.simt.table import Form, alu
 
 Lanes = Any
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import alu
 from ptxkit.emulator.instructions.arithmetic.integer import high_product
+from ptxkit.emulator.simt.table import alu
 
 Lanes = Any
 _WORDS = "u32 s32 u64 s64"

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, alu
 from ptxkit.emulator.instructions.arithmetic.floating import flush
 from ptxkit.emulator.instructions.arithmetic.half import DTYPE, flush_f16, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import joined, parts
+from ptxkit.emulator.simt.table import Form, alu
 
 Lanes = Any
 Compare = Callable[[Lanes, Lanes], Lanes]

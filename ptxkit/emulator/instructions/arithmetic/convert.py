@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, alu
 from ptxkit.emulator.instructions.arithmetic.floating import flush, saturate
 from ptxkit.emulator.instructions.arithmetic.half import narrow, relu, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import mend
@@ -23,6 +22,7 @@ from ptxkit.emulator.instructions.arithmetic.rounding import (
     to_odd,
     two_sum,
 )
+from ptxkit.emulator.simt.table import Form, alu
 from ptxkit.isa.types import TYPES
 
 Lanes = Any

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, alu
 from ptxkit.emulator.instructions.arithmetic import rounding
 from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise
+from ptxkit.emulator.simt.table import Form, alu
 
 Lanes = Any
 _RND = "rn rz rm rp"

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, alu
 from ptxkit.emulator.instructions.arithmetic.floating import saturate
 from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise, mend
 from ptxkit.emulator.instructions.arithmetic.rounding import add_f32, fma_f32, fma_f32_mode, step, to_odd, two_sum
+from ptxkit.emulator.simt.table import Form, alu
 
 Lanes = Any
 DTYPE: dict[str, Any] = {"f16": np.dtype("f2"), "bf16": np.dtype("u2")}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import alu
 from ptxkit.emulator.instructions.arithmetic.lanes import choose
+from ptxkit.emulator.simt.table import alu
 
 Lanes = Any
 _ALL = "u16 u32 u64 s16 s32 s64"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import alu
+from ptxkit.emulator.simt.table import alu
 
 Lanes = Any
 _BITS = "b16 b32 b64"

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, alu
 from ptxkit.emulator.instructions.arithmetic.convert import to_half
 from ptxkit.emulator.instructions.arithmetic.half import DTYPE, relu, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import joined, parts
+from ptxkit.emulator.simt.table import Form, alu
 
 Lanes = Any
 U8, U16, U32 = np.uint8, np.uint16, np.uint32

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import Form, alu
 from ptxkit.emulator.instructions.arithmetic.lanes import elementwise
+from ptxkit.emulator.simt.table import Form, alu
 
 Lanes = Any
 _ELEMENT = {"u16x2": "u2", "s16x2": "i2", "u8x4": "u1", "s8x4": "i1"}

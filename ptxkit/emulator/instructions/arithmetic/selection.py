@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.table import alu
 from ptxkit.emulator.instructions.arithmetic.floating import flush
 from ptxkit.emulator.instructions.arithmetic.lanes import choose
+from ptxkit.emulator.simt.table import alu
 
 Lanes = Any
 _TYPES = "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"

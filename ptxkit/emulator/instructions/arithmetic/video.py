@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import U32, Binding, Step
-from ptxkit.emulator.engine.table import effect
+from ptxkit.emulator.simt.step import U32, Binding, Step
+from ptxkit.emulator.simt.table import effect
 from ptxkit.isa.model import Negated, Operand, Selection
 
 Lanes = Any

@@ -8,17 +8,15 @@ A thread that ends on the way is no such lane: the end of a kernel, and blocks t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
+from ptxkit.emulator.simt.blocks import BasicBlock
 
 RETURN = -1
 """The end of a function, as a place where its callers' lanes meet."""
 
 
-def find_reconvergence(blocks: Sequence[Block], is_entry: bool, callees_converge: bool) -> None:
-    """Set :attr:`Block.reconverges` for the blocks of one function.
+def find_reconvergence(blocks: Sequence[BasicBlock], is_entry: bool, callees_converge: bool) -> None:
+    """Set :attr:`BasicBlock.reconverges` for the blocks of one function.
 
     Args:
         callees_converge: some function that may be called has instructions that lanes execute together.
@@ -53,11 +51,11 @@ def find_reconvergence(blocks: Sequence[Block], is_entry: bool, callees_converge
             b.reconverges = RETURN if meet == end else first + meet
 
 
-def _guarded(b: Block) -> bool:
+def _guarded(b: BasicBlock) -> bool:
     return bool(b.instructions) and b.instructions[0][1].predicate is not None
 
 
-def _leading_to_end(blocks: Sequence[Block], first: int) -> list[bool]:
+def _leading_to_end(blocks: Sequence[BasicBlock], first: int) -> list[bool]:
     """Blocks that do nothing but end the thread."""
     found = [False] * len(blocks)
     for k in range(len(blocks) - 1, -1, -1):

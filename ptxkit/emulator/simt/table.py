@@ -223,7 +223,7 @@ def alu(
 
 
 def effect(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register an instruction with side effects; :mod:`ptxkit.emulator.engine.binder` says what the function gets."""
+    """Register an instruction with side effects; :mod:`ptxkit.emulator.simt.step` says what the function gets."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         _register("effect", pattern, function, sets, None, True)
@@ -233,7 +233,7 @@ def effect(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callable
 
 
 def blocking(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register an instruction that can wait; :mod:`ptxkit.emulator.engine.binder` has what the function gets and returns."""
+    """Register an instruction that can wait; :mod:`ptxkit.emulator.simt.step` has what the function gets and returns."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         _register("blocking", pattern, function, sets, None, True)

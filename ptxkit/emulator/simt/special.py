@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.memory.layout import SHARED_BASE
+from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.isa.types import TYPES, PtxType
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.wave import Wave
 
 TILE_BARRIER_BYTES = 288
 """Reserved shared memory for the barriers of tiles of several warps (CUDA's cooperative_groups/details/memory.h)."""
@@ -52,7 +50,7 @@ SPECIAL_TYPES: dict[str, PtxType] = {
 """Every special register the emulator has, with its type. The performance monitors (%pm0, ...) are not among them."""
 
 
-def static_lanes(wave: Wave, name: str) -> Any:
+def static_lanes(wave: WaveState, name: str) -> Any:
     """Lanes of a special register that does not change while the wave runs, broadcastable to the wave's shape."""
     base, _, axis = name[1:].partition(".")
     launch = wave.launch

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import Step, Where
+from ptxkit.emulator.simt.step import Step
+from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.model import Address, Function, Instruction, Negated, Operand, Register, Symbol
 from ptxkit.isa.types import PtxType
 

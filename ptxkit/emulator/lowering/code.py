@@ -1,7 +1,7 @@
 """Binds a function's instructions: basic blocks whose straight runs become one generated Python function each.
 
 A run is what lies between labels, branches and instructions that can block. Its instructions are bound to steps (see
-:mod:`ptxkit.emulator.engine.binder`), and the run is written out as a Python function over local variables, one per register.
+:mod:`ptxkit.emulator.simt.step`), and the run is written out as a Python function over local variables, one per register.
 It exists in two versions: *fast*, for a group that owns its frame alone and spans the whole wave, which replaces whole
 registers, and *general*, which merges under the group's mask. Both share one body.
 """
@@ -9,24 +9,26 @@ registers, and *general*, which merges under the group's mask. Both share one bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.engine.binder import PRED, U64, Binding, Gate, Gated, Step, Typed, Where
-from ptxkit.emulator.engine.literals import constant
-from ptxkit.emulator.engine.liveness import live_out
-from ptxkit.emulator.engine.reconvergence import find_reconvergence
-from ptxkit.emulator.engine.special import SPECIAL_TYPES
-from ptxkit.emulator.engine.table import CARRY, CARRY_TYPE, Form, lookup
-from ptxkit.emulator.engine.threads import merge
-from ptxkit.emulator.engine.watched import Watched, accesses_local
 from ptxkit.emulator.instructions import branches as control
 from ptxkit.emulator.instructions.moves import bind_move
+from ptxkit.emulator.lowering.literals import constant
+from ptxkit.emulator.lowering.liveness import live_out
+from ptxkit.emulator.lowering.reconvergence import find_reconvergence
 from ptxkit.emulator.memory.allocations import poison
 from ptxkit.emulator.memory.layout import Layout, frame_layout
+from ptxkit.emulator.simt.blocks import BasicBlock, Terminator
+from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.special import SPECIAL_TYPES
+from ptxkit.emulator.simt.step import PRED, U64, Binding, Gated, Step, Typed
+from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE, Form, lookup
+from ptxkit.emulator.simt.threads import merge
+from ptxkit.emulator.simt.watched import Watched, accesses_local
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import (
     Function,
@@ -49,72 +51,6 @@ _DTYPES = {
 _NAMESPACE = {name: dtype for dtype, name in _DTYPES.items()} | {"merge": merge}
 
 
-@dataclass
-class Block:
-    """A straight run and what ends it.
-
-    Attributes:
-        index: position in the program; schedule order.
-        instructions: (number in the program, instruction) of the run and the terminator.
-        next: the block that follows in the text.
-        gate: what a group must pass before the run; None lets everybody through.
-        fast, general: the run, ``(registers, group) -> predicate of the branch or None``; None for an empty run.
-        written: bit set of the registers that the run writes.
-        registers: bit set of the registers that the run and the terminator read or write.
-        accesses_local: whether the run can access local memory.
-        make_watched: compiles the run with its instructions reported to a :class:`~ptxkit.emulator.watch.Watch`.
-        reconverges: where lanes of one warp that the block separates meet again, if they may have to execute something
-            together before; see :mod:`ptxkit.emulator.engine.reconvergence`.
-    """
-
-    index: int
-    function: FunctionCode
-    instructions: list[tuple[int, Instruction]]
-    terminator: control.Terminator
-    next: int
-    successors: tuple[int, ...] = ()
-    gate: Gate | None = None
-    fast: Callable[..., Any] | None = None
-    general: Callable[..., Any] | None = None
-    written: int = 0
-    registers: int = 0
-    accesses_local: bool = False
-    make_watched: Callable[[], Callable[..., Any]] | None = None
-    _watched: Callable[..., Any] | None = None
-    reconverges: int | None = None
-
-    @property
-    def watched(self) -> Callable[..., Any]:
-        """The run as ``(registers, group, watch) -> predicate``, compiled when it is first needed."""
-        if self._watched is None:
-            assert self.make_watched is not None
-            self._watched = self.make_watched()
-        return self._watched
-
-    @property
-    def converges(self) -> bool:
-        """Whether lanes of a warp execute something together in it."""
-        return self.gate is not None and self.gate.converges
-
-
-@dataclass
-class FunctionCode:
-    """One bound function.
-
-    Attributes:
-        undefined: registers that some path from the entry reads before anything writes them.
-    """
-
-    function: Function
-    register_index: dict[str, int]
-    register_types: list[PtxType]
-    frame_offsets: dict[str, int]
-    frame_bytes: int
-    entry: int = 0
-    blocks: list[Block] = field(default_factory=list)
-    undefined: tuple[int, ...] = ()
-
-
 class Binder:
     """Binds functions into one list of blocks, and collects every form that is not implemented.
 
@@ -127,7 +63,7 @@ class Binder:
         self.layout = layout
         self.target = target
         self.stepping = stepping
-        self.blocks: list[Block] = []
+        self.blocks: list[BasicBlock] = []
         self.instructions: list[tuple[Where, Instruction]] = []
         self.unsupported: list[str] = []
         self.functions: dict[str, FunctionCode] = {}
@@ -149,11 +85,10 @@ class Binder:
                     names[v.name] = len(types)
                     types.append(v.type)
             self.functions[f.name] = FunctionCode(f, names, types, offsets, nbytes)
-        for code in self.functions.values():
-            _FunctionBinder(self, code).run()
-        callees = any(b.converges for c in self.functions.values() if not c.function.is_entry for b in c.blocks)
-        for code in self.functions.values():
-            find_reconvergence(code.blocks, code.function.is_entry, callees)
+        blocks = [(code.function.is_entry, _FunctionBinder(self, code).run()) for code in self.functions.values()]
+        callees = any(b.converges for is_entry, found in blocks if not is_entry for b in found)
+        for is_entry, found in blocks:
+            find_reconvergence(found, is_entry, callees)
         if self.unsupported:
             lines = "\n  ".join(dict.fromkeys(self.unsupported))
             raise UnsupportedError(f"the emulator does not implement:\n  {lines}")
@@ -166,13 +101,13 @@ class _FunctionBinder:
         self.function = code.function
         self.labels = frozenset(code.function.labels.values())
 
-    def run(self) -> None:
+    def run(self) -> list[BasicBlock]:
         f, b = self.function, self.binder
         items = f.instructions
         first = len(b.instructions)
         wheres = [Where(b.module.path, i, f.name) for i in items]
         b.instructions.extend(zip(wheres, items, strict=True))
-        bound: list[Step | control.Terminator | Gated | None] = []
+        bound: list[Step | Terminator | Gated | None] = []
         for n, i in enumerate(items):
             try:
                 bound.append(self._bind(first + n, i, wheres[n]))
@@ -184,7 +119,7 @@ class _FunctionBinder:
         if b.stepping:
             leaders.update(range(len(items)))
         for n, s in enumerate(bound):
-            if isinstance(s, control.Terminator):
+            if isinstance(s, Terminator):
                 leaders.add(n + 1)
             elif isinstance(s, Gated):
                 leaders |= {
@@ -200,10 +135,10 @@ class _FunctionBinder:
         for k, start in enumerate(starts):
             end = starts[k + 1] if k + 1 < len(starts) else len(items)
             run = list(range(start, end))
-            terminator: control.Terminator
+            terminator: Terminator
             if start == len(items):
                 terminator = control.Return(None) if not f.is_entry else control.Exit(None)
-            elif run and isinstance(bound[run[-1]], control.Terminator):
+            elif run and isinstance(bound[run[-1]], Terminator):
                 terminator = bound[run.pop()]  # type: ignore[assignment]
             else:
                 terminator = control.FallThrough()
@@ -212,7 +147,7 @@ class _FunctionBinder:
             except UnsupportedError as e:
                 b.unsupported.append(str(e))
             next_block = base + k + 1
-            block = Block(
+            block = BasicBlock(
                 base + k, self.code, [(first + n, items[n]) for n in range(start, end)], terminator, next_block
             )
             block.successors = terminator.successors(next_block)
@@ -223,12 +158,11 @@ class _FunctionBinder:
                     run = []
             plan.append((block, run))
             b.blocks.append(block)
-            self.code.blocks.append(block)
-        if b.unsupported:
-            return
-        self._generate(plan, bound, first, base)
+        if not b.unsupported:
+            self._generate(plan, bound, first, base)
+        return [block for block, _ in plan]
 
-    def _bind(self, number: int, i: Instruction, where: Where) -> Step | control.Terminator | Gated:
+    def _bind(self, number: int, i: Instruction, where: Where) -> Step | Terminator | Gated:
         if i.name == "mov":
             return bind_move(i, where, self.function)
         found = lookup(i.opcode)
@@ -242,11 +176,10 @@ class _FunctionBinder:
             assert entry.signature is not None
             destinations, sources = entry.signature(form)
             return self._alu(i, where, entry.lane_function(form), destinations, sources, entry.optional)
-        binding = Binding(i, form, number, where, self.function, self.binder.layout, self.binder.target)
-        binding.extra["code"] = self.code
-        binding.extra["position"] = number - (len(self.binder.instructions) - len(self.function.instructions))
-        binding.extra["labels"] = self.labels
-        result: Step | control.Terminator | Gated = entry.function(binding)
+        position = number - (len(self.binder.instructions) - len(self.function.instructions))
+        layout, target = self.binder.layout, self.binder.target
+        binding = Binding(i, form, number, where, self.function, layout, target, position, self.labels)
+        result: Step | Terminator | Gated = entry.function(binding)
         return result
 
     def _alu(
@@ -330,7 +263,9 @@ class _FunctionBinder:
                 block.fast, block.general = w.compile(live, block.index)
                 block.make_watched = partial(self._watched, block, run, bound, first, live)
 
-    def _watched(self, block: Block, run: list[int], bound: list[Any], first: int, live: int) -> Callable[..., Any]:
+    def _watched(
+        self, block: BasicBlock, run: list[int], bound: list[Any], first: int, live: int
+    ) -> Callable[..., Any]:
         writer = _RunWriter(self.code, self.binder.layout, bound, first, self.binder.instructions)
         writer.write(run, block.terminator.predicate, block.gate is not None)
         return writer.compile_watched(live, block.index)
@@ -343,7 +278,7 @@ class _FunctionBinder:
         code.undefined = tuple(k for k in _members(live_in) if k not in given)
 
 
-def _is_guarded(block: Block) -> bool:
+def _is_guarded(block: BasicBlock) -> bool:
     return block.instructions[0][1].predicate is not None
 
 
@@ -411,7 +346,9 @@ class _RunWriter:
             indent = "    "
             if self.watched is not None:
                 where = self.watched[number][0]
-                self.namespace[f"w{n}"] = Watched(number, where, step, self.code.register_index, self.code.register_types)
+                self.namespace[f"w{n}"] = Watched(
+                    number, where, step, self.code.register_index, self.code.register_types
+                )
                 if guard is not None and not step.pure:
                     self.lines.append(f"    u.guard(w{n}, x)")
             if guard is not None:

@@ -19,7 +19,7 @@ operation: :data:`EVERY` or an integer array. The mechanisms:
   ``*.commit_group`` calls :meth:`Queue.commit`, and ``*.wait_group N`` calls :meth:`Queue.wait`, which performs what
   the executing threads have to see.
 - ``"mbarrier"``: ``barrier`` is the index of each element's mbarrier among the 8-byte words of the wave's shared
-  memory (``wave.shared.view(np.uint64)``). ``perform`` ends with ``wave.mbarriers.complete_tx(barrier[which],
+  memory (``wave.shared.view(np.uint64)``). ``perform`` ends with ``wave.part(Mbarriers).complete_tx(barrier[which],
   bytes)``. The wave calls :meth:`Queue.force` when all threads wait.
 
 ``poison()`` overwrites the destinations; it is called at once, and in latest-legal mode alone. An operation that adds
@@ -33,14 +33,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.engine.wave import Wave
+from ptxkit.emulator.simt.hooks import RaceHooks
+from ptxkit.emulator.simt.selection import Selection
 
 EVERY = slice(None)
 """Selects all elements of an operation."""
@@ -108,11 +107,18 @@ class _Groups:
 
 
 class Queue:
-    """Operations in flight in one wave."""
+    """Operations in flight in one wave.
 
-    def __init__(self, wave: Wave) -> None:
-        self.wave = wave
-        self.eager = wave.launch.settings.completion == "eager"
+    Args:
+        threads: of the wave.
+        eager: operations are performed when they are issued.
+        races: the hooks that are told of commits and waits.
+    """
+
+    def __init__(self, threads: int, eager: bool, races: tuple[RaceHooks, ...] = ()) -> None:
+        self.threads = threads
+        self.eager = eager
+        self.races = races
         self.groups: dict[str, _Groups] = {}
         self.barriers: list[Operation] = []
         self.issued = 0
@@ -120,7 +126,7 @@ class Queue:
     def _of(self, mechanism: str) -> _Groups:
         g = self.groups.get(mechanism)
         if g is None:
-            g = self.groups[mechanism] = _Groups(np.zeros(self.wave.shape[0] * self.wave.shape[1] * 32, np.int64))
+            g = self.groups[mechanism] = _Groups(np.zeros(self.threads, np.int64))
         return g
 
     def submit(self, operation: Operation, mechanism: str) -> None:
@@ -139,21 +145,21 @@ class Queue:
         operation.group = g.committed[operation.owner]
         g.pending.append(operation)
 
-    def commit(self, x: Group, mechanism: str) -> None:
+    def commit(self, x: Selection, mechanism: str) -> None:
         """The threads of ``x`` close their group."""
-        if self.wave.races is not None:
-            self.wave.races.operations.commit(x, mechanism)
+        for races in self.races:
+            races.operations.commit(x, mechanism)
         if not self.eager:
             self._of(mechanism).committed[x.thread[x.active()]] += 1
 
-    def wait(self, x: Group, mechanism: str, newest: int, reading: bool = False) -> None:
+    def wait(self, x: Selection, mechanism: str, newest: int, reading: bool = False) -> None:
         """Perform the groups of the threads of ``x`` but for the ``newest`` ones.
 
         Args:
             reading: only the sources have to be read.
         """
-        if self.wave.races is not None:
-            self.wave.races.operations.wait(x, mechanism, newest)
+        for races in self.races:
+            races.operations.wait(x, mechanism, newest)
         g = self.groups.get(mechanism)
         if g is None or not g.pending:
             return

@@ -1,7 +1,7 @@
 """What an instruction is bound to: a Step with typed operands, and the Binding that effect functions get to make one.
 
 An ``@effect`` function is called once per instruction, with a :class:`Binding`, and returns a :class:`Step`. Its ``call`` runs
-every time: it gets the :class:`~ptxkit.emulator.engine.threads.Group` that executes and one lane array per source, and returns
+every time: it gets the :class:`~ptxkit.emulator.simt.threads.Group` that executes and one lane array per source, and returns
 one lane array, a tuple of them for several destinations, or None for none. A ``@blocking`` function returns a :class:`Gated`
 step: its gate decides who may execute it now and who has to wait.
 """
@@ -9,18 +9,16 @@ step: its gate decides who may execute it now and who has to wait.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from ptxkit.emulator.engine.table import Form
+from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.simt.table import Form
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Address, Function, Immediate, Instruction, Operand, Pair, Register, Symbol, Vector
 from ptxkit.isa.types import TYPES, PtxType
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.engine.code import Block
-    from ptxkit.emulator.engine.threads import Group
-    from ptxkit.emulator.memory.layout import Layout
 
 U32, U64, S32, PRED = TYPES["u32"], TYPES["u64"], TYPES["s32"], TYPES["pred"]
 B8, B16, B32, B64 = TYPES["b8"], TYPES["b16"], TYPES["b32"], TYPES["b64"]
@@ -57,10 +55,10 @@ class Gate:
     converges: bool = False
     aligned: bool = False
 
-    def enter(self, group: Group, block: Block) -> Group | None:
-        """Let ``group`` try to pass: the part that may execute now, or None.
+    def enter(self, group: Group, block: int) -> Group | None:
+        """Let ``group``, which stands at ``block``, try to pass: the part that may execute now, or None.
 
-        Whoever has to wait is handed to the wave here (``wave.park`` and its relatives), with what will wake it.
+        Threads that have to wait are handed to the wave here (``wave.park`` and its relatives), with what will wake them.
         """
         raise NotImplementedError
 
@@ -73,22 +71,6 @@ class Gated:
     step: Step | None = None
 
 
-@dataclass(frozen=True)
-class Where:
-    """Names an instruction in messages."""
-
-    path: str
-    instruction: Instruction
-    function: str
-
-    def __str__(self) -> str:
-        i = self.instruction
-        place = f"{self.path}:{i.line}"
-        if i.loc is not None and i.loc.file != self.path:
-            place += f" ({i.loc})"
-        return f"{place} {i.opcode}"
-
-
 @dataclass
 class Binding:
     """What an effect or blocking function knows of its instruction.
@@ -98,6 +80,8 @@ class Binding:
         index: number of the instruction in the program, the key of its counters.
         layout: where the variables that the entry can reach were placed.
         target: compute capability as a number (90), for what depends on it.
+        position: of the instruction in its function.
+        labels: positions in the function that labels name.
     """
 
     instruction: Instruction
@@ -107,7 +91,8 @@ class Binding:
     function: Function
     layout: Layout
     target: int
-    extra: dict[str, Any] = field(default_factory=dict)
+    position: int
+    labels: frozenset[int]
 
     @property
     def operands(self) -> tuple[Operand | None, ...]:

@@ -1,0 +1,103 @@
+"""Accesses by generic address: the window that an address falls into says which state space it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.access.global_memory import GlobalSite
+from ptxkit.emulator.access.local_memory import LocalSite
+from ptxkit.emulator.access.shared_memory import ClusterSite
+from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.errors import MemoryFault
+
+
+class GenericSite:
+    """A generic address: the window it falls into says which space it means.
+
+    All lanes are tried in the space of the first; where that faults they are looked at one space at a time.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        self.sites: dict[str, Site] = {
+            "global": GlobalSite(*arguments),
+            "shared": ClusterSite(*arguments),
+            "local": LocalSite(*arguments),
+        }
+        self.offset: int = arguments[2]
+
+    @property
+    def ordering(self) -> str:
+        """As :attr:`Site.ordering`."""
+        return self.sites["shared"].ordering
+
+    @ordering.setter
+    def ordering(self, value: str) -> None:
+        for site in self.sites.values():
+            site.ordering = value
+
+    def load(self, x: Group, base: Any) -> Any:
+        """As the sites of one space."""
+        try:
+            return self.sites[self._space(x, base)].load(x, base)  # type: ignore[attr-defined]
+        except MemoryFault:
+            parts = self._parts(x, base)
+            if len(parts) < 2:
+                raise
+        base = np.broadcast_to(base, x.shape)
+        out: Any = None
+        for name, part, lanes in parts:
+            got = self.sites[name].load(part, base)  # type: ignore[attr-defined]
+            columns = got if isinstance(got, tuple) else (got,)
+            out = columns if out is None else tuple(np.where(lanes, c, o) for c, o in zip(columns, out, strict=True))
+        return out if len(out) > 1 else out[0]
+
+    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+        """As the sites of one space."""
+        parts = self._parts(x, base)
+        for name, part, _ in parts:
+            self.sites[name].store(part, base, values)  # type: ignore[attr-defined]
+
+    def _space(self, x: Group, base: Any) -> str:
+        if x.mask is None:
+            first = int(base.flat[0])
+        else:
+            first = int(np.broadcast_to(base, x.shape)[x.mask][0])
+        return space_of(first + self.offset)
+
+    def _parts(self, x: Group, base: Any) -> list[tuple[str, Group, Any]]:
+        return [(name, part, lanes) for name, part, lanes in by_space(x, base, self.offset)]
+
+
+def space_of(address: int) -> str:
+    """State space that a generic address means."""
+    if address >= GLOBAL_BASE:
+        return "global"
+    if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
+        return "shared"
+    if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES:
+        return "local"
+    return "global"
+
+
+def by_space(x: Group, base: Any, offset: int = 0) -> list[tuple[str, Group, Any]]:
+    """The group taken apart by the space that its generic addresses mean: (space, part, lanes)."""
+    address = base + np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
+    window = np.uint64(WINDOW_BYTES)
+    shared = (address - np.uint64(SHARED_WINDOW)) < window
+    local = (address - np.uint64(LOCAL_WINDOW)) < window
+    out = []
+    for name, lanes in (("global", ~(shared | local)), ("shared", shared), ("local", local)):
+        if lanes.any():
+            part = x.narrow(lanes)
+            if part is not None:
+                out.append((name, part, lanes))
+    return out
+
+
+def widen(address: Any) -> Any:
+    """Addresses as uint64."""
+    return address if address.dtype == np.uint64 else address.astype(np.uint64)

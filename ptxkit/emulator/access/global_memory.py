@@ -1,0 +1,130 @@
+"""Accesses to global and constant memory, and to kernel parameters by address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.memory.pattern import Pattern
+from ptxkit.emulator.memory.traffic import sectors
+from ptxkit.emulator.simt.threads import Group
+
+
+class GlobalSite(Site):
+    """Global and constant memory, and kernel parameters by address."""
+
+    space = "global"
+
+    def locate(self, x: Group, base: Any, mask: Any) -> tuple[Allocation, int, Pattern]:
+        """The allocation that holds every address, the element index of the lowest, and the pattern.
+
+        Raises:
+            MemoryFault: out of bounds, misaligned, null or freed.
+        """
+        p = self.remember(x, base, mask)
+        origin = int(base.reshape(-1)[p.first]) + self.offset
+        memory = x.wave.launch.machine.memory
+        low = origin + p.low
+        a = memory.find(low)
+        if a is None or origin + p.high + self.size > a.base + a.nbytes or (p.bits | origin) & (self.size - 1):
+            self._explain(x, base, memory)
+            raise LookupError  # several allocations, all accesses fine
+        return a, (low - a.base) >> self.shift, p
+
+    def _explain(self, x: Group, base: Any, memory: Any) -> None:
+        addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).astype(np.uint64)
+        active = np.broadcast_to(addresses, x.shape)
+        bad = (active & np.uint64(self.size - 1)) != 0
+        if (bad & x.active()).any():
+            self.fail(x, addresses, bad, self.misaligned)
+        outside = ~memory.inside(active, self.size) & x.active()
+        if outside.any():
+            self.fail(x, addresses, outside, lambda address: memory.explain(address, self.size))
+
+    def count_traffic(self, x: Group, p: Pattern, origin: int) -> None:
+        """Add this execution to the counters."""
+        tally = x.tally
+        units = 0
+        if tally.traffic:
+            key = origin & 31
+            memo = p.units.get(key)
+            if memo is None or x.mask is not memo[1] or x.shape != memo[2]:
+                addresses = p.offsets + np.uint64(origin)
+                memo = (sectors(addresses, self.size, x.mask, x.shape), x.mask, x.shape)
+                p.units[key] = memo
+            units = memo[0]
+        tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
+
+    def load(self, x: Group, base: Any) -> Any:
+        """Lane arrays of the loaded elements, in the shape of ``base``."""
+        mask = x.covers(base.shape)
+        for races in x.wave.races if self.ordering else ():
+            races.flagged(x, base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF), self.ordering, False)
+        if mask is not None and not x.lanes:
+            return self.columns(np.zeros((base.size, self.count), self.dtype), base.shape)
+        try:
+            a, start, p = self.locate(x, base, mask)
+        except LookupError:
+            return self._load_scattered(x, base, mask)
+        rows = self.rows(a.typed(self.dtype))
+        if p.contiguous:
+            got = rows[start : start + p.indices.size].copy()
+        else:
+            got = rows[start:].take(p.indices.reshape(-1), axis=0)
+        self.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
+        return self.columns(got, base.shape)
+
+    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+        """Write one row per lane; of lanes that address the same element the highest wins."""
+        if base.shape != x.shape:
+            base = np.broadcast_to(base, x.shape)
+        for races in x.wave.races if self.ordering else ():
+            races.flagged(x, base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF), self.ordering, True)
+        machine = x.wave.launch.machine
+        machine.version += 1
+        try:
+            a, start, p = self.locate(x, base, x.mask)
+        except LookupError:
+            self._store_scattered(x, base, values)
+            return
+        data, unit = self.packed(x, values)
+        rows = self.rows(a.typed(self.dtype)) if unit is None else a.typed(unit)
+        if p.contiguous:
+            rows[start : start + p.indices.size] = data.reshape(-1, *data.shape[3:])
+        elif x.mask is None:
+            rows[start:][p.indices] = data
+        else:
+            rows[start:][p.indices[x.mask]] = data[x.mask]
+        self.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
+
+    def _load_scattered(self, x: Group, base: Any, mask: Any) -> Any:
+        """Lanes that address several allocations."""
+        out = np.zeros((base.size, self.count), self.dtype)
+        addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).reshape(-1)
+        chosen = np.arange(base.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, base.shape))
+        for a, lanes in x.wave.launch.machine.memory.partition(addresses[chosen]):
+            at = chosen[lanes]
+            rows = a.typed(self.dtype)
+            rows = rows[: len(rows) // self.count * self.count].reshape(-1, self.count)
+            out[at] = rows[((addresses[at] - np.uint64(a.base)) >> np.uint64(self.shift)).view(np.int64)]
+        self._count_scattered(x, base)
+        return self.columns(out if self.count > 1 else out[:, 0], base.shape)
+
+    def _store_scattered(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+        addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).reshape(-1)
+        chosen = np.flatnonzero(x.active())
+        data = self.stack(x, values).reshape(-1, self.count)
+        for a, lanes in x.wave.launch.machine.memory.partition(addresses[chosen]):
+            at = chosen[lanes]
+            rows = a.typed(self.dtype)
+            rows = rows[: len(rows) // self.count * self.count].reshape(-1, self.count)
+            rows[((addresses[at] - np.uint64(a.base)) >> np.uint64(self.shift)).view(np.int64)] = data[at]
+        self._count_scattered(x, base)
+
+    def _count_scattered(self, x: Group, base: Any) -> None:
+        addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
+        units = sectors(addresses, self.size, x.mask, x.shape) if x.tally.traffic else 0
+        x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)

@@ -1,0 +1,56 @@
+"""Accesses to local memory: the stack frames of each thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.memory.allocations import LOCAL_WINDOW
+from ptxkit.emulator.memory.traffic import local_sectors
+from ptxkit.emulator.simt.threads import Group
+
+
+class LocalSite(Site):
+    """A thread's own stack frame."""
+
+    space = "local"
+
+    def _index(self, x: Group, base: Any) -> Any:
+        wave = x.wave
+        address = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).view(np.int64)
+        address = np.where(address >= LOCAL_WINDOW, address - LOCAL_WINDOW, address)
+        depth = wave.local.shape[1]
+        active = x.active() if x.mask is not None else True
+        bad = (address < 0) | (address + self.size > depth) | ((address & (self.size - 1)) != 0)
+        if bad.any() and (bad & active).any():
+            self.fail(
+                x,
+                address.view(np.uint64),
+                bad,
+                lambda a: (
+                    self.misaligned(a) if a % self.size else f"outside the thread's {depth} bytes of local memory"
+                ),
+            )
+        units = local_sectors(address, self.size, x.mask, x.shape) if x.tally.traffic else 0
+        x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
+        index = (x.thread * depth + address) >> self.shift
+        return index if x.mask is None else np.where(active, index, 0)
+
+    def load(self, x: Group, base: Any) -> Any:
+        """Lane arrays of the loaded elements."""
+        index = self._index(x, base)
+        rows = self.rows(x.wave.local.reshape(-1).view(self.dtype))
+        return self.columns(rows.take(index.reshape(-1), axis=0), index.shape)
+
+    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+        """Write one row per lane."""
+        index = self._index(x, base)
+        data, unit = self.packed(x, values)
+        local = x.wave.local.reshape(-1)
+        rows = self.rows(local.view(self.dtype)) if unit is None else local.view(unit)
+        if x.mask is None:
+            rows[index] = data
+        else:
+            rows[index[x.mask]] = data[x.mask]

@@ -1,0 +1,94 @@
+"""One site for each memory instruction: what the sites of all state spaces share."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ptxkit.emulator.memory.pattern import Pattern
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
+from ptxkit.errors import MemoryFault
+
+UNITS: dict[int, np.dtype[Any]] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
+"""A type of so many bytes whose values numpy copies as they are: scattering these is several times faster than short rows."""
+
+
+class Site:
+    """What the sites of all spaces share.
+
+    Args:
+        where: names the instruction.
+        number: its number in the program, for the counters.
+        offset: constant byte offset from the address operand.
+        dtype, count: element type, and elements per lane (1, 2, 4, 8).
+        write: a store, reduction or atomic.
+    """
+
+    space = ""
+    """What its accesses are counted as: one of :data:`ptxkit.emulator.counters.tally.SPACES`."""
+
+    ordering = ""
+    """How a strong access orders others: relaxed, acquire, release or acq_rel; "" for a weak one."""
+
+    def __init__(self, where: Where, number: int, offset: int, dtype: Any, count: int, write: bool) -> None:
+        self.where = where
+        self.number = number
+        self.offset = offset
+        self.dtype = np.dtype(dtype)
+        self.count = count
+        self.size = self.dtype.itemsize * count
+        self.shift = self.size.bit_length() - 1
+        self.nbytes = self.size  # that a lane moves
+        self.write = write
+
+    def remember(self, x: Group, base: Any, mask: Any) -> Pattern:
+        """The pattern of ``base``; the worker keeps one per site, so that workers do not overwrite each other's."""
+        p = x.tally.patterns.get(self.number)
+        if p is None or not p.matches(base, mask, x.c):
+            p = x.tally.patterns[self.number] = Pattern(base, mask, self.size, x.c)
+        return p
+
+    def rows(self, flat: Any) -> Any:
+        """Elements of ``dtype`` as one row per access."""
+        if self.count == 1:
+            return flat
+        n = len(flat) // self.count
+        return flat[: n * self.count].reshape(n, self.count)
+
+    def columns(self, rows: Any, shape: tuple[int, ...]) -> Any:
+        """Loaded rows as one lane array, or a tuple of them."""
+        if self.count == 1:
+            return rows.reshape(shape)
+        rows = rows.reshape(*shape, self.count)
+        return tuple(np.ascontiguousarray(rows[..., k]) for k in range(self.count))
+
+    def stack(self, x: Group, values: tuple[Any, ...]) -> Any:
+        """Values to store, one row per lane of the selection."""
+        if self.count == 1:
+            return np.broadcast_to(values[0], x.shape)
+        return np.stack([np.broadcast_to(v, x.shape) for v in values], axis=-1)
+
+    def packed(self, x: Group, values: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Values to store, and the type that memory is seen as to take them: None for rows of ``dtype``."""
+        data = self.stack(x, values)
+        unit = UNITS.get(self.size) if self.count > 1 else None
+        return (data, None) if unit is None else (data.view(unit)[..., 0], unit)
+
+    def fail(self, x: Group, addresses: Any, bad: Any, why: Any) -> NoReturn:
+        """Raise the fault of the first lane in ``bad``; ``why`` maps its address to words."""
+        bad = np.broadcast_to(bad, x.shape) & x.active()
+        cta, thread = x.first(bad)
+        address = int(np.broadcast_to(addresses, x.shape)[bad][0])
+        x.wave.flush_output()
+        linear = thread[0] + x.wave.launch.block[0] * (thread[1] + x.wave.launch.block[1] * thread[2])
+        verb = "writes" if self.write else "reads"
+        raise MemoryFault(
+            f"{self.where}: lane {linear % 32} of warp {linear // 32} of CTA {cta}, thread {thread}, {verb} {self.size} bytes "
+            f"at {address:#x}: {why(address)}; launched {x.wave.launch.describe()}"
+        )
+
+    def misaligned(self, address: int) -> str:
+        """Words for an address that is not a multiple of the access size."""
+        return f"misaligned, {self.size}-byte accesses need a multiple of {self.size}"

@@ -1,0 +1,39 @@
+"""A kernel, bound together with the functions that it calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.where import Where
+from ptxkit.isa.model import Function, Instruction
+from ptxkit.isa.specials import special_registers
+
+
+@dataclass
+class EntryCode:
+    """A kernel, bound.
+
+    Attributes:
+        has_stack: it or a function that it can call has local memory.
+        reads_undefined: it or a function that it can call may read a register before anything writes it.
+    """
+
+    name: str
+    path: str
+    function: Function
+    layout: Layout
+    blocks: list[BasicBlock]
+    instructions: list[tuple[Where, Instruction]]
+    entry: FunctionCode
+    const_ranges: list[tuple[int, int]]
+    has_stack: bool
+    reads_undefined: bool
+
+    @cached_property
+    def specials(self) -> frozenset[str]:
+        """Special registers that the kernel and what it calls read."""
+        return special_registers(i for _, i in self.instructions)

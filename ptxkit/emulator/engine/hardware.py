@@ -1,0 +1,124 @@
+"""The emulated machine: its memory, its SMs, and the host threads that execute waves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit import environment
+from ptxkit.emulator.memory.allocations import GlobalMemory
+from ptxkit.errors import UsageError
+from ptxkit.targets import target_that_runs
+from ptxkit.targets.gpus import DeviceFacts, reference_facts
+
+MOST_WORKERS = 1024  # more threads than that are a mistake in PTXKIT_EMULATOR_THREADS
+
+
+class Hardware:
+    """What launches share.
+
+    Args:
+        capacity: bytes of global memory; default is three quarters of what the host has free.
+        sms: SMs that %nsmid reports and that hold a cooperative grid; default is those of the target's reference GPU.
+        workers: host threads that execute waves.
+    """
+
+    def __init__(self, capacity: int | None = None, sms: int | None = None, workers: int | None = None) -> None:
+        self.memory = GlobalMemory(available_bytes() * 3 // 4 if capacity is None else capacity)
+        self.sms = sms
+        self.workers = worker_count() if workers is None else workers
+        self.version = 0
+        self.atomic_lock = threading.RLock()
+        self._serial = itertools.count(1)
+
+    def facts_for(self, target: str) -> DeviceFacts:
+        """The facts of a target's reference GPU, with as many SMs as this machine was made with.
+
+        Raises:
+            UsageError: there is no such target.
+        """
+        found = reference_facts(target_that_runs(target))
+        return found if self.sms is None else replace(found, sms=self.sms)
+
+    def next_serial(self) -> int:
+        """Number of the next launch."""
+        return next(self._serial)
+
+    def allocate(self, nbytes: int, name: str = "") -> int:
+        """Address of ``nbytes`` of poisoned memory, 256-byte aligned; ``name`` appears in fault messages."""
+        a = self.memory.allocate(nbytes, name)
+        a.fresh = True
+        return a.base
+
+    def free(self, address: int) -> None:
+        """Give an allocation back."""
+        self.memory.free(address)
+
+    def write(self, address: int, data: Any) -> None:
+        """Copy bytes or a contiguous array to device memory."""
+        flat = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
+        self.memory.slice(address, len(flat))[:] = flat
+        self._initialise(address, len(flat))
+
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte."""
+        self.memory.slice(address, nbytes)[:] = value
+        self._initialise(address, nbytes)
+
+    def poison(self, address: int, nbytes: int, value: int) -> None:
+        """Set every byte to a value that stands for none: a kernel that uses it has not initialised the memory."""
+        self.memory.slice(address, nbytes)[:] = value
+        a = self.memory.owner(address)
+        if a is not None:
+            a.forget(address - a.base, nbytes)
+
+    def share(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """:meth:`view`, for a host that may write it whenever it wants: the memory counts as initialised."""
+        self._initialise(address, nbytes)
+        return self.view(address, nbytes)
+
+    def _initialise(self, address: int, nbytes: int) -> None:
+        a = self.memory.owner(address)
+        if a is not None:
+            a.initialise(address - a.base, nbytes)
+
+    def read(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """A copy of device memory."""
+        return self.memory.slice(address, nbytes).copy()
+
+    def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+        """Device memory itself, for as long as the allocation lives."""
+        return self.memory.slice(address, nbytes)
+
+
+def available_bytes() -> int:
+    """Memory the host can give without swapping, in bytes."""
+    try:
+        with Path("/proc/meminfo").open() as f:
+            for line in f:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 8 << 30
+
+
+def worker_count() -> int:
+    """Worker threads: the processors this process may use, or ``PTXKIT_EMULATOR_THREADS``.
+
+    Raises:
+        UsageError: the variable is not a number of at least 1.
+    """
+    text = environment.read(environment.EMULATOR_THREADS).strip()
+    if text:
+        if not text.isdecimal() or not 1 <= int(text[:6]) <= MOST_WORKERS:
+            raise UsageError(f"PTXKIT_EMULATOR_THREADS={text!r} is not a number of threads from 1 to {MOST_WORKERS}")
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""From a function of PTX to the steps that the emulator runs."""

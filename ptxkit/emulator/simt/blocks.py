@@ -1,0 +1,125 @@
+"""Basic blocks: a gate in front, a straight run of instructions, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.step import Gate
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
+from ptxkit.isa.model import Instruction, Module, Operand, Predicate
+
+
+class Linkable(Protocol):
+    """The program that a block's end is linked into: its functions by name, and where everything was placed."""
+
+    module: Module
+    layout: Layout
+    functions: dict[str, FunctionCode]
+
+
+class Terminator:
+    """Ends a block and hands its group on.
+
+    Attributes:
+        predicate: guard of the instruction; the run returns its value.
+        ends: threads may end, or leave the function, here.
+        calls: functions of the program are called.
+    """
+
+    ends = False
+    calls = False
+
+    def __init__(self, where: Where | None, predicate: Predicate | None = None, number: int = -1) -> None:
+        self.where = where
+        self.predicate = predicate
+        self.number = number
+
+    def link(self, labels: Mapping[str, int], program: Linkable) -> None:
+        """Resolve labels to blocks, and names to functions."""
+
+    def successors(self, following: int) -> tuple[int, ...]:
+        """Blocks of the same function that control can reach from here."""
+        return (following,)
+
+    @property
+    def splits(self) -> bool:
+        """Whether it may separate lanes although there is one block that follows."""
+        return False
+
+    def reads(self) -> tuple[Operand | Predicate | None, ...]:
+        """What it reads beside its predicate, which the run has evaluated."""
+        return ()
+
+    def decides(self) -> tuple[Operand | None, ...]:
+        """What says where control goes, beside the predicate."""
+        return ()
+
+    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+        """Move ``group`` on. ``predicate`` holds the guard's lanes, or None."""
+        raise NotImplementedError
+
+    def guarded(self, group: Group, block: BasicBlock, predicate: Any) -> Group | None:
+        """Send the lanes for which the guard fails to the next block; the rest, or None if nobody is left."""
+        if predicate is None:
+            return group
+        taken, other = group.wave.split(group, predicate)
+        if taken is not None:
+            group.tally.lanes(taken, self.number)
+        if other is not None:
+            if taken is not None and block.reconverges is not None:
+                group.wave.divergence.opened(taken, other, group.frame.serial, block.index, block.reconverges)
+            group.wave.go(other, block.next)
+        return taken
+
+
+@dataclass
+class BasicBlock:
+    """A straight run and what ends it.
+
+    Attributes:
+        index: position in the program; schedule order.
+        instructions: (number in the program, instruction) of the run and the terminator.
+        next: the block that follows in the text.
+        gate: what a group must pass before the run; None lets everybody through.
+        fast, general: the run, ``(registers, group) -> predicate of the branch or None``; None for an empty run.
+        written: bit set of the registers that the run writes.
+        registers: bit set of the registers that the run and the terminator read or write.
+        accesses_local: whether the run can access local memory.
+        make_watched: compiles the run with its instructions reported to a :class:`~ptxkit.emulator.watch.Watch`.
+        reconverges: where lanes of one warp that the block separates meet again, if they may have to execute something
+            together before; see :mod:`ptxkit.emulator.lowering.reconvergence`.
+    """
+
+    index: int
+    function: FunctionCode
+    instructions: list[tuple[int, Instruction]]
+    terminator: Terminator
+    next: int
+    successors: tuple[int, ...] = ()
+    gate: Gate | None = None
+    fast: Callable[..., Any] | None = None
+    general: Callable[..., Any] | None = None
+    written: int = 0
+    registers: int = 0
+    accesses_local: bool = False
+    make_watched: Callable[[], Callable[..., Any]] | None = None
+    _watched: Callable[..., Any] | None = None
+    reconverges: int | None = None
+
+    @property
+    def watched(self) -> Callable[..., Any]:
+        """The run as ``(registers, group, watch) -> predicate``, compiled when it is first needed."""
+        if self._watched is None:
+            assert self.make_watched is not None
+            self._watched = self.make_watched()
+        return self._watched
+
+    @property
+    def converges(self) -> bool:
+        """Whether lanes of a warp execute something together in it."""
+        return self.gate is not None and self.gate.converges

@@ -1,0 +1,28 @@
+"""What is known of a bound function while it runs: its registers and its stack frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptxkit.isa.model import Function
+from ptxkit.isa.types import PtxType
+
+
+@dataclass
+class FunctionCode:
+    """One bound function.
+
+    Attributes:
+        register_index: name -> number of each register; ``register_types`` by number.
+        frame_offsets: variables in local memory -> byte offset in the function's stack frame of ``frame_bytes``.
+        entry: index of the block that it begins with.
+        undefined: registers that some path from the entry reads before anything writes them.
+    """
+
+    function: Function
+    register_index: dict[str, int]
+    register_types: list[PtxType]
+    frame_offsets: dict[str, int]
+    frame_bytes: int
+    entry: int = 0
+    undefined: tuple[int, ...] = ()

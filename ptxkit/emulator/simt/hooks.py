@@ -1,0 +1,171 @@
+"""What the checks of a launch are told of its execution.
+
+A wave holds a tuple of hooks of each kind. Instructions loop over it, so that a launch without a check pays for an empty loop,
+and what the call needs is computed only when there is a hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.simt.selection import Lanes, Mask, Selection
+from ptxkit.emulator.simt.where import Where
+
+
+class AccessSite(Protocol):
+    """The memory instruction that accesses shared memory: its place, bytes a lane, and how it orders other accesses."""
+
+    where: Where
+    size: int
+    ordering: str
+    cluster: bool
+
+
+class OperationHooks(Protocol):
+    """Asynchronous operations and mbarriers. mbarriers are named by their index among the wave's 8-byte words."""
+
+    def commit(self, x: Selection, mechanism: str) -> None:
+        """The threads of ``x`` close their group."""
+
+    def wait(self, x: Selection, mechanism: str, newest: int) -> None:
+        """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
+
+    def grouped(
+        self, mechanism: str, where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
+    ) -> None:
+        """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
+
+    def multiplied(self, where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
+        """wgmma of warpgroups with the first threads ``owners``, (E,), reads 16-byte units, (E, n), of shared memory."""
+
+    def initialised(self, x: Selection, where: Where, index: Lanes) -> None:
+        """mbarrier.init or mbarrier.inval, a plain write."""
+
+    def arrived(self, x: Selection, where: Where, index: Lanes, relaxed: bool) -> None:
+        """The threads of ``x`` arrive."""
+
+    def used(self, x: Selection, where: Where, index: Lanes) -> None:
+        """The threads of ``x`` change the tx-count, which puts nothing in order."""
+
+    def waited(self, x: Selection, where: Where, index: Lanes, done: Mask, relaxed: bool) -> None:
+        """The lanes ``done`` have seen that a phase is complete."""
+
+    def phase_over(self, at: NDArray[np.int64]) -> None:
+        """The current phase of the distinct mbarriers ``at`` is complete."""
+
+    def completing(
+        self,
+        where: Where,
+        threads: NDArray[np.int64],
+        at: NDArray[np.int64],
+        runs: list[tuple[bool, Any, Any]],
+        strong: bool = False,
+    ) -> None:
+        """Operations of ``threads``, (E,), complete on the mbarriers ``at``; ``runs`` are (written, starts, sizes)."""
+
+    def copies_arrive(self, x: Selection, where: Where, index: Lanes) -> None:
+        """cp.async.mbarrier.arrive: an arrival when all cp.async of the thread so far are complete."""
+
+
+class RaceHooks(Protocol):
+    """Accesses to shared memory, and what puts them in order."""
+
+    @property
+    def operations(self) -> OperationHooks:
+        """The same of asynchronous operations."""
+
+    def read(self, x: Selection, site: AccessSite, index: Lanes, start: int) -> None:
+        """Lanes of ``x`` read the elements ``index + start``, of the site's size."""
+
+    def write(self, x: Selection, site: AccessSite, index: Lanes, start: int, data: Any) -> None:
+        """Lanes of ``x`` are about to write ``data``, a row for each lane."""
+
+    def touch(
+        self,
+        x: Selection,
+        where: Where,
+        elements: NDArray[np.int64],
+        size: int,
+        write: bool,
+        ordering: str = "",
+        remote: bool = False,
+        values: Callable[[], Any] | None = None,
+    ) -> None:
+        """The active lanes of ``x`` access one element of ``size`` bytes each."""
+
+    def runs(self, x: Selection, where: Where, starts: Any, sizes: Any, write: bool) -> None:
+        """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
+
+    def flagged(self, x: Selection, addresses: Lanes, ordering: str, write: bool) -> None:
+        """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
+
+    def fence(self, x: Selection) -> None:
+        """A fence by the threads of ``x``."""
+
+    def warps_met(self, groups: list[Any]) -> None:
+        """bar.warp.sync lets these selections go."""
+
+    def met(self, x: Selection) -> None:
+        """All live threads of the wave have met, each CTA's at its barrier."""
+
+    def arrived(self, number: int, x: Selection) -> None:
+        """The threads of ``x`` arrive at barrier ``number`` of their CTA."""
+
+    def complete(self, number: int, ctas: NDArray[np.bool_], waiting: Mask) -> None:
+        """Barrier ``number`` lets go the lanes ``waiting`` (wave shape) of ``ctas``."""
+
+    def cluster_arrived(self, x: Selection, relaxed: bool) -> None:
+        """barrier.cluster.arrive."""
+
+    def cluster_complete(self, clusters: NDArray[np.bool_]) -> None:
+        """A phase of barrier.cluster is over."""
+
+    def cluster_waited(self, x: Selection) -> None:
+        """barrier.cluster.wait has let ``x`` go."""
+
+
+class ProxyHooks(Protocol):
+    """Writes to shared memory through the generic proxy and the async proxy, and fences between the two."""
+
+    def wrote(self, cells: NDArray[np.int64], size: int) -> None:
+        """The generic proxy has written the elements ``cells`` of ``size`` bytes each."""
+
+    def fence(self, x: Selection, space: str) -> None:
+        """fence.proxy.async by the threads of ``x``; ``space`` is ``""``, ``"shared::cta"`` or ``"shared::cluster"``."""
+
+    def replaced(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """The async proxy writes these runs of bytes itself."""
+
+    def unseen(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these runs of bytes hold something that the async proxy may not see."""
+
+    def unseen_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which elements, of (E, n) units of 16 bytes, hold something that the async proxy may not see."""
+
+
+class StackHooks(Protocol):
+    """Local memory that something other than an instruction of the program writes."""
+
+    def returned(self, threads: NDArray[np.int64], start: int, nbytes: int) -> None:
+        """A function that the driver provides has written its result to the stacks of ``threads``."""
+
+
+class DivergenceHooks(Protocol):
+    """Lanes of one warp that branches have separated."""
+
+    @property
+    def open(self) -> Any:
+        """Whether there are any: false where no lanes are separated."""
+
+    def opened(self, one: Selection, other: Selection, serial: int, block: int, meet: int) -> None:
+        """The branch of ``block``, in the frame ``serial``, has separated the lanes of both until the block ``meet``."""
+
+    def check(self, here: Mask, block: int, members: Any = None) -> None:
+        """The lanes ``here`` (wave shape) wait at, or are about to pass, the gate of ``block``."""
+
+    def crossing(self, here: Mask, serial: int, block: int) -> None:
+        """The lanes ``here`` wait at an aligned instruction: the others of their warps must not wait at another one."""

@@ -1,0 +1,110 @@
+"""Which lanes of a wave execute an instruction, and their indices.
+
+A wave of C CTAs with W warps each has its lanes on three axes, (C, W, 32). A register is an array that broadcasts to that
+shape: what is the same in the whole wave is (1, 1, 1), what depends on the CTA alone (C, 1, 1), and so on; numpy then computes
+it once. A :class:`Selection` holds some of the lanes: all, all under a mask, or a list of warps (rows) with or without a mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Lanes: TypeAlias = Any  # a lane array: its shape and dtype are known to the engine, not to the type checker
+Mask: TypeAlias = Any  # the same of bools
+
+
+class Selection:
+    """Some lanes of a wave.
+
+    Attributes:
+        wave_shape: (CTAs, warps a CTA, 32) of the whole wave.
+        mask: which of the selected lanes take part, in the selection's shape; None when all do.
+        c, w: CTA and warp index of each selected warp, for a selection by rows; None when every warp of the wave is selected.
+        rows: whether it is a selection by rows.
+        shape: of a full lane array under this selection: (C, W, 32), or (rows, 1, 32).
+        lanes, warps: how many lanes take part, and warps with at least one.
+        memo: what parts of the emulator have worked out for these lanes, by name.
+    """
+
+    __slots__ = ("c", "lanes", "mask", "memo", "rows", "shape", "w", "warps", "wave_shape")
+
+    def __init__(self, wave_shape: tuple[int, int, int], c: Any, w: Any, mask: Mask | None) -> None:
+        self.wave_shape = wave_shape
+        self.c = c
+        self.w = w
+        self.rows = c is not None
+        self.mask = mask
+        self.shape: tuple[int, int, int] = (len(c), 1, 32) if c is not None else wave_shape
+        if mask is None:
+            self.warps = self.shape[0] * self.shape[1]
+            self.lanes = self.warps * 32
+        else:
+            self.lanes = int(np.count_nonzero(mask))
+            self.warps = int(np.count_nonzero(mask.any(-1)))
+        self.memo: dict[str, Any] = {}
+
+    def select(self, value: Lanes) -> Lanes:
+        """A wave-wide array as this selection sees it."""
+        if not self.rows or value.size == 1:
+            return value
+        s0, s1, _ = value.shape
+        if s0 > 1:
+            return (value[self.c, self.w] if s1 > 1 else value[self.c, 0])[:, None]
+        return value[0, self.w][:, None] if s1 > 1 else value
+
+    def full_mask(self) -> Mask:
+        """The lanes that take part, in the wave's shape."""
+        if not self.rows:
+            return np.ones(self.wave_shape, np.bool_) if self.mask is None else self.mask
+        full = np.zeros(self.wave_shape, np.bool_)
+        full[self.c, self.w] = True if self.mask is None else self.mask[:, 0]
+        return full
+
+    def active(self) -> Mask:
+        """The mask as an array of the selection's shape."""
+        return np.ones(self.shape, np.bool_) if self.mask is None else self.mask
+
+    def covers(self, shape: tuple[int, ...]) -> Mask | None:
+        """The mask reduced to a smaller broadcast shape: True where any lane that shares the element takes part."""
+        mask = self.mask
+        if mask is None or mask.shape == shape:
+            return mask
+        axes = tuple(i for i in range(3) if shape[i] == 1 and mask.shape[i] != 1)
+        return mask.any(axes, keepdims=True) if axes else mask
+
+    # -- indices -----------------------------------------------------------------------------------------------------
+
+    @property
+    def cta(self) -> Lanes:
+        """Index of each selected CTA within the wave, broadcastable to ``shape``."""
+        value = self.memo.get("cta")
+        if value is None:
+            value = self.memo["cta"] = (
+                np.asarray(self.c, np.int64)[:, None, None]
+                if self.rows
+                else np.arange(self.shape[0], dtype=np.int64)[:, None, None]
+            )
+        return value
+
+    @property
+    def warp(self) -> Lanes:
+        """Index of each selected warp within its CTA, broadcastable to ``shape``."""
+        value = self.memo.get("warp")
+        if value is None:
+            value = self.memo["warp"] = (
+                np.asarray(self.w, np.int64)[:, None, None]
+                if self.rows
+                else np.arange(self.shape[1], dtype=np.int64)[None, :, None]
+            )
+        return value
+
+    @property
+    def thread(self) -> Lanes:
+        """Index of each selected lane within the wave, in ``shape``."""
+        value = self.memo.get("thread")
+        if value is None:
+            lane = np.arange(32, dtype=np.int64)
+            value = self.memo["thread"] = (self.cta * self.wave_shape[1] + self.warp) * 32 + lane
+        return value

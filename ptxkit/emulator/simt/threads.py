@@ -1,0 +1,313 @@
+"""Groups of threads at the same instruction, the frames that hold their registers, and the wave that they are part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.counters.tally import Tally
+from ptxkit.emulator.memory.allocations import poison
+from ptxkit.emulator.simt.asynchronous import Queue
+from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.hooks import DivergenceHooks, ProxyHooks, RaceHooks, StackHooks
+from ptxkit.emulator.simt.selection import Lanes, Mask, Selection
+from ptxkit.emulator.simt.state import LaunchState, MachineState
+from ptxkit.isa.model import Operand, Symbol
+
+P = TypeVar("P")
+
+
+class Frame:
+    """One activation of a function: the registers of every thread that is inside this call.
+
+    Attributes:
+        undefined: register -> which bits of it are not initialised, in the wave's shape; kept by a watch.
+        undefined_bits: bit set of those registers.
+    """
+
+    __slots__ = (
+        "back",
+        "bindings",
+        "depth",
+        "dirty",
+        "function",
+        "groups",
+        "local_base",
+        "owned",
+        "parent",
+        "reg_returns",
+        "registers",
+        "serial",
+        "undefined",
+        "undefined_bits",
+    )
+
+    def __init__(
+        self, function: FunctionCode, parent: Frame | None, local_base: int, bindings: dict[str, int], serial: int
+    ) -> None:
+        self.function = function
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.serial = serial
+        self.registers: list[Any] = [None] * len(function.register_types)
+        self.owned: list[bool] = [False] * len(function.register_types)
+        self.local_base = local_base
+        self.bindings = bindings
+        self.dirty = False
+        self.groups = 0
+        self.back = -1
+        self.reg_returns: list[tuple[int, int]] = []
+        self.undefined: dict[int, Any] = {}
+        self.undefined_bits = 0
+
+    def variable(self, symbol: Symbol) -> int:
+        """Offset in local memory of a variable of the function, or of a parameter that its caller has placed."""
+        offset = self.function.frame_offsets.get(symbol.name)
+        if offset is None:
+            return self.bindings[symbol.name] + symbol.offset
+        return self.local_base + offset + symbol.offset
+
+
+class Group(Selection):
+    """Threads of one frame at one block.
+
+    Attributes:
+        yielded: a failed wait; all other groups go first.
+        resume: 0 before the gate of the block, 1 past it, 2 to try it once more.
+        sub: part of a group, for one predicated instruction.
+    """
+
+    __slots__ = ("frame", "resume", "sub", "tally", "wave", "yielded")
+
+    def __init__(self, wave: WaveState, frame: Frame, c: Any, w: Any, mask: Mask | None, tally: Tally) -> None:
+        super().__init__(wave.shape, c, w, mask)
+        self.wave = wave
+        self.frame = frame
+        self.tally = tally
+        self.yielded = 0
+        self.resume = 0
+        self.sub = False
+
+    def fetch(self, index: int) -> Any:
+        """Register ``index`` as this selection sees it; None if it was never written."""
+        value = self.frame.registers[index]
+        return value if value is None else self.select(value)
+
+    def store(self, index: int, value: Lanes) -> None:
+        """Write register ``index`` for the lanes of this group alone."""
+        frame = self.frame
+        registers = frame.registers
+        old = registers[index]
+        if not self.rows:
+            if self.mask is None:
+                registers[index] = value
+            elif old is None:
+                registers[index] = value  # lanes outside the mask never had a value
+            else:
+                registers[index] = np.where(self.mask, value, old)
+            return
+        if not frame.owned[index]:
+            if old is None:
+                full = poison(value.dtype, self.wave_shape)
+            else:
+                full = np.empty(self.wave_shape, value.dtype)
+                full[:] = old
+            registers[index] = old = full
+            frame.owned[index] = frame.dirty = True
+        if self.mask is None:
+            old[self.c, self.w] = np.broadcast_to(value, self.shape)[:, 0]
+        else:
+            rows = old[self.c, self.w][:, None]
+            np.copyto(rows, value, where=self.mask)
+            old[self.c, self.w] = rows[:, 0]
+
+    def narrow(self, predicate: Mask) -> Group | None:
+        """The lanes for which ``predicate`` holds too, for one predicated instruction; None if there are none."""
+        if predicate.size == 1:
+            return self if predicate.flat[0] else None
+        mask = np.broadcast_to(predicate, self.shape) if self.mask is None else predicate & self.mask
+        if not mask.any():
+            return None
+        part = Group.__new__(Group)
+        part.wave, part.frame, part.c, part.w, part.rows = self.wave, self.frame, self.c, self.w, self.rows
+        part.wave_shape = self.wave_shape
+        part.mask, part.shape, part.tally, part.yielded, part.resume = mask, self.shape, self.tally, 0, 0
+        part.lanes = int(np.count_nonzero(mask))
+        part.warps = self.warps
+        part.sub = True
+        part.memo = self.memo if mask is self.mask else {}
+        for key in ("cta", "warp", "thread"):
+            if key in self.memo:
+                part.memo[key] = self.memo[key]
+        return part
+
+    def first(self, bad: Mask) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """CTA coordinates and thread coordinates of the first lane for which ``bad`` holds."""
+        i = tuple(int(k[0]) for k in np.nonzero(np.broadcast_to(bad, self.shape)))
+        cta = int(self.c[i[0]]) if self.rows else i[0]
+        warp = int(self.w[i[0]]) if self.rows else i[1]
+        return self.wave.cta_coordinates(cta), self.wave.thread_coordinates(warp * 32 + i[2])
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """The arguments of a call, and what receives its results."""
+
+    arguments: tuple[Operand | None, ...]
+    returns: tuple[Operand | None, ...]
+
+
+class WaveState(Protocol):
+    """What instructions see of the CTAs that are resident together, and what they ask of the scheduler.
+
+    Attributes:
+        shape: (CTAs, warps a CTA, 32).
+        ctas: linear index in the grid of each CTA.
+        cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
+        ranked: addresses in shared memory hold the CTA's rank.
+        shared, shared_stride: shared memory of all CTAs, and bytes from one CTA's to the next one's.
+        local: (threads, bytes), local memory.
+        live: lanes that have not exited, or None while all run; ``live_lanes`` are so many.
+        waiting: groups that wait for others of their warps, by serial number of the frame and block.
+        ticks: time, which the clock registers show.
+        changes: reads of clocks and printed texts, which no memory shows.
+        output: what the kernel has printed.
+    """
+
+    shape: tuple[int, int, int]
+    ctas: NDArray[np.int64]
+    cluster_rank: NDArray[np.int64]
+    ranked: bool
+    shared: NDArray[np.uint8]
+    shared_stride: int
+    local: NDArray[np.uint8]
+    live: Mask | None
+    live_lanes: int
+    waiting: dict[tuple[int, int], Group]
+    ticks: int
+    changes: int
+    output: list[str]
+    queue: Queue
+    races: tuple[RaceHooks, ...]
+    generic_writes: tuple[ProxyHooks, ...]
+
+    @property
+    def launch(self) -> LaunchState:
+        """The launch that it is part of."""
+
+    @property
+    def divergence(self) -> DivergenceHooks:
+        """Lanes of one warp that branches have separated."""
+
+    @property
+    def stack_hooks(self) -> tuple[StackHooks, ...]:
+        """What follows the contents of local memory."""
+
+    def part(self, kind: Callable[[WaveState], P]) -> P:
+        """The wave's only object of the class ``kind``, made when it is first asked for: the state of one mechanism."""
+
+    def provide(self, kind: Callable[[WaveState], P], part: P) -> None:
+        """Let ``part`` be what :meth:`part` gives for ``kind``."""
+
+    def on_memory(self, machine: MachineState, shared: NDArray[np.uint8]) -> WaveState:
+        """The same threads on other memory, with no hooks, and with mechanisms of their own."""
+
+    # -- where and who -----------------------------------------------------------------------------------------------
+
+    def cta_coordinates(self, index: int) -> tuple[int, int, int]:
+        """Grid coordinates of a CTA of this wave."""
+
+    def thread_coordinates(self, linear: int) -> tuple[int, int, int]:
+        """Coordinates of a thread in its CTA."""
+
+    def thread_index(self, axis: int) -> NDArray[np.uint32]:
+        """%tid along an axis, shape (1, warps, 32)."""
+
+    def special(self, group: Group, name: str) -> Lanes:
+        """Lanes of a special register under ``group``'s selection."""
+
+    def shared_address(self, group: Group, offset: int, dtype: Any) -> Lanes:
+        """Address of a byte of shared memory, with the CTA's rank in its cluster."""
+
+    def flush_output(self) -> None:
+        """Hand printed text to the launch."""
+
+    # -- moving groups -----------------------------------------------------------------------------------------------
+
+    def new_group(self, frame: Frame, mask: Mask | None) -> Group:
+        """A group of the lanes in ``mask`` (wave shape; None means all)."""
+
+    def retire(self, group: Group) -> None:
+        """``group`` is no more."""
+
+    def split(self, group: Group, lanes: Mask) -> tuple[Group | None, Group | None]:
+        """The lanes of ``group`` for which ``lanes`` (in its selection) holds, and the others; None for an empty part."""
+
+    def join(self, a: Group, b: Group) -> Group:
+        """One group of both."""
+
+    def go(self, group: Group, block: int) -> None:
+        """``group`` is ready at ``block``."""
+
+    def wake(self, group: Group, block: int, passed: bool) -> None:
+        """A waiting group is ready again: past the gate of ``block``, or to try it once more."""
+
+    def spin(self) -> None:
+        """The running group's wait failed: let all others go first."""
+
+    def park(self, group: Group, block: int) -> None:
+        """``group`` waits at ``block`` for others of its warps to arrive there."""
+
+    def parked(self, group: Group, block: int) -> Group | None:
+        """Takes out the group that waits where ``group`` has arrived."""
+
+    def gate_at(self, block: int) -> object:
+        """The gate of a block, or None."""
+
+    def after(self, block: int) -> int:
+        """The block that follows in the text."""
+
+    def call(self, group: Group, code: FunctionCode, site: CallSite, back: int) -> None:
+        """``group`` enters a function and will come back to block ``back``."""
+
+    def leave(self, group: Group) -> None:
+        """``group`` returns from its function."""
+
+    def exit(self, group: Group) -> None:
+        """The threads of ``group`` end."""
+
+
+class Synchroniser:
+    """A part of a wave on which groups wait. The scheduler asks every one that the wave has made."""
+
+    def waiting(self) -> list[tuple[Group, int]]:
+        """Every group that waits here, with its block."""
+        return []
+
+    def note(self, group: Group, instructions: list[int]) -> str:
+        """For the deadlock report: what ``group``, at a block with these instructions, waits for; "" if not for this."""
+        return ""
+
+    def threads_left(self) -> None:
+        """Some threads have exited."""
+
+    def force(self) -> bool:
+        """No thread can go on: perform the asynchronous operations that one waits for. False if there are none."""
+        return False
+
+    def time_out(self) -> bool:
+        """No thread can go on: end the waits that hardware ends after a time limit. False if there are none."""
+        return False
+
+
+def merge(values: Any, old: Any, predicate: Mask) -> Any:
+    """``values`` where ``predicate`` holds, else ``old``; an unwritten ``old`` does not matter."""
+    if old is None:
+        return values
+    if predicate.size == 1:
+        return values if predicate.flat[0] else old
+    return np.where(predicate, values, old)

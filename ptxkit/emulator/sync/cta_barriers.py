@@ -1,0 +1,148 @@
+"""The sixteen barriers of each CTA, which bar and barrier use. PTX ISA, "bar, barrier"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.simt.threads import Group, Synchroniser, WaveState
+from ptxkit.errors import TrapError
+
+
+@dataclass
+class _Barrier:
+    """One barrier number, in every CTA of the wave.
+
+    Attributes:
+        mask: lanes that wait, wave shape.
+        extra: threads that arrived without waiting, per CTA.
+        count: expected threads per CTA, 0 for all that live; set by the first to arrive.
+        votes: predicate of the waiting lanes (barrier.red).
+    """
+
+    mask: Any
+    extra: Any
+    count: Any
+    votes: Any = None
+    groups: list[tuple[Group, int]] = field(default_factory=list)
+    result: Any = None
+
+
+class CtaBarriers(Synchroniser):
+    """The sixteen barriers of each CTA of a wave."""
+
+    def __init__(self, wave: WaveState) -> None:
+        self.wave = wave
+        self.barriers: dict[int, _Barrier] = {}
+
+    def get(self, number: int) -> _Barrier:
+        """The barrier with this number."""
+        b = self.barriers.get(number)
+        if b is None:
+            n = self.wave.shape[0]
+            b = self.barriers[number] = _Barrier(
+                np.zeros(self.wave.shape, np.bool_), np.zeros(n, np.int64), np.zeros(n, np.int64)
+            )
+        return b
+
+    def arrive(self, group: Group, number: int, count: int, block: int | None, votes: Any, where: Any) -> bool:
+        """``group`` arrives; it waits at ``block``, unless that is None. True when it may go on at once.
+
+        Args:
+            count: threads the barrier expects, 0 for every live thread of the CTA.
+            votes: the predicate to reduce, or None.
+        """
+        wave = self.wave
+        b = self.get(number)
+        everybody = group.lanes == wave.live_lanes and not b.groups
+        if everybody and block is not None and (count == 0 or (count == wave.shape[1] * 32 and not b.extra.any())):
+            if votes is not None:
+                self._reduce(b, np.broadcast_to(votes, group.shape) & group.active(), slice(None))
+            for races in wave.races:
+                races.met(group)
+            return True
+        mask = group.full_mask()
+        ctas = mask.any((1, 2))
+        clash = ctas & (b.count != 0) & (b.count != count) & (b.mask.any((1, 2)) | (b.extra != 0))
+        if clash.any():
+            c = int(np.nonzero(clash)[0][0])
+            raise TrapError(
+                f"{where}: barrier {number} of CTA {wave.cta_coordinates(c)} is used with {count} threads "
+                f"while others wait for {int(b.count[c])}"
+            )
+        b.count[ctas] = count
+        for races in wave.races:
+            races.arrived(number, group)
+        if block is None:
+            b.extra += np.where(mask.any(-1), 32, 0).sum(-1)
+        else:
+            b.mask |= mask
+            b.groups.append((group, block))
+            if votes is not None:
+                full = np.zeros(wave.shape, np.bool_)
+                if group.rows:
+                    full[group.c, group.w] = np.broadcast_to(votes, group.shape)[:, 0]
+                else:
+                    full[:] = votes
+                b.votes = full & mask if b.votes is None else np.where(mask, full, b.votes)
+        self._complete(number, b)
+        wave.launch.machine.version += 1
+        return False
+
+    def _complete(self, number: int, b: _Barrier) -> None:
+        wave = self.wave
+        live = np.ones(wave.shape, np.bool_) if wave.live is None else wave.live
+        someone = b.mask.any((1, 2)) | (b.extra != 0)
+        all_here = (b.mask | ~live).all((1, 2)) & b.mask.any((1, 2))
+        whole_warps = ((b.mask | ~live).all(-1) & b.mask.any(-1)).sum(-1) * 32
+        done = someone & np.where(b.count == 0, all_here, whole_warps + b.extra >= b.count)
+        if not done.any():
+            return
+        if b.votes is not None:
+            self._reduce(b, b.votes & b.mask, done)
+        for races in wave.races:
+            races.complete(number, done, b.mask)
+        b.mask[done] = False
+        b.extra[done] = 0
+        b.count[done] = 0
+        groups, b.groups = b.groups, []
+        for group, block in groups:
+            lanes = done[group.cta]
+            out, left = wave.split(group, lanes)
+            if left is not None:
+                b.groups.append((left, block))
+            if out is not None:
+                wave.wake(out, block, passed=True)
+
+    def _reduce(self, b: _Barrier, votes: Any, ctas: Any) -> None:
+        """Number of true predicates per CTA, and whether all of the participants' are true."""
+        live = np.ones(self.wave.shape, np.bool_) if self.wave.live is None else self.wave.live
+        if b.result is None:
+            b.result = np.zeros((2, self.wave.shape[0]), np.int64)
+        # b.mask is empty on the direct path, where every live lane takes part
+        part = b.mask if b.mask.any() else live
+        b.result[0, ctas] = votes.sum((1, 2))[ctas]
+        b.result[1, ctas] = (votes | ~part).all((1, 2))[ctas]
+
+    def threads_left(self) -> None:
+        """Some threads have exited: barriers may be complete without them."""
+        for number, b in self.barriers.items():
+            if b.groups:
+                self._complete(number, b)
+
+    def waiting(self) -> list[tuple[Group, int]]:
+        """Every group that waits at a barrier, with its block."""
+        return [place for b in self.barriers.values() for place in b.groups]
+
+    def note(self, group: Group, instructions: list[int]) -> str:
+        """For the deadlock report: how many threads a barrier still lacks."""
+        for number, b in self.barriers.items():
+            for g, _ in b.groups:
+                if g is group:
+                    c = int(group.c[0]) if group.rows else int(np.nonzero(b.mask.any((1, 2)))[0][0])
+                    here = int(b.mask[c].sum() + b.extra[c])
+                    want = int(b.count[c]) or self.wave.launch.threads
+                    return f", at barrier {number} with {here} of {want} threads there"
+        return ""
