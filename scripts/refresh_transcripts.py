@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONSOLE = re.compile(r"(<!-- varies -->\n)?```console\n(.*?)```", re.DOTALL)
 GIVEN = re.compile(r"<!-- to (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 INCLUDED = re.compile(r"(<!-- from (\S+) -->\n```\w+\n)(.*?)(?=```)", re.DOTALL)
-NVRTC = re.compile(r"(?<=taken with NVRTC )[\d.]+")  # in docs/README.md: the version that the counts belong to
+NVRTC = re.compile(r"(?<=taken with NVRTC )\d+\.\d+")  # in docs/README.md: the version that the counts belong to
 COLUMNS = 100
 TESTED_ELSEWHERE = ("debug.md",)  # tests/debugger/test_documents.py
 
