@@ -134,6 +134,16 @@ def test_the_python_of_the_api_page_runs(monkeypatch, capsys):
     assert "past the end of" in out
 
 
+def test_the_python_of_the_inspect_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saxpy.cu").write_text(
+        (ROOT / "cu" / "kernels" / "saxpy.cu").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(block, "inspect.md", "exec"), {"__name__": "inspect.md"})
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_on_a_page_parses(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):

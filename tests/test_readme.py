@@ -1,4 +1,4 @@
-"""README.md stays a short entry page, and all relative links in it and in the pages of docs/ lead to a file and a heading."""
+"""README.md stays a short entry page; links and paths in it and in the pages of docs/ lead to files and headings that exist."""
 
 from __future__ import annotations
 
@@ -49,3 +49,19 @@ def test_the_index_names_every_page_of_docs():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     named = {link for link in LINK.findall(index) if "/" not in link}
     assert named == {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+PATH = re.compile(r"`((?:ptxkit|cu|ptx|tests|scripts|docs)/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_on_a_page_exist(page):
+    missing = {path for path in PATH.findall(page.read_text(encoding="utf-8")) if not (ROOT / path).exists()}
+    assert not missing, f"{page.name} names files that do not exist: {sorted(missing)}"
+
+
+def test_the_architecture_page_names_every_package():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert len(PATH.findall(text)) > 80
+    packages = {path.parent for path in (ROOT / "ptxkit").glob("*/__init__.py")}
+    assert not {f"{p.name}" for p in packages if f"ptxkit/{p.name}/" not in text}
