@@ -51,6 +51,17 @@ _DTYPES = {
 _NAMESPACE = {name: dtype for dtype, name in _DTYPES.items()} | {"merge": merge}
 
 
+def _at_first_call(block: BasicBlock, version: str, compile_it: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """What stands for a version of a block's run until it is called: many blocks run in one of their versions alone."""
+
+    def run(registers: Any, group: Any) -> Any:
+        compiled = compile_it()
+        setattr(block, version, compiled)
+        return compiled(registers, group)
+
+    return run
+
+
 class Binder:
     """Binds functions into one list of blocks, and collects every form that is not implemented.
 
@@ -260,7 +271,8 @@ class _FunctionBinder:
             block.registers = w.loaded | w.written | gate | tail
             block.accesses_local = any(accesses_local(self.function, self.code.function.instructions[n]) for n in run)
             if run or block.terminator.predicate is not None:
-                block.fast, block.general = w.compile(live, block.index)
+                block.fast = _at_first_call(block, "fast", partial(w.compile, "fast", live, block.index))
+                block.general = _at_first_call(block, "general", partial(w.compile, "general", live, block.index))
                 block.make_watched = partial(self._watched, block, run, bound, first, live)
 
     def _watched(
@@ -377,33 +389,30 @@ class _RunWriter:
         if branch is not None:
             self.lines.append(f"    return {self._predicate(branch)}")
 
-    def compile(self, live: int, index: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Both versions; only registers in ``live`` are written back."""
+    def compile(self, version: str, live: int, index: int) -> Callable[..., Any]:
+        """One of the versions, ``fast`` or ``general``; only registers in ``live`` are written back."""
         types = self.code.register_types
         body = self.lines
         tail: list[str] = []
         if body and body[-1].startswith("    return "):
             body, tail = body[:-1], body[-1:]
-        fast, general = ["def fast(R, x):"], ["def general(R, x):"]
+        fast = version == "fast"
+        text = [f"def {version}(R, x):"]
         for k in _members(self.loaded):
-            fast.append(f"    r{k} = R[{k}]")
-            general.append(f"    r{k} = x.fetch({k})")
+            text.append(f"    r{k} = R[{k}]" if fast else f"    r{k} = x.fetch({k})")
             if self.uses >> k & 1:
                 self.namespace[f"z{k}"] = poison(types[k].dtype)
-                check = f"    if r{k} is None: r{k} = z{k}"
-                fast.append(check)
-                general.append(check)
+                text.append(f"    if r{k} is None: r{k} = z{k}")
+        text += body
         keep = [k for k in _members(self.written) if live >> k & 1]
-        dead = [k for k in _members(self.loaded) if not live >> k & 1]
-        fast += body
-        general += body
-        fast += [f"    R[{k}] = r{k}" for k in keep]
-        fast += [f"    R[{k}] = None" for k in dead]
-        general += [f"    if r{k} is not None: x.store({k}, r{k})" for k in keep]
-        text = "\n".join([*fast, *tail, "    pass", *general, *tail, "    pass", ""])
-        scope = self.namespace
-        exec(compile(text, f"<ptx block {index} of {self.code.function.name}>", "exec"), scope)
-        return scope["fast"], scope["general"]
+        if fast:
+            text += [f"    R[{k}] = r{k}" for k in keep]
+            text += [f"    R[{k}] = None" for k in _members(self.loaded) if not live >> k & 1]
+        else:
+            text += [f"    if r{k} is not None: x.store({k}, r{k})" for k in keep]
+        source = "\n".join([*text, *tail, "    pass", ""])
+        exec(compile(source, f"<ptx block {index} of {self.code.function.name}>", "exec"), self.namespace)
+        return self.namespace[version]  # type: ignore[no-any-return]
 
     def compile_watched(self, live: int, index: int) -> Callable[..., Any]:
         """The version that reports what it executes; it merges under the group's mask, as the general one does."""

@@ -86,7 +86,8 @@ class BasicBlock:
         instructions: (number in the program, instruction) of the run and the terminator.
         next: the block that follows in the text.
         gate: what a group must pass before the run; None lets everybody through.
-        fast, general: the run, ``(registers, group) -> predicate of the branch or None``; None for an empty run.
+        fast, general: the run, ``(registers, group) -> predicate of the branch or None``; None for an empty run;
+            compiled at their first call.
         written: bit set of the registers that the run writes.
         registers: bit set of the registers that the run and the terminator read or write.
         accesses_local: whether the run can access local memory.
