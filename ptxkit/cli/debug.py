@@ -140,7 +140,8 @@ def _kernel_session(
     from ptxkit.debugger.workloads import session_of
     from ptxkit.runtime.device import emulating_device
     from ptxkit.workload import execute
-    from ptxkit.workload.build import build
+    from ptxkit.workload.build import compiled
+    from ptxkit.workload.resolve import resolve
 
     workload_class = find_kernel(kernel)
     if variant_name is not None:
@@ -157,8 +158,9 @@ def _kernel_session(
         from ptxkit.errors import UnavailableError
 
         raise UnavailableError(lacks)
-    case = execute.Case(workload, device, seed)
-    return session_of(case, build(workload, variant, target, tile, debug_info=debug_info), settings)
+    case = execute.Case(workload, device, seed, target=target)
+    resolved = resolve(workload, variant, target, tile, device=device, debug_info=debug_info)
+    return session_of(case, compiled(resolved), settings)
 
 
 def _file_session(

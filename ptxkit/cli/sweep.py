@@ -179,7 +179,7 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
     from ptxkit.runtime.device import is_emulating
     from ptxkit.sweep.problem import Problem
     from ptxkit.targets import lowest_target
-    from ptxkit.workload.build import unavailable
+    from ptxkit.workload.resolve import unavailable
 
     refuse_options(numbers)
     name, _, variant_name = kernel.partition(":")
@@ -210,7 +210,9 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
                     f"{given['t1_file']}: {variant.name} offers no {parameter} of {', '.join(unknown)}", fg="yellow"
                 )
     options = workload.options
-    return Problem(name, variant.name, workload.sizes, options, target.name, held, space)
+    return Problem(
+        name, variant.name, workload.sizes, options, target.name, held, space, device.facts_for(target)
+    )
 
 
 def _conditioned(space: Space, file: str) -> Space:

@@ -43,7 +43,7 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
 
     build = subject.build
     small = type(build.workload).make((), build.workload.options, small=True)
-    case = execute.Case(small, emulating_device())
+    case = execute.Case(small, emulating_device(), target=build.target)
     try:
         try:
             prepared = execute.prepare(case, build.variant, build.target, dict(build.tile))

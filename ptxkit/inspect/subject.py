@@ -23,11 +23,12 @@ from ptxkit.inspect.model import SassFunction
 from ptxkit.inspect.residency import Occupancy, default_block, occupancy
 from ptxkit.inspect.sources import SourceFile, source_files
 from ptxkit.isa.mangled import base_name
-from ptxkit.targets import TARGETS, Target, lowest_target
+from ptxkit.targets import TARGETS, Target
 
 if TYPE_CHECKING:
     from ptxkit.workload.build import Build
     from ptxkit.workload.launch import Launch
+    from ptxkit.workload.resolve import ResolvedVariant
     from ptxkit.workload.workload import Workload
 
 _SUFFIXES = ("cu", "cuh", "ptx", "cubin", "fatbin", "bin", "o", "a", "so", "exe")
@@ -247,23 +248,25 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
     if settings.defines or settings.options:
         raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu")
     from ptxkit.workload.ahead import compile_ahead
-    from ptxkit.workload.build import unavailable
+    from ptxkit.workload.resolve import resolve, unavailable
 
     fields = workload_class.fields()
     workload = workload_class.of({**settings.kernel, **{n: v for n, v in settings.tile.items() if n in fields}})
     settings = replace(settings, tile={n: v for n, v in settings.tile.items() if n not in fields})
     if variant_name:
-        compile_ahead([(workload, workload.variant(variant_name), settings.tile)], settings.target, say)
-        return _of_variant(workload, variant_name, settings)
+        resolved = resolve(workload, workload.variant(variant_name), settings.target, settings.tile)
+        compile_ahead([resolved], say)
+        return _of_variant(resolved, settings)
     variants = [
         variant
         for variant in workload_class.variants().values()
         if not unavailable(variant, settings.target, workload) and set(settings.tile) <= set(variant.tile)
     ]
-    compile_ahead([(workload, variant, settings.tile) for variant in variants], settings.target, say)
+    found_variants = [resolve(workload, variant, settings.target, settings.tile) for variant in variants]
+    compile_ahead(found_variants, say)
     found: dict[tuple[str, str, bytes | None], Subject] = {}
-    for variant in variants:
-        for subject in _of_variant(workload, variant.name, settings):
+    for resolved in found_variants:
+        for subject in _of_variant(resolved, settings):
             image = subject.image
             found.setdefault((subject.title, subject.kernel, image.cubin if image else None), subject)
     if not found:
@@ -285,12 +288,10 @@ def _find_workload(name: str) -> tuple[type[Workload], str]:
     return registry.get(head), variant
 
 
-def _of_variant(workload: Workload, variant_name: str, settings: Settings) -> tuple[Subject, ...]:
-    from ptxkit.workload.build import build
+def _of_variant(resolved: ResolvedVariant, settings: Settings) -> tuple[Subject, ...]:
+    from ptxkit.workload.build import compiled
 
-    variant = workload.variant(variant_name)
-    target = settings.target or lowest_target(variant.requires)
-    built = build(workload, variant, target, settings.tile)
+    built = compiled(resolved)
     disassembled = {id(image): sass(image) for image in built.images}
     images = {image.key: image for image in built.images}
     made = []
@@ -300,7 +301,7 @@ def _of_variant(workload: Workload, variant_name: str, settings: Settings) -> tu
         made.append(
             _with_launch(
                 Subject(
-                    title=f"{workload.name}:{variant.name}",
+                    title=f"{built.workload.name}:{built.variant.name}",
                     kernel=step.launch.entry,
                     function=function,
                     image=image,

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import UsageError
+from ptxkit.targets.gpus import DeviceFacts, reference_facts
 from ptxkit.workload import registry
 from ptxkit.workload.launch import Tile
 
@@ -32,6 +33,7 @@ class Problem:
         target: compiled for.
         held: tile parameters that are not explored.
         space: parameter -> values to explore instead of the declared ones, for some parameters.
+        facts: of the device that the configurations are for; None takes those of the target's reference GPU.
     """
 
     kernel: str
@@ -41,6 +43,7 @@ class Problem:
     target: str
     held: Mapping[str, Any] = field(default_factory=dict)
     space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    facts: DeviceFacts | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # what is cached stays behind: a workload's methods cannot be pickled
@@ -50,7 +53,7 @@ class Problem:
     def workload(self) -> Workload:
         """With its sizes."""
         kernel = registry.find(self.kernel)
-        return kernel(**self.sizes, **self.options)
+        return kernel(**self.sizes, **self.options).on(self.facts or reference_facts(self.target))
 
     @cached_property
     def chosen(self) -> Variant:

@@ -76,7 +76,7 @@ def assert_verified(
     complaints: list[str] = []
     found: dict[str, VariantResult] = {}
     for number in seeds:
-        case = _case(workload, on, number, inputs)
+        case = _case(workload, on, number, inputs, compiled)
         for mode in modes:
             where = ", ".join([f"seed {number}", *(f"{name} {value}" for name, value in mode.items())])
             for variant in chosen:
@@ -148,10 +148,12 @@ def _settings(device: Device, mode: Mapping[str, Any]) -> AbstractContextManager
     return device.settings(**mode) if is_emulating(device) else nullcontext()
 
 
-def _case(workload: Workload, device: Device, seed: int, inputs: Mapping[str, Any] | None) -> Case:
+def _case(
+    workload: Workload, device: Device, seed: int, inputs: Mapping[str, Any] | None, target: Target | None
+) -> Case:
     from ptxkit.workload.execute import Case
 
-    return Case(workload, device, seed, inputs)
+    return Case(workload, device, seed, inputs, target=target)
 
 
 def _run(

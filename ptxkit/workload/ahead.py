@@ -1,7 +1,7 @@
 """Compiling what takes long ahead of its use: several programs side by side, in processes of their own, into the cache.
 
-A program of CUTLASS takes half a minute and 3 GB. Whoever is about to build several variants says so first; what is in the
-cache then costs nothing. Each process compiles one program and ends, which gives its memory back.
+A program of CUTLASS takes half a minute and 3 GB. A caller that builds several variants compiles them ahead; the build then
+finds them in the cache. Each process compiles one program and ends, which frees its memory.
 """
 
 from __future__ import annotations
@@ -12,18 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.errors import PtxkitError
-from ptxkit.workload import tuned
-from ptxkit.workload.build import defines_of, generated_sources, target_for, unavailable
-from ptxkit.workload.launch import Generated
+from ptxkit.workload.resolve import ResolvedVariant, generated_sources
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.device import Device
-    from ptxkit.targets import Target
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
 
@@ -31,30 +26,22 @@ PROGRAM_BYTES = 3.5e9
 """Memory for one compile; the largest of CUTLASS's took 3.2e9."""
 POLL_S = 0.1
 
-Wanted = tuple["Workload", "Variant", "Mapping[str, Any] | None"]
 Say = Callable[[str], None]
 
 
-def compile_ahead(
-    wanted: Iterable[Wanted], target: Target | None, say: Say = lambda what: None, device: Device | None = None
-) -> int:
-    """Compile the slow programs of these builds that the cache lacks. One that fails is left to whoever builds it.
+def compile_ahead(wanted: Iterable[ResolvedVariant], say: Say = lambda what: None) -> int:
+    """Compile the slow programs of resolved variants that the cache lacks. One that fails is left to the build that needs it.
 
     Args:
-        wanted: (workload, variant, tile parameters to hold).
-        target: as for :func:`ptxkit.workload.build.build`.
-        say: is told every second what is being compiled.
-        device: whose tuned tiles are taken.
+        wanted: the variants that will be built.
+        say: receives a line about the progress every second.
 
     Returns:
         How many were compiled.
     """
     missing: dict[str, dict[str, Any]] = {}
-    for workload, variant, tile in wanted:
-        if device and device.lacks.intersection(variant.requires):
-            continue
-        recorded = tuned.tile_for(workload, variant.name, device.name) if device else {}
-        for request in _slow(workload, variant, target, {**recorded, **(tile or {})}):
+    for resolved in wanted:
+        for request in _slow(resolved):
             missing.setdefault(f"{request['name']} {request['target']}", request)
     requests = list(missing.values())
     waiting, running = list(requests), dict[str, subprocess.Popen[bytes]]()
@@ -95,29 +82,20 @@ def is_slow(workload: Workload, variant: Variant) -> bool:
     return any(source.slow for source in generated_sources(workload, variant))
 
 
-def _slow(
-    workload: Workload, variant: Variant, target: Target | None, tile: Mapping[str, Any]
-) -> Iterable[dict[str, Any]]:
+def _slow(resolved: ResolvedVariant) -> Iterable[dict[str, Any]]:
     """What :func:`ptxkit.compiler.nvrtc.compile_source` is to be given, as JSON values, for what the cache lacks."""
     from ptxkit.compiler.nvrtc import is_cached
 
-    chosen = target_for(variant, target)
-    if unavailable(variant, chosen, workload) is not None:
-        return
-    try:
-        launches = variant.launches(workload, variant.select_tile(workload, chosen, tile))
-        for launch in launches:
-            source = variant.source_of(workload, launch)
-            if not isinstance(source, Generated) or not source.slow:
-                continue
-            written = asdict(source.source())
-            options = (*written["options"], *launch.options)
-            defines = defines_of(workload, launch)
-            request = {**written, "target": chosen.name, "defines": defines, "options": options}
-            if not is_cached(request.pop("text"), **request):
-                yield {**request, "text": written["text"]}
-    except PtxkitError:
-        return  # whoever builds it is told
+    for program in resolved.programs:
+        if not program.slow:
+            continue
+        try:
+            text, how = program.request(resolved.target)
+            del how["instantiate"]
+            if not is_cached(text, **how):
+                yield {**how, "text": text}
+        except PtxkitError:
+            return  # the build that needs it raises the error again
 
 
 def _start(request: Mapping[str, Any]) -> subprocess.Popen[bytes]:

@@ -6,24 +6,28 @@ before the next launch is verified, so that a variant's mistake is never another
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.errors import DescriptionError
+from ptxkit.errors import DescriptionError, PtxkitError
 from ptxkit.workload.blame import blamed
 from ptxkit.workload.launch import Tolerance, array_spec
 from ptxkit.workload.memory import check_memory
 from ptxkit.workload.mismatch import element, holds, places, value_text
+from ptxkit.workload.resolve import ResolvedVariant, resolve
 from ptxkit.workload.tolerance import Rule, Sums
 from ptxkit.workload.verify import Verdict, check_real, compare_all
 from ptxkit.workload.workload import suggestion
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device, DeviceArray
+    from ptxkit.targets import Target
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
 
@@ -103,6 +107,8 @@ class Case:
         seed: of the random inputs.
         inputs: given ones instead of random ones.
         data: inputs and reference that another case has already.
+        target: what variants are compiled for when :meth:`resolve` is given none, and whose device facts the inputs see; None
+            takes the device's own.
 
     Attributes:
         unwritten: whether the latest :meth:`verify` found elements of outputs that still hold the poison. They may be right by
@@ -119,15 +125,60 @@ class Case:
         seed: int = 0,
         inputs: Mapping[str, Any] | None = None,
         data: Data | None = None,
+        target: Target | None = None,
     ) -> None:
-        workload = self.workload = workload.on(device.facts_for(None))
+        workload = self.workload = workload.on(device.facts_for(target))
         self.device = device
         self.data = data or Data(workload, seed, inputs)
-        self._arrays: dict[str, DeviceArray] = {}
+        self.target = target
+        self._arrays: dict[str | tuple[object, ...], DeviceArray] = {}  # temporaries: by name, shape and dtype
         self._digests: dict[str, int] = {}  # of uploaded inputs, as they were uploaded
-        self._poisons: dict[str, int] = {}  # of outputs, by the latest reset
+        self._poisons: dict[str | tuple[object, ...], int] = {}  # of outputs, by the latest reset
+        self._resolved: dict[tuple[object, ...], ResolvedVariant] = {}
         self.unwritten = False
         check_memory(workload, device)
+
+    def resolve(
+        self, variant: Variant, target: Target | None = None, tile: Mapping[str, Any] | None = None
+    ) -> ResolvedVariant:
+        """The variant on this device, resolved once for the same target and tile.
+
+        Args:
+            target: None takes the case's.
+            tile: fixed tile parameters.
+
+        Raises:
+            UnavailableError, UsageError, DescriptionError: see :func:`ptxkit.workload.resolve.resolve`.
+        """
+        chosen = target or self.target
+        key = id(variant), chosen, repr(sorted((tile or {}).items()))
+        if key not in self._resolved:
+            self._resolved[key] = resolve(self.workload, variant, chosen, tile, device=self.device)
+        return self._resolved[key]
+
+    def resolvable(
+        self, variants: Iterable[Variant], tile_of: Callable[[Variant], Mapping[str, Any] | None] = lambda variant: None
+    ) -> list[ResolvedVariant]:
+        """The variants that can be built and launched here, resolved; the others are left out, and :meth:`resolve` says why.
+
+        Args:
+            tile_of: variant -> fixed tile parameters.
+        """
+        found = []
+        for variant in variants:
+            if not self.device.lacks.intersection(variant.requires):
+                with suppress(PtxkitError):
+                    found.append(self.resolve(variant, tile=tile_of(variant)))
+        return found
+
+    def at(self, workload: Workload) -> Case:
+        """The same inputs and outputs for launches that see the device facts of ``workload``: temporaries may be as large as
+        the number of SMs says."""
+        if not workload.is_bound or workload.device == self.workload.device:
+            return self
+        other = copy.copy(self)
+        other.workload = workload
+        return other
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -158,13 +209,17 @@ class Case:
 
     def array(self, name: str) -> DeviceArray:
         """The device array of an input, output or temporary, uploaded or allocated at its first use."""
-        if name not in self._arrays:
-            if _is_array(self.inputs.get(name)):
-                self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]), name)
-                self._digests[name] = self._arrays[name].digest()
-            else:
-                self._arrays[name] = self.device.empty(*self._spec(name), name)
-        return self._arrays[name]
+        if name in self._arrays:
+            return self._arrays[name]
+        if _is_array(self.inputs.get(name)):
+            self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]), name)
+            self._digests[name] = self._arrays[name].digest()
+            return self._arrays[name]
+        shape, dtype = self._spec(name)
+        key = (name, shape, dtype) if name in self.workload.temporaries() else name
+        if key not in self._arrays:
+            self._arrays[key] = self.device.empty(shape, dtype, name)
+        return self._arrays[key]
 
     def use(self, arrays: Mapping[str, DeviceArray]) -> None:
         """Take these device arrays by their names, instead of uploading."""
@@ -182,7 +237,7 @@ class Case:
             poison: instead of one that no element of an output should have.
         """
         for name, array in self._arrays.items():
-            if name not in self.inputs:
+            if not isinstance(name, str) or name not in self.inputs:
                 self._poisons[name] = self._poison(name) if poison is None else poison
                 array.poison(self._poisons[name])
             elif name in self.output_specs or self._differs(name):
@@ -236,9 +291,11 @@ class Case:
                     f"{self.workload.name}: {where} lacks {', '.join(sorted(lacking))}, which {whose}"
                 )
 
-    def _poison(self, name: str) -> int:
+    def _poison(self, name: str | tuple[object, ...]) -> int:
         """:data:`POISON`, or for elements of one byte a value that the reference does not have."""
-        if name not in self.output_specs or self.output_specs[name][1].itemsize != 1 or name not in self.expected:
+        if not isinstance(name, str) or name not in self.output_specs or name not in self.expected:
+            return POISON
+        if self.output_specs[name][1].itemsize != 1:
             return POISON
         with np.errstate(all="ignore"):
             octets = (

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.errors import LaunchError, UnavailableError
+from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.runtime.tensor_map.description import TensorMap
-from ptxkit.workload import tuned
-from ptxkit.workload.build import Build, build, unavailable
+from ptxkit.targets import missing
+from ptxkit.workload.build import Build, compiled
 from ptxkit.workload.case import POISON, Case, Data, with_overwritten
 from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
 from ptxkit.workload.memory import check_memory
 from ptxkit.workload.module_state import ModuleState
+from ptxkit.workload.resolve import ResolvedVariant, target_for
 from ptxkit.workload.verify import Verdict
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "check_memory",
     "lacking",
     "prepare",
+    "prepare_resolved",
     "run",
 ]
 
@@ -149,17 +151,22 @@ def prepare(
         case: workload, inputs and device.
         variant: one of the workload's.
         target: instead of the device's own.
-        tile: tile parameters to hold. The others are what a sweep recorded for this GPU, sizes and options, else what the
-            description prefers.
+        tile: fixed tile parameters; see :func:`ptxkit.workload.resolve.resolve`.
 
     Raises:
-        UnavailableError, CompileError, UsageError, DescriptionError, LaunchError: see :func:`ptxkit.workload.build.build`.
+        UnavailableError, UsageError, DescriptionError: see :func:`ptxkit.workload.resolve.resolve`.
+        CompileError: see :func:`ptxkit.workload.build.build`. LaunchError: see :func:`bound`.
     """
-    recorded = tuned.tile_for(case.workload, variant.name, case.device.name)
-    built = build(case.workload, variant, target or case.device.target, {**recorded, **(tile or {})})
-    is_tuned = bool(recorded) and all(built.tile[name] == value for name, value in recorded.items())
-    note = "tuned by a sweep" if is_tuned else variant.why_not_default(case.workload, built.target, built.tile, tile)
-    return replace(bound(case, built, is_tuned), tile_note=note)
+    return prepare_resolved(case, case.resolve(variant, target, tile))
+
+
+def prepare_resolved(case: Case, resolved: ResolvedVariant) -> Prepared:
+    """Compile a resolved variant, load it on the case's device and bind its arguments.
+
+    Raises:
+        UnavailableError, CompileError, LaunchError: as :func:`prepare`.
+    """
+    return replace(bound(case, compiled(resolved), resolved.tuned), tile_note=resolved.tile_note)
 
 
 def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
@@ -169,6 +176,7 @@ def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
         LaunchError: the arguments are not the kernel's.
     """
     modules = {image.key: case.device.load(image) for image in built.images}
+    case = case.at(built.workload)
     launches, kept = [], []
     for step in built.steps:
         module = modules[step.image.key]
@@ -196,13 +204,22 @@ def run(
         tolerance: instead of the variant's or the workload's.
         explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
     """
-    reason = unavailable(variant, target or case.device.target, case.workload)
-    beyond = lacking(variant, case.device, case.workload.name) if reason is None else None
-    if beyond is not None and explicit:
-        raise UnavailableError(beyond)
-    if (reason or beyond) and not explicit:
-        return VariantResult(variant.name, skipped=reason or beyond)
-    prepared = prepare(case, variant, target, tile)
+    wanted = target or case.target or case.device.target
+    reason = missing(variant.requires, target_for(variant, wanted))
+    if reason is None and (beyond := lacking(variant, case.device, case.workload.name)) is not None:
+        if explicit:
+            raise UnavailableError(beyond)
+        reason = beyond
+    if reason is not None and not explicit:
+        return VariantResult(variant.name, skipped=reason)
+    try:
+        resolved = case.resolve(variant, target, tile)
+    except UsageError:
+        reason = variant.refusal(case.workload)  # the constraint allows no tile for these sizes at all
+        if explicit or reason is None:
+            raise
+        return VariantResult(variant.name, skipped=reason)
+    prepared = prepare_resolved(case, resolved)
     verdict, counters = prepared.check(tolerance)
     built = prepared.build
     return VariantResult(

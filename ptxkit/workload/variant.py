@@ -100,7 +100,13 @@ class Variant:
                     yield tile
 
     def select_tile(self, workload: Described, target: Target, overrides: Mapping[str, Any] | None = None) -> Tile:
-        """The best tile for these sizes that ``target`` can run.
+        """The tile of :meth:`select`."""
+        return self.select(workload, target, overrides)[0]
+
+    def select(
+        self, workload: Described, target: Target, overrides: Mapping[str, Any] | None = None
+    ) -> tuple[Tile, tuple[Launch, ...]]:
+        """The best tile for these sizes that ``target`` can run, with its launches.
 
         Args:
             workload: with its sizes.
@@ -118,7 +124,7 @@ class Variant:
             launches = self.launches(workload, tile)
             reason = missing(self.requirements(launches), target) or _too_large(launches, target)
             if reason is None:
-                return tile
+                return tile, launches
         if reason is None:
             first = Tile({name: held.get(name, values[0]) for name, values in self.tile.items()})
             reason = self._objection(workload, first)

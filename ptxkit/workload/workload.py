@@ -126,6 +126,11 @@ class Workload:
         """
         return self.__dict__.get("_device") or reference_facts(lowest_target(()))
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether :meth:`on` has named a device."""
+        return "_device" in self.__dict__
+
     def on(self, device: DeviceFacts) -> Self:
         """The same workload, launched on a device."""
         bound = copy.copy(self)

@@ -75,7 +75,7 @@ def script(monkeypatch):
     outcome = {}
 
     def run(case, variant, target, tile, *, explicit):
-        from ptxkit.workload.build import target_for, unavailable
+        from ptxkit.workload.resolve import target_for, unavailable
 
         reason = unavailable(variant, target)
         if reason and explicit:
@@ -182,7 +182,9 @@ def test_tile_is_held_where_it_exists(script):
         runner.Runner(Scaled(), Scripted({}), tile={"NOPE": "1"})
 
 
-def test_plan_lists_launches_and_touches_nothing(script):
+def test_plan_lists_launches_and_touches_nothing(script, monkeypatch, tmp_path):
+    (tmp_path / "scaled.cu").touch()
+    monkeypatch.setattr(Scaled, "directory", classmethod(lambda cls: tmp_path))
     device = Scripted({})
     plan = runner.Runner(Scaled(), device, tile={"THREADS": "128"}).plan()
     assert device.passes == []

@@ -10,8 +10,10 @@ import pytest
 from ptxkit import Launch, Work, Workload, variant
 from ptxkit.emulator import Machine
 from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute, registry
+from ptxkit.workload.resolve import resolve
 
 SOURCE = """
 extern "C" __global__ void count(int* y, int n) {
@@ -72,3 +74,64 @@ def test_every_variant_has_a_tile_on_gpus_of_any_size(sms):
                 tile = next(chosen.tiles(workload), None)
                 if tile is not None:
                     assert chosen.launches(workload, tile)
+
+
+class PartialSums(Workload):
+    """A temporary as large as the number of SMs, as the row reductions have."""
+
+    source = "partial.cu"
+    n: int = 64
+
+    def inputs(self, rng):
+        return {"x": np.ones(self.n, np.int32)}
+
+    def reference(self, x):
+        return {"y": np.arange(self.n)}
+
+    def outputs(self):
+        return {"y": (self.n, "s32")}
+
+    def temporaries(self):
+        return {"partial": (self.device.sms, "s32")}
+
+    def work(self):
+        return Work(flops=0, bytes=8 * self.n)
+
+    @variant
+    def persistent(self):
+        return [Launch("fill", self.device.sms, 32, ("partial",)), Launch("count", self.device.sms, 32, ("y", self.n))]
+
+    @variant(requires=["sm_120a"])
+    def newer(self):
+        return self.persistent.function(self)
+
+
+FILL = "\nextern \"C\" __global__ void fill(int* partial) { if (threadIdx.x == 0) partial[blockIdx.x] = 1; }\n"
+
+
+@pytest.mark.parametrize("target", [None, "sm_80", "sm_120a"])
+def test_launches_see_the_reference_gpu_of_the_target_they_are_compiled_for(tmp_path, monkeypatch, target):
+    """Its SM count and L2 cache, in grids and in temporaries; also where variants of one case have different targets."""
+    (tmp_path / "partial.cu").write_text(SOURCE + FILL)
+    monkeypatch.setattr(PartialSums, "directory", classmethod(lambda cls: tmp_path))
+    case = execute.Case(PartialSums(), EmulatedDevice(), target=target and Target.parse(target))
+    for name, compiled_for in (("persistent", target or "sm_90a"), ("newer", target or "sm_120a")):
+        if target == "sm_80" and name == "newer":
+            continue
+        result = execute.run(case, PartialSums.variant(name))
+        facts = reference_facts(compiled_for)
+        resolved = case.resolve(PartialSums.variant(name))
+        assert resolved is case.resolve(PartialSums.variant(name))
+        assert (resolved.workload.device, resolved.target.name) == (facts, compiled_for)
+        assert resolved.launches[0].grid == (facts.sms, 1, 1)
+        assert result.prepared.case.array("partial").size == facts.sms
+        assert (result.prepared.case.outputs()["y"] == facts.sms).all()
+
+
+def test_without_a_device_a_variant_sees_the_reference_gpu_of_its_target(tmp_path, monkeypatch):
+    (tmp_path / "count.cu").write_text(SOURCE)
+    monkeypatch.setattr(PersistentCount, "directory", classmethod(lambda cls: tmp_path))
+    for target in ("sm_80", "sm_90a", "sm_120a"):
+        found = resolve(PersistentCount(), PersistentCount.variant("persistent"), Target.parse(target))
+        assert found.launches[0].grid == (reference_facts(target).sms, 1, 1)
+        assert [p.source.name for p in found.programs] == ["count.cu"] and found.program_of == (0,)

@@ -10,8 +10,8 @@ import pytest
 
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.workload import registry
-from ptxkit.workload.build import find_source
 from ptxkit.workload.launch import Generated
+from ptxkit.workload.resolve import find_source
 
 MINE = '''
 import numpy as np

@@ -34,7 +34,7 @@ class BufferSets:
     """
 
     def __init__(self, workload: Workload, device: Device, count: int, seed: int) -> None:
-        self.workload = workload
+        workload = self.workload = workload.on(device.facts_for(None))
         self.device = device
         self.data = execute.Data(workload, seed)
         self.cases = [execute.Case(workload, device, data=self.data) for _ in range(count)]

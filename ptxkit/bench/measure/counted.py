@@ -42,7 +42,7 @@ def count(workload: Workload, names: list[str], target: Any) -> dict[str, Counte
     from ptxkit.runtime.device import emulating_device
 
     small = type(workload).make((), workload.options, small=True)
-    case = execute.Case(small, emulating_device())
+    case = execute.Case(small, emulating_device(), target=target)
     found: dict[str, Counted | str] = {}
     for name in names:
         try:

@@ -73,7 +73,7 @@ def tensor_peak(device: Any, ctas: int, rounds: int) -> tuple[Any, Any]:
 def fma_peak_tflops(device: Any) -> float:
     """Rate of fused multiply-adds on the CUDA cores: the best variant of compute_bound at 1024 flops a byte."""
     from ptxkit.workload import execute
-    from ptxkit.workload.build import unavailable
+    from ptxkit.workload.resolve import unavailable
 
     workload = fma_peak(int(device.multiprocessors), int(device.properties.max_threads_per_multiprocessor))
     case = execute.Case(workload, device)

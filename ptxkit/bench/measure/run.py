@@ -34,7 +34,7 @@ from ptxkit.exit_codes import ExitCode
 from ptxkit.runtime.abilities import is_timed
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
-from ptxkit.workload.build import unavailable
+from ptxkit.workload.resolve import unavailable
 
 if TYPE_CHECKING:
     from ptxkit.bench.peers.base import Peer
@@ -136,10 +136,9 @@ class BenchRun:
         workload = plan.workload
         footprint = workload.bytes_needed()
         count = self.method.sets(footprint, self.device.l2_bytes, self.device.memory_bytes)
-        wanted = [(workload, variant, self._tile(plan, variant)) for variant in self._variants(plan)]
-        compile_ahead(wanted, self.device.target, say, self.device)
-        say("preparing inputs")
         sets = BufferSets(workload, self.device, count, self.seed)
+        compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
+        say("preparing inputs")
         inputs_hash = arrays_sha256(sets.data.inputs)
         contenders: list[Contender] = []
         rows: list[Row] = []

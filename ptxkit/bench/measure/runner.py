@@ -14,7 +14,7 @@ from ptxkit.bench.results.run_report import BASELINE, SCHEMA_PLAN, RunReport, Va
 from ptxkit.errors import CompileError, DescriptionError, FaultError, TimeLimitError, UsageError
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
-from ptxkit.workload.build import target_for, unavailable
+from ptxkit.workload.resolve import resolve, target_for, unavailable
 
 if TYPE_CHECKING:
     from ptxkit.bench.measure.statistics import Summary
@@ -59,7 +59,7 @@ class Runner:
         timeout_s: float | None = None,
         stuck: Callable[[RunReport], None] = lambda report: None,
     ) -> None:
-        workload = self.workload = workload.on(device.facts_for(None))
+        workload = self.workload = workload.on(device.facts_for(target))
         self.device = device
         self.explicit = bool(variants)
         chosen = [workload.variant(name) for name in dict.fromkeys(variants)]
@@ -86,9 +86,9 @@ class Runner:
             UsageError: the sizes need more memory than there is.
             UnavailableError: a variant asked for by name needs another target.
         """
-        compile_ahead([(self.workload, v, self._tile_of(v)) for v in self.variants], self.target, say, self.device)
+        case = execute.Case(self.workload, self.device, self.seed, target=self.target)
+        compile_ahead(case.resolvable(self.variants, self._tile_of), say)
         say("preparing inputs")
-        case = execute.Case(self.workload, self.device, self.seed)
         if self.limit.seconds is not None:
             _ = case.expected  # made before the first variant's time runs
         self.rows = []
@@ -161,8 +161,7 @@ class Runner:
         skipped = unavailable(variant, self.target, self.workload)
         if skipped is not None:
             return {"name": variant.name, "skipped": skipped, "target": "", "tile": "", "launches": []}
-        target = target_for(variant, self.target)
-        tile = variant.select_tile(self.workload, target, self._tile_of(variant))
+        found = resolve(self.workload, variant, self.target, self._tile_of(variant), device=self.device)
         launches = [
             {
                 "entry": launch.entry,
@@ -173,9 +172,10 @@ class Runner:
                 "cluster": launch.cluster,
                 "cooperative": launch.cooperative,
             }
-            for launch in variant.launches(self.workload, tile)
+            for launch in found.launches
         ]
-        return {"name": variant.name, "skipped": None, "target": target.name, "tile": str(tile), "launches": launches}
+        tile = str(found.tile)
+        return {"name": variant.name, "skipped": None, "target": found.target.name, "tile": tile, "launches": launches}
 
     def _run_variant(self, case: execute.Case, variant: Variant) -> tuple[VariantReport, Summary | None]:
         """The verified variant's row without what depends on the time, and its time in microseconds."""

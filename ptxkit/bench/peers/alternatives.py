@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
@@ -13,8 +14,8 @@ from ptxkit.kernels.gemm.product import gemm_of
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.workload import execute, registry
 from ptxkit.workload.ahead import compile_ahead
-from ptxkit.workload.build import unavailable
 from ptxkit.workload.launch import array_spec
+from ptxkit.workload.resolve import resolve, unavailable
 from ptxkit.workload.variant import Variant
 from ptxkit.workload.workload import Workload
 
@@ -56,7 +57,11 @@ class Alternatives(Peer):
             for other, variant in self.candidates(workload)
             if unavailable(variant, device.target, other) is None
         ]
-        compile_ahead([(other, variant, None) for other, variant in usable], device.target, device=device)
+        resolved = []
+        for other, variant in usable:
+            with contextlib.suppress(PtxkitError):
+                resolved.append(resolve(other, variant, device=device))
+        compile_ahead(resolved)
         times: list[tuple[float, Candidate]] = []
         reason = f"none of its kernels is for {device.target}"
         for candidate in usable:

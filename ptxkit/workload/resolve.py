@@ -1,0 +1,246 @@
+"""A variant with everything decided that needs no compiler: device facts, target, tile, launches and programs.
+
+:func:`resolve` makes a :class:`ResolvedVariant` once, and run, bench, inspect, sweep, testing and compiling ahead take it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.errors import DescriptionError, PtxkitError, UnavailableError
+from ptxkit.targets import lowest_target, missing
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.workload import tuned
+from ptxkit.workload.launch import Generated, Launch, Tile
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.abilities import Device
+    from ptxkit.targets import Target
+    from ptxkit.workload.variant import Variant
+    from ptxkit.workload.workload import Workload
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is compiled as one: the source, macros and options that some launches of a variant share.
+
+    Attributes:
+        source: a file, or what writes the source.
+        defines: macros.
+        options: further options of NVRTC.
+        names: name expressions of the templates to instantiate.
+        include_dirs: where a file's headers are looked for first.
+    """
+
+    source: Path | Generated
+    defines: Mapping[str, object] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    include_dirs: tuple[Path, ...] = ()
+
+    @property
+    def slow(self) -> bool:
+        """Whether it takes long to compile."""
+        return isinstance(self.source, Generated) and self.source.slow
+
+    def request(self, target: Target) -> tuple[str | Path, dict[str, Any]]:
+        """The source and the keyword arguments of :func:`ptxkit.compiler.nvrtc.compile_source`.
+
+        Raises:
+            UnavailableError: what writes the source is not installed.
+        """
+        how: dict[str, Any] = {"target": target.name, "defines": dict(self.defines), "instantiate": self.names}
+        if not isinstance(self.source, Generated):
+            return self.source, {**how, "options": self.options, "include_dirs": self.include_dirs}
+        s = self.source.source()
+        how |= {"name": s.name, "options": (*s.options, *self.options), "include_dirs": s.include_dirs}
+        return s.text, {**how, "headers": dict(s.headers)}
+
+
+@dataclass(frozen=True)
+class ResolvedVariant:
+    """A variant at given sizes, for a target and a device.
+
+    Attributes:
+        workload: with its sizes, and with the facts of the device that the launches are for.
+        variant: one of its variants.
+        target: what the programs are compiled for.
+        tile: the chosen tile parameters.
+        launches: in order. The block and shared memory of a :class:`Generated` kernel are known only after compiling.
+        programs: the distinct programs, in the order of their first launch.
+        program_of: for each launch the index of its program.
+        tuned: the tile is the one that a sweep recorded for this device.
+        tile_note: why the tile is not the declared default, "" where it is.
+    """
+
+    workload: Workload
+    variant: Variant
+    target: Target
+    tile: Tile
+    launches: tuple[Launch, ...]
+    programs: tuple[Program, ...]
+    program_of: tuple[int, ...]
+    tuned: bool = False
+    tile_note: str = ""
+
+
+def resolve(
+    workload: Workload,
+    variant: Variant,
+    target: Target | None = None,
+    tile: Mapping[str, Any] | None = None,
+    *,
+    device: Device | None = None,
+    debug_info: bool = False,
+) -> ResolvedVariant:
+    """Decide target, tile, launches and programs of a variant.
+
+    Args:
+        workload: with its sizes, which choose among tiles and may choose among kernels.
+        variant: one of its variants.
+        target: None takes the device's, else sm_90a or the lowest newer target that has what the variant requires.
+        tile: fixed tile parameters by name, as typed or as declared. The others are what a sweep recorded for the device at
+            these sizes and options, else what the description prefers.
+        device: where it is launched; its SM count and L2 cache decide grids and tiles. None takes the facts of the workload,
+            or if it has none those of the target's reference GPU.
+        debug_info: compile CUDA C++ with ``-G``: unoptimised, with the locations of its variables.
+
+    Raises:
+        UnavailableError: the target lacks what the variant requires.
+        UsageError: a tile parameter or value that is not offered, or no tile for these sizes.
+        DescriptionError: a source that is not there, a template argument for a ``.ptx``.
+    """
+    chosen = target_for(variant, target or (device.target if device else None))
+    reason = missing(variant.requires, chosen)
+    if reason is not None:
+        raise UnavailableError(f"variant {variant.name} of {workload.name}: {reason}")
+    if device is not None:
+        workload = workload.on(device.facts_for(chosen))
+    elif not workload.is_bound:
+        workload = workload.on(reference_facts(chosen))
+    recorded = tuned.tile_for(workload, variant.name, device.name) if device else {}
+    selected, launches = variant.select(workload, chosen, {**recorded, **(tile or {})})
+    is_tuned = bool(recorded) and all(selected[name] == value for name, value in recorded.items())
+    note = "tuned by a sweep" if is_tuned else variant.why_not_default(workload, chosen, selected, tile)
+    if debug_info:
+        launches = tuple(_with_debug_info(workload, variant, launch) for launch in launches)
+    programs, program_of = _programs(workload, variant, launches)
+    return ResolvedVariant(workload, variant, chosen, selected, launches, programs, program_of, is_tuned, note)
+
+
+def resolvable(
+    workload: Workload,
+    variants: Iterable[Variant],
+    target: Target | None = None,
+    tile_of: Callable[[Variant], Mapping[str, Any] | None] = lambda variant: None,
+) -> list[ResolvedVariant]:
+    """The variants that can be built without a device, resolved; the others are left out."""
+    found = []
+    for variant in variants:
+        with suppress(PtxkitError):
+            found.append(resolve(workload, variant, target, tile_of(variant)))
+    return found
+
+
+def target_for(variant: Variant, target: Target | None) -> Target:
+    """``target``, or where that is None the lowest that the variant can be compiled for."""
+    return target or lowest_target(variant.requires)
+
+
+def unavailable(variant: Variant, target: Target | None, workload: Workload | None = None) -> str | None:
+    """Why the variant cannot be compiled for ``target``, or has no tile for the workload, or None when it can."""
+    reason = missing(variant.requires, target_for(variant, target))
+    return reason or (variant.refusal(workload) if workload is not None else None)
+
+
+def generated_sources(workload: Workload, variant: Variant) -> list[Generated]:
+    """What writes the kernels of a variant, with its first tile; none for one whose kernels lie in files."""
+    tile = next(variant.tiles(workload), None)
+    launches = variant.launches(workload, tile) if tile is not None else ()
+    sources = (variant.source_of(workload, launch) for launch in launches)
+    return [source for source in sources if isinstance(source, Generated)]
+
+
+def find_source(workload: type[Workload], source: str) -> Path:
+    """The file ``source``: beside the description, or among the bundled ``cu/kernels/`` and ``ptx/``.
+
+    Raises:
+        DescriptionError: it is in neither place.
+    """
+    from ptxkit.compiler.paths import kernels_dir, ptx_dir
+
+    bundled = ptx_dir() if source.endswith(".ptx") else kernels_dir()
+    places = [directory for directory in (workload.directory(), bundled) if directory]
+    for directory in places:
+        if (directory / source).is_file():
+            return directory / source
+    raise DescriptionError(f"{workload.name}: there is no {source} in {' or '.join(map(str, places))}")
+
+
+def include_directories(workload: Workload) -> tuple[Path, ...]:
+    """Where the sources of a description look for headers first.
+
+    Raises:
+        DescriptionError: ``include_dirs`` is no list, or one of them is no directory.
+    """
+    given = workload.include_dirs
+    if isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable):
+        raise DescriptionError(f"{workload.name}: include_dirs must be a list of directories, not {given!r}")
+    found = tuple((workload.directory() or Path()) / directory for directory in given)
+    for directory in found:
+        if not directory.is_dir():
+            raise DescriptionError(f"{workload.name}: there is no directory {directory}, which include_dirs names")
+    return found
+
+
+def defines_of(workload: Workload, launch: Launch) -> dict[str, object]:
+    """The macros of a launch's source: the description's, and the launch's own instead or besides."""
+    if not isinstance(workload.defines, Mapping):
+        raise DescriptionError(f"{workload.name}: defines must be a dict, not {workload.defines!r}")
+    return {**workload.defines, **launch.defines}
+
+
+def _programs(
+    workload: Workload, variant: Variant, launches: Iterable[Launch]
+) -> tuple[tuple[Program, ...], tuple[int, ...]]:
+    """The distinct programs of the launches, and for each launch the index of its own."""
+    groups: dict[tuple[Path | Generated, str], list[Launch]] = {}
+    keys = []
+    for launch in launches:
+        defines = sorted(defines_of(workload, launch).items())
+        key = _source(workload, variant, launch), repr((defines, launch.options))
+        groups.setdefault(key, []).append(launch)
+        keys.append(key)
+    order = list(groups)
+    programs = tuple(_program(workload, source, group) for (source, _), group in groups.items())
+    return programs, tuple(order.index(key) for key in keys)
+
+
+def _program(workload: Workload, source: Path | Generated, launches: list[Launch]) -> Program:
+    names = tuple(dict.fromkeys(launch.entry for launch in launches if launch.template))
+    include_dirs = () if isinstance(source, Generated) else include_directories(workload)
+    return Program(source, defines_of(workload, launches[0]), launches[0].options, names, include_dirs)
+
+
+def _source(workload: Workload, variant: Variant, launch: Launch) -> Path | Generated:
+    source = variant.source_of(workload, launch)
+    if isinstance(source, Generated):
+        return source
+    path = find_source(type(workload), source)
+    if path.suffix == ".ptx" and (launch.template or launch.defines or launch.options):
+        raise DescriptionError(
+            f"{path.name}: {launch.kernel} is PTX, which takes neither template arguments nor defines nor options"
+        )
+    return path
+
+
+def _with_debug_info(workload: Workload, variant: Variant, launch: Launch) -> Launch:
+    source = variant.source_of(workload, launch)
+    if isinstance(source, str) and source.endswith(".ptx"):
+        return launch
+    return replace(launch, options=(*launch.options, "-G"))
