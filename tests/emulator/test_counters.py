@@ -44,8 +44,8 @@ def shared(instruction: str, index: str = "%r1", scale: int = 4, guard: str = ""
         ("red.shared.add.u32 [%r9], %r0;", "%r1", 128, 32, 31),
         ("atom.shared.max.s32 %r10, [%r9], %r0;", "%r6", 4, 32, 31),
         ("atom.shared.exch.b32 %r10, [%r9], %r0;", "%r6", 4, 32, 31),
-        ("atom.shared.cas.b32 %r10, [%r9], %r0, %r1;", "%r1", 128, 32, 31),
-        ("atom.shared.cas.b64 %rd10, [%r9], %rd0, %rd0;", "%r1", 8, 2, 0),
+        ("atom.shared.cas.b32 %r10, [%r9], %r0, %r1;", "%r1", 128, 64, 31),
+        ("atom.shared.cas.b64 %rd10, [%r9], %rd0, %rd0;", "%r1", 8, 4, 0),
         ("atom.shared.exch.b64 %rd10, [%r9], %rd0;", "%r1", 16, 4, 2),
         # one address for all lanes: ptxas combines their values first, where it has an instruction for that
         ("red.shared.add.u32 [%r9], %r0;", "%r6", 4, 1, 0),
@@ -93,7 +93,6 @@ def test_what_the_gpu_does_in_a_loop_has_no_traffic(instruction, space):
     ("instruction", "scale", "sectors", "size"),
     [
         ("red.global.add.u32 [%rd9], %r0;", 4, 4, 4),
-        ("red.global.add.u32 [%rd9], %r0;", 0, 1, 4),
         ("red.global.add.u32 [%rd9], %r0;", 128, 32, 4),
         ("atom.global.add.f32 %f1, [%rd9], %f0;", 8, 8, 4),
         ("atom.global.cas.b64 %rd11, [%rd9], %rd0, %rd0;", 8, 8, 8),
@@ -110,6 +109,42 @@ def test_atomics_on_global_memory(instruction, scale, sectors, size):
     got = counted(f"{start} mul.wide.u32 %rd9, %r1, {scale}; add.u64 %rd9, %rd9, %rd0; {instruction}")
     assert (got.global_atomics, got.global_atomic_sectors, got.global_atomic_bytes) == (32, sectors, 32 * size)
     assert got.global_sectors == sectors and got.global_bytes == got.written_bytes == 32 * size
+
+
+UNKNOWN = "mul.wide.u32 %rd9, %r1, 4; add.u64 %rd9, %rd9, %rd0; ld.global.u32 %r2, [%rd9]; sub.u32 %r2, %r2, 1;"
+"""0 for all lanes, which ptxas does not know: each lane loads its own."""
+PAIRS, HALVES, MODULO = "shr.u32 %r2, %r1, 1;", "shr.u32 %r2, %r1, 4;", "and.b32 %r2, %r1, 15;"
+
+
+@pytest.mark.parametrize(
+    ("index", "instruction", "metric", "expected"),
+    [
+        ("mov.u32 %r2, 0;", "red.global.add.u32 [%rd9], %r0;", "global_atomic_sectors", 1),
+        (UNKNOWN, "red.global.add.u32 [%rd9], %r0;", "global_atomic_sectors", 32),
+        (UNKNOWN, "atom.global.add.u32 %r10, [%rd9], %r0;", "global_atomic_sectors", 32),
+        ("mov.u32 %r2, 0;", "red.global.add.f32 [%rd9], 0f3f800000;", "global_atomic_sectors", 32),
+        (PAIRS, "red.global.add.f32 [%rd9], 0f3f800000;", "global_atomic_sectors", 4),
+        ("mov.u32 %r2, 0;", "atom.global.cas.b32 %r10, [%rd9], %r0, %r1;", "global_atomic_sectors", 32),
+        ("mov.u32 %r2, 0;", "atom.global.exch.b32 %r10, [%rd9], %r0;", "global_atomic_sectors", 32),
+        (UNKNOWN, "red.shared.add.u32 [%r9], 1;", "shared_atomic_wavefronts", 1),
+        (UNKNOWN, "red.shared.add.u32 [%r9], %r0;", "shared_atomic_wavefronts", 32),
+        ("mov.u32 %r2, 0;", "atom.shared.cas.b32 %r10, [%r9], %r0, %r1;", "shared_atomic_wavefronts", 64),
+        ("mov.u32 %r2, 0;", "ld.shared.v2.u32 {%r10, %r11}, [%r9];", "shared_load_wavefronts", 1),
+        (PAIRS, "ld.shared.v2.u32 {%r10, %r11}, [%r9];", "shared_load_wavefronts", 1),
+        (HALVES, "ld.shared.v2.u32 {%r10, %r11}, [%r9];", "shared_load_wavefronts", 1),
+        (MODULO, "ld.shared.v2.u32 {%r10, %r11}, [%r9];", "shared_load_wavefronts", 2),
+        (PAIRS, "ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r9];", "shared_load_wavefronts", 2),
+        (PAIRS, "st.shared.v2.u32 [%r9], {%r0, %r0};", "shared_store_wavefronts", 2),
+    ],
+)
+def test_what_an_h200_counted(index, instruction, metric, expected):
+    """Per warp, by Nsight Compute on an H200: lanes with one address share, combine or repeat an access by its kind."""
+    size = 16 if ".v4" in instruction else 8 if ".v2" in instruction else 4
+    got = counted(
+        f"{SHARED} {index} mul.lo.u32 %r9, %r2, {size}; add.u32 %r9, %r9, %r5; mul.wide.u32 %rd9, %r2, {size};"
+        f"add.u64 %rd9, %rd9, %rd0; {instruction}"
+    )
+    assert getattr(got, metric) == expected
 
 
 def test_atomics_over_two_allocations():

@@ -335,7 +335,6 @@ def test_a_workload_copies_by_tensor_maps(device, tmp_path):
 def test_the_driver_takes_what_the_rules_allow(data):
     """And the other way round: nothing is refused here that it would take, but for element strides of the last dimension."""
     from ptxkit.runtime.device import device as open_device
-    from ptxkit.runtime.gpu.tensor_map import encode
 
     gpu = open_device("gpu")
     element = data.draw(st.sampled_from([t for t in ELEMENT_TYPES.values() if not t.packed]))
@@ -364,7 +363,7 @@ def test_the_driver_takes_what_the_rules_allow(data):
         int(fill == "nan"),
     )
     try:
-        encode(gpu, raw)
+        gpu.tensor_map(raw)
         driver = True
     except UsageError:
         driver = False

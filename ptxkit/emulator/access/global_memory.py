@@ -44,6 +44,10 @@ class GlobalSite(Site):
         if outside.any():
             self.fail(x, addresses, outside, lambda address: memory.explain(address, self.size))
 
+    def sectors(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> int:
+        """Sectors of one execution."""
+        return sectors(addresses, self.size, mask, shape)
+
     def count_traffic(self, x: Group, p: Pattern, origin: int) -> None:
         """Add this execution to the counters."""
         tally = x.tally
@@ -53,7 +57,7 @@ class GlobalSite(Site):
             memo = p.units.get(key)
             if memo is None or x.mask is not memo[1] or x.shape != memo[2]:
                 addresses = p.offsets + np.uint64(origin)
-                memo = (sectors(addresses, self.size, x.mask, x.shape), x.mask, x.shape)
+                memo = (self.sectors(addresses, x.mask, x.shape), x.mask, x.shape)
                 p.units[key] = memo
             units = memo[0]
         tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
@@ -126,5 +130,5 @@ class GlobalSite(Site):
 
     def _count_scattered(self, x: Group, base: Any) -> None:
         addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
-        units = sectors(addresses, self.size, x.mask, x.shape) if x.tally.traffic else 0
+        units = self.sectors(addresses, x.mask, x.shape) if x.tally.traffic else 0
         x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)

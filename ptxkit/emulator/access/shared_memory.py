@@ -146,7 +146,7 @@ class SharedSite(Site):
 
     def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
         """Wavefronts of one execution, and those beyond the minimum."""
-        return wavefronts(addresses, self.size, mask, shape)
+        return wavefronts(addresses, self.size, mask, shape, load=not self.write)
 
     def load(self, x: Group, base: Any) -> Any:
         """Lane arrays of the loaded elements."""

@@ -15,12 +15,13 @@ import numpy as np
 from ptxkit.emulator.access.generic import by_space, widen
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite
+from ptxkit.emulator.access.site import Site
 from ptxkit.emulator.memory.pattern import Pattern
-from ptxkit.emulator.memory.traffic import atomic_wavefronts
+from ptxkit.emulator.memory.traffic import atomic_sectors, atomic_wavefronts, wavefronts
 from ptxkit.emulator.simt.step import B64, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.isa.model import Operand
+from ptxkit.isa.model import Immediate, Operand
 from ptxkit.isa.types import TYPES
 
 _SEM = "relaxed acquire release acq_rel"
@@ -173,16 +174,33 @@ def is_loop(op: str, t: str, count: int, space: str) -> bool:
     return t not in ("b32", "u32", "s32")
 
 
-class _AtomicBanks(ClusterSite):
-    """Atomics on shared memory: lanes that access one word take a wavefront each."""
+class _AtomicSectors(GlobalSite):
+    """Atomics on global memory: lanes of a warp that update one word take a pass each."""
 
-    def __init__(self, arguments: tuple[Any, ...], cluster: bool) -> None:
+    def sectors(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> int:
+        """Sectors of one execution, summed over the passes."""
+        return atomic_sectors(addresses, self.size, mask, shape)
+
+
+class _AtomicBanks(ClusterSite):
+    """Atomics on shared memory: lanes that access one word take a wavefront each.
+
+    Two exceptions were measured on an H200. A compare-and-swap takes two wavefronts for each of its passes. And a reduction
+    that adds the constant 1 (``ATOMS.POPC.INC``) counts the lanes at one word, which then share a wavefront.
+    """
+
+    def __init__(self, arguments: tuple[Any, ...], cluster: bool, op: str, increments: bool) -> None:
         super().__init__(*arguments)
         self.cluster = cluster
+        self.swaps = op == "cas"
+        self.increments = increments
 
     def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
-        """As of any access, but lanes do not share a word."""
-        return atomic_wavefronts(addresses, self.size, mask, shape)
+        """Wavefronts of one execution, and those beyond the minimum."""
+        if self.increments:
+            return wavefronts(addresses, self.size, mask, shape)
+        passes, conflicts = atomic_wavefronts(addresses, self.size, mask, shape)
+        return passes * 2 if self.swaps else passes, conflicts
 
     def count_lanes(self, x: Group, p: Pattern, aggregated: bool) -> None:
         """Add this execution to the counters; aggregated lanes of a warp are one access."""
@@ -192,18 +210,27 @@ class _AtomicBanks(ClusterSite):
             self._count(x, p)
 
 
+def _adds_one(b: Binding) -> bool:
+    """Whether the instruction's value is the constant 1."""
+    value = b.operands[-1]
+    return isinstance(value, Immediate) and value.value == 1
+
+
 class AtomicSite:
     """An atomic's site: the lanes that take part as indices into typed memory."""
 
     def __init__(self, b: Binding, op: str, name: str, space: str, offset: int, count: int) -> None:
         arguments = (b.where, b.index, offset, TYPES[name].dtype, count, True)
         self.space = space
-        self.glob = GlobalSite(*arguments)
-        self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"))
+        self.glob = _AtomicSectors(*arguments)
+        self.combined = GlobalSite(*arguments)
+        increments = b.instruction.name == "red" and op == "add" and name in ("u32", "s32") and _adds_one(b)
+        self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"), op, increments)
         # where ptxas sees that all lanes have one address, it combines their values first, and one lane accesses memory
         combined = ("add", "min", "max", "and", "or", "xor") if b.instruction.name == "red" else ("add",)
         self.aggregates = op in combined and name in ("b32", "u32", "s32") and space != ""
-        for site, where in ((self.glob, "global"), (self.shared, "shared")):
+        sites: tuple[tuple[Site, str], ...] = ((self.glob, "global"), (self.combined, "global"), (self.shared, "shared"))
+        for site, where in sites:
             site.space = f"{where}.loop" if is_loop(op, name, count, where) else where
         self.offset = offset
         self.count = count
@@ -239,12 +266,13 @@ class AtomicSite:
                 addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
                 races.flagged(x, addresses, self.ordering, True)
             try:
-                a, start, p = self.glob.locate(x, base, x.mask)
+                site = self.combined if aggregated else self.glob
+                a, start, p = site.locate(x, base, x.mask)
                 cells = a.typed(self.glob.dtype)
                 index = np.broadcast_to(p.indices, x.shape)[active] + start
             except LookupError:
                 return self._scattered(x, base, operation, values)
-            self.glob.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
+            site.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
         else:
             found, p, start = self.shared._flat(x, base)
             cells = x.wave.shared.view(self.shared.dtype)

@@ -55,13 +55,49 @@ def local_sectors(offsets: Any, size: int, mask: Any, shape: tuple[int, int, int
     return sectors(spread, SECTOR, mask, shape) * words
 
 
-def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+def atomic_sectors(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> int:
+    """32-byte sectors that atomics touch, summed over warps.
+
+    The lanes of a warp that update one address take a pass each, and the sectors of each pass count: 32 lanes on one word are
+    32 sectors (measured on an H200 as ``l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum`` and ``..._atom.sum``).
+    """
+    a = np.broadcast_to(addresses, shape)
+    keys = np.where(np.broadcast_to(True if mask is None else mask, shape), a, _NOBODY)
+    keys = np.sort(keys.reshape(-1, 32), axis=-1)
+    lane = np.arange(32)
+    first = np.ones(keys.shape, np.bool_)
+    first[:, 1:] = keys[:, 1:] != keys[:, :-1]
+    rank = (lane - np.maximum.accumulate(np.where(first, lane, 0), axis=-1)).astype(np.uint64)
+    passes = np.where(keys == _NOBODY, _NOBODY, (keys & ~np.uint64(31)) | rank)  # the pass replaces the byte in the sector
+    passes = np.sort(passes, axis=-1)
+    first[:, 1:] = passes[:, 1:] != passes[:, :-1]
+    return int(np.count_nonzero(first & (passes != _NOBODY)))
+
+
+def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int], load: bool = False) -> tuple[int, int]:
     """Passes over the 32 banks, and how many of them are beyond the minimum: (wavefronts, conflicts), summed over warps.
 
     Accesses of 8 bytes are made in two half warps, of 16 bytes in four quarter warps; within each, lanes that read the same
-    word share it, and different words of one bank take a pass each.
+    word share it, and different words of one bank take a pass each. A load whose lanes 2i and 2i + 1 have one address for all
+    i takes half as many: one pass for 8 bytes, two for 16 (measured on an H200; stores do not).
     """
     keys, phases, repeat = _words_by_phase(addresses, size, mask, shape)
+    if not load or phases == 1:
+        return _shared_passes(keys, phases, repeat)
+    lanes = keys.reshape(-1, 32)
+    even, odd = lanes[:, ::2], lanes[:, 1::2]
+    paired = ((even == odd) | (even == _NOBODY) | (odd == _NOBODY)).all(axis=1)
+    total = [0, 0]
+    for some, width in ((lanes[paired], 64 // phases), (lanes[~paired], 32 // phases)):
+        if len(some):
+            passes, conflicts = _shared_passes(some.reshape(-1, width), phases, repeat)
+            total[0] += passes
+            total[1] += conflicts
+    return total[0], total[1]
+
+
+def _shared_passes(keys: Any, phases: int, repeat: int) -> tuple[int, int]:
+    """The passes of accesses whose lanes share words."""
     keys = np.sort(keys, axis=-1)
     distinct: Any = np.ones(keys.shape, np.bool_)
     distinct[:, 1:] = keys[:, 1:] != keys[:, :-1]

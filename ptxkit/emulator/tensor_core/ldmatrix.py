@@ -12,6 +12,7 @@ import numpy as np
 
 from ptxkit.emulator.access.generic import by_space, widen
 from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.memory.traffic import wavefronts
 from ptxkit.emulator.simt.step import B32, Binding, Gated, Step
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
@@ -69,7 +70,7 @@ class RowSite(SharedSite):
 
     def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
         """Of the matrices that are there: one for every 8 rows without conflicts."""
-        passes, conflicts = super().wavefronts(addresses, mask, shape)
+        passes, conflicts = wavefronts(addresses, self.size, mask, shape)
         return passes * self.matrices // 4, conflicts * self.matrices // 4
 
 
