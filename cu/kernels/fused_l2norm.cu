@@ -208,11 +208,21 @@ struct RowSlots {
     }
 };
 
+// Tile parameters of l2norm_vectorized. The description gives them by name (L2normTile in ptxkit/kernels/rows/fused_l2norm.py).
+template <int THREADS_, int LANES_, int QUADS_, int CTAS_, int ROWS_, int HINT_, bool NO_EARLY_LAUNCH_, bool FULL_TILE_>
+struct L2normTile {
+    static constexpr int THREADS = THREADS_, LANES = LANES_, QUADS = QUADS_, CTAS = CTAS_, ROWS = ROWS_, HINT = HINT_;
+    static constexpr bool NO_EARLY_LAUNCH = NO_EARLY_LAUNCH_, FULL_TILE = FULL_TILE_;
+};
+
 // A row is held by LANES threads of each of CTAS CTAs, 4 * QUADS columns a thread: THREADS / LANES rows a CTA when rows are
 // short, one row a cluster when they are long. Each takes ROWS rows, one after another; the next is on its way while the norm
 // of this one is summed. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: there are so many rows, and columns, that no register is without one.
-template <int THREADS, int LANES, int QUADS, int CTAS, int ROWS, int HINT, bool NO_EARLY_LAUNCH, bool FULL_TILE>
-__global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols, float eps) {
+template <class Tile>
+__global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols, float eps) {
+    constexpr int THREADS = Tile::THREADS, LANES = Tile::LANES, QUADS = Tile::QUADS, CTAS = Tile::CTAS, ROWS = Tile::ROWS;
+    constexpr int HINT = Tile::HINT;
+    constexpr bool FULL_TILE = Tile::FULL_TILE;
     constexpr unsigned groups = THREADS / LANES, threads = LANES * CTAS;
     __shared__ RowSlots<float, THREADS, LANES, CTAS> slots;
     __shared__ RowSlots<double, THREADS, LANES, CTAS> exact_slots;
@@ -225,7 +235,7 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
     auto offset = [&](unsigned r) { return static_cast<size_t>(r) * cols; };
 
     auto run = [&](bool quads) {
-        follow_previous_grid<NO_EARLY_LAUNCH>();
+        follow_previous_grid<Tile::NO_EARLY_LAUNCH>();
         if constexpr (CTAS > 1) barrier_cluster_arrive_relaxed();
         Part<QUADS, HINT> part, next;
         part.load(x + offset(row), columns(row), thread, threads, quads);
@@ -262,19 +272,19 @@ __global__ void __launch_bounds__(THREADS) l2norm_vectorized(const float* x, flo
 
 // Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS quads a thread, are in flight
 // while one is computed. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the cluster's registers.
-template <class T, int THREADS, int QUADS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
 l2norm_persistent(const T* x, T* y, unsigned* next, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, THREADS, QUADS, CTAS, 4>;
-    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
-    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
+    using S = typename Tile::template Shape<T>;
+    using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
+    using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
     __shared__ typename SentRecords<float, S>::Shared records;
-    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<double, S> exact_slots;
     SentRecords<float, S> sent(records);
     Scheduler scheduler(scheduler_storage, next);
-    const Fetched fetched(stages);
+    const Chunks chunks(stages);
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
@@ -289,9 +299,9 @@ l2norm_persistent(const T* x, T* y, unsigned* next, int rows, int cols, float ep
             factor = 1.0f / norm.value;
         }
         row.each([&](float& v, int) { v *= factor; });
-        place.template store<CACHE>(y, row);
+        place.template store<Tile::CACHE>(y, row);
     };
-    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, 0.0f, scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its norm, or is read once more, backwards, so that the second

@@ -96,25 +96,25 @@ __global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T*
 // With PREFETCH_WEIGHTS gamma and beta are on their way before the row's sums are made: behind x, as L2 gives just so many bytes a cycle, unless
 // the row is short, and soon summed, or ptxas would then spill. Without, they come from L1 when the row is ready, and their registers
 // hold more rows instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
-template <class T, Activation A, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool PREFETCH_WEIGHTS, bool NO_EARLY_LAUNCH, bool FULL_TILE>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, PREFETCH_WEIGHTS ? 3 : 2>)
+template <class T, Activation A, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2>)
 layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    using S = typename Tile::template Shape<T>;
     __shared__ StandardizeSlots<S> slots;
-    with_place<FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const Place<S>& place) {
-        row_arrive<S, NO_EARLY_LAUNCH>();
-        Row<S> row = place.template load<CACHE>(x), weight, bias;
+    with_place<Tile::FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const Place<S>& place) {
+        row_arrive<S, Tile::NO_EARLY_LAUNCH>();
+        Row<S> row = place.template load<Tile::CACHE>(x), weight, bias;
         auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
-        constexpr bool behind = S::elements <= 16 && LANES >= 128;
-        if constexpr (PREFETCH_WEIGHTS && !behind) load_weights();
+        constexpr bool behind = S::elements <= 16 && Tile::LANES >= 128;
+        if constexpr (Tile::PREFETCH_WEIGHTS && !behind) load_weights();
         row_wait<S>();
         const Statistics statistics = standardize(row, place, eps, slots, [&] {
-            if constexpr (PREFETCH_WEIGHTS && behind) load_weights();
+            if constexpr (Tile::PREFETCH_WEIGHTS && behind) load_weights();
         });
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-        if constexpr (PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
+        if constexpr (Tile::PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
         else place.apply(row, finished, gamma, beta);
-        place.template store<CACHE>(y, row);
+        place.template store<Tile::CACHE>(y, row);
         if (means && place.cols && place.thread == 0) {
             means[place.row] = statistics.mean;
             rstds[place.row] = statistics.rstd;
@@ -125,23 +125,22 @@ layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* mea
 // Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
 // while one is computed; SMEM_VECTORS vectors of gamma and beta a thread wait in shared memory. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row
 // fills the cluster's registers.
-template <class T, Activation A, int THREADS, int VECTORS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE,
-          int SMEM_VECTORS>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+template <class T, Activation A, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
 layernorm_persistent(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
                   float eps) {
-    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
-    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
-    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
+    using S = typename Tile::template Shape<T>;
+    using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
+    using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
     __shared__ typename SentRecords<Deviations, S>::Shared deviations;
-    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<float, S> largest;
     SentRecords<Deviations, S> sent(deviations);
     Scheduler scheduler(scheduler_storage, next);
-    const Fetched fetched(stages);
+    const Chunks chunks(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
-    const Weights<T, S, 2, SMEM_VECTORS> weights(fetched.behind());
+    const Weights<T, S, 2, Tile::SMEM_VECTORS> weights(chunks.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);
@@ -154,13 +153,13 @@ layernorm_persistent(const T* x, const T* gamma, const T* beta, T* y, float* mea
     auto compute = [&](const Place<S>& place, Row<S>& row) {
         const Statistics statistics = standardize(row, place, eps, slots);
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-        weights.template store<CACHE>(place, y, row, finished, gamma, beta);
+        weights.template store<Tile::CACHE>(place, y, row, finished, gamma, beta);
         if (means && place.thread == 0) {
             means[place.row] = statistics.mean;
             rstds[place.row] = statistics.rstd;
         }
     };
-    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, 0.0f, scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its statistics, or is read once more.

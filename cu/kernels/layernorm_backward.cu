@@ -69,18 +69,18 @@ layernorm_backward_columns(const T* x, const T* dy, const float* means, const fl
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int CTAS_PER_SM>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
 layernorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
                               float* gammas, float* betas, int rows, int cols) {
-    backward_rows<true, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
+    backward_rows<true, T, Tile>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
 }
 
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int MAX_IN_FLIGHT, bool SMEM_GAMMA, int CTAS_PER_SM>
-__global__ void __launch_bounds__(THREADS + 32 * producer_warps<THREADS, THREADS / LANES>, CTAS_PER_SM)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS + 32 * producer_warps<Tile::THREADS, Tile::THREADS / Tile::LANES>, Tile::CTAS_PER_SM)
 layernorm_backward_fetched(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
                            float* gammas, float* betas, int rows, int cols) {
-    backward_rows_fetched<true, T, THREADS, LANES, VECTORS, CTAS, STAGES, MAX_IN_FLIGHT, SMEM_GAMMA>(x, dy, gamma, means, rstds, dx,
+    backward_rows_fetched<true, T, Tile>(x, dy, gamma, means, rstds, dx,
                                                                                           gammas, betas, rows, cols);
 }
 

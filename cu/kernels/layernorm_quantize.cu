@@ -141,59 +141,59 @@ __device__ __forceinline__ void finish_quantized(const Place<S>& place, signed c
 // With PREFETCH_WEIGHTS gamma and beta are on their way before the row's sums are made. Without, they come from L1 when the row is ready, the
 // first two vectors of a thread a little earlier, and their registers hold more rows instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE:
 // a row a CTA or cluster, of as many columns as their registers hold, so that no vector is asked whether it is there.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool PREFETCH_WEIGHTS, bool NO_EARLY_LAUNCH, bool FULL_TILE>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, PREFETCH_WEIGHTS ? 3 : 2, sizeof(T) == 4 && !PREFETCH_WEIGHTS ? 8 : 32>)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2, sizeof(T) == 4 && !Tile::PREFETCH_WEIGHTS ? 8 : 32>)
 layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
                               float eps) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    using S = typename Tile::template Shape<T>;
     __shared__ StandardizeSlots<S> slots;
     __shared__ RowRecords<float, S, 2> largest_slots;
     Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    if constexpr (FULL_TILE) place.assume_full_tile();
-    row_arrive<S, NO_EARLY_LAUNCH>();
-    Row<S> row = place.template load<CACHE>(x), weight, bias;
+    if constexpr (Tile::FULL_TILE) place.assume_full_tile();
+    row_arrive<S, Tile::NO_EARLY_LAUNCH>();
+    Row<S> row = place.template load<Tile::CACHE>(x), weight, bias;
     auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
     constexpr bool behind = S::elements <= 16 && sizeof(T) == 4;  // behind x; else the registers would hold fewer rows
-    if constexpr (PREFETCH_WEIGHTS && !behind) load_weights();
+    if constexpr (Tile::PREFETCH_WEIGHTS && !behind) load_weights();
     row_wait<S>();
     auto finished = [](float v, float weight, float bias) { return fmaf(v, weight, bias); };
     Statistics statistics;
-    if constexpr (PREFETCH_WEIGHTS || !FULL_TILE) {
+    if constexpr (Tile::PREFETCH_WEIGHTS || !Tile::FULL_TILE) {
         statistics = standardize(row, place, eps, slots, [&] {
-            if constexpr (PREFETCH_WEIGHTS && behind) load_weights();
+            if constexpr (Tile::PREFETCH_WEIGHTS && behind) load_weights();
         });
-        if constexpr (PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
+        if constexpr (Tile::PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
         else place.apply(row, finished, gamma, beta);
     } else {
         const auto weights = place.template begin_shared<2>(gamma), biases = place.template begin_shared<2>(beta);
         statistics = standardize(row, place, eps, slots);
         place.apply(row, finished, weights, biases);
     }
-    finish_quantized<CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
+    finish_quantized<Tile::CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
 }
 
 // The same by CTAs that stay: STAGES rows are on their way while one is computed; SMEM_VECTORS vectors of gamma and beta a thread wait in
 // shared memory. An SM holds CTAS_PER_SM CTAs.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, int STAGES, int SMEM_VECTORS, int CTAS_PER_SM>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
 layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
                              float eps) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    using S = typename Tile::template Shape<T>;
     __shared__ StandardizeSlots<S> slots;
     __shared__ RowRecords<float, S, 2> largest_slots;
-    const Ahead<T, S, 1, STAGES, CACHE> ahead;
+    const Ahead<T, S, 1, Tile::STAGES, Tile::CACHE> ahead;
     const Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    const Weights<T, S, 2, SMEM_VECTORS> weights(ahead.behind());
+    const Weights<T, S, 2, Tile::SMEM_VECTORS> weights(ahead.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma, beta);
         row_wait<S>();
     };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned, const More<T, S, STAGES, CACHE>& more) {
+    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned, const More<T, S, Tile::STAGES, Tile::CACHE>& more) {
         const Statistics statistics = standardize(row, place, eps, slots);
         more();
         weights.apply(place, row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma, beta);
-        finish_quantized<CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
+        finish_quantized<Tile::CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
     };
     rows_ahead(ahead, place, rows, cols, x, 0.0f, started, compute);
 }

@@ -165,9 +165,13 @@ __device__ __forceinline__ void store_through_shared(
     }
 }
 
-// BM x BN sums of a CTA, WM x WN of a warp.
-template <int BM, int BN, int BK, int WM, int WN>
-struct Shape {
+// Tile parameters. Descriptions give them by name (MmaTile in ptxkit/kernels/gemm/matmul_mma.py).
+template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_ = 1, int GROUP_ = 1>
+struct MmaTile {
+    static constexpr int BM = BM_, BN = BN_, BK = BK_;  // of a CTA: rows and columns of c, elements of k in a stage
+    static constexpr int WM = WM_, WN = WN_;            // rows and columns of c that a warp computes
+    static constexpr int STAGES = STAGES_;              // of the ring of tiles of a and b
+    static constexpr int GROUP = GROUP_;                // of grouped_tile
     static constexpr int warps_across = BN / WN, warps = BM / WM * warps_across, threads = 32 * warps;
     static constexpr int a_bytes = BM * BK * 2, b_bytes = BN * BK * 2, stage_bytes = a_bytes + b_bytes;
     static constexpr int box_bytes = 16 * WN * 2;  // what a warp stores at a time
@@ -178,10 +182,10 @@ struct Shape {
 // ---------------------------------------------------------------------------------------------------------------------------
 // 1 and 2
 
-template <class T, int BM, int BN, int BK, int WM, int WN, bool SWIZZLE, int EPILOGUE>
-__global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma_unpipelined(
+template <class T, class S, bool SWIZZLE, int EPILOGUE>
+__global__ void __launch_bounds__(S::threads) matmul_mma_unpipelined(
     const T* a, const T* b, T* c, const T* bias, int m, int n, int k, float alpha, float beta) {
-    using S = Shape<BM, BN, BK, WM, WN>;
+    constexpr int BM = S::BM, BN = S::BN, BK = S::BK, WM = S::WM, WN = S::WN;
     __shared__ alignas(1024) unsigned char tiles[S::a_bytes + S::b_bytes];
     const unsigned a_tile = cvta_to_shared(tiles), b_tile = a_tile + S::a_bytes, warp = threadIdx.x / 32;
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
@@ -217,10 +221,10 @@ __global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma
 
 // AHEAD: fragments are loaded one part ahead. GROUP: see grouped_tile. COALESCED: sums leave through shared memory, which lies behind
 // the stages.
-template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, bool AHEAD, int GROUP, bool COALESCED, int EPILOGUE>
-__global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads) matmul_mma_pipelined(
+template <class T, class S, bool AHEAD, bool COALESCED, int EPILOGUE>
+__global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(
     const T* a, const T* b, T* c, const T* bias, int m, int n, int k, float alpha, float beta) {
-    using S = Shape<BM, BN, BK, WM, WN>;
+    constexpr int BM = S::BM, BN = S::BN, BK = S::BK, WM = S::WM, WN = S::WN, STAGES = S::STAGES, GROUP = S::GROUP;
     constexpr int stage_bytes = S::stage_bytes, parts = BK / 16;
     static_assert(STAGES >= 2, "one stage is multiplied while another is filled");
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -306,11 +310,11 @@ template <int WM, int WN>
 constexpr bool fills_alone = WM * WN < 64 * 64;
 
 // A CTA's shared memory: a ring of tiles, a box of c for each warp that multiplies, barriers.
-template <class T, int BM, int BN, int BK, int WM, int WN, int STAGES, int GROUP, int EPILOGUE>
-__global__ void __launch_bounds__(Shape<BM, BN, BK, WM, WN>::threads + 32 * fills_alone<WM, WN>, 1) matmul_mma_tma(
+template <class T, class S, int EPILOGUE>
+__global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1) matmul_mma_tma(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n, int k,
     float alpha, float beta) {
-    using S = Shape<BM, BN, BK, WM, WN>;
+    constexpr int BM = S::BM, BN = S::BN, BK = S::BK, WM = S::WM, WN = S::WN, STAGES = S::STAGES, GROUP = S::GROUP;
     constexpr int parts = BK / 16, boxes = STAGES * S::stage_bytes, full_at = boxes + S::warps * S::box_bytes;
     static_assert(STAGES >= 2, "one stage is multiplied while another is filled");
     extern __shared__ __align__(1024) unsigned char shared[];

@@ -157,14 +157,29 @@ __device__ __forceinline__ void store_by_tma(
     }
 }
 
-// Tiles of BM x BN; the CTAs of a cluster take CLUSTER_M x CLUSTER_N neighbouring ones. Those in a column share b, those in a row
-// share a: each loads its part and multicasts it. GROUP: see grouped_tile, in clusters. REGISTERS: of a consumer thread by
-// setmaxnreg, 0 without.
-template <int BM, int BN, int CONSUMERS, int STAGES, int CLUSTER_M, int CLUSTER_N, int GROUP, int REGISTERS, int STORE, int BOXES,
-          int EPILOGUE>
-__global__ void __launch_bounds__(128 * (CONSUMERS + 1), 1) matmul_specialized(
+// Tile parameters of matmul_specialized. The description gives them by name (WgmmaTile in ptxkit/kernels/gemm/matmul_wgmma.py).
+template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int CLUSTER_M_, int CLUSTER_N_, int GROUP_, int REGISTERS_, int STORE_,
+          int BOXES_>
+struct WgmmaTile {
+    static constexpr int BM = BM_, BN = BN_;        // rows and columns of c in a tile
+    static constexpr int CONSUMERS = CONSUMERS_;    // warpgroups that multiply
+    static constexpr int STAGES = STAGES_;          // of the ring of tiles of a and b
+    static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;  // tiles of c that a cluster computes at a time
+    static constexpr int GROUP = GROUP_;            // of grouped_tile, in units of clusters
+    static constexpr int REGISTERS = REGISTERS_;    // of a consumer thread after setmaxnreg; 0: no setmaxnreg
+    static constexpr int STORE = STORE_;            // FROM_REGISTERS or BY_TMA
+    static constexpr int BOXES = BOXES_;            // boxes of c that a warp may have in flight
+};
+
+// The CTAs of a cluster compute CLUSTER_M x CLUSTER_N neighbouring tiles. CTAs in a column of these share a tile of b, CTAs in a
+// row share a tile of a: each loads a part of it and multicasts that part to the others.
+template <class Tile, int EPILOGUE>
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_specialized(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map,
     bf16* c, const bf16* bias, int m, int n, int k, float alpha, float beta) {
+    constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES, GROUP = Tile::GROUP;
+    constexpr int CLUSTER_M = Tile::CLUSTER_M, CLUSTER_N = Tile::CLUSTER_N, REGISTERS = Tile::REGISTERS;
+    constexpr int STORE = Tile::STORE, BOXES = Tile::BOXES;
     constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BM / CONSUMERS / 64;  // ROWS: wgmmas that a consumer stacks
     static_assert(BM == 64 * ROWS * CONSUMERS, "a consumer takes a multiple of 64 rows");
     static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : 256), "a thread holds at most 128 sums, or 192 with 240 registers");

@@ -133,10 +133,11 @@ __device__ __forceinline__ void multiply_tile(
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized: through registers, two barriers a tile
 
-template <int BM, int BN, int BK, int TM, int TN, int WM, int WN, bool ALIGNED>
-__global__ __launch_bounds__(Lanes<BM, BN, TM, TN, WM, WN>::THREADS) void matmul_vectorized(
+template <class Tile, bool ALIGNED>
+__global__ __launch_bounds__(LanesOf<Tile>::THREADS) void matmul_vectorized(
     const float* a, const float* b, float* c, int m, int n, int k) {
-    using L = Lanes<BM, BN, TM, TN, WM, WN>;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    using L = LanesOf<Tile>;
     constexpr int PITCH = BM + 4;  // 4 more, so that transposing stores meet few conflicts and 16-byte reads stay aligned
     static_assert(BK % 4 == 0, "128-bit loads along k");
     __shared__ __align__(16) float at[BK * PITCH], bt[BK * BN];
@@ -248,10 +249,12 @@ struct CopyB {
     }
 };
 
-template <int BM, int BN, int BK, int TM, int TN, int WM, int WN, int STAGES, int GROUP, int CTAS, bool ALIGNED>
-__global__ __launch_bounds__(Lanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void matmul_pipelined(
+template <class Tile, bool ALIGNED>
+__global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_pipelined(
     const float* a, const float* b, float* c, int m, int n, int k) {
-    using L = Lanes<BM, BN, TM, TN, WM, WN>;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
+    using L = LanesOf<Tile>;
     constexpr int PITCH = BM + 4, STAGE = BK * (PITCH + BN);
     static_assert(STAGES >= 2, "one is filled while another is read");
     static_assert(BK % 2 == 0, "operands alternate between two sets of registers");
@@ -303,10 +306,12 @@ __global__ __launch_bounds__(Lanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void 
 // bulk: boxes by the tensor memory accelerator. a arrives as it lies, rows of 32 elements, swizzled so that the same columns of 8
 // rows lie in different banks; a lane reads four steps of k of a row at once. Sizes must be multiples of 4 (16-byte strides).
 
-template <int BM, int BN, int TM, int TN, int WM, int WN, int STAGES, int GROUP, int CTAS>
-__global__ __launch_bounds__(Lanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void matmul_bulk(
+template <class Tile>
+__global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_bulk(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
-    using L = Lanes<BM, BN, TM, TN, WM, WN>;
+    constexpr int BM = Tile::BM, BN = Tile::BN, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
+    using L = LanesOf<Tile>;
     constexpr int BK = 32, STAGE_A = BM * BK * 4, STAGE_B = BK * BN * 4, STAGE = STAGE_A + STAGE_B;
     static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
     static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
@@ -366,10 +371,12 @@ __global__ __launch_bounds__(Lanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void 
 // ring: boxes as in bulk, but a warp that has read a stage arrives at the stage's mbarrier and goes on; what the next step of k
 // needs is read while this one is multiplied, across the end of a stage, too.
 
-template <int BM, int BN, int BK, int TM, int TN, int WM, int WN, int STAGES, int GROUP, int CTAS>
-__global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS, CTAS) void matmul_ring(
+template <class Tile>
+__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void matmul_ring(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
-    using L = InterleavedLanes<BM, BN, TM, TN, WM, WN>;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
+    using L = InterleavedLanesOf<Tile>;
     constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
     static_assert(BK == 16 || BK == 32, "a row of a in shared memory is a swizzle span of 64 or 128 bytes");
     static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");

@@ -57,13 +57,15 @@ extern "C" __global__ void matmul_stream_k_clear(unsigned* flags, int count) {
 }
 
 // flags: one for each warp that multiplies, 0 until the sums of its share's first part are in c.
-template <int BM, int BN, int BK, int TM, int TN, int WM, int WN, int STAGES, int GROUP, int CTAS>
-__global__ __launch_bounds__(InterleavedLanes<BM, BN, TM, TN, WM, WN>::THREADS + 128, CTAS) void matmul_stream_k(
+template <class Tile>
+__global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n, int k,
     int whole, int shares) {
-    using L = InterleavedLanes<BM, BN, TM, TN, WM, WN>;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
+    using L = InterleavedLanesOf<Tile>;
     using Operands = BankedOperands<L, BM, BN, BK, TM, TN>;
-    using R = Registers<L::THREADS, CTAS>;
+    using R = Registers<L::THREADS, Tile::CTAS>;
     constexpr int STAGE = Operands::STAGE;
     static_assert(STAGES >= 2, "one is filled while another is read");
     extern __shared__ __align__(1024) unsigned char bytes[];

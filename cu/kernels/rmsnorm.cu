@@ -97,21 +97,21 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_scale(const float* x, const T
 
 // With PREFETCH_WEIGHTS gamma is on its way together with x. Without, it comes from L1 when the row is ready, and its registers hold more rows
 // instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool PREFETCH_WEIGHTS, bool NO_EARLY_LAUNCH, bool FULL_TILE>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, PREFETCH_WEIGHTS ? 3 : 2>)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2>)
 rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    using S = typename Tile::template Shape<T>;
     __shared__ RootMeanSquareSlots<S> slots;
-    with_place<FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, y)), [&](const Place<S>& place) {
-        row_arrive<S, NO_EARLY_LAUNCH>();
-        Row<S> row = place.template load<CACHE>(x), weight;
-        if constexpr (PREFETCH_WEIGHTS) weight = place.load_shared(gamma);
+    with_place<Tile::FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, y)), [&](const Place<S>& place) {
+        row_arrive<S, Tile::NO_EARLY_LAUNCH>();
+        Row<S> row = place.template load<Tile::CACHE>(x), weight;
+        if constexpr (Tile::PREFETCH_WEIGHTS) weight = place.load_shared(gamma);
         row_wait<S>();
         const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
         auto finished = [&](float v, float weight) { return v * rms.factor * weight; };
-        if constexpr (PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k]); });
+        if constexpr (Tile::PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k]); });
         else place.apply(row, finished, gamma);
-        place.template store<CACHE>(y, row);
+        place.template store<Tile::CACHE>(y, row);
         if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
     });
 }
@@ -119,21 +119,21 @@ rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int
 // Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
 // while one is computed; SMEM_VECTORS vectors of gamma a thread wait in shared memory. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the
 // cluster's registers.
-template <class T, int THREADS, int VECTORS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE, int SMEM_VECTORS>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
 rmsnorm_persistent(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
-    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
-    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
+    using S = typename Tile::template Shape<T>;
+    using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
+    using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
     __shared__ typename SentRecords<float, S>::Shared squares;
-    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<float, S> largest;
     SentRecords<float, S> sent(squares);
     Scheduler scheduler(scheduler_storage, next);
-    const Fetched fetched(stages);
+    const Chunks chunks(stages);
     const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    const Weights<T, S, 1, SMEM_VECTORS> weights(fetched.behind());
+    const Weights<T, S, 1, Tile::SMEM_VECTORS> weights(chunks.behind());
     row_arrive<S>();
     auto started = [&] {
         weights.begin(place.any(cols), gamma);
@@ -145,10 +145,10 @@ rmsnorm_persistent(const T* x, const T* gamma, T* y, float* rstds, unsigned* nex
     } slots = {sent, largest};
     auto compute = [&](const Place<S>& place, Row<S>& row) {
         const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
-        weights.template store<CACHE>(place, y, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
+        weights.template store<Tile::CACHE>(place, y, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
         if (rstds && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
     };
-    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, 0.0f, scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for its factor, or is read once more. Squares that leave the range

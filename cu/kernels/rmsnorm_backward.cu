@@ -68,18 +68,18 @@ rmsnorm_backward_columns(const T* x, const T* dy, const float* rstds, T* dgamma,
 // ---------------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int CTAS_PER_SM>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
 rmsnorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx, float* gammas,
                             int rows, int cols) {
-    backward_rows<false, T, THREADS, LANES, VECTORS, CTAS, STAGES>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
+    backward_rows<false, T, Tile>(x, dy, gamma, nullptr, rstds, dx, gammas, nullptr, rows, cols);
 }
 
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int MAX_IN_FLIGHT, bool SMEM_GAMMA, int CTAS_PER_SM>
-__global__ void __launch_bounds__(THREADS + 32 * producer_warps<THREADS, THREADS / LANES>, CTAS_PER_SM)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS + 32 * producer_warps<Tile::THREADS, Tile::THREADS / Tile::LANES>, Tile::CTAS_PER_SM)
 rmsnorm_backward_fetched(const T* x, const T* dy, const T* gamma, const float* rstds, T* dx,
                          float* gammas, int rows, int cols) {
-    backward_rows_fetched<false, T, THREADS, LANES, VECTORS, CTAS, STAGES, MAX_IN_FLIGHT, SMEM_GAMMA>(x, dy, gamma, nullptr, rstds, dx,
+    backward_rows_fetched<false, T, Tile>(x, dy, gamma, nullptr, rstds, dx,
                                                                                           gammas, nullptr, rows, cols);
 }
 

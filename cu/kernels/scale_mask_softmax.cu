@@ -104,19 +104,19 @@ __device__ __forceinline__ Row<S> load_scores(const Place<S>& place, const T* s,
 __device__ __forceinline__ float zero_if_empty(float factor, float sum) { return sum == 0.0f ? 0.0f : factor; }
 
 // NO_EARLY_LAUNCH: see follow_previous_grid.
-template <class T, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool NO_EARLY_LAUNCH>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2>)
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2>)
 scale_mask_softmax_vectorized(const T* s, const T* mask, T* y, int rows, int cols, float scale) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    using S = typename Tile::template Shape<T>;
     __shared__ RowRecords<MaxSum, S> slots;
     const Place<S> place(rows, cols, aligned16(s, mask, y));
-    row_arrive<S, NO_EARLY_LAUNCH>();
-    Row<S> row = load_scores<CACHE>(place, s, mask, scale);
+    row_arrive<S, Tile::NO_EARLY_LAUNCH>();
+    Row<S> row = load_scores<Tile::CACHE>(place, s, mask, scale);
     row_wait<S>();
     const Softmax softmax = exponentials(row, slots);
     const float factor = zero_if_empty(softmax.factor, softmax.sum);
     row.each([&](float& v, int) { v *= factor; });
-    place.template store<CACHE>(y, row);
+    place.template store<Tile::CACHE>(y, row);
 }
 
 // A row of any length, by a cluster: its scores wait in shared memory for maximum and sum, or are made once more.

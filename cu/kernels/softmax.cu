@@ -83,16 +83,16 @@ softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale,
 // vectorized
 
 // NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
-template <class T, bool DROPOUT, int THREADS, int LANES, int VECTORS, int CTAS, int CACHE, bool NO_EARLY_LAUNCH, bool FULL_TILE>
-__global__ void __launch_bounds__(THREADS, row_ctas<T, THREADS, VECTORS, 2, DROPOUT ? 32 : 16>)
+template <class T, bool DROPOUT, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2, DROPOUT ? 32 : 16>)
 softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    using S = typename Tile::template Shape<T>;
     __shared__ GuessedSlots<S> slots;
-    with_place<FULL_TILE>(Place<S>(rows, cols, aligned16(x, y)), [&](const Place<S>& place) {
-        row_arrive<S, NO_EARLY_LAUNCH>();
+    with_place<Tile::FULL_TILE>(Place<S>(rows, cols, aligned16(x, y)), [&](const Place<S>& place) {
+        row_arrive<S, Tile::NO_EARLY_LAUNCH>();
         const Guess<S, T> guess(place, x);
-        Row<S> row = place.template load<CACHE>(x, -infinity());
-        auto again = [&] { return place.template load<CACHE>(x, -infinity()); };
+        Row<S> row = place.template load<Tile::CACHE>(x, -infinity());
+        auto again = [&] { return place.template load<Tile::CACHE>(x, -infinity()); };
         if constexpr (DROPOUT) {
             const Dropped<S> dropped(place, {threshold, scale, seed});
             row_wait<S>();
@@ -103,24 +103,24 @@ softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, flo
             const float factor = exponentials_from(guess.value(), row, slots, again);
             row.each([&](float& v, int) { v *= factor; });
         }
-        place.template store<CACHE>(y, row);
+        place.template store<Tile::CACHE>(y, row);
     });
 }
 
 // Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
 // while one is computed. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the cluster's registers.
-template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, int CACHE, int CHUNK_VECTORS, int STAGES, int CTAS_PER_SM, bool FULL_TILE>
-__global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
+template <class T, bool DROPOUT, class Tile>
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
 softmax_persistent(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
-    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
-    using Fetched = Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>;
-    using Scheduler = TileScheduler<S, Fetched::ahead + 1>;
+    using S = typename Tile::template Shape<T>;
+    using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
+    using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
     __shared__ typename SentRecords<MaxSum, S>::Shared records;
-    __shared__ typename Fetched::Shared stages;
+    __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
     SentRecords<MaxSum, S> sent(records);
     Scheduler scheduler(scheduler_storage, next);
-    const Fetched fetched(stages);
+    const Chunks chunks(stages);
     const Place<S> place(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
@@ -132,9 +132,9 @@ softmax_persistent(const T* x, T* y, unsigned* next, int rows, int cols, unsigne
             const Dropped<S> dropped(place, {threshold, scale, seed});
             row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v; });
         }
-        place.template store<CACHE>(y, row);
+        place.template store<Tile::CACHE>(y, row);
     };
-    persistent_rows<FULL_TILE>(fetched, place, rows, cols, x, -infinity(), scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, -infinity(), scheduler, started, compute);
 }
 
 // A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.

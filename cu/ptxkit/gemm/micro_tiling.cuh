@@ -8,6 +8,17 @@
 
 namespace ptxkit::micro_tiling {
 
+// Tile parameters. Descriptions give them by name (MicroTile in ptxkit/kernels/gemm/micro_tiling_matmul.py).
+template <int BM_, int BN_, int BK_, int TM_, int TN_, int WM_, int WN_, int STAGES_ = 1, int GROUP_ = 1, int CTAS_ = 1>
+struct MicroTile {
+    static constexpr int BM = BM_, BN = BN_, BK = BK_;  // of a CTA: rows and columns of c, elements of k in a stage
+    static constexpr int TM = TM_, TN = TN_;            // rows and columns of c that a thread computes
+    static constexpr int WM = WM_, WN = WN_;            // rows and columns of c that a warp computes
+    static constexpr int STAGES = STAGES_;              // of the ring of tiles of a and b
+    static constexpr int GROUP = GROUP_;                // of grouped_tile
+    static constexpr int CTAS = CTAS_;                  // resident CTAs of an SM, for which registers are limited
+};
+
 // The first row and column of a tile of c.
 struct Place {
     int row, col;
@@ -41,6 +52,9 @@ struct Lanes {
     static __device__ __forceinline__ int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
 };
 
+template <class Tile>
+using LanesOf = Lanes<Tile::BM, Tile::BN, Tile::TM, Tile::TN, Tile::WM, Tile::WN>;
+
 __device__ __forceinline__ void load4(float* to, const float* from) {
     const float4 v = *reinterpret_cast<const float4*>(from);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
@@ -66,6 +80,9 @@ struct InterleavedLanes {
     static __device__ __forceinline__ constexpr int down(int r) { return r * DOWN; }
     static __device__ __forceinline__ constexpr int across(int q) { return q / 4 * ACROSS * 4 + q % 4; }
 };
+
+template <class Tile>
+using InterleavedLanesOf = InterleavedLanes<Tile::BM, Tile::BN, Tile::TM, Tile::TN, Tile::WM, Tile::WN>;
 
 template <class L, int TM, int TN>
 __device__ __forceinline__ void store(

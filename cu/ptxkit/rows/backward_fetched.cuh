@@ -160,11 +160,13 @@ struct RecordsBesideOthers<Record, S, true> {
 
 // What backward_rows does, by groups of LANES threads that take a row each, or clusters of CTAs, and warps that fetch rows. Shares of
 // dgamma and dbeta meet in the CTA, in fixed order, and go to its row of `gammas` and `betas`, or its cluster's.
-template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES, int MAX_IN_FLIGHT, bool SMEM_GAMMA>
+template <bool CENTERED, class T, class Tile>
 __device__ __forceinline__ void backward_rows_fetched(const T* x, const T* dy, const T* gamma, const float* means,
                                                       const float* rstds, T* dx, float* gammas, float* betas, int rows, int cols) {
-    using S = RowBesideOthers<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
-    using Rows = Fetched<CENTERED, T, S, STAGES, MAX_IN_FLIGHT, SMEM_GAMMA>;
+    constexpr int THREADS = Tile::THREADS, LANES = Tile::LANES, CTAS = Tile::CTAS, STAGES = Tile::STAGES;
+    constexpr bool SMEM_GAMMA = Tile::SMEM_GAMMA;
+    using S = RowBesideOthers<THREADS, LANES, Tile::VECTORS, CTAS, vector_width<T>>;
+    using Rows = Fetched<CENTERED, T, S, STAGES, Tile::MAX_IN_FLIGHT, SMEM_GAMMA>;
     using Records = RecordsBesideOthers<GradientRecord<CENTERED>, S>;
     __shared__ typename Records::Shared shared_records;
     __shared__ typename Rows::Shared shared;

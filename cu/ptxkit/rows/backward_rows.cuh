@@ -63,6 +63,16 @@ private:
     }
 };
 
+// Tile parameters of the gradients' kernels. Descriptions give them by name (BackwardTile in ptxkit/kernels/rows/backward.py).
+template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int STAGES_, int MAX_IN_FLIGHT_, bool SMEM_GAMMA_, int CTAS_PER_SM_>
+struct BackwardTile {
+    static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape
+    static constexpr int STAGES = STAGES_;                // rows in flight while one is computed
+    static constexpr int MAX_IN_FLIGHT = MAX_IN_FLIGHT_;  // rows requested and not complete, at most; 0: STAGES
+    static constexpr bool SMEM_GAMMA = SMEM_GAMMA_;       // gamma in shared memory instead of registers
+    static constexpr int CTAS_PER_SM = CTAS_PER_SM_;
+};
+
 template <class T, class S, int STAGES>
 struct RowsAheadOf {
     using type = Ahead<T, S, 2, STAGES, CACHE_INPUT>;
@@ -185,10 +195,11 @@ __device__ __forceinline__ auto columns_of(const Row<S>& x, const Row<S>& dy, co
 // LANES of them at a time. STAGES rows are on their way while one is computed, by the TMA unit; with 0 one, by cp.async. Shares of
 // dgamma and dbeta go to a row of `gammas` and `betas` at the end: as many as rows are taken at a time, so that sums do not depend
 // on which CTA is faster.
-template <bool CENTERED, class T, int THREADS, int LANES, int VECTORS, int CTAS, int STAGES>
+template <bool CENTERED, class T, class Tile>
 __device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
                                               T* dx, float* gammas, float* betas, int rows, int cols) {
-    using S = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+    constexpr int STAGES = Tile::STAGES;
+    using S = RowShape<Tile::THREADS, Tile::LANES, Tile::VECTORS, Tile::CTAS, vector_width<T>>;
     __shared__ RowRecords<GradientRecord<CENTERED>, S, 2> records;
     constexpr bool bulk = STAGES > 0;
     const RowsAhead<T, S, STAGES> ahead;

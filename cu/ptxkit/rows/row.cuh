@@ -36,10 +36,24 @@ struct RowBesideOthers : RowShape<THREADS, LANES, VECTORS, CTAS, WIDTH> {
     static constexpr bool alone = false;
 };
 
-// CTAs that an SM's registers should hold, for __launch_bounds__: ROWS registers for each column that a thread holds and BESIDE
-// more. The compiler, left alone, would take more and let fewer loads be in flight.
-template <class T, int THREADS, int VECTORS, int ROWS, int BESIDE = 32>
-constexpr int row_ctas = 65536 / (THREADS * (ROWS * VECTORS * vector_width<T> + BESIDE));
+// Tile parameters of a vectorized kernel, which holds rows in registers. Descriptions give them by name (VectorizedTile in
+// ptxkit/kernels/rows/rows.py).
+template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int CACHE_, bool PREFETCH_WEIGHTS_, bool NO_EARLY_LAUNCH_,
+          bool FULL_TILE_>
+struct VectorizedTile {
+    static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape
+    static constexpr int CACHE = CACHE_;                          // a Cache of elementwise.cuh
+    static constexpr bool PREFETCH_WEIGHTS = PREFETCH_WEIGHTS_;   // load the weights before the row's sums are known
+    static constexpr bool NO_EARLY_LAUNCH = NO_EARLY_LAUNCH_;     // of the next grid: see follow_previous_grid
+    static constexpr bool FULL_TILE = FULL_TILE_;                 // each register of the CTA or cluster holds a column
+    template <class T>
+    using Shape = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+};
+
+// The minimum of resident CTAs for __launch_bounds__, from ROWS registers for each column that a thread holds and BESIDE more.
+// Without it the compiler takes more registers, and fewer loads are in flight.
+template <class T, class Tile, int ROWS, int BESIDE = 32>
+constexpr int row_ctas = 65536 / (Tile::THREADS * (ROWS * Tile::VECTORS * vector_width<T> + BESIDE));
 
 // ---------------------------------------------------------------------------------------------------------------------------
 // What warps of a row tell each other

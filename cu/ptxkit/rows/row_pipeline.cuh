@@ -9,6 +9,18 @@
 
 namespace ptxkit {
 
+// Tile parameters of a pipelined kernel. Descriptions give them by name (PipelinedTile in ptxkit/kernels/rows/row_pipeline.py).
+template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int CACHE_, int STAGES_, int SMEM_VECTORS_, int CTAS_PER_SM_>
+struct PipelinedTile {
+    static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape
+    static constexpr int CACHE = CACHE_;                // a Cache of elementwise.cuh
+    static constexpr int STAGES = STAGES_;              // rows in flight while one is computed
+    static constexpr int SMEM_VECTORS = SMEM_VECTORS_;  // vectors of each weight array that a thread keeps in shared memory
+    static constexpr int CTAS_PER_SM = CTAS_PER_SM_;
+    template <class T>
+    using Shape = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
+};
+
 // f(i) for those of a thread's vectors that there are, or without(i): where they are all there, as in most rows, none is asked for.
 template <class S, class F, class Without>
 __device__ __forceinline__ void each_vector(const Place<S>& place, F f, Without without) {

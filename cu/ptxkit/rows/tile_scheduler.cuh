@@ -11,6 +11,21 @@
 
 namespace ptxkit {
 
+// Tile parameters of a persistent kernel. Descriptions give them by name (PersistentTile in ptxkit/kernels/rows/row_pipeline.py).
+template <int THREADS_, int VECTORS_, int CTAS_, int CACHE_, int CHUNK_VECTORS_, int STAGES_, int CTAS_PER_SM_, bool FULL_TILE_,
+          int SMEM_VECTORS_>
+struct PersistentTile {
+    static constexpr int THREADS = THREADS_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape, with LANES = THREADS
+    static constexpr int CACHE = CACHE_;                  // a Cache of elementwise.cuh
+    static constexpr int CHUNK_VECTORS = CHUNK_VECTORS_;  // vectors of a thread in a chunk of a row, which is fetched as one
+    static constexpr int STAGES = STAGES_;                // chunks in flight or waiting in shared memory
+    static constexpr int CTAS_PER_SM = CTAS_PER_SM_;
+    static constexpr bool FULL_TILE = FULL_TILE_;         // each register of the cluster holds a column
+    static constexpr int SMEM_VECTORS = SMEM_VECTORS_;    // vectors of each weight array that a thread keeps in shared memory
+    template <class T>
+    using Shape = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
+};
+
 // Sets the row counter of the tile scheduler to 0. Launched before each persistent kernel.
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) reset_tile_scheduler(unsigned* next) {
@@ -169,7 +184,7 @@ private:
 // On an H200 rows in halves, and little more than one row on its way, are faster than whole rows or more of them: layernorm of 1024
 // rows of 131072 takes 258 us with three halves of 32 KB a CTA, 261 with four, and 263 with two whole rows.
 template <class T, class S, int CHUNK_VECTORS, int STAGES, int CACHE>
-struct Parts {
+struct ChunkPipeline {
     static_assert(S::VECTORS % CHUNK_VECTORS == 0, "rows in whole parts");
     static constexpr int parts = S::VECTORS / CHUNK_VECTORS;             // of a row
     static constexpr int ahead = (parts - 1 + STAGES) / parts;  // turns that the last part to be asked for is ahead, at most
@@ -182,9 +197,9 @@ struct Parts {
     uint4* slots;
 
     // All threads construct it before their CTAs tell each other that they have started. One barrier.
-    __device__ __forceinline__ explicit Parts(Shared& shared) : shared(shared) {
-        extern __shared__ __align__(128) uint4 part_slots[];  // bulk copies to less aligned shared memory are up to a fifth slower
-        slots = part_slots;
+    __device__ __forceinline__ explicit ChunkPipeline(Shared& shared) : shared(shared) {
+        extern __shared__ __align__(128) uint4 chunk_slots[];  // bulk copies to less aligned shared memory are up to a fifth slower
+        slots = chunk_slots;
         if (threadIdx.x == 0) init_ring<STAGES>(cvta_to_shared(shared.full), 1, cvta_to_shared(shared.empty), S::cta_warps);
         barrier_sync();
     }
@@ -268,10 +283,10 @@ struct Parts {
 // f(place, row) for each row of `matrix` that the cluster takes, with `fill` for padding. f gathers records. started() is called
 // once and waits for the other CTAs of the cluster. FULL_TILE: a row fills the cluster's registers.
 template <bool FULL_TILE, class T, class S, int CHUNK_VECTORS, int STAGES, int CACHE, int AHEAD, class Started, class F>
-__device__ __forceinline__ void persistent_rows(const Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>& parts, Place<S> place, unsigned rows,
+__device__ __forceinline__ void persistent_rows(const ChunkPipeline<T, S, CHUNK_VECTORS, STAGES, CACHE>& parts, Place<S> place, unsigned rows,
                                              unsigned cols, const T* matrix, float fill, TileScheduler<S, AHEAD>& scheduler,
                                              Started started, F f) {
-    static_assert(AHEAD > Parts<T, S, CHUNK_VECTORS, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
+    static_assert(AHEAD > ChunkPipeline<T, S, CHUNK_VECTORS, STAGES, CACHE>::ahead, "rows are told before their first part is fetched");
     started();
     scheduler.begin();
     if (parts.copies(place) && threadIdx.x == 0) parts.begin(scheduler, rows, cols, matrix);

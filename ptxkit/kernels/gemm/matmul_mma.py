@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
+from ptxkit.kernels.template import TemplateStruct
 
 REQUIRES = ("sm_80",)
 STEP_4 = Tile({"BM": 256, "BN": 128, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "GROUP": 16})
@@ -19,6 +21,19 @@ TILE = {
     "STAGES": [4, 6, 5, 3, 2],
     "GROUP": [16, 8, 4, 1],  # tile rows before the next columns
 }
+
+
+@dataclass(frozen=True)
+class MmaTile(TemplateStruct):
+    """``MmaTile`` of cu/kernels/matmul_mma.cu."""
+
+    BM: int
+    BN: int
+    BK: int
+    WM: int
+    WN: int
+    STAGES: int = 1
+    GROUP: int = 1
 
 
 def warps(t: Tile) -> int:
@@ -85,13 +100,13 @@ class MatmulMma(Matmul):
     def unpipelined(self, swizzle: bool) -> list[Launch]:
         """A launch of ``matmul_mma_unpipelined``."""
         grid = (cdiv(self.n, 128), cdiv(self.m, 128))
-        template = (f"ptxkit::{self.dtype}", 128, 128, 32, 64, 32, swizzle, self.epilogue_bits)
+        tile = MmaTile(BM=128, BN=128, BK=32, WM=64, WN=32)
+        template = (f"ptxkit::{self.dtype}", tile, swizzle, self.epilogue_bits)
         return [Launch("matmul_mma_unpipelined", grid, 256, self.pointers, template=template)]
 
     def pipelined(self, t: Tile, *, ahead: bool = True, coalesced: bool = False) -> list[Launch]:
         """A launch of ``matmul_mma_pipelined``."""
         tiles = cdiv(self.m, t.BM) * cdiv(self.n, t.BN)
-        shape = (t.BM, t.BN, t.BK, t.WM, t.WN, t.STAGES)
         return [
             Launch(
                 "matmul_mma_pipelined",
@@ -99,7 +114,7 @@ class MatmulMma(Matmul):
                 32 * warps(t),
                 self.pointers,
                 shared=shared_bytes(t, coalesced=coalesced),
-                template=(f"ptxkit::{self.dtype}", *shape, ahead, t.GROUP, coalesced, self.epilogue_bits),
+                template=(f"ptxkit::{self.dtype}", MmaTile(**t), ahead, coalesced, self.epilogue_bits),
             )
         ]
 
@@ -127,7 +142,6 @@ class MatmulMma(Matmul):
     def persistent(self, t: Tile) -> list[Launch]:
         """A launch of ``matmul_mma_tma``."""
         tiles = cdiv(self.m, t.BM) * cdiv(self.n, t.BN)
-        shape = (t.BM, t.BN, t.BK, t.WM, t.WN, t.STAGES, t.GROUP)
         maps = (TensorMap(name, box=(rows, t.BK), swizzle=f"{2 * t.BK}B") for name, rows in (("a", t.BM), ("b", t.BN)))
         return [
             Launch(
@@ -136,7 +150,7 @@ class MatmulMma(Matmul):
                 32 * (warps(t) + (t.WM * t.WN < 64 * 64)),  # one that only copies, where there are registers for it
                 (*maps, *self.scalars),
                 shared=shared_bytes(t, coalesced=True, barriers=True),
-                template=(f"ptxkit::{self.dtype}", *shape, self.epilogue_bits),
+                template=(f"ptxkit::{self.dtype}", MmaTile(**t), self.epilogue_bits),
             )
         ]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
+from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile
 BOX_BYTES = 16 * 64 * 2  # what a consumer warp stores at a time
@@ -26,6 +28,22 @@ STEP_3 = Tile(
         "BOXES": 1,
     }
 )
+
+
+@dataclass(frozen=True)
+class WgmmaTile(TemplateStruct):
+    """``WgmmaTile`` of cu/kernels/matmul_wgmma.cu."""
+
+    BM: int
+    BN: int
+    CONSUMERS: int
+    STAGES: int
+    CLUSTER_M: int
+    CLUSTER_N: int
+    GROUP: int
+    REGISTERS: int
+    STORE: int
+    BOXES: int
 
 
 def but(tile: Tile, **changed: int) -> Tile:
@@ -62,7 +80,7 @@ def specialized(w: Matmul, t: Tile, *, persistent: bool = True) -> list[Launch]:
             ),
             shared=shared_bytes(t),
             cluster=cluster if cluster > 1 else None,
-            template=(*t.values(), w.epilogue_bits),
+            template=(WgmmaTile(**t), w.epilogue_bits),
         )
     ]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.kernels.template import TemplateStruct
 
 BESIDE = 24  # registers that addresses and counters need beside sums and operands
 BULK_BK = 32  # columns of a that are one swizzle span
@@ -39,6 +41,28 @@ STREAM_SPACE = RING_SPACE | {
     "TURNS": [2, 1, 4],  # of the CTAs through the tiles, of which the last is shared out
     "LEAST": [8, 2, 32],  # steps of k of a share
 }
+
+
+@dataclass(frozen=True)
+class MicroTile(TemplateStruct):
+    """``MicroTile`` of cu/ptxkit/gemm/micro_tiling.cuh."""
+
+    BM: int
+    BN: int
+    BK: int
+    TM: int
+    TN: int
+    WM: int
+    WN: int
+    STAGES: int = 1
+    GROUP: int = 1
+    CTAS: int = 1
+
+
+def micro_tile(t: Tile) -> MicroTile:
+    """The template argument for a tile; BULK_BK where the tile has no BK."""
+    names = (field.name for field in fields(MicroTile))
+    return MicroTile(**{name: t.get(name, BULK_BK) for name in names})
 
 
 def threads(t: Tile) -> int:
@@ -161,7 +185,6 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
     whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.TURNS)
     shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.LEAST))
     grid = ctas if whole else shares
-    template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
     arguments = (*ring_maps(t), "c", "flags", w.m, w.n, w.k, whole, shares)
     multiply = Launch(
         "matmul_stream_k",
@@ -169,7 +192,7 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
         threads(t) + 128,
         arguments,
         shared=ring_bytes(t),
-        template=template,
+        template=(micro_tile(t),),
         options=("--ptxas-options=-O1",),  # BankedOperands says why
     )
     if tiles == whole * ctas:
@@ -266,7 +289,7 @@ class MicroTilingMatmul(Workload):
     @variant
     def step4_vectorized(self) -> list[Launch]:
         """128-bit accesses without bank conflicts; a is transposed on its way into shared memory."""
-        template = (128, 128, 8, 8, 8, 16, 128, self.aligned)
+        template = (MicroTile(BM=128, BN=128, BK=8, TM=8, TN=8, WM=16, WN=128), self.aligned)
         return [Launch("matmul_vectorized", self.grid(128, 128), 256, self.arguments, template=template)]
 
     @variant(requires=["cp.async"])
@@ -283,7 +306,7 @@ class MicroTilingMatmul(Workload):
     def step7_bulk(self, t: Tile) -> list[Launch]:
         """The tensor memory accelerator copies whole boxes; one thread starts it."""
         maps = (TensorMap("a", box=(t.BM, BULK_BK), swizzle="128B"), TensorMap("b", box=(BULK_BK, t.BN)))
-        template = (t.BM, t.BN, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
+        template = (micro_tile(t),)
         arguments = (*maps, "c", self.m, self.n, self.k)
         grid = self.grid(t.BM, t.BN)
         return [Launch("matmul_bulk", grid, threads(t), arguments, shared=bulk_bytes(t), template=template)]
@@ -291,7 +314,7 @@ class MicroTilingMatmul(Workload):
     @variant(tile=RING_SPACE, constraint=ring_usable, prefer=preferred_ring, requires=["tma"])
     def step8_ring(self, t: Tile) -> list[Launch]:
         """No barrier of the CTA: warps release stages at mbarriers and read ahead; lanes are interleaved to share reads."""
-        template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS)
+        template = (micro_tile(t),)
         arguments = (*ring_maps(t), "c", self.m, self.n, self.k)
         grid = self.grid(t.BM, t.BN)
         return [Launch("matmul_ring", grid, threads(t), arguments, shared=ring_bytes(t), template=template)]
@@ -309,6 +332,6 @@ class MicroTilingMatmul(Workload):
 
     def pipelined(self, t: Tile) -> list[Launch]:
         """A launch of ``matmul_pipelined``."""
-        template = (t.BM, t.BN, t.BK, t.TM, t.TN, t.WM, t.WN, t.STAGES, t.GROUP, t.CTAS, self.aligned)
+        template = (micro_tile(t), self.aligned)
         grid = self.grid(t.BM, t.BN)
         return [Launch("matmul_pipelined", grid, threads(t), self.arguments, shared=shared_bytes(t), template=template)]

@@ -7,6 +7,7 @@ two it is: layernorm has a mean and dbeta, rmsnorm has neither.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.rows import rows as row
+from ptxkit.kernels.template import TemplateStruct
 
 FINISHERS = 1024  # threads of a CTA that adds partial sums up: few for each, whose loads are under way together
 MOST_PARTIALS = 528  # rows of partial sums that any tile needs
@@ -34,6 +36,20 @@ TILE_PIPELINED: Mapping[str, list[Any]] = {
     "MAX_IN_FLIGHT": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
     "SMEM_GAMMA": [False, True],  # where warps fetch rows: whether gamma is in shared memory, not in registers
 }
+
+
+@dataclass(frozen=True)
+class BackwardTile(TemplateStruct):
+    """``BackwardTile`` of cu/ptxkit/rows/backward_rows.cuh."""
+
+    THREADS: int
+    LANES: int
+    VECTORS: int
+    CTAS: int
+    STAGES: int
+    MAX_IN_FLIGHT: int
+    SMEM_GAMMA: bool
+    CTAS_PER_SM: int
 
 
 def registers(w: Any, t: Tile) -> int:
@@ -290,14 +306,19 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     partial_rows = ctas if fetched else ctas * groups
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)
-    if fetched:
-        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.STAGES, t.MAX_IN_FLIGHT, t.SMEM_GAMMA, t.CTAS_PER_SM)
-        name, grid, block = f"{norm}_backward_fetched", ctas * t.CLUSTER, t.THREADS + 32 * producer_warps(w, t)
-        main = Launch(name, grid, block, args, shared_bytes(w, t), cluster, template=template)
-    else:
-        template = (cu, t.THREADS, lanes, t.VECTORS, t.CLUSTER, t.get("STAGES", 0), t.CTAS_PER_SM)
-        name, grid = f"{norm}_backward_vectorized", ctas * t.CLUSTER
-        main = Launch(name, grid, t.THREADS, args, shared_bytes(w, t), cluster, template=template)
+    tile = BackwardTile(
+        THREADS=t.THREADS,
+        LANES=lanes,
+        VECTORS=t.VECTORS,
+        CTAS=t.CLUSTER,
+        STAGES=t.get("STAGES", 0),
+        MAX_IN_FLIGHT=t.get("MAX_IN_FLIGHT", 0),
+        SMEM_GAMMA=t.get("SMEM_GAMMA", False),
+        CTAS_PER_SM=t.CTAS_PER_SM,
+    )
+    name = f"{norm}_backward_{'fetched' if fetched else 'vectorized'}"
+    block = t.THREADS + 32 * producer_warps(w, t) if fetched else t.THREADS
+    main = Launch(name, ctas * t.CLUSTER, block, args, shared_bytes(w, t), cluster, template=(cu, tile))
     return [
         main,
         Launch(

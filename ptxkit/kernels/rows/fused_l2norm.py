@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,25 @@ from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, varia
 from ptxkit.kernels.elementwise.elementwise import stays_in_l2
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
+from ptxkit.kernels.template import TemplateStruct
 
 STAGED_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
 THREADS = 256  # of a CTA, in the unfused chain and in fused
 ELEMENTS = 4  # of a thread, in the element-wise launches of the chain
+
+
+@dataclass(frozen=True)
+class L2normTile(TemplateStruct):
+    """``L2normTile`` of cu/kernels/fused_l2norm.cu."""
+
+    THREADS: int
+    LANES: int
+    QUADS: int
+    CTAS: int
+    ROWS: int
+    HINT: int
+    NO_EARLY_LAUNCH: bool
+    FULL_TILE: bool
 
 
 def lanes(w: FusedL2norm, t: Tile) -> int:
@@ -180,9 +196,17 @@ class FusedL2norm(Workload):
         width = lanes(self, t)
         groups = t.THREADS // width
         grid = cdiv(cdiv(self.rows, groups), t.ROWS) * t.CLUSTER
-        filled = self.cols == 4 * t.QUADS * width * t.CLUSTER and self.rows % (groups * t.ROWS) == 0
-        template = (t.THREADS, width, t.QUADS, t.CLUSTER, t.ROWS, t.HINT, t.NO_EARLY_LAUNCH, filled)
-        return [Launch("l2norm_vectorized", grid, t.THREADS, args, 0, cluster, template=template)]
+        tile = L2normTile(
+            THREADS=t.THREADS,
+            LANES=width,
+            QUADS=t.QUADS,
+            CTAS=t.CLUSTER,
+            ROWS=t.ROWS,
+            HINT=t.HINT,
+            NO_EARLY_LAUNCH=t.NO_EARLY_LAUNCH,
+            FULL_TILE=self.cols == 4 * t.QUADS * width * t.CLUSTER and self.rows % (groups * t.ROWS) == 0,
+        )
+        return [Launch("l2norm_vectorized", grid, t.THREADS, args, 0, cluster, template=(tile,))]
 
     @pipeline.persistent(beside=32, weights=0)
     def persistent(self, t: Tile) -> list[Launch]:

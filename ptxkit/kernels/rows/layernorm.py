@@ -111,7 +111,7 @@ class Layernorm(Workload):
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
         template = (row.cu_type(self.dtype), self.activation.upper())
-        return [row.vectorized("layernorm", self, t, args, template, filled=row.FULL_TILE_COLUMNS)]
+        return [row.vectorized("layernorm", self, t, args, template, full_tile_columns=row.FULL_TILE_COLUMNS)]
 
     @pipeline.persistent(beside=36, weights=2)
     def persistent(self, t: Tile) -> list[Launch]:

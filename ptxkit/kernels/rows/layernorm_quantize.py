@@ -86,7 +86,7 @@ class LayernormQuantize(Workload):
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; two barriers."""
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")
-        return [row.vectorized("layernorm_quantize", self, t, args, (row.cu_type(self.dtype),), filled=64)]
+        return [row.vectorized("layernorm_quantize", self, t, args, (row.cu_type(self.dtype),), full_tile_columns=64)]
 
     @variant(
         tile=pipeline.TILE,

@@ -86,7 +86,11 @@ class Rmsnorm(Workload):
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
-        return [row.vectorized("rmsnorm", self, t, args, (row.cu_type(self.dtype),), filled=row.FULL_TILE_COLUMNS)]
+        return [
+            row.vectorized(
+                "rmsnorm", self, t, args, (row.cu_type(self.dtype),), full_tile_columns=row.FULL_TILE_COLUMNS
+            )
+        ]
 
     @pipeline.persistent(beside=36, weights=1)
     def persistent(self, t: Tile) -> list[Launch]:

@@ -1,19 +1,19 @@
 """Tiles and launches of the row kernels whose CTAs stay resident and prefetch rows to shared memory.
 
-Pipelined kernels use ``cu/ptxkit/rows/row_pipeline.cuh`` and end with the template arguments ``THREADS, LANES, VECTORS, CTAS,
-CACHE, STAGES, SMEM_VECTORS, CTAS_PER_SM``. Dynamic persistent kernels use ``cu/ptxkit/rows/tile_scheduler.cuh`` and end with
-``THREADS, VECTORS, CTAS, CACHE, CHUNK_VECTORS, STAGES, CTAS_PER_SM, FULL_TILE``, and then ``SMEM_VECTORS`` where rows share
-weights.
+Pipelined kernels use ``cu/ptxkit/rows/row_pipeline.cuh``; their last template argument is a :class:`PipelinedTile`. Dynamic
+persistent kernels use ``cu/ptxkit/rows/tile_scheduler.cuh``; theirs is a :class:`PersistentTile`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ptxkit import Launch, Tile, cdiv, variant
 from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.rows import rows as row
+from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.variant import Variant
 
 SLOT_BYTES = 2560  # of what the warps of a row tell each other, at most
@@ -36,6 +36,35 @@ TILE: Mapping[str, list[Any]] = {
     ],  # vectors of what all rows share that wait in shared memory, of each thread
     "CTAS_PER_SM": [1, 2, 3, 4, 6],  # CTAs of an SM
 }
+
+
+@dataclass(frozen=True)
+class PipelinedTile(TemplateStruct):
+    """``PipelinedTile`` of cu/ptxkit/rows/row_pipeline.cuh."""
+
+    THREADS: int
+    LANES: int
+    VECTORS: int
+    CTAS: int
+    CACHE: int
+    STAGES: int
+    SMEM_VECTORS: int
+    CTAS_PER_SM: int
+
+
+@dataclass(frozen=True)
+class PersistentTile(TemplateStruct):
+    """``PersistentTile`` of cu/ptxkit/rows/tile_scheduler.cuh."""
+
+    THREADS: int
+    VECTORS: int
+    CTAS: int
+    CACHE: int
+    CHUNK_VECTORS: int
+    STAGES: int
+    CTAS_PER_SM: int
+    FULL_TILE: bool
+    SMEM_VECTORS: int
 
 
 def shared_bytes(w: Any, t: Tile, weights: int) -> int:
@@ -124,20 +153,19 @@ def launch(
         template: arguments before the tile's.
         weights: see :func:`usable`.
     """
-    full = (
-        *template,
-        t.THREADS,
-        row.lanes(w, t),
-        t.VECTORS,
-        t.CLUSTER,
-        t.CACHE,
-        t.STAGES,
-        t.SMEM_VECTORS,
-        t.CTAS_PER_SM,
+    tile = PipelinedTile(
+        THREADS=t.THREADS,
+        LANES=row.lanes(w, t),
+        VECTORS=t.VECTORS,
+        CTAS=t.CLUSTER,
+        CACHE=t.CACHE,
+        STAGES=t.STAGES,
+        SMEM_VECTORS=t.SMEM_VECTORS,
+        CTAS_PER_SM=t.CTAS_PER_SM,
     )
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     shared = shared_bytes(w, t, weights)
-    return Launch(f"{kernel}_pipelined", grid(w, t), t.THREADS, args, shared, cluster, template=full)
+    return Launch(f"{kernel}_pipelined", grid(w, t), t.THREADS, args, shared, cluster, template=(*template, tile))
 
 
 # -- dynamic persistent kernels for long rows ----------------------------------------------------------------------------
@@ -275,9 +303,17 @@ def launch_persistent(
     clusters = min(
         w.rows, w.device.sms * t.CTAS_PER_SM // t.CLUSTER + 1
     )  # who finds no room until the end finds no row either
-    filled = w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER
-    shape = (t.THREADS, t.VECTORS, t.CLUSTER, t.CACHE, t.CHUNK_VECTORS, t.STAGES, t.CTAS_PER_SM, filled)
-    full = (*template, *shape, *((t.SMEM_VECTORS,) if weights else ()))
+    tile = PersistentTile(
+        THREADS=t.THREADS,
+        VECTORS=t.VECTORS,
+        CTAS=t.CLUSTER,
+        CACHE=t.CACHE,
+        CHUNK_VECTORS=t.CHUNK_VECTORS,
+        STAGES=t.STAGES,
+        CTAS_PER_SM=t.CTAS_PER_SM,
+        FULL_TILE=w.cols == width(getattr(w, "dtype", "f32")) * t.VECTORS * t.THREADS * t.CLUSTER,
+        SMEM_VECTORS=t.SMEM_VECTORS if weights else 0,
+    )
     return [
         reset_tile_scheduler(),
         Launch(
@@ -287,6 +323,6 @@ def launch_persistent(
             args,
             persistent_bytes(t, weights),
             t.CLUSTER,
-            template=full,
+            template=(*template, tile),
         ),
     ]

@@ -1,20 +1,21 @@
 """Tiles of the row kernels, which of them can hold a row and suit which size, and their launches.
 
-The kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in registers and ends with the template arguments
-``THREADS, LANES, VECTORS, CTAS, CACHE, PREFETCH_WEIGHTS, NO_EARLY_LAUNCH, FULL_TILE``: without PREFETCH_WEIGHTS where rows
-share no weights, and without FULL_TILE where the description does not ask for it. A streamed kernel takes rows in chunks and
-ends with ``THREADS, VECTORS, CTAS, STAGED``.
+The kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in registers; its last template argument is a
+:class:`VectorizedTile`. A streamed kernel takes rows in chunks; its template arguments end with
+``THREADS, VECTORS, CTAS, STAGED``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
+from ptxkit.kernels.template import TemplateStruct
 
 Dtype = Literal["f32", "f16", "bf16"]
 
@@ -49,6 +50,20 @@ TILE_WITHOUT_WEIGHTS: Mapping[str, list[Any]] = {
     name: values for name, values in TILE.items() if name != "PREFETCH_WEIGHTS"
 }
 """Of kernels without vectors that all rows share."""
+
+
+@dataclass(frozen=True)
+class VectorizedTile(TemplateStruct):
+    """``VectorizedTile`` of cu/ptxkit/rows/row.cuh."""
+
+    THREADS: int
+    LANES: int
+    VECTORS: int
+    CTAS: int
+    CACHE: int
+    PREFETCH_WEIGHTS: bool
+    NO_EARLY_LAUNCH: bool
+    FULL_TILE: bool
 
 
 def capacity(w: Any, t: Tile) -> int:
@@ -230,31 +245,37 @@ def vectorized(
     args: tuple[object, ...],
     template: tuple[object, ...],
     size: int = 0,
-    filled: int = 0,
+    full_tile_columns: int = 0,
 ) -> Launch:
     """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` where no cluster's registers hold a row.
 
     Args:
         kernel: common name of the two.
         w: a workload with ``rows``, ``cols`` and ``dtype``.
-        t: a tile of :data:`TILE`; without PREFETCH_WEIGHTS the kernel has no such template argument.
+        t: a tile of :data:`TILE` or :data:`TILE_WITHOUT_WEIGHTS`.
         args: of both kernels.
         template: arguments before the tile's.
         size: see :func:`usable`.
-        filled: the kernel's last template argument says whether a row fills a CTA's registers, or a cluster's, with up to so
-            many columns a thread; 0 where it has no such argument.
+        full_tile_columns: most columns of a thread with which rows that fill the registers of a CTA or cluster have code of
+            their own (FULL_TILE); 0 for never.
     """
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     if not in_registers(w, t):
         full = (*template, t.THREADS, t.VECTORS, t.CLUSTER, t.STAGED)
         kept = staged_bytes(w, t, size) if t.STAGED else 0
         return Launch(f"{kernel}_streamed", w.rows * t.CLUSTER, t.THREADS, args, kept, cluster, template=full)
-    width_ = lanes(w, t)
-    grid = cdiv(w.rows, t.THREADS // width_) * t.CLUSTER
-    early = (t.PREFETCH_WEIGHTS,) if "PREFETCH_WEIGHTS" in t else ()
-    fills = (w.cols == capacity(w, t) and t.VECTORS * width(w.dtype) <= filled,) if filled else ()
-    full = (*template, t.THREADS, width_, t.VECTORS, t.CLUSTER, t.CACHE, *early, t.NO_EARLY_LAUNCH, *fills)
-    return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, 0, cluster, template=full)
+    tile = VectorizedTile(
+        THREADS=t.THREADS,
+        LANES=lanes(w, t),
+        VECTORS=t.VECTORS,
+        CTAS=t.CLUSTER,
+        CACHE=t.CACHE,
+        PREFETCH_WEIGHTS=t.get("PREFETCH_WEIGHTS", False),
+        NO_EARLY_LAUNCH=t.NO_EARLY_LAUNCH,
+        FULL_TILE=w.cols == capacity(w, t) and t.VECTORS * width(w.dtype) <= full_tile_columns,
+    )
+    grid = cdiv(w.rows, tile.THREADS // tile.LANES) * t.CLUSTER
+    return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, 0, cluster, template=(*template, tile))
 
 
 def by_row(

@@ -105,7 +105,12 @@ class Softmax(Workload):
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
         return [
             row.vectorized(
-                "softmax", self, t, args, (row.cu_type(self.dtype), self._drops), filled=row.FULL_TILE_COLUMNS
+                "softmax",
+                self,
+                t,
+                args,
+                (row.cu_type(self.dtype), self._drops),
+                full_tile_columns=row.FULL_TILE_COLUMNS,
             )
         ]
 
