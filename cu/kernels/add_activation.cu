@@ -1,5 +1,5 @@
-// out = activation(x + residual), f32, f16 or bf16, n elements; f32 inside. The activation, NONE, RELU, GELU or SILU, is a
-// template argument: one source, and in each kernel nothing of the others.
+// out = activation(x + residual), f32, f16 or bf16, n elements; f32 inside. The activation, NONE, RELU, GELU or SILU,
+// is a template argument: one source, and in each kernel nothing of the others.
 #include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/elementwise/elementwise.cuh"
 
@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(THREADS) add_activation_fused(const T* x, cons
 }
 
 template <class T, Activation A, int THREADS, int VECTORS, int CACHE, bool STRIDE>
-__global__ void __launch_bounds__(THREADS) add_activation_vectorized(const T* x, const T* residual, T* out, long long n) {
+__global__ void __launch_bounds__(THREADS) add_activation_vectorized(const T* x, const T* residual, T* out,
+                                                                     long long n) {
     elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, AddActivate<A>(), out, x, residual);
 }

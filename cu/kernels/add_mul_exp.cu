@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(THREADS) add_mul_exp_fused(const float* x, con
 }
 
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
-__global__ void __launch_bounds__(THREADS) add_mul_exp_vectorized(const float* x, const float* y, float* out, long long n) {
+__global__ void __launch_bounds__(THREADS) add_mul_exp_vectorized(const float* x, const float* y, float* out,
+                                                                  long long n) {
     elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, AddMulExp(), out, x, y);
 }

@@ -1,10 +1,11 @@
-// out = residual + dropout(x + bias), rows x cols, bias by column; f32, f16 or bf16, f32 inside.
+// out = residual + dropout(x + bias), rows x cols, one bias per column; f32, f16 or bf16, f32 inside.
 //
-// Element i is dropped where word i % 4 of Philox4x32-10 at counter i / 4 is below `threshold` = p 2^32, else scaled by
-// 1 / (1 - p). The random numbers depend on the seed and the element alone: not on tile, grid or variant, and nobody has to store a
-// mask, since the backward pass can make the same numbers again. A framework stores it, and so does the unfused chain.
+// Element i is dropped if word i % 4 of Philox4x32-10 at counter i / 4 is below `threshold` = p * 2^32, otherwise
+// scaled by 1 / (1 - p). The random numbers depend only on the seed and the element, not on tile, grid or variant, and
+// no mask has to be stored, since the backward pass can generate the same numbers again. A framework stores it, and so
+// does the unfused chain.
 //
-// Product and sum are rounded one by one (no fma), so in f32 all variants agree bit for bit.
+// Product and sum are rounded separately (no fma), so that in f32 the results of all variants are bit-identical.
 #include "ptxkit/elementwise/elementwise.cuh"
 #include "ptxkit/elementwise/philox.cuh"
 
@@ -38,7 +39,7 @@ struct Words {
     }
 };
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // unfused: three launches
 
 template <class T, int THREADS, int LANES, int ROWS>
@@ -52,13 +53,15 @@ __global__ void __launch_bounds__(THREADS) add_bias(const T* x, const T* bias, T
         sum.fill([&](int j) { return v[k][j] + b[j]; });
         sum.template store<CACHE_KEEP>(out + i);
     };
-    auto one = [&](long long i, unsigned c) { out[i] = Convert<T>::from_f32(load_element(x + i) + load_element(bias + c)); };
+    auto one = [&](long long i, unsigned c) {
+        out[i] = Convert<T>::from_f32(load_element(x + i) + load_element(bias + c));
+    };
     for_each_row_vector<THREADS, LANES, ROWS, width>(rows, cols, aligned16(x, bias, out), column, load, store, one);
 }
 
 template <class T, int THREADS, int VECTORS>
-__global__ void __launch_bounds__(THREADS)
-dropout(const T* x, T* out, unsigned char* mask, long long n, unsigned threshold, float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(THREADS) dropout(const T* x, T* out, unsigned char* mask, long long n,
+                                                   unsigned threshold, float scale, unsigned long long seed) {
     constexpr int width = vector_width<T>;
     const Dropout dropout{threshold, scale};
     Vector<T, width> v[VECTORS];
@@ -91,14 +94,14 @@ __global__ void __launch_bounds__(THREADS) add(const T* x, const T* residual, T*
     elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, Add(), out, x, residual);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused
 
-// One element a thread, which throws three of its four random words away.
+// One element per thread, which uses one of the four random words that it generates.
 template <class T, int THREADS>
-__global__ void __launch_bounds__(THREADS)
-bias_dropout_residual_fused(const T* x, const T* bias, const T* residual, T* out, int rows, int cols, unsigned threshold,
-                            float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(THREADS) bias_dropout_residual_fused(const T* x, const T* bias, const T* residual,
+                                                                       T* out, int rows, int cols, unsigned threshold,
+                                                                       float scale, unsigned long long seed) {
     const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     if (i >= static_cast<long long>(rows) * cols) return;
     const float result = finished(load_element(x + i), load_element(bias + i % cols), load_element(residual + i),
@@ -106,15 +109,16 @@ bias_dropout_residual_fused(const T* x, const T* bias, const T* residual, T* out
     out[i] = Convert<T>::from_f32(result);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// A vector needs one or two quads of random words, made while its loads are under way, and a thread reads its bias once for ROWS
-// rows.
+// A vector needs one or two quads of random words, generated while its loads are in flight. A thread loads its bias
+// once for ROWS rows.
 template <class T, int THREADS, int LANES, int ROWS, int CACHE>
-__global__ void __launch_bounds__(THREADS)
-bias_dropout_residual_vectorized(const T* x, const T* bias, const T* residual, T* out, int rows, int cols,
-                                 unsigned threshold, float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(THREADS) bias_dropout_residual_vectorized(const T* x, const T* bias,
+                                                                            const T* residual, T* out, int rows,
+                                                                            int cols, unsigned threshold, float scale,
+                                                                            unsigned long long seed) {
     constexpr int width = vector_width<T>;
     const Dropout dropout{threshold, scale};
     const unsigned long long policy = load_policy<CACHE>();

@@ -1,24 +1,24 @@
-// out = f(f(... f(x))), f(v) = a v + b applied FMAS times: n elements of f32, 8 bytes and 2 FMAS flops each. FMAS chooses the place
-// on the roofline, from a few fma (memory_bound) to thousands (compute_bound).
+// out = f(f(... f(x))), f(v) = a v + b applied FMAS times: n elements of f32, 8 bytes and 2 FMAS flops each. FMAS sets
+// the arithmetic intensity, from a few fma (memory_bound) to thousands (compute_bound).
 //
-// Each element is a chain of dependent fma. An SM hides their latency with other chains: of other warps in `chain_fused`, and
-// of the same thread in `chain_vectorized`, whose vectors hold four, and in `chain_packed`, which does two an instruction. All
-// variants agree bit for bit.
+// Each element is a chain of dependent fma, whose latency other chains hide: those of other warps in `chain_fused`, and
+// those of the same thread in `chain_vectorized`, whose vectors have four, and `chain_packed`, which has two per
+// instruction. The results of all variants are bit-identical.
 #include "ptxkit/elementwise/elementwise.cuh"
 #include "ptxkit/ptx/floating_point.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
 
 using namespace ptxkit;
 
-// TURN steps are a turn of the loop, whose counter and branch take three issue slots.
-template <int FMAS, int TURN = 32>
+// The loop is unrolled by UNROLL steps, because its counter and branch take three issue slots.
+template <int FMAS, int UNROLL = 32>
 struct Chain {
     float a, b;
 
-    // N chains side by side: fma i of all before fma i + 1 of any.
+    // N independent chains: fma i of all before fma i + 1 of any.
     template <int N>
     __device__ __forceinline__ void apply(float (&v)[N]) const {
-#pragma unroll TURN
+#pragma unroll UNROLL
         for (int i = 0; i < FMAS; i++) {
 #pragma unroll
             for (int j = 0; j < N; j++) v[j] = fmaf(v[j], a, b);
@@ -32,14 +32,16 @@ struct Chain {
     }
 };
 
-// The same value, in a register of the thread: that all threads have the same one, as of a kernel's parameter, ptxas cannot see.
+// The same value in a register of the thread. ptxas cannot see that it is the same for all threads, as a kernel
+// parameter is, and does not use a uniform register.
 __device__ __forceinline__ float of_the_thread(float value) {
     return __uint_as_float(__float_as_uint(value) + laneid() / 32);
 }
 
-// The register file has two banks, each of which delivers one register of a warp a cycle: an fma of three registers takes two cycles
-// where nothing stays in the operand cache, which holds for one warp's next instruction alone, and here each must wait for the one
-// before. With b in a register of the thread, a is left to a uniform register; v and b then lie in different banks.
+// The register file has two banks, each of which delivers one register of a warp per cycle. An fma of three registers
+// takes two cycles unless the operand cache holds one of them, and that cache is valid only for the next instruction of
+// the same warp, which here depends on this one. With b in a register of the thread, a stays in a uniform register, and
+// v and b lie in different banks.
 template <int FMAS, int THREADS>
 __global__ void __launch_bounds__(THREADS) chain_fused(const float* x, float* out, long long n, float a, float b) {
     elementwise_scalar<THREADS>(n, Chain<FMAS, 256>{a, of_the_thread(b)}, out, x);
@@ -61,7 +63,7 @@ __global__ void __launch_bounds__(THREADS) chain_vectorized(const float* x, floa
     for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned16(x, out), load, store, one);
 }
 
-// Two chains an instruction: fma.rn.f32x2 of sm_100.
+// Two chains per instruction: fma.rn.f32x2 of sm_100.
 template <int FMAS, int THREADS, int VECTORS, int CACHE, bool STRIDE>
 __global__ void __launch_bounds__(THREADS) chain_packed(const float* x, float* out, long long n, float a, float b) {
     const float2 factor = make_float2(a, a), summand = make_float2(b, b);

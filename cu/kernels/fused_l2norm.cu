@@ -1,26 +1,29 @@
 // Rows divided by their L2 norm: y[r, :] = x[r, :] / sqrt(sum(x[r, :]^2) + eps), f32, rows contiguous.
 //
-// The story: `l2norm_square` ... `l2norm_divide` are what a framework launches, five kernels and five passes over device memory;
-// `l2norm_fused` does the same arithmetic in one read and one write, bit for bit; `l2norm_vectorized` holds the row in registers
-// and moves 128 bits an access; `l2norm_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
-// `l2norm_persistent`, for long rows, takes rows from a tile scheduler and prefetches them.
+// Variants:
+// - unfused, `l2norm_square` to `l2norm_divide`: five kernels and five passes over device memory, as a framework
+//   launches them.
+// - `l2norm_fused`: the same arithmetic in one read and one write, with bit-identical results.
+// - `l2norm_vectorized`: rows in registers, 128-bit accesses.
+// - `l2norm_streamed`: rows that no cluster's registers hold stay in shared memory between passes.
+// - `l2norm_persistent`: long rows; clusters take rows from a tile scheduler and prefetch them through TMA.
 //
-// Range. A square overflows f32 above 1.8e19 and loses bits below 1e-19, while the quotient is harmless. Nearly all rows are
-// in between, so each kernel sums plain f32 squares and looks at the sum: only when it left the safe range, the squares are
-// summed once more in f64, which holds any sum of f32 squares. The row is still at hand then: nothing is read twice, and
-// rows in the safe range pay one comparison.
+// Range: squares overflow f32 above 1.8e19 and lose bits below 1e-19, although the quotient is harmless. Nearly all
+// rows are in between, so each kernel sums plain f32 squares and tests the sum (is_safe). Only if it has left the safe
+// range are the squares summed again in f64, which holds any sum of f32 squares. The row is still in registers or
+// shared memory then, and rows in the safe range execute one comparison for it.
 #include "ptxkit/rows/normalize.cuh"
 #include "ptxkit/rows/tile_scheduler.cuh"
 
 using namespace ptxkit;
 
-// Sums of f32 squares in [2^-80, 2^126) are trusted: no square overflowed, and what 2^31 of them can lose to underflow, 2^-150
-// each, is below 2^-38 of the sum. False for NaN.
+// Sums of f32 squares in [2^-80, 2^126) are accurate: no square has overflowed, and what 2^31 squares can lose to
+// underflow, 2^-150 each, is below 2^-38 of the sum. False for NaN.
 __device__ __forceinline__ bool is_safe(double sum) { return sum >= 0x1p-80 && sum < 0x1p126; }
 __device__ __forceinline__ bool is_safe(float sum) { return sum >= 0x1p-80f && sum < 0x1p126f; }
 
-// A norm that fits in f32: x / norm is (x * scale) / value, where scale is a power of two. The largest norm, of 2^31 values near
-// 2^128, is 2^143.5; the smallest, of one subnormal value without eps, 2^-149.
+// A norm that fits in f32: x / norm is (x * scale) / value, where scale is a power of two. The largest norm, of 2^31
+// values near 2^128, is 2^143.5; the smallest, of one subnormal value without eps, 2^-149.
 struct Norm {
     float scale, value;
 };
@@ -30,11 +33,11 @@ __device__ __forceinline__ Norm norm_from_square(double square) {
     return {scale, static_cast<float>(sqrt(square) * scale)};
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused, and the same in five launches
 
-// Sum of f32 squares over a row, or of exact squares when the plain sum is not safe. square(c) gives column c rounded to f32 and
-// value(c) the column itself; both are called by the same thread for the same c.
+// Sum of f32 squares over a row, or of exact squares if the plain sum is not safe. square(c) returns the square of
+// column c rounded to f32 and value(c) the column itself. A thread calls both for the same columns.
 template <int THREADS, class Square, class Value>
 __device__ __forceinline__ double square_sum(int cols, Square square, Value value) {
     __shared__ GroupSlots<double, THREADS / 32> slots;
@@ -53,8 +56,8 @@ __device__ __forceinline__ double square_sum(int cols, Square square, Value valu
 
 __device__ __forceinline__ float divided(float x, Norm norm) { return x * norm.scale / norm.value; }
 
-// One CTA a row. With KEEP the row waits in dynamic shared memory (4 bytes a column) for its norm; without, rows too long for
-// that are read again, mostly from L2.
+// One CTA per row. With KEEP the row stays in dynamic shared memory (4 bytes per column); without, rows too long for
+// shared memory are read again, mostly from L2.
 template <int THREADS, bool KEEP>
 __global__ void __launch_bounds__(THREADS) l2norm_fused(const float* x, float* y, int cols, float eps) {
     extern __shared__ float kept[];
@@ -71,7 +74,7 @@ __global__ void __launch_bounds__(THREADS) l2norm_fused(const float* x, float* y
     for (unsigned c = threadIdx.x; c < cols; c += THREADS) y[c] = divided(value(c), norm);
 }
 
-// The element-wise ones have ELEMENTS loads in flight a thread, as PyTorch's have four.
+// The element-wise kernels have ELEMENTS loads in flight per thread, as those of PyTorch have four.
 template <int THREADS, int ELEMENTS>
 __global__ void __launch_bounds__(THREADS) l2norm_square(const float* x, float* squares, long long n) {
     long long first = static_cast<long long>(blockIdx.x) * THREADS * ELEMENTS + threadIdx.x;
@@ -82,9 +85,10 @@ __global__ void __launch_bounds__(THREADS) l2norm_square(const float* x, float* 
     }
 }
 
-// sums[r] in f64. x is read for rows whose squares left the safe range only.
+// Stores sums[r] in f64. x is read only for rows whose squares left the safe range.
 template <int THREADS>
-__global__ void __launch_bounds__(THREADS) l2norm_row_sum(const float* x, const float* squares, double* sums, int cols) {
+__global__ void __launch_bounds__(THREADS) l2norm_row_sum(const float* x, const float* squares, double* sums,
+                                                          int cols) {
     x += static_cast<size_t>(blockIdx.x) * cols;
     squares += static_cast<size_t>(blockIdx.x) * cols;
     auto square = [&](unsigned c) { return squares[c]; };
@@ -105,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) l2norm_sqrt(const double* sums, Norm*
     if (r < rows) norms[r] = norm_from_square(sums[r]);
 }
 
-// A row takes cdiv(cols, THREADS * ELEMENTS) CTAs, one after another in the grid.
+// A row takes cdiv(cols, THREADS * ELEMENTS) consecutive CTAs.
 template <int THREADS, int ELEMENTS>
 __global__ void __launch_bounds__(THREADS) l2norm_divide(const float* x, const Norm* norms, float* y, int cols) {
     unsigned ctas_per_row = (cols - 1) / (THREADS * ELEMENTS) + 1;
@@ -121,21 +125,22 @@ __global__ void __launch_bounds__(THREADS) l2norm_divide(const float* x, const N
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// How device memory is read and written. Results are the same; what L2 keeps is not.
-// KEEP_X: L2 gives up y first, which then goes to device memory in a steady stream; KEEP_Y: it gives up x first.
+// L2 policy of the accesses to device memory; results are the same. KEEP_X: L2 evicts y first, which then goes to
+// device memory in a steady stream. KEEP_Y: L2 evicts x first.
 enum Hint { HINT_NONE = 0, HINT_KEEP_X = 1, HINT_KEEP_Y = 2 };
 
-// The part of a row that one of `threads` threads holds: 4 * QUADS columns, zeros where the row has ended.
-// A quad is 16 bytes. `quads` says whether the row can be accessed in them (aligned, and cols a multiple of 4); if not, the same
-// registers hold single columns, a warp's 32 being adjacent, so that the accesses still coalesce.
+// The columns of a row that one of `threads` threads holds: 4 * QUADS columns, zeros past the end. A quad is 16 bytes.
+// `quads` says whether the row can be accessed in quads (aligned, and cols a multiple of 4); otherwise the registers
+// hold single columns, and adjacent lanes hold adjacent columns, so that the accesses still coalesce.
 template <int QUADS, int HINT>
 struct Part {
     float v[4 * QUADS];
 
-    __device__ __forceinline__ void load(const float* row, unsigned cols, unsigned thread, unsigned threads, bool quads) {
+    __device__ __forceinline__ void load(const float* row, unsigned cols, unsigned thread, unsigned threads,
+                                         bool quads) {
         if (quads) {
             const uint4* row4 = reinterpret_cast<const uint4*>(row);
             unsigned long long policy = HINT == HINT_KEEP_X   ? createpolicy_L2_evict_last()
@@ -158,7 +163,8 @@ struct Part {
         }
     }
 
-    __device__ __forceinline__ void store(float* row, unsigned cols, unsigned thread, unsigned threads, bool quads) const {
+    __device__ __forceinline__ void store(float* row, unsigned cols, unsigned thread, unsigned threads,
+                                          bool quads) const {
         if (quads) {
             float4* row4 = reinterpret_cast<float4*>(row);
 #pragma unroll
@@ -182,7 +188,8 @@ struct Part {
     }
 };
 
-// Four chains, so that equal values, whose rounding errors add up, meet in few additions; also four in flight.
+// Four independent accumulators keep four fma in flight and shorten the chains in which rounding errors of equal values
+// add up.
 template <class T, int QUADS, int HINT>
 __device__ __forceinline__ T sum_of_squares(const Part<QUADS, HINT>& part) {
     T sum[4] = {};
@@ -191,36 +198,39 @@ __device__ __forceinline__ T sum_of_squares(const Part<QUADS, HINT>& part) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// Shared memory for the sum of a row that LANES threads of each of CTAS CTAs hold. LANES is a power of two.
+// Shared memory for the sum of a row that LANES threads in each of CTAS CTAs hold. LANES is a power of two.
 template <class T, int THREADS, int LANES, int CTAS>
 struct RowSlots {
     static constexpr int groups = THREADS / LANES;
     static_assert(groups <= 16 || LANES <= 32, "a group of several warps needs one of 16 barriers");
     static_assert(CTAS == 1 || groups == 1, "a cluster takes one row at a time");
 
-    GroupSlots<T, LANES < 32 ? 1 : LANES / 32> group[LANES <= 32 || CTAS > 1 ? 1 : groups];
+    GroupSlots < T, LANES<32 ? 1 : LANES / 32> group[LANES <= 32 || CTAS > 1 ? 1 : groups];
     ClusterSlots<T, CTAS, CTAS == 1 ? 1 : THREADS / 32> cluster;
 
-    __device__ __forceinline__ T sum(T value, unsigned turn) {
-        if constexpr (CTAS > 1) return cluster_sum<THREADS, CTAS>(value, cluster, turn);
+    __device__ __forceinline__ T sum(T value, unsigned iteration) {
+        if constexpr (CTAS > 1) return cluster_sum<THREADS, CTAS>(value, cluster, iteration);
         else if constexpr (LANES <= 32) return warp_sum<LANES>(value);
-        else return group_sum<LANES, groups>(value, group[threadIdx.x / LANES], threadIdx.x / LANES, turn);
+        else return group_sum<LANES, groups>(value, group[threadIdx.x / LANES], threadIdx.x / LANES, iteration);
     }
 };
 
-// Tile parameters of l2norm_vectorized. The description gives them by name (L2normTile in ptxkit/kernels/rows/fused_l2norm.py).
+// Tile parameters of l2norm_vectorized. The description gives them by name (L2normTile in
+// ptxkit/kernels/rows/fused_l2norm.py).
 template <int THREADS_, int LANES_, int QUADS_, int CTAS_, int ROWS_, int HINT_, bool NO_EARLY_LAUNCH_, bool FULL_TILE_>
 struct L2normTile {
     static constexpr int THREADS = THREADS_, LANES = LANES_, QUADS = QUADS_, CTAS = CTAS_, ROWS = ROWS_, HINT = HINT_;
     static constexpr bool NO_EARLY_LAUNCH = NO_EARLY_LAUNCH_, FULL_TILE = FULL_TILE_;
 };
 
-// A row is held by LANES threads of each of CTAS CTAs, 4 * QUADS columns a thread: THREADS / LANES rows a CTA when rows are
-// short, one row a cluster when they are long. Each takes ROWS rows, one after another; the next is on its way while the norm
-// of this one is summed. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: there are so many rows, and columns, that no register is without one.
+// LANES threads in each of CTAS CTAs hold a row, 4 * QUADS columns per thread. Short rows share a CTA, THREADS / LANES
+// of them; a long row is held by a cluster. Each group of threads computes ROWS rows one after another and loads the
+// next one while it sums the squares of this one.
 template <class Tile>
-__global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols, float eps) {
-    constexpr int THREADS = Tile::THREADS, LANES = Tile::LANES, QUADS = Tile::QUADS, CTAS = Tile::CTAS, ROWS = Tile::ROWS;
+__global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols,
+                                                                   float eps) {
+    constexpr int THREADS = Tile::THREADS, LANES = Tile::LANES, QUADS = Tile::QUADS, CTAS = Tile::CTAS,
+                  ROWS = Tile::ROWS;
     constexpr int HINT = Tile::HINT;
     constexpr bool FULL_TILE = Tile::FULL_TILE;
     constexpr unsigned groups = THREADS / LANES, threads = LANES * CTAS;
@@ -228,9 +238,11 @@ __global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* 
     __shared__ RowSlots<double, THREADS, LANES, CTAS> exact_slots;
     const unsigned thread = cluster_ctarank() * (CTAS > 1 ? LANES : 0) + threadIdx.x % LANES;
     const unsigned stride = gridDim.x / CTAS * groups;
-    const bool aligned = ((reinterpret_cast<size_t>(x) | reinterpret_cast<size_t>(y) | 4 * static_cast<size_t>(cols)) & 15) == 0;
+    const bool aligned =
+        ((reinterpret_cast<size_t>(x) | reinterpret_cast<size_t>(y) | 4 * static_cast<size_t>(cols)) & 15) == 0;
     unsigned row = blockIdx.x / CTAS * groups + threadIdx.x / LANES;
-    // Past the last row a thread goes on with an empty one, since the others of its warp wait for it.
+    // A thread past the last row continues with an empty row, since the other threads of its warp wait for it in
+    // shuffles.
     auto columns = [&](unsigned r) { return FULL_TILE ? 4 * QUADS * threads : r < rows ? cols : 0; };
     auto offset = [&](unsigned r) { return static_cast<size_t>(r) * cols; };
 
@@ -239,19 +251,21 @@ __global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* 
         if constexpr (CTAS > 1) barrier_cluster_arrive_relaxed();
         Part<QUADS, HINT> part, next;
         part.load(x + offset(row), columns(row), thread, threads, quads);
-        if constexpr (CTAS > 1) barrier_cluster_wait_acquire();  // the others' shared memory exists from here on
+        if constexpr (CTAS > 1) barrier_cluster_wait_acquire();  // all CTAs of the cluster have started
 
 #pragma unroll 1
-        for (unsigned turn = 0; turn < ROWS; turn++) {
+        for (unsigned iteration = 0; iteration < ROWS; iteration++) {
             if constexpr (ROWS > 1) {
-                if (turn + 1 < ROWS) next.load(x + offset(row + stride), columns(row + stride), thread, threads, quads);
+                if (iteration + 1 < ROWS)
+                    next.load(x + offset(row + stride), columns(row + stride), thread, threads, quads);
             }
-            float square = slots.sum(sum_of_squares<float>(part), turn) + eps;
+            float square = slots.sum(sum_of_squares<float>(part), iteration) + eps;
             float factor = inverse_sqrt(square);
             bool unsafe = !is_safe(square);
-            // Whoever takes part in a sum must agree on it; below a warp, rows share their shuffles.
+            // All threads that take part in a sum must take the same branch. Rows with fewer than 32 lanes share
+            // shuffles.
             if (__builtin_expect(LANES < 32 ? vote_sync_any(all_lanes, unsafe) : unsafe, false)) {
-                double exact = exact_slots.sum(sum_of_squares<double>(part), turn) + eps;
+                double exact = exact_slots.sum(sum_of_squares<double>(part), iteration) + eps;
                 if (unsafe) {
                     Norm norm = norm_from_square(exact);
                     part.multiply(norm.scale);
@@ -266,29 +280,28 @@ __global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* 
             }
         }
     };
-    if (FULL_TILE && aligned) run(true);  // whose code then stands alone
+    if (FULL_TILE && aligned) run(true);  // a copy of the code without bounds checks
     else run(aligned);
 }
 
-// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS quads a thread, are in flight
-// while one is computed. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the cluster's registers.
+// Dynamic persistent kernel for long rows: see tile_scheduler.cuh.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
-l2norm_persistent(const T* x, T* y, unsigned* next, int rows, int cols, float eps) {
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) l2norm_persistent(const T* x, T* y, unsigned* next,
+                                                                                      int rows, int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
     using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
-    __shared__ typename SentRecords<float, S>::Shared records;
+    __shared__ typename ClusterRecords<float, S>::Shared records;
     __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<double, S> exact_slots;
-    SentRecords<float, S> sent(records);
+    ClusterRecords<float, S> sent(records);
     Scheduler scheduler(scheduler_storage, next);
     const Chunks chunks(stages);
-    const Place<S> place(rows, cols, aligned16(x, y));
+    const RowLayout<S> layout(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row) {
+    auto compute = [&](const RowLayout<S>& layout, Row<S>& row) {
         const float square = row_sum(row.sum([](float v, int) { return v * v; }), sent) + eps;
         float factor = inverse_sqrt(square);
         if (!is_safe(square)) {
@@ -299,42 +312,43 @@ l2norm_persistent(const T* x, T* y, unsigned* next, int rows, int cols, float ep
             factor = 1.0f / norm.value;
         }
         row.each([&](float& v, int) { v *= factor; });
-        place.template store<Tile::CACHE>(y, row);
+        layout.template store<Tile::CACHE>(y, row);
     };
-    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, 0.0f, scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, layout, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
-// A row of any length, by a cluster: it waits in shared memory for its norm, or is read once more, backwards, so that the second
-// reading begins with what L2 has just seen. THREADS * CTAS threads take 4 * QUADS columns each at a time.
+// A row of any length, computed by a cluster. It stays in shared memory between the passes, or is read again in
+// descending order, so that the second pass begins with the columns that L2 read last. THREADS * CTAS threads take 4 *
+// QUADS columns each at a time.
 template <int THREADS, int QUADS, int CTAS, bool STAGED>
 __global__ void __launch_bounds__(THREADS) l2norm_streamed(const float* x, float* y, int rows, int cols, float eps) {
     using S = RowShape<THREADS, THREADS, QUADS, CTAS, 4>;
     __shared__ RowRecords<double, S, 2> slots;
-    const Place<S> place(rows, cols, aligned16(x, y));
+    const RowLayout<S> layout(rows, cols, aligned16(x, y));
     const Staged<float, S, STAGED> staged;
     row_arrive<S>();
-    staged.begin(place, x);
+    staged.begin(layout, x);
     row_wait<S>();
     double sum = 0;
-    forward_parts<S>(cols, [&](unsigned begin) {
-        const Row<S> row = staged.template first<CACHE_KEEP>(place.part(begin), begin, x);
+    forward_chunks<S>(cols, [&](unsigned begin) {
+        const Row<S> row = staged.template first<CACHE_KEEP>(layout.chunk(begin), begin, x);
         sum += row.sum([](float v, int) { return v * v; });
     });
     double square = row_sum(sum, slots, 0) + eps;
     if (!is_safe(square)) {
         sum = 0;
-        forward_parts<S>(cols, [&](unsigned begin) {
-            const Row<S> row = staged.template again<CACHE_KEEP>(place.part(begin), begin, x);
+        forward_chunks<S>(cols, [&](unsigned begin) {
+            const Row<S> row = staged.template again<CACHE_KEEP>(layout.chunk(begin), begin, x);
             sum += row.template sum<double>([](float v, int) { return static_cast<double>(v) * v; });
         });
         square = row_sum(sum, slots, 1) + eps;
     }
     const Norm norm = norm_from_square(square);
     const float inverse = 1.0f / norm.value;
-    backward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
-        Row<S> row = staged.template again<CACHE_ONCE>(part, begin, x);
+    backward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
+        Row<S> row = staged.template again<CACHE_ONCE>(chunk, begin, x);
         row.each([&](float& v, int) { v = v * norm.scale * inverse; });
-        part.template store<CACHE_STREAM>(y, row);
+        chunk.template store<CACHE_STREAM>(y, row);
     });
 }

@@ -1,27 +1,31 @@
 // Layer normalization: y[r, :] = activation((x[r, :] - mean) * rstd * gamma + beta), where mean is that of the row and
-// rstd = 1 / sqrt(variance + eps), rows contiguous, in f32, f16 or bf16. For training, mean and rstd of each row are kept.
+// rstd = 1 / sqrt(variance + eps), rows contiguous, in f32, f16 or bf16. For training, mean and rstd of each row are
+// stored.
 //
-// The story: `layernorm_mean` ... `layernorm_activate` are what a framework launches that has these as operations, eight passes
-// over device memory; `layernorm_fused` does the same arithmetic in one read and one write, bit for bit; `layernorm_vectorized`
-// holds the row in registers, moves 128 bits an access and meets at one barrier; `layernorm_streamed` is for rows that fit in no
-// cluster's registers: they wait in shared memory. `layernorm_persistent`, for long rows, takes rows from
-// a tile scheduler and prefetches them.
+// Variants:
+// - unfused, `layernorm_mean` to `layernorm_activate`: the operations as separate kernels, as a framework launches
+//   them; eight passes over device memory.
+// - `layernorm_fused`: the same arithmetic in one read and one write, with bit-identical results.
+// - `layernorm_vectorized`: rows in registers, 128-bit accesses, one barrier.
+// - `layernorm_streamed`: rows that no cluster's registers hold stay in shared memory between passes.
+// - `layernorm_persistent`: long rows; clusters take rows from a tile scheduler and prefetch them through TMA.
 //
-// The first two sum in f64, which no row of f32 leaves; cu/ptxkit/rows/normalize.cuh tells how the others do without.
+// The first two sum in f64, whose range no row of f32 values exceeds; cu/ptxkit/rows/normalize.cuh explains how the
+// others sum in f32.
 #include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/rows/normalize.cuh"
 #include "ptxkit/rows/tile_scheduler.cuh"
 
 using namespace ptxkit;
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused, and the same in five launches
 
-// One CTA a row. With KEEP the row waits in dynamic shared memory (cols elements) for its statistics; without, rows too long for
-// that are read again, mostly from L2. mean and rstd may be null.
+// One CTA per row. With KEEP the row stays in dynamic shared memory (cols elements); without, rows too long for shared
+// memory are read again, mostly from L2. means and rstds may be null.
 template <class T, Activation A, int THREADS, bool KEEP>
-__global__ void __launch_bounds__(THREADS)
-layernorm_fused(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int cols, float eps) {
+__global__ void __launch_bounds__(THREADS) layernorm_fused(const T* x, const T* gamma, const T* beta, T* y,
+                                                           float* means, float* rstds, int cols, float eps) {
     extern __shared__ float4 dynamic[];
     T* kept = reinterpret_cast<T*>(dynamic);
     x += static_cast<size_t>(blockIdx.x) * cols;
@@ -53,8 +57,8 @@ __global__ void __launch_bounds__(THREADS) layernorm_mean(const T* x, double* ex
 }
 
 template <class T, int THREADS>
-__global__ void __launch_bounds__(THREADS)
-layernorm_rstd(const T* x, const double* means, double* exact, float* rstds, int cols, float eps) {
+__global__ void __launch_bounds__(THREADS) layernorm_rstd(const T* x, const double* means, double* exact, float* rstds,
+                                                          int cols, float eps) {
     x += static_cast<size_t>(blockIdx.x) * cols;
     const double mean = means[blockIdx.x];
     const double squares = column_sum<THREADS>(cols, [&](unsigned c) { return squared(to_f32(x[c]) - mean); });
@@ -65,8 +69,8 @@ layernorm_rstd(const T* x, const double* means, double* exact, float* rstds, int
 }
 
 template <class T, int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS)
-layernorm_normalize(const T* x, const double* means, const double* rstds, float* y, int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_normalize(const T* x, const double* means, const double* rstds,
+                                                               float* y, int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         y[i] = ExactStatistics{means[row], rstds[row]}.standardized(to_f32(x[i]));
@@ -74,8 +78,8 @@ layernorm_normalize(const T* x, const double* means, const double* rstds, float*
 }
 
 template <class T, class Out, int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS)
-layernorm_affine(const float* x, const T* gamma, const T* beta, Out* y, int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_affine(const float* x, const T* gamma, const T* beta, Out* y,
+                                                            int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         y[i] = Convert<Out>::from_f32(affine(x[i], gamma[c], beta[c]));
@@ -90,100 +94,106 @@ __global__ void __launch_bounds__(THREADS) layernorm_activate(const float* x, T*
     });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// With PREFETCH_WEIGHTS gamma and beta are on their way before the row's sums are made: behind x, as L2 gives just so many bytes a cycle, unless
-// the row is short, and soon summed, or ptxas would then spill. Without, they come from L1 when the row is ready, and their registers
-// hold more rows instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
+// With PREFETCH_WEIGHTS, gamma and beta are requested before the row's sums are known: after x has arrived, because L2
+// bandwidth is limited, or together with x where the row is short or where ptxas would spill otherwise. Without
+// PREFETCH_WEIGHTS they are read from L1 after the sums, and more CTAs are resident because fewer registers are used.
 template <class T, Activation A, class Tile>
 __global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2>)
-layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
+layernorm_vectorized(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols,
+                     float eps) {
     using S = typename Tile::template Shape<T>;
     __shared__ StandardizeSlots<S> slots;
-    with_place<Tile::FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const Place<S>& place) {
-        row_arrive<S, Tile::NO_EARLY_LAUNCH>();
-        Row<S> row = place.template load<Tile::CACHE>(x), weight, bias;
-        auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
-        constexpr bool behind = S::elements <= 16 && Tile::LANES >= 128;
-        if constexpr (Tile::PREFETCH_WEIGHTS && !behind) load_weights();
-        row_wait<S>();
-        const Statistics statistics = standardize(row, place, eps, slots, [&] {
-            if constexpr (Tile::PREFETCH_WEIGHTS && behind) load_weights();
+    with_layout<Tile::FULL_TILE>(
+        RowLayout<S>(rows, cols, aligned16(x, gamma, beta, y)), [&](const RowLayout<S>& layout) {
+            row_arrive<S, Tile::NO_EARLY_LAUNCH>();
+            Row<S> row = layout.template load<Tile::CACHE>(x), weight, bias;
+            auto load_weights = [&] { weight = layout.load_shared(gamma), bias = layout.load_shared(beta); };
+            constexpr bool behind = S::elements <= 16 && Tile::LANES >= 128;
+            if constexpr (Tile::PREFETCH_WEIGHTS && !behind) load_weights();
+            row_wait<S>();
+            const Statistics statistics = standardize(row, layout, eps, slots, [&] {
+                if constexpr (Tile::PREFETCH_WEIGHTS && behind) load_weights();
+            });
+            auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
+            if constexpr (Tile::PREFETCH_WEIGHTS)
+                row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
+            else layout.apply(row, finished, gamma, beta);
+            layout.template store<Tile::CACHE>(y, row);
+            if (means && layout.cols && layout.thread == 0) {
+                means[layout.row] = statistics.mean;
+                rstds[layout.row] = statistics.rstd;
+            }
         });
-        auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-        if constexpr (Tile::PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
-        else place.apply(row, finished, gamma, beta);
-        place.template store<Tile::CACHE>(y, row);
-        if (means && place.cols && place.thread == 0) {
-            means[place.row] = statistics.mean;
-            rstds[place.row] = statistics.rstd;
-        }
-    });
 }
 
-// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
-// while one is computed; SMEM_VECTORS vectors of gamma and beta a thread wait in shared memory. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row
-// fills the cluster's registers.
+// Dynamic persistent kernel for long rows: see tile_scheduler.cuh.
 template <class T, Activation A, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
-layernorm_persistent(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, unsigned* next, int rows, int cols,
-                  float eps) {
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_persistent(const T* x, const T* gamma,
+                                                                                         const T* beta, T* y,
+                                                                                         float* means, float* rstds,
+                                                                                         unsigned* next, int rows,
+                                                                                         int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
     using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
-    __shared__ typename SentRecords<Deviations, S>::Shared deviations;
+    __shared__ typename ClusterRecords<Deviations, S>::Shared deviations;
     __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<float, S> largest;
-    SentRecords<Deviations, S> sent(deviations);
+    ClusterRecords<Deviations, S> sent(deviations);
     Scheduler scheduler(scheduler_storage, next);
     const Chunks chunks(stages);
-    const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
-    const Weights<T, S, 2, Tile::SMEM_VECTORS> weights(chunks.behind());
+    const RowLayout<S> layout(rows, cols, aligned16(x, gamma, beta, y));
+    const Weights<T, S, 2, Tile::SMEM_VECTORS> weights(chunks.after_stages());
     row_arrive<S>();
     auto started = [&] {
-        weights.begin(place.any(cols), gamma, beta);
+        weights.begin(layout.any(cols), gamma, beta);
         row_wait<S>();
     };
     struct {
-        SentRecords<Deviations, S>& deviations;
+        ClusterRecords<Deviations, S>& deviations;
         RowRecords<float, S>& largest;
     } slots = {sent, largest};
-    auto compute = [&](const Place<S>& place, Row<S>& row) {
-        const Statistics statistics = standardize(row, place, eps, slots);
+    auto compute = [&](const RowLayout<S>& layout, Row<S>& row) {
+        const Statistics statistics = standardize(row, layout, eps, slots);
         auto finished = [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); };
-        weights.template store<Tile::CACHE>(place, y, row, finished, gamma, beta);
-        if (means && place.thread == 0) {
-            means[place.row] = statistics.mean;
-            rstds[place.row] = statistics.rstd;
+        weights.template store<Tile::CACHE>(layout, y, row, finished, gamma, beta);
+        if (means && layout.thread == 0) {
+            means[layout.row] = statistics.mean;
+            rstds[layout.row] = statistics.rstd;
         }
     };
-    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, 0.0f, scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, layout, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
-// A row of any length, by a cluster: it waits in shared memory for its statistics, or is read once more.
+// A row of any length, computed by a cluster. It stays in shared memory between the pass for the statistics and the
+// last pass, or is read again.
 template <class T, Activation A, int THREADS, int VECTORS, int CTAS, bool STAGED>
-__global__ void __launch_bounds__(THREADS)
-layernorm_streamed(const T* x, const T* gamma, const T* beta, T* y, float* means, float* rstds, int rows, int cols, float eps) {
+__global__ void __launch_bounds__(THREADS) layernorm_streamed(const T* x, const T* gamma, const T* beta, T* y,
+                                                              float* means, float* rstds, int rows, int cols,
+                                                              float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<double, S, 2> slots;
-    const Place<S> place(rows, cols, aligned16(x, gamma, beta, y));
+    const RowLayout<S> layout(rows, cols, aligned16(x, gamma, beta, y));
     const Staged<T, S, STAGED> staged;
     row_arrive<S>();
-    staged.begin(place, x);
+    staged.begin(layout, x);
     row_wait<S>();
-    const PartsStatistics statistics = statistics_in_parts<CACHE_KEEP>(x, place, eps, slots, staged);
-    backward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
-        Row<S> row = staged.template again<CACHE_ONCE>(part, begin, x);
+    const ChunkedStatistics statistics = chunked_statistics<CACHE_KEEP>(x, layout, eps, slots, staged);
+    backward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
+        Row<S> row = staged.template again<CACHE_ONCE>(chunk, begin, x);
         statistics.standardize(row);
-        part.apply(row, [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); }, gamma + begin,
-                   beta + begin);
-        part.template store<CACHE_STREAM>(y, row);
+        chunk.apply(
+            row, [](float v, float weight, float bias) { return activate<A>(fmaf(v, weight, bias)); }, gamma + begin,
+            beta + begin);
+        chunk.template store<CACHE_STREAM>(y, row);
     });
-    if (means && place.thread == 0) {
-        means[place.row] = static_cast<float>(statistics.mean);
-        rstds[place.row] = static_cast<float>(statistics.rstd);
+    if (means && layout.thread == 0) {
+        means[layout.row] = static_cast<float>(statistics.mean);
+        rstds[layout.row] = static_cast<float>(statistics.rstd);
     }
 }

@@ -1,25 +1,29 @@
 // Gradients of layer normalization y = (x - mean) * rstd * gamma + beta: dx, dgamma and dbeta from x, dy, gamma and the
-// statistics that the forward kernel kept; x and dy in f32, f16 or bf16, rows contiguous.
-// cu/ptxkit/rows/backward.cuh has the formulas.
+// statistics that the forward kernel stored; x and dy in f32, f16 or bf16, rows contiguous. cu/ptxkit/rows/backward.cuh
+// has the formulas.
 //
-// The story: `layernorm_backward_normalize` ... `layernorm_backward_sum` are what a framework launches that has these as
-// operations, nine of them; `layernorm_backward_fused` makes dx in one reading of x and dy, and `layernorm_backward_columns`
-// dgamma and dbeta in another, bit for bit the same; `layernorm_backward_vectorized` reads x and dy once for everything: CTAs
-// stay, copy the next row while they compute this one, and keep what they saw of dgamma and dbeta in registers, which
-// `layernorm_backward_finish` adds up. With STAGES the TMA unit copies that many rows ahead; in `layernorm_backward_fetched` warps of
-// their own tell it so. `layernorm_backward_streamed` makes dx of rows that fit in no cluster's registers.
+// Variants:
+// - unfused, `layernorm_backward_normalize` to `layernorm_backward_sum`: nine launches, one per operation, as in a
+//   framework.
+// - `layernorm_backward_fused` and `layernorm_backward_columns`: dx in one pass over x and dy and dgamma and dbeta in
+//   another, with bit-identical results.
+// - `layernorm_backward_vectorized`: one pass over x and dy. Persistent CTAs prefetch the next row while they compute
+//   this one, and accumulate dgamma and dbeta in registers; `layernorm_backward_finish` adds the partial sums up. With
+//   STAGES, rows are prefetched through TMA.
+// - `layernorm_backward_warp_specialized`: the same with producer warps that issue the copies.
+// - `layernorm_backward_streamed`: dx of rows that no cluster's registers hold.
 #include "ptxkit/rows/backward.cuh"
-#include "ptxkit/rows/backward_fetched.cuh"
+#include "ptxkit/rows/backward_warp_specialized.cuh"
 #include "ptxkit/rows/backward_rows.cuh"
 
 using namespace ptxkit;
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// The chain
+// ---------------------------------------------------------------------------------------------------------------------
+// unfused
 
 template <class T, int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS)
-layernorm_backward_normalize(const T* x, const float* means, const float* rstds, float* n, int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_backward_normalize(const T* x, const float* means,
+                                                                        const float* rstds, float* n, int cols) {
     normalize_elements<true, T, THREADS, ELEMENTS>(x, means, rstds, n, cols);
 }
 
@@ -29,7 +33,8 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_weigh(const T* dy,
 }
 
 template <class T, int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS) layernorm_backward_multiply(const T* a, const float* b, float* product, int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_backward_multiply(const T* a, const float* b, float* product,
+                                                                       int cols) {
     multiply_elements<T, THREADS, ELEMENTS>(a, b, product, cols);
 }
 
@@ -40,8 +45,9 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_mean(const float* 
 
 // means_w may be null.
 template <class T, int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS) layernorm_backward_combine(const float* w, const float* n, const float* means_wn,
-                                                                   const float* means_w, const float* rstds, T* dx, int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_backward_combine(const float* w, const float* n,
+                                                                      const float* means_wn, const float* means_w,
+                                                                      const float* rstds, T* dx, int cols) {
     gradient_elements<T, THREADS, ELEMENTS>(w, n, means_wn, means_w, rstds, dx, cols);
 }
 
@@ -50,49 +56,50 @@ __global__ void __launch_bounds__(THREADS) layernorm_backward_sum(const In* v, T
     sum_columns<In, T, THREADS>(v, sums, rows, cols);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused
 
 template <class T, int THREADS, bool KEEP>
-__global__ void __launch_bounds__(THREADS)
-layernorm_backward_fused(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx, int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_backward_fused(const T* x, const T* dy, const T* gamma,
+                                                                    const float* means, const float* rstds, T* dx,
+                                                                    int cols) {
     backward_row<true, T, THREADS, KEEP>(x, dy, gamma, means, rstds, dx, cols);
 }
 
 template <class T, int THREADS>
-__global__ void __launch_bounds__(THREADS)
-layernorm_backward_columns(const T* x, const T* dy, const float* means, const float* rstds, T* dgamma, T* dbeta, int rows,
-                           int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_backward_columns(const T* x, const T* dy, const float* means,
+                                                                      const float* rstds, T* dgamma, T* dbeta, int rows,
+                                                                      int cols) {
     column_gradients<true, T, THREADS>(x, dy, means, rstds, dgamma, dbeta, rows, cols);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
-layernorm_backward_vectorized(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
-                              float* gammas, float* betas, int rows, int cols) {
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_backward_vectorized(
+    const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx, float* gammas, float* betas,
+    int rows, int cols) {
     backward_rows<true, T, Tile>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
 }
 
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS + 32 * producer_warps<Tile::THREADS, Tile::THREADS / Tile::LANES>, Tile::CTAS_PER_SM)
-layernorm_backward_fetched(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx,
-                           float* gammas, float* betas, int rows, int cols) {
-    backward_rows_fetched<true, T, Tile>(x, dy, gamma, means, rstds, dx,
-                                                                                          gammas, betas, rows, cols);
+__global__ void __launch_bounds__(Tile::THREADS + 32 * producer_warps<Tile::THREADS, Tile::THREADS / Tile::LANES>,
+                                  Tile::CTAS_PER_SM)
+layernorm_backward_warp_specialized(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
+                                    T* dx, float* gammas, float* betas, int rows, int cols) {
+    backward_rows_warp_specialized<true, T, Tile>(x, dy, gamma, means, rstds, dx, gammas, betas, rows, cols);
 }
 
 template <class T, int THREADS>
-__global__ void __launch_bounds__(THREADS)
-layernorm_backward_finish(const float* gammas, const float* betas, T* dgamma, T* dbeta, int count, int cols) {
+__global__ void __launch_bounds__(THREADS) layernorm_backward_finish(const float* gammas, const float* betas, T* dgamma,
+                                                                     T* dbeta, int count, int cols) {
     finished_gradients<true, T, THREADS>(gammas, betas, dgamma, dbeta, count, cols);
 }
 
 template <class T, int THREADS, int VECTORS, int CTAS>
-__global__ void __launch_bounds__(THREADS)
-layernorm_backward_streamed(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds, T* dx, int rows,
-                            int cols) {
-    backward_parts_of_row<true, T, THREADS, VECTORS, CTAS>(x, dy, gamma, means, rstds, dx, rows, cols);
+__global__ void __launch_bounds__(THREADS) layernorm_backward_streamed(const T* x, const T* dy, const T* gamma,
+                                                                       const float* means, const float* rstds, T* dx,
+                                                                       int rows, int cols) {
+    backward_chunked_row<true, T, THREADS, VECTORS, CTAS>(x, dy, gamma, means, rstds, dx, rows, cols);
 }

@@ -1,37 +1,43 @@
-// Layer normalization, then int8 with a scale for each row: v = (x[r, :] - mean) * rstd * gamma + beta, scales[r] = max(|v|) / 127,
-// q[r, :] = round(v / scales[r]), ties to even; rows contiguous, x in f32, f16 or bf16. A row whose v are all 0 has scale 0 and
-// zeros; one whose statistics are NaN has scale NaN and zeros.
+// Layer normalization, then quantization to int8 with one scale per row: v = (x[r, :] - mean) * rstd * gamma + beta,
+// scales[r] = max(|v|) / 127, q[r, :] = round(v / scales[r]), ties to even; rows contiguous, x in f32, f16 or bf16. A
+// row whose v are all 0 has scale 0 and zeros; a row whose statistics are NaN has scale NaN and zeros.
 //
-// The story: a framework launches mean, deviation, normalized, scaled and shifted (all in layernorm.cu), then `row_scales` and
-// `quantize_rows`: nine passes over device memory; `layernorm_quantize_fused` does the same arithmetic in one read and one write of
-// a quarter as much, bit for bit; `layernorm_quantize_vectorized` holds the row in registers, moves 128 bits an access and meets at
-// two barriers; `layernorm_quantize_pipelined` has CTAs that stay while the TMA unit copies the next rows;
-// `layernorm_quantize_streamed` is for rows that fit in no cluster's registers: they wait in shared memory.
+// Variants:
+// - unfused: mean, rstd, normalize and affine of layernorm.cu, then `row_scales` and `quantize_rows`; nine passes over
+//   device memory.
+// - `layernorm_quantize_fused`: the same arithmetic in one read and one write of a quarter of the bytes, with bit-
+//   identical results.
+// - `layernorm_quantize_vectorized`: rows in registers, 128-bit accesses, two barriers.
+// - `layernorm_quantize_pipelined`: persistent CTAs; the TMA unit copies the next rows during the computation.
+// - `layernorm_quantize_streamed`: rows that no cluster's registers hold stay in shared memory between passes.
 #include "ptxkit/rows/normalize.cuh"
 #include "ptxkit/rows/row_pipeline.cuh"
 
 using namespace ptxkit;
 
-// What a row is quantized with.
+// The scale of a row and its inverse.
 struct Quantizer {
     float scale, inverse;
 
-    // `standard` is NaN when the row's statistics are. The inverse of a scale below 2^-128 does not fit: 3.4e38 is near enough.
+    // `standard` is NaN if the row's statistics are. The inverse of a scale below 2^-128 overflows f32 and is replaced
+    // by the largest f32, which is near enough.
     __device__ __forceinline__ Quantizer(float largest, float standard)
-        : scale(standard == standard ? largest * (1.0f / 127.0f) : standard), inverse(fminf(127.0f / largest, 3.4028235e38f)) {}
+        : scale(standard == standard ? largest * (1.0f / 127.0f) : standard),
+          inverse(fminf(127.0f / largest, 3.4028235e38f)) {}
 
-    // -127 to 127; NaN becomes 0, as a conversion to an integer has it.
+    // The result is -127 to 127. NaN becomes 0, as in a conversion to an integer.
     __device__ __forceinline__ int operator()(float v) const { return __float2int_rn(v * inverse); }
 };
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// fused, and the last two of six launches
+// ---------------------------------------------------------------------------------------------------------------------
+// fused, and the last two of the six unfused launches
 
-// One CTA a row. With KEEP the row, and then what it is quantized from, wait in dynamic shared memory (4 bytes a column); without,
-// rows too long for that are read again, mostly from L2.
+// One CTA per row. With KEEP the row, and then its normalized values, stay in dynamic shared memory (4 bytes per
+// column); without, rows too long for shared memory are read again, mostly from L2.
 template <class T, int THREADS, bool KEEP>
-__global__ void __launch_bounds__(THREADS)
-layernorm_quantize_fused(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int cols, float eps) {
+__global__ void __launch_bounds__(THREADS) layernorm_quantize_fused(const T* x, const T* gamma, const T* beta,
+                                                                    signed char* q, float* scales, int cols,
+                                                                    float eps) {
     extern __shared__ float kept[];
     x += static_cast<size_t>(blockIdx.x) * cols;
     q += static_cast<size_t>(blockIdx.x) * cols;
@@ -54,8 +60,8 @@ layernorm_quantize_fused(const T* x, const T* gamma, const T* beta, signed char*
 }
 
 template <int THREADS>
-__global__ void __launch_bounds__(THREADS)
-row_scales(const float* v, const double* rstds, float* largest, float* scales, int cols) {
+__global__ void __launch_bounds__(THREADS) row_scales(const float* v, const double* rstds, float* largest,
+                                                      float* scales, int cols) {
     v += static_cast<size_t>(blockIdx.x) * cols;
     const float found = column_max<THREADS>(cols, [&](unsigned c) { return fmaxf(fabsf(v[c]), 0.0f); });
     if (threadIdx.x == 0) {
@@ -65,18 +71,20 @@ row_scales(const float* v, const double* rstds, float* largest, float* scales, i
 }
 
 template <int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS) quantize_rows(const float* v, const float* largest, signed char* q, int cols) {
+__global__ void __launch_bounds__(THREADS) quantize_rows(const float* v, const float* largest, signed char* q,
+                                                         int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         q[i] = Quantizer(largest[row], 0.0f)(v[i]);
     });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// Four columns as the bytes of a word. No `largest` that is infinite: 1.5 * 2^23 + q has q in its lowest byte, rounded to even, and
-// takes one fma where a conversion takes the unit that an SM has fewest of; but of NaN it would make -1.
+// Quantizes four columns to the bytes of a word, if `largest` is finite. 1.5 * 2^23 + q, rounded to even, has q in its
+// lowest byte; this takes one fma, where a conversion would take the unit with the lowest throughput. NaN would give
+// -1, hence the condition.
 __device__ __forceinline__ unsigned quantized_word(const float* v, float inverse) {
     auto bits = [&](float v) { return __float_as_uint(fmaf(v, inverse, 12582912.0f)); };
     const unsigned lower = prmt_b32(bits(v[0]), bits(v[1]), 0x0040), upper = prmt_b32(bits(v[2]), bits(v[3]), 0x0040);
@@ -89,32 +97,32 @@ __device__ __forceinline__ unsigned quantized_word(const float* v, const Quantiz
 }
 
 template <int CACHE, class S, class With>
-__device__ __forceinline__ void store_quantized(const Place<S>& place, signed char* matrix, const Row<S>& row,
+__device__ __forceinline__ void store_quantized(const RowLayout<S>& layout, signed char* matrix, const Row<S>& row,
                                                 const Quantizer& quantizer, const With& with) {
-    signed char* q = matrix + place.first + place.thread * (place.vectors ? S::WIDTH : 1);
-    if (place.vectors) {
+    signed char* q = matrix + layout.first + layout.thread * (layout.vectors ? S::WIDTH : 1);
+    if (layout.vectors) {
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
             unsigned words[S::WIDTH / 4];
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j += 4) words[j / 4] = quantized_word(&row.v[i][j], with);
-            if (i * S::WIDTH < place.held) store_words<CACHE>(q + i * S::threads * S::WIDTH, words);
+            if (i * S::WIDTH < layout.valid) store_words<CACHE>(q + i * S::threads * S::WIDTH, words);
         }
     } else {
 #pragma unroll
         for (int k = 0; k < S::elements; k++) {
-            if (k < place.held) q[k * S::threads] = quantizer(row[k]);
+            if (k < layout.valid) q[k * S::threads] = quantizer(row[k]);
         }
     }
 }
 
-// Padding must be 0; NaN counts for nothing.
+// The largest magnitude. Padding must be 0. NaN is ignored.
 template <class S>
 __device__ __forceinline__ float largest_magnitude(const Row<S>& row) {
     return fmaxf(row.max([](float v, int) { return fabsf(v); }), 0.0f);
 }
 
-// The same, but infinity where there is a NaN.
+// The same, but infinity if a column is NaN.
 template <class S>
 __device__ __forceinline__ float largest_or_infinity(const Row<S>& row) {
     float part[4] = {};
@@ -123,113 +131,120 @@ __device__ __forceinline__ float largest_or_infinity(const Row<S>& row) {
     return largest <= infinity() ? largest : infinity();
 }
 
-// Stores the row, quantized, and its scale. `standard` is NaN when the row's statistics are.
+// Quantizes and stores the row and its scale. `standard` is NaN if the row's statistics are.
 template <int CACHE, class S>
-__device__ __forceinline__ void finish_quantized(const Place<S>& place, signed char* q, float* scales, const Row<S>& row,
-                                                 float standard, RowRecords<float, S, 2>& slots) {
+__device__ __forceinline__ void finish_quantized(const RowLayout<S>& layout, signed char* q, float* scales,
+                                                 const Row<S>& row, float standard, RowRecords<float, S, 2>& slots) {
     const float largest = row_max(largest_or_infinity(row), slots, 0);
     Quantizer quantizer(largest, standard);
     if (any_row<S>(largest == infinity())) {
         quantizer = Quantizer(row_max(largest_magnitude(row), slots, 1), standard);
-        store_quantized<CACHE>(place, q, row, quantizer, quantizer);
+        store_quantized<CACHE>(layout, q, row, quantizer, quantizer);
     } else {
-        store_quantized<CACHE>(place, q, row, quantizer, quantizer.inverse);
+        store_quantized<CACHE>(layout, q, row, quantizer, quantizer.inverse);
     }
-    if (place.cols && place.thread == 0) scales[place.row] = quantizer.scale;
+    if (layout.cols && layout.thread == 0) scales[layout.row] = quantizer.scale;
 }
 
-// With PREFETCH_WEIGHTS gamma and beta are on their way before the row's sums are made. Without, they come from L1 when the row is ready, the
-// first two vectors of a thread a little earlier, and their registers hold more rows instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE:
-// a row a CTA or cluster, of as many columns as their registers hold, so that no vector is asked whether it is there.
+// With PREFETCH_WEIGHTS, gamma and beta are requested before the row's sums are known. Without, they are read from L1
+// after the sums (with FULL_TILE the first two vectors of a thread a little earlier), and more CTAs are resident
+// because fewer registers are used.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2, sizeof(T) == 4 && !Tile::PREFETCH_WEIGHTS ? 8 : 32>)
-layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
-                              float eps) {
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2,
+                                                          sizeof(T) == 4 && !Tile::PREFETCH_WEIGHTS ? 8 : 32>)
+layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows,
+                              int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     __shared__ StandardizeSlots<S> slots;
     __shared__ RowRecords<float, S, 2> largest_slots;
-    Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    if constexpr (Tile::FULL_TILE) place.assume_full_tile();
+    RowLayout<S> layout(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
+    if constexpr (Tile::FULL_TILE) layout.assume_full_tile();
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
-    Row<S> row = place.template load<Tile::CACHE>(x), weight, bias;
-    auto load_weights = [&] { weight = place.load_shared(gamma), bias = place.load_shared(beta); };
-    constexpr bool behind = S::elements <= 16 && sizeof(T) == 4;  // behind x; else the registers would hold fewer rows
+    Row<S> row = layout.template load<Tile::CACHE>(x), weight, bias;
+    auto load_weights = [&] { weight = layout.load_shared(gamma), bias = layout.load_shared(beta); };
+    // request the weights after x; 16-bit elements would need more registers for that
+    constexpr bool behind = S::elements <= 16 && sizeof(T) == 4;
     if constexpr (Tile::PREFETCH_WEIGHTS && !behind) load_weights();
     row_wait<S>();
     auto finished = [](float v, float weight, float bias) { return fmaf(v, weight, bias); };
     Statistics statistics;
     if constexpr (Tile::PREFETCH_WEIGHTS || !Tile::FULL_TILE) {
-        statistics = standardize(row, place, eps, slots, [&] {
+        statistics = standardize(row, layout, eps, slots, [&] {
             if constexpr (Tile::PREFETCH_WEIGHTS && behind) load_weights();
         });
         if constexpr (Tile::PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
-        else place.apply(row, finished, gamma, beta);
+        else layout.apply(row, finished, gamma, beta);
     } else {
-        const auto weights = place.template begin_shared<2>(gamma), biases = place.template begin_shared<2>(beta);
-        statistics = standardize(row, place, eps, slots);
-        place.apply(row, finished, weights, biases);
+        const auto weights = layout.template prefetch_shared<2>(gamma),
+                   biases = layout.template prefetch_shared<2>(beta);
+        statistics = standardize(row, layout, eps, slots);
+        layout.apply(row, finished, weights, biases);
     }
-    finish_quantized<Tile::CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
+    finish_quantized<Tile::CACHE>(layout, q, scales, row, statistics.rstd, largest_slots);
 }
 
-// The same by CTAs that stay: STAGES rows are on their way while one is computed; SMEM_VECTORS vectors of gamma and beta a thread wait in
-// shared memory. An SM holds CTAS_PER_SM CTAs.
+// The same with persistent CTAs: see row_pipeline.cuh.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
-layernorm_quantize_pipelined(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
-                             float eps) {
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) layernorm_quantize_pipelined(
+    const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     __shared__ StandardizeSlots<S> slots;
     __shared__ RowRecords<float, S, 2> largest_slots;
-    const Ahead<T, S, 1, Tile::STAGES, Tile::CACHE> ahead;
-    const Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
-    const Weights<T, S, 2, Tile::SMEM_VECTORS> weights(ahead.behind());
+    const RowPipeline<T, S, 1, Tile::STAGES, Tile::CACHE> pipeline;
+    const RowLayout<S> layout(rows, cols,
+                              aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
+    const Weights<T, S, 2, Tile::SMEM_VECTORS> weights(pipeline.after_stages());
     row_arrive<S>();
     auto started = [&] {
-        weights.begin(place.any(cols), gamma, beta);
+        weights.begin(layout.any(cols), gamma, beta);
         row_wait<S>();
     };
-    auto compute = [&](const Place<S>& place, Row<S>& row, unsigned, const More<T, S, Tile::STAGES, Tile::CACHE>& more) {
-        const Statistics statistics = standardize(row, place, eps, slots);
-        more();
-        weights.apply(place, row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma, beta);
-        finish_quantized<Tile::CACHE>(place, q, scales, row, statistics.rstd, largest_slots);
+    auto compute = [&](const RowLayout<S>& layout, Row<S>& row, unsigned,
+                       const FetchNext<T, S, Tile::STAGES, Tile::CACHE>& fetch_next) {
+        const Statistics statistics = standardize(row, layout, eps, slots);
+        fetch_next();
+        weights.apply(
+            layout, row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma, beta);
+        finish_quantized<Tile::CACHE>(layout, q, scales, row, statistics.rstd, largest_slots);
     };
-    rows_ahead(ahead, place, rows, cols, x, 0.0f, started, compute);
+    pipelined_rows(pipeline, layout, rows, cols, x, 0.0f, started, compute);
 }
 
-// A row of any length, by a cluster: it waits in shared memory for its statistics and its largest magnitude, or is read thrice.
+// A row of any length, computed by a cluster. It stays in shared memory between the passes for statistics, largest
+// magnitude and result, or is read three times.
 template <class T, int THREADS, int VECTORS, int CTAS, bool STAGED>
-__global__ void __launch_bounds__(THREADS)
-layernorm_quantize_streamed(const T* x, const T* gamma, const T* beta, signed char* q, float* scales, int rows, int cols,
-                            float eps) {
+__global__ void __launch_bounds__(THREADS) layernorm_quantize_streamed(const T* x, const T* gamma, const T* beta,
+                                                                       signed char* q, float* scales, int rows,
+                                                                       int cols, float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<double, S, 2> slots;
     __shared__ RowRecords<float, S> largest_slots;
-    const Place<S> place(rows, cols, aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
+    const RowLayout<S> layout(rows, cols,
+                              aligned16(x, gamma, beta) && (reinterpret_cast<size_t>(q) & (S::WIDTH - 1)) == 0);
     const Staged<T, S, STAGED> staged;
     row_arrive<S>();
-    staged.begin(place, x);
+    staged.begin(layout, x);
     row_wait<S>();
-    const PartsStatistics statistics = statistics_in_parts<CACHE_KEEP>(x, place, eps, slots, staged);
-    auto finish = [&](Row<S>& row, const Place<S>& part, unsigned begin) {
+    const ChunkedStatistics statistics = chunked_statistics<CACHE_KEEP>(x, layout, eps, slots, staged);
+    auto finish = [&](Row<S>& row, const RowLayout<S>& chunk, unsigned begin) {
         statistics.standardize(row);
-        part.pad(row, 0.0f);
-        part.apply(row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma + begin, beta + begin);
+        chunk.pad(row, 0.0f);
+        chunk.apply(
+            row, [](float v, float weight, float bias) { return fmaf(v, weight, bias); }, gamma + begin, beta + begin);
     };
     float largest = 0;
-    forward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
-        Row<S> row = staged.template again<CACHE_KEEP>(part, begin, x);
-        finish(row, part, begin);
+    forward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
+        Row<S> row = staged.template again<CACHE_KEEP>(chunk, begin, x);
+        finish(row, chunk, begin);
         largest = fmaxf(largest, largest_magnitude(row));
     });
     const Quantizer quantizer(row_max(largest, largest_slots), static_cast<float>(statistics.rstd));
-    backward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
-        Row<S> row = staged.template again<CACHE_ONCE>(part, begin, x);
-        finish(row, part, begin);
-        store_quantized<CACHE_STREAM>(part, q, row, quantizer, quantizer);
+    backward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
+        Row<S> row = staged.template again<CACHE_ONCE>(chunk, begin, x);
+        finish(row, chunk, begin);
+        store_quantized<CACHE_STREAM>(chunk, q, row, quantizer, quantizer);
     });
-    if (place.thread == 0) scales[place.row] = quantizer.scale;
+    if (layout.thread == 0) scales[layout.row] = quantizer.scale;
 }

@@ -1,19 +1,19 @@
-// bf16 or f16 matrix product by mma.sync, for sm_80 and later: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is n x k
-// and c is m x n, all row-major with rows of a multiple of 16 bytes. Sums are f32.
+// bf16 or f16 matrix product by mma.sync, for sm_80 and later: c = gelu(alpha a b^T + beta c + bias), where a is m x k,
+// b is n x k and c is m x n, all row-major with rows of a multiple of 16 bytes. Sums are f32.
 //
-// The story, each step the one before and one idea more:
+// Each of the six steps adds one idea to the step before; docs/gemm.md has the measurements.
 //
-// 1. `matmul_mma_unpipelined`: tiles of a and b in shared memory, ldmatrix to registers, mma.sync. The rows of a tile lie one after
-//    another, so that the eight rows of a matrix share few banks, and copying and multiplying take turns.
-// 2. Swizzled: 16-byte atoms of a row are permuted by the row's number, and the eight rows lie in all 32 banks.
-// 3. `matmul_mma_pipelined`: a ring of STAGES tiles, which cp.async fills ahead; one barrier a tile.
-// 4. The fragments of the next 16 elements of k are loaded while this one's are multiplied, across tiles too, and copies are spread
-//    between them; larger tiles, of which a warp takes 64 x 64; tiles in an order that shares L2.
-// 5. The sums leave through shared memory, 16 bytes a thread and whole rows of 128 bytes.
-// 6. `matmul_mma_tma`, for sm_90: a warp more has TMA fill the ring, mbarriers hand stages over, so that warps may be stages apart
-//    and spend no instruction on copies, and a CTA takes one tile of c after another: copies run through the stores.
+// 1. `matmul_mma_unpipelined`: tiles of a and b in shared memory, ldmatrix, mma.sync. The eight rows of an ldmatrix lie
+//     in few banks, and copies and products do not overlap.
+// 2. Swizzle: the 16-byte atoms of a row are permuted by the row's number, so that the eight rows cover all 32 banks.
+// 3. `matmul_mma_pipelined`: cp.async fills a ring of STAGES tiles ahead of the products, with one barrier per tile.
+// 4. The fragments of the next 16 elements of k are loaded during the products of the current ones, across tiles too,
+//     and the copies are spread between them. Larger tiles, 64 x 64 per warp; CTAs in an order that shares tiles in L2.
+// 5. The sums are stored through shared memory, 16 bytes per thread and whole rows of 128 bytes.
+// 6. `matmul_mma_tma`, for sm_90: a producer warp fills the ring through TMA. mbarriers pass the stages, so that warps
+//     may be stages apart and execute no copy instructions. CTAs are persistent: copies continue during the stores.
 //
-// Tried, and slower on an H200 by a tenth: the mbarriers and CTAs of step 6 with cp.async.
+// The mbarriers and persistent CTAs of step 6 with cp.async instead of TMA were a tenth slower on an H200.
 #include "ptxkit/gemm/gemm.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/matrix.cuh"
@@ -31,20 +31,22 @@ __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const
     mma_sync_m16n8k16_f32_f16_f16(d, a, b);
 }
 
-// What a thread copies of tiles of ROWS x BK elements, one after another along the rows of a row-major matrix: `atoms` times 16
-// bytes, in rows that lie `step` apart. Zeros past the matrix's end. SWIZZLE permutes as a tensor map of that span would.
+// The copies of one thread: 16-byte atoms of consecutive tiles of ROWS x BK elements along the rows of a row-major
+// matrix, `atoms` per tile, in rows that are `step` apart. Atoms past the end of the matrix are zero. SWIZZLE permutes
+// atoms as a tensor map with that swizzle span does.
 template <int ROWS, int BK, int THREADS, bool SWIZZLE, class T>
 struct Copier {
     static constexpr int row_atoms = BK / 8, atoms = ROWS * row_atoms / THREADS, step = THREADS / row_atoms;
-    static_assert(ROWS * row_atoms % THREADS == 0 && THREADS % 64 == 0, "as many atoms for each thread, at one place in the swizzle");
+    static_assert(ROWS * row_atoms % THREADS == 0 && THREADS % 64 == 0,
+                  "as many atoms for each thread, at one place in the swizzle");
 
     const T* from;    // the first atom
     size_t stride;    // elements from one atom to the next
     int inside;       // atoms in rows that the matrix has
-    int cols;         // of the matrix, from the first atom's on
+    int cols;         // columns of the matrix from the first atom on
     unsigned offset;  // of the first atom in the tile
 
-    // Begin at row `row` of a matrix of rows x all_cols.
+    // Starts at row `row` of a matrix of rows x all_cols.
     __device__ __forceinline__ void begin(const T* x, int row, int rows, int all_cols) {
         const int r = row + threadIdx.x / row_atoms, c = threadIdx.x % row_atoms * 8;
         from = x + static_cast<size_t>(r) * all_cols + c;
@@ -54,7 +56,7 @@ struct Copier {
         offset = SWIZZLE ? swizzled<2 * BK>(threadIdx.x * 16) : threadIdx.x * 16;
     }
 
-    // Part `part` of `parts` of a tile, both known when this is compiled.
+    // Copies part `part` of `parts` of a tile; both are compile-time constants after unrolling.
     __device__ __forceinline__ void copy(unsigned tile, int part = 0, int parts = 1) const {
         const int there = cols > 0 ? inside : 0;
 #pragma unroll
@@ -71,23 +73,25 @@ struct Copier {
     }
 };
 
-// Where a lane finds what it reads of a warp's operands: offsets in the tiles of a and b, BK elements wide, at k = 0. A step of k is a
-// bit flipped in them, and 16 rows are a constant added: neither reaches the bits by which a row's atoms are permuted.
+// The ldmatrix addresses of a lane: offsets in the tiles of a and b, BK elements wide, at k = 0. A step along k flips
+// bits of the offset, and 16 rows further is a constant added; neither changes the bits that select the permutation of
+// a row.
 template <int BK, bool SWIZZLE>
-struct Places {
+struct OperandOffsets {
     static constexpr unsigned row_bytes = 2 * BK;
     unsigned a, b;
 
-    // (a_row, b_row) is the warp's first.
-    __device__ __forceinline__ Places(unsigned a_row, unsigned b_row) {
+    // (a_row, b_row) is the warp's first row of each.
+    __device__ __forceinline__ OperandOffsets(unsigned a_row, unsigned b_row) {
         const unsigned lane = laneid();
         auto at = [](unsigned row, unsigned col) {
             const unsigned offset = row * row_bytes + col * 2;
             return SWIZZLE ? swizzled<row_bytes>(offset) : offset;
         };
-        // Of a, lanes 0-15 name rows at k, 16-31 the same rows at k + 8.
+        // a: lanes 0-15 address rows at k, lanes 16-31 the same rows at k + 8.
         a = at(a_row + lane % 16, lane / 16 * 8);
-        // Of b, lanes 0-7 name eight rows at k, 8-15 the same at k + 8, 16-31 the next eight rows: two right-hand operands.
+        // b: lanes 0-7 address eight rows at k, lanes 8-15 the same rows at k + 8, lanes 16-31 the next eight rows: two
+        // operands.
         b = at(b_row + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8);
     }
 };
@@ -98,14 +102,15 @@ struct Fragments {
     unsigned a[WM / 16][4], b[WN / 8][2];
 
     template <int BK, bool SWIZZLE>
-    __device__ __forceinline__ void load(unsigned a_tile, unsigned b_tile, const Places<BK, SWIZZLE>& places, unsigned k) {
-        const unsigned a_first = a_tile + (places.a ^ k * 2), b_first = b_tile + (places.b ^ k * 2);
+    __device__ __forceinline__ void load(unsigned a_tile, unsigned b_tile, const OperandOffsets<BK, SWIZZLE>& offsets,
+                                         unsigned k) {
+        const unsigned a_first = a_tile + (offsets.a ^ k * 2), b_first = b_tile + (offsets.b ^ k * 2);
 #pragma unroll
-        for (int i = 0; i < WM / 16; i++) ldmatrix_x4(a[i], a_first + 16 * i * places.row_bytes);
+        for (int i = 0; i < WM / 16; i++) ldmatrix_x4(a[i], a_first + 16 * i * offsets.row_bytes);
 #pragma unroll
         for (int j = 0; j < WN / 8; j += 2) {
             unsigned both[4];
-            ldmatrix_x4(both, b_first + 8 * j * places.row_bytes);
+            ldmatrix_x4(both, b_first + 8 * j * offsets.row_bytes);
             b[j][0] = both[0], b[j][1] = both[1], b[j + 1][0] = both[2], b[j + 1][1] = both[3];
         }
     }
@@ -120,10 +125,11 @@ struct Fragments {
     }
 };
 
-// 4 bytes a thread, 16 contiguous ones for 4 threads. (row, col) is the warp's first.
+// Stores the sums directly from registers: 4 bytes per thread, 16 contiguous bytes per 4 threads. (row, col) is the
+// warp's first element.
 template <int WM, int WN, int EPILOGUE, class T>
-__device__ __forceinline__ void store_from_registers(
-    const float (&sums)[WM / 16][WN / 8][4], const Output<EPILOGUE, T>& output, unsigned row, unsigned col) {
+__device__ __forceinline__ void store_from_registers(const float (&sums)[WM / 16][WN / 8][4],
+                                                     const Output<EPILOGUE, T>& output, unsigned row, unsigned col) {
     row += laneid() / 4;
     col += laneid() % 4 * 2;
 #pragma unroll
@@ -136,10 +142,12 @@ __device__ __forceinline__ void store_from_registers(
     }
 }
 
-// Through `box`, 16 x WN elements of shared memory that are the warp's own, swizzled: 16 bytes a thread, whole rows of the box.
+// Stores the sums through `box`, 16 x WN swizzled elements of shared memory that belong to the warp: 16 bytes per
+// thread, whole rows of the box.
 template <int WM, int WN, int EPILOGUE, class T>
-__device__ __forceinline__ void store_through_shared(
-    const float (&sums)[WM / 16][WN / 8][4], const Output<EPILOGUE, T>& output, unsigned char* box, unsigned row, unsigned col) {
+__device__ __forceinline__ void store_through_shared(const float (&sums)[WM / 16][WN / 8][4],
+                                                     const Output<EPILOGUE, T>& output, unsigned char* box,
+                                                     unsigned row, unsigned col) {
     constexpr int row_bytes = 2 * WN, lanes = row_bytes / 16;
     const unsigned lane = laneid();
     auto pair = [&](unsigned r, unsigned c) {
@@ -147,7 +155,7 @@ __device__ __forceinline__ void store_through_shared(
     };
 #pragma unroll
     for (int i = 0; i < WM / 16; i++, row += 16) {
-        if (i > 0) __syncwarp();  // all have read what the box held
+        if (i > 0) __syncwarp();  // all lanes have read the box
 #pragma unroll
         for (int j = 0; j < WN / 8; j++) {
             const unsigned r = lane / 4, c = 8 * j + lane % 4 * 2;
@@ -175,16 +183,17 @@ struct MmaTile {
     static constexpr int warps_across = BN / WN, warps = BM / WM * warps_across, threads = 32 * warps;
     static constexpr int a_bytes = BM * BK * 2, b_bytes = BN * BK * 2, stage_bytes = a_bytes + b_bytes;
     static constexpr int box_bytes = 16 * WN * 2;  // what a warp stores at a time
-    static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0, "warps cover the tile in matrices of 16");
+    static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0,
+                  "warps cover the tile in matrices of 16");
     static_assert(BK == 32 || BK == 64, "rows of 64 or 128 bytes, for which there are swizzles");
 };
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// 1 and 2
+// ---------------------------------------------------------------------------------------------------------------------
+// Steps 1 and 2
 
 template <class T, class S, bool SWIZZLE, int EPILOGUE>
-__global__ void __launch_bounds__(S::threads) matmul_mma_unpipelined(
-    const T* a, const T* b, T* c, const T* bias, int m, int n, int k, float alpha, float beta) {
+__global__ void __launch_bounds__(S::threads) matmul_mma_unpipelined(const T* a, const T* b, T* c, const T* bias, int m,
+                                                                     int n, int k, float alpha, float beta) {
     constexpr int BM = S::BM, BN = S::BN, BK = S::BK, WM = S::WM, WN = S::WN;
     __shared__ alignas(1024) unsigned char tiles[S::a_bytes + S::b_bytes];
     const unsigned a_tile = cvta_to_shared(tiles), b_tile = a_tile + S::a_bytes, warp = threadIdx.x / 32;
@@ -195,7 +204,7 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_unpipelined(
     Copier<BN, BK, S::threads, SWIZZLE, T> b_copier;
     a_copier.begin(a, row, m, k);
     b_copier.begin(b, col, n, k);
-    const Places<BK, SWIZZLE> places(warp_row, warp_col);
+    const OperandOffsets<BK, SWIZZLE> offsets(warp_row, warp_col);
     float sums[WM / 16][WN / 8][4] = {};
     for (int first = 0; first < k; first += BK) {
         a_copier.copy(a_tile);
@@ -207,7 +216,7 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_unpipelined(
 #pragma unroll
         for (int kk = 0; kk < BK; kk += 16) {
             Fragments<WM, WN> fragments;
-            fragments.load(a_tile, b_tile, places, kk);
+            fragments.load(a_tile, b_tile, offsets, kk);
             fragments.template multiply<T>(sums);
         }
         barrier_sync();
@@ -216,14 +225,14 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_unpipelined(
     store_from_registers<WM, WN>(sums, output, row + warp_row, col + warp_col);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// 3, 4 and 5
+// ---------------------------------------------------------------------------------------------------------------------
+// Steps 3, 4 and 5
 
-// AHEAD: fragments are loaded one part ahead. GROUP: see grouped_tile. COALESCED: sums leave through shared memory, which lies behind
-// the stages.
+// AHEAD: the fragments of the next part are loaded during the products of this one. COALESCED: the sums are stored
+// through shared memory, after the stages.
 template <class T, class S, bool AHEAD, bool COALESCED, int EPILOGUE>
-__global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(
-    const T* a, const T* b, T* c, const T* bias, int m, int n, int k, float alpha, float beta) {
+__global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(const T* a, const T* b, T* c, const T* bias, int m,
+                                                                   int n, int k, float alpha, float beta) {
     constexpr int BM = S::BM, BN = S::BN, BK = S::BK, WM = S::WM, WN = S::WN, STAGES = S::STAGES, GROUP = S::GROUP;
     constexpr int stage_bytes = S::stage_bytes, parts = BK / 16;
     static_assert(STAGES >= 2, "one stage is multiplied while another is filled");
@@ -235,7 +244,8 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(
     const unsigned steps = (k - 1) / BK + 1;
     auto next = [&](unsigned stage) { return stage + stage_bytes == end ? base : stage + stage_bytes; };
 
-    // A stage is filled in parts, the last of which makes it a group. Past the last step there is nothing left to read: zeros.
+    // A stage is filled in parts, the last of which commits the cp.async group. Past the last step the copies are
+    // zeros.
     Copier<BM, BK, S::threads, true, T> a_copier;
     Copier<BN, BK, S::threads, true, T> b_copier;
     a_copier.begin(a, t.row * BM, m, k);
@@ -251,14 +261,14 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(
             filled = next(filled);
         }
     };
-    // Until the stage after the last one that was read is there, and all warps are done with the one before.
+    // Waits until the next stage is filled and all warps have read the stage before the current one.
     auto wait_for_stage = [] {
         cp_async_wait_group<STAGES - 2>();
         barrier_sync();
     };
-    const Places<BK, true> places(warp_row, warp_col);
+    const OperandOffsets<BK, true> offsets(warp_row, warp_col);
     auto load = [&](Fragments<WM, WN>& fragments, unsigned stage, int part) {
-        fragments.load(stage, stage + S::a_bytes, places, part * 16);
+        fragments.load(stage, stage + S::a_bytes, offsets, part * 16);
     };
 
     follow_previous_grid();
@@ -280,7 +290,7 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(
         for (int part = 0; part < parts; part++) {
             if constexpr (AHEAD) {
                 const bool last = part == parts - 1;
-                if (last) wait_for_stage();  // the last of this one has been loaded
+                if (last) wait_for_stage();  // the last fragments of this stage have been loaded
                 load(fragments[(part + 1) % 2], last ? following : read, (part + 1) % parts);
                 if (!last) fill(part, parts - 1);
                 fragments[part % 2].template multiply<T>(sums);
@@ -298,22 +308,22 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(
     } else {
         store_from_registers<WM, WN>(sums, output, row, col);
     }
-    cp_async_wait_all();  // shared memory ends with the CTA
+    cp_async_wait_all();  // shared memory is released when the CTA exits
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// 6
+// ---------------------------------------------------------------------------------------------------------------------
+// Step 6
 
-// Whether a warp of its own fills the ring. Beside warps of 64 x 64 sums it would take a third of the registers that two of them need;
-// there the first fills the ring between products.
+// Whether a separate producer warp fills the ring. With 64 x 64 sums per warp it would need a third of the registers of
+// two consumer warps; the first warp then fills the ring between its products.
 template <int WM, int WN>
 constexpr bool fills_alone = WM * WN < 64 * 64;
 
-// A CTA's shared memory: a ring of tiles, a box of c for each warp that multiplies, barriers.
+// The shared memory of a CTA: a ring of tiles, a box of c for each warp that multiplies, mbarriers.
 template <class T, class S, int EPILOGUE>
 __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1) matmul_mma_tma(
-    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n, int k,
-    float alpha, float beta) {
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n,
+    int k, float alpha, float beta) {
     constexpr int BM = S::BM, BN = S::BN, BK = S::BK, WM = S::WM, WN = S::WN, STAGES = S::STAGES, GROUP = S::GROUP;
     constexpr int parts = BK / 16, boxes = STAGES * S::stage_bytes, full_at = boxes + S::warps * S::box_bytes;
     static_assert(STAGES >= 2, "one stage is multiplied while another is filled");
@@ -329,7 +339,7 @@ __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1
     const unsigned steps = (k - 1) / BK + 1;
     auto index = [&](unsigned tile) { return grouped_tile<GROUP>(tile, tile_rows, tile_cols); };
 
-    // Ahead of the products by up to the ring, in tiles to come, too.
+    // The producer fills the ring ahead of the products, also with stages of later tiles.
     const unsigned filler = fills_alone<WM, WN> ? S::warps : 0;
     Ring<STAGES> filled;
     unsigned coming = blockIdx.x, coming_step = 0;
@@ -345,7 +355,7 @@ __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1
         }
         filled.advance();
         if (++coming_step == steps) {
-            __syncwarp();  // a branch, rather than the index's two divisions at every step under a predicate
+            __syncwarp();  // forces a branch: otherwise the two divisions of index() run in each step under a predicate
             coming_step = 0;
             coming += gridDim.x;
             from = index(coming);
@@ -360,12 +370,12 @@ __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1
 
     const unsigned warp_row = warp / S::warps_across * WM, warp_col = warp % S::warps_across * WN;
     const Output<EPILOGUE, T> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
-    const Places<BK, true> places(warp_row, warp_col);
+    const OperandOffsets<BK, true> offsets(warp_row, warp_col);
     Ring<STAGES> at;
     Fragments<WM, WN> fragments[2];
     auto load = [&](Fragments<WM, WN>& fragments, int part) {
         const unsigned stage = base + at.stage * S::stage_bytes;
-        fragments.load(stage, stage + S::a_bytes, places, part * 16);
+        fragments.load(stage, stage + S::a_bytes, offsets, part * 16);
     };
     for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const TileIndex t = index(tile);
@@ -375,7 +385,7 @@ __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1
         for (unsigned step = 1; step <= steps; step++) {
 #pragma unroll
             for (int part = 0; part < parts; part++) {
-                // The stage of the step before: by now all warps are done with it, or nearly.
+                // Refills the stage of the previous step, which nearly all warps have released by now.
                 if (!fills_alone<WM, WN> && part == parts / 2) fill();
                 if (part < parts - 1) {
                     load(fragments[(part + 1) % 2], part + 1);
@@ -392,7 +402,8 @@ __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1
                 fragments[part % 2].template multiply<T>(sums);
             }
         }
-        store_through_shared<WM, WN>(sums, output, shared + boxes + warp * S::box_bytes, t.row * BM + warp_row, t.col * BN + warp_col);
+        store_through_shared<WM, WN>(sums, output, shared + boxes + warp * S::box_bytes, t.row * BM + warp_row,
+                                     t.col * BN + warp_col);
         __syncwarp();
     }
 }

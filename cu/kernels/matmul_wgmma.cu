@@ -1,20 +1,21 @@
-// bf16 matrix product on Hopper's tensor cores: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is n x k and c is m x n,
-// all row-major with rows of a multiple of 16 bytes (BLAS calls this TN). Sums are f32.
+// bf16 matrix product on Hopper's tensor cores: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is n x k and
+// c is m x n, all row-major with rows of a multiple of 16 bytes (BLAS calls this TN). Sums are f32.
 //
-// The story, from half the speed of cuBLAS to a little more than all of it (docs/gemm.md has the numbers). Each step is the one
-// before and one idea more:
+// Each of the eight steps adds one idea to the step before; docs/gemm.md has the measurements.
 //
-// 1. `matmul_tma`, 64 x 64: TMA brings a tile of a and b, the warpgroup multiplies it, and each waits for the other.
-// 2. The same with 128 x 128: four times the work for twice the bytes, so that L2 keeps up.
-// 3. `matmul_specialized`: a producer warpgroup only copies, a consumer only multiplies, and mbarriers hand the stages of a ring
-//    of tiles from one to the other: copying and multiplying overlap.
-// 4. Two consumers, 128 x 256: one warpgroup's registers end at 128 x 128 sums; two share a tile of b.
-// 5. Persistent: a CTA takes one tile after another, and the producer is ahead in the next one while consumers store. Tiles come
-//    in an order by which the CTAs that run together share what L2 holds; every other one is walked backwards along k.
-// 6. Clusters: two CTAs that need the same tile of b load half of it each, for both (multicast): L2 is read less.
-// 7. setmaxnreg: the producer gives its registers to the consumers, which keep addresses beside their 128 sums.
-// 8. The sums leave through shared memory (stmatrix) by TMA: whole rows of 128 bytes, no address arithmetic, and the copies run
-//    while the next tile is multiplied.
+// 1. `matmul_tma`, 64 x 64 tiles: TMA loads a tile of a and b, then the warpgroup multiplies it. Loads and products do
+//     not overlap.
+// 2. The same with 128 x 128 tiles: four times the products for twice the bytes, which L2 can deliver.
+// 3. `matmul_specialized`: a producer warpgroup issues copies, a consumer warpgroup multiplies, and mbarriers pass the
+//     stages of a ring of tiles between them, so that copies and products overlap.
+// 4. Two consumers, 128 x 256 tiles: the registers of one warpgroup hold at most 128 x 128 sums; two share a tile of b.
+// 5. Persistent CTAs: the producer prefetches the next tile while the consumers store the sums of this one. CTAs that
+//     run at the same time share tiles in L2 (grouped_tile), and every other tile is traversed backwards along k.
+// 6. Clusters: two CTAs that need the same tile of b load half of it each and multicast it, which halves the L2 reads
+//     of b.
+// 7. setmaxnreg: the producer gives registers to the consumers, which need them for addresses beside their 128 sums.
+// 8. The sums are stored through shared memory (stmatrix) by TMA: whole rows of 128 bytes, without address arithmetic,
+//     while the next tile is multiplied.
 #include "ptxkit/gemm/gemm.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/cluster.cuh"
@@ -26,10 +27,11 @@
 using namespace ptxkit;
 
 constexpr int BK = 64;             // elements of k in a tile: 128 bytes, the widest swizzle
-constexpr int ROW_BYTES = 2 * BK;  // of a tile of a or b
+constexpr int ROW_BYTES = 2 * BK;  // of a row of a tile of a or b
 constexpr int SHARED_LIMIT = 227 * 1024;
 
-// A warpgroup's part of a tile: 64 ROWS x BN sums, from tiles in shared memory that are BK wide. Asynchronous: one group.
+// Multiplies one stage: a consumer's 64 ROWS x BN sums, from tiles in shared memory that are BK wide. Asynchronous, one
+// wgmma group.
 template <int ROWS, int BN>
 __device__ __forceinline__ void multiply_tile(float (&sums)[ROWS][BN / 2], unsigned a, unsigned b, bool accumulate) {
     wgmma_fence();
@@ -51,10 +53,11 @@ __device__ __forceinline__ void wait_for_sums(float (&sums)[ROWS][BN]) {
     for (int i = 0; i < ROWS; i++) after_wait(sums[i]);
 }
 
-// Straight from registers: 4 bytes a thread, 16 contiguous ones for 4 threads. (row, col) is the warpgroup's first.
+// Stores the sums directly from registers: 4 bytes per thread, 16 contiguous bytes per 4 threads. (row, col) is the
+// warpgroup's first element.
 template <int ROWS, int COLS, int EPILOGUE>
-__device__ __forceinline__ void store_from_registers(
-    const float (&sums)[ROWS][COLS], const Output<EPILOGUE>& output, unsigned row, unsigned col) {
+__device__ __forceinline__ void store_from_registers(const float (&sums)[ROWS][COLS], const Output<EPILOGUE>& output,
+                                                     unsigned row, unsigned col) {
     row += threadIdx.x % 128 / 32 * 16 + laneid() / 4;
     col += laneid() % 4 * 2;
 #pragma unroll
@@ -67,13 +70,13 @@ __device__ __forceinline__ void store_from_registers(
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// 1 and 2: one warpgroup, one tile in shared memory.
+// ---------------------------------------------------------------------------------------------------------------------
+// Steps 1 and 2: one warpgroup, one tile in shared memory
 
 template <int BM, int BN, int EPILOGUE>
-__global__ void __launch_bounds__(128) matmul_tma(
-    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, bf16* c, const bf16* bias,
-    int m, int n, int k, float alpha, float beta) {
+__global__ void __launch_bounds__(128) matmul_tma(const __grid_constant__ TensorMap a_map,
+                                                  const __grid_constant__ TensorMap b_map, bf16* c, const bf16* bias,
+                                                  int m, int n, int k, float alpha, float beta) {
     static_assert(BM % 64 == 0 && BM * BN <= 128 * 128, "64 rows a wgmma, and 128 sums a thread");
     __shared__ alignas(1024) unsigned char a_tile[BM * ROW_BYTES], b_tile[BN * ROW_BYTES];
     __shared__ alignas(8) unsigned long long arrived;
@@ -96,22 +99,23 @@ __global__ void __launch_bounds__(128) matmul_tma(
         mbarrier_wait(barrier, step % 2);
         multiply_tile<BM / 64, BN>(sums, a, b, step > 0);
         wait_for_sums(sums);
-        barrier_sync();  // all four warps are done with the tile
+        barrier_sync();  // all four warps have read the tile
     }
     Output<EPILOGUE> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
     store_from_registers(sums, output, row, col);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// 3 to 8: a producer warpgroup and CONSUMERS consumer warpgroups.
+// ---------------------------------------------------------------------------------------------------------------------
+// Steps 3 to 8: a producer warpgroup and CONSUMERS consumer warpgroups
 
 enum Store { FROM_REGISTERS = 0, BY_TMA = 1 };
 
-// A CTA's shared memory, by byte offsets: a ring of tiles, a few boxes of c for each consumer warp, barriers.
+// The shared memory of a CTA as byte offsets: a ring of tiles, boxes of c for each consumer warp, mbarriers.
 template <int BM, int BN, int CONSUMERS, int STAGES, int BOXES>
 struct Layout {
     static constexpr int a_bytes = BM * ROW_BYTES, b_bytes = BN * ROW_BYTES, stage_bytes = a_bytes + b_bytes;
-    static constexpr int box_rows = 16, box_cols = 64, box_bytes = box_rows * box_cols * 2;  // what one warp stores at a time
+    // The part of c that one warp stores at a time.
+    static constexpr int box_rows = 16, box_cols = 64, box_bytes = box_rows * box_cols * 2;
     static constexpr int c = STAGES * stage_bytes;
     static constexpr int full = c + 4 * CONSUMERS * BOXES * box_bytes;
     static constexpr int empty = full + 8 * STAGES;
@@ -119,32 +123,36 @@ struct Layout {
     static_assert(bytes <= SHARED_LIMIT, "fewer stages, a smaller tile or fewer boxes");
 };
 
-// Through shared memory: each warp writes boxes of 16 rows x 64 columns, swizzled, and one lane has TMA store them. Rows of a warp
-// are its own, so that no warp waits for another; BOXES of them may be on their way.
+// Stores the sums through shared memory: each warp writes swizzled boxes of 16 rows x 64 columns, and one lane issues
+// their TMA stores. A warp uses only its own boxes, so that warps do not synchronize; up to BOXES of its stores are in
+// flight.
 template <int BOXES, int ROWS, int COLS, int EPILOGUE>
-__device__ __forceinline__ void store_by_tma(
-    const float (&sums)[ROWS][COLS], const Output<EPILOGUE>& output, const TensorMap& c_map, unsigned boxes, unsigned row,
-    unsigned col) {
-    constexpr int boxes_across = COLS / 32, all = ROWS * boxes_across, used = BOXES < all ? BOXES : all, box_bytes = 2048;
-    static_assert(all % used == 0, "a tile begins with the first box, which must be the one that has been on its way longest");
+__device__ __forceinline__ void store_by_tma(const float (&sums)[ROWS][COLS], const Output<EPILOGUE>& output,
+                                             const TensorMap& c_map, unsigned boxes, unsigned row, unsigned col) {
+    constexpr int boxes_across = COLS / 32, all = ROWS * boxes_across, used = BOXES < all ? BOXES : all,
+                  box_bytes = 2048;
+    static_assert(all % used == 0,
+                  "a tile begins with the first box, which must be the one that has been on its way longest");
     const unsigned lane = laneid();
     row += threadIdx.x % 128 / 32 * 16;
-    // stmatrix: lanes 0-7 and 8-15 give the addresses of rows 0-7 and 8-15 of 8 columns, 16-31 those of the next 8.
+    // stmatrix: lanes 0-7 and 8-15 hold the addresses of rows 0-7 and 8-15 of 8 columns, lanes 16-31 those of the next
+    // 8 columns.
     const unsigned offset = (lane % 16) * 128, column = lane / 16;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
 #pragma unroll
         for (int j = 0; j < boxes_across; j++) {
             const unsigned box = boxes + (i * boxes_across + j) % used * box_bytes;
-            if (lane == 0) cp_async_bulk_wait_group_read<used - 1>();  // what this box held before has been read
+            // the previous contents of this box have been read
+            if (lane == 0) cp_async_bulk_wait_group_read<used - 1>();
             __syncwarp();
 #pragma unroll
             for (int q = 0; q < 4; q++) {
                 const float* d = &sums[i][32 * j + 8 * q];
                 const unsigned r = row + 64 * i + lane / 4, at = col + 64 * j + 16 * q + lane % 4 * 2;
-                const unsigned pairs[4] = {
-                    output.finish(d[0], d[1], r, at), output.finish(d[2], d[3], r + 8, at),
-                    output.finish(d[4], d[5], r, at + 8), output.finish(d[6], d[7], r + 8, at + 8)};
+                const unsigned pairs[4] = {output.finish(d[0], d[1], r, at), output.finish(d[2], d[3], r + 8, at),
+                                           output.finish(d[4], d[5], r, at + 8),
+                                           output.finish(d[6], d[7], r + 8, at + 8)};
                 stmatrix_x4(box + swizzled<128>(offset + (2 * q + column) * 16), pairs);
             }
             fence_proxy_async_shared_cta();
@@ -157,48 +165,55 @@ __device__ __forceinline__ void store_by_tma(
     }
 }
 
-// Tile parameters of matmul_specialized. The description gives them by name (WgmmaTile in ptxkit/kernels/gemm/matmul_wgmma.py).
-template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int CLUSTER_M_, int CLUSTER_N_, int GROUP_, int REGISTERS_, int STORE_,
-          int BOXES_>
+// Tile parameters of matmul_specialized. The description gives them by name (WgmmaTile in
+// ptxkit/kernels/gemm/matmul_wgmma.py).
+template <int BM_, int BN_, int CONSUMERS_, int STAGES_, int CLUSTER_M_, int CLUSTER_N_, int GROUP_, int REGISTERS_,
+          int STORE_, int BOXES_>
 struct WgmmaTile {
-    static constexpr int BM = BM_, BN = BN_;        // rows and columns of c in a tile
-    static constexpr int CONSUMERS = CONSUMERS_;    // warpgroups that multiply
-    static constexpr int STAGES = STAGES_;          // of the ring of tiles of a and b
-    static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;  // tiles of c that a cluster computes at a time
-    static constexpr int GROUP = GROUP_;            // of grouped_tile, in units of clusters
-    static constexpr int REGISTERS = REGISTERS_;    // of a consumer thread after setmaxnreg; 0: no setmaxnreg
-    static constexpr int STORE = STORE_;            // FROM_REGISTERS or BY_TMA
-    static constexpr int BOXES = BOXES_;            // boxes of c that a warp may have in flight
+    static constexpr int BM = BM_, BN = BN_;      // rows and columns of c in a tile
+    static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply
+    static constexpr int STAGES = STAGES_;        // of the ring of tiles of a and b
+    // tiles of c that a cluster computes at a time
+    static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
+    static constexpr int GROUP = GROUP_;          // of grouped_tile, in units of clusters
+    static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
+    static constexpr int STORE = STORE_;          // FROM_REGISTERS or BY_TMA
+    static constexpr int BOXES = BOXES_;          // boxes of c that a warp may have in flight
 };
 
-// The CTAs of a cluster compute CLUSTER_M x CLUSTER_N neighbouring tiles. CTAs in a column of these share a tile of b, CTAs in a
-// row share a tile of a: each loads a part of it and multicasts that part to the others.
+// The CTAs of a cluster compute CLUSTER_M x CLUSTER_N neighbouring tiles. CTAs in a column of these share a tile of b,
+// CTAs in a row share a tile of a: each loads a part of it and multicasts that part to the others.
 template <class Tile, int EPILOGUE>
 __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_specialized(
-    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const __grid_constant__ TensorMap c_map,
-    bf16* c, const bf16* bias, int m, int n, int k, float alpha, float beta) {
+    const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+    const __grid_constant__ TensorMap c_map, bf16* c, const bf16* bias, int m, int n, int k, float alpha, float beta) {
     constexpr int BM = Tile::BM, BN = Tile::BN, CONSUMERS = Tile::CONSUMERS, STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     constexpr int CLUSTER_M = Tile::CLUSTER_M, CLUSTER_N = Tile::CLUSTER_N, REGISTERS = Tile::REGISTERS;
     constexpr int STORE = Tile::STORE, BOXES = Tile::BOXES;
     constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BM / CONSUMERS / 64;  // ROWS: wgmmas that a consumer stacks
     static_assert(BM == 64 * ROWS * CONSUMERS, "a consumer takes a multiple of 64 rows");
-    static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : 256), "a thread holds at most 128 sums, or 192 with 240 registers");
-    static_assert(BM % (8 * CLUSTER_N) == 0 && BN % (8 * CLUSTER_M) == 0, "parts that are multicast are whole swizzle patterns");
-    static_assert(BN % 64 == 0 && BN / CLUSTER_M <= 256, "boxes of c are 64 wide, and those of a tensor map at most 256");
+    static_assert(ROWS * BN <= (REGISTERS >= 240 ? 384 : 256),
+                  "a thread holds at most 128 sums, or 192 with 240 registers");
+    static_assert(BM % (8 * CLUSTER_N) == 0 && BN % (8 * CLUSTER_M) == 0,
+                  "parts that are multicast are whole swizzle patterns");
+    static_assert(BN % 64 == 0 && BN / CLUSTER_M <= 256,
+                  "boxes of c are 64 wide, and those of a tensor map at most 256");
     static_assert(CLUSTER_N <= 2, "the mask of CTAs in a row has two bits");
     using L = Layout<BM, BN, CONSUMERS, STAGES, STORE == BY_TMA ? BOXES : 0>;
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = cvta_to_shared(shared);
     auto full = [&](unsigned stage) { return base + L::full + 8 * stage; };
     auto empty = [&](unsigned stage) { return base + L::empty + 8 * stage; };
-    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);  // which tells the compiler that it is one for all lanes
+    // The shuffle tells the compiler that the value is the same in all lanes.
+    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
     const unsigned rank = CLUSTER > 1 ? cluster_ctarank() : 0, rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M;
 
     if (threadIdx.x == 0) {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
         if (STORE == BY_TMA) prefetch_tensormap(c_map);
-        const unsigned readers = (CLUSTER_M + CLUSTER_N - 1) * CONSUMERS * 4;  // a lane of each warp that reads what this CTA loads
+        // one lane of each warp that reads what this CTA loads
+        const unsigned readers = (CLUSTER_M + CLUSTER_N - 1) * CONSUMERS * 4;
         init_ring<STAGES>(full(0), 1, empty(0), readers);
     }
     if constexpr (CLUSTER > 1) {
@@ -215,7 +230,8 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_special
     if (warp < 4) {
         if constexpr (REGISTERS > 0) setmaxnreg_dec<24>();
         if (warp == 0 && elect_sync(all_lanes)) {
-            bool backwards = false;  // along k, in every other tile: it begins with what of its rows the last one left in L2
+            // Direction along k, which alternates: a tile begins with the columns that the previous one left in L2.
+            bool backwards = false;
             for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
                 const int row = (t.row * CLUSTER_M + rank_m) * BM, col = (t.col * CLUSTER_N + rank_n) * BN;
@@ -228,15 +244,15 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_special
                     mbarrier_arrive_expect_tx(full(at.stage), L::stage_bytes);
                     if constexpr (CLUSTER_N > 1) {
                         const unsigned short same_row = (CLUSTER_N == 2 ? 1 | 1 << CLUSTER_M : 1) << rank_m;
-                        cp_async_bulk_tensor_2d_shared_global_multicast(
-                            a, a_map, step * BK, row + rank_n * a_part, full(at.stage), same_row);
+                        cp_async_bulk_tensor_2d_shared_global_multicast(a, a_map, step * BK, row + rank_n * a_part,
+                                                                        full(at.stage), same_row);
                     } else {
                         cp_async_bulk_tensor_2d_shared_global(a, a_map, step * BK, row, full(at.stage));
                     }
                     if constexpr (CLUSTER_M > 1) {
                         const unsigned short same_col = ((1 << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
-                        cp_async_bulk_tensor_2d_shared_global_multicast(
-                            b, b_map, step * BK, col + rank_m * b_part, full(at.stage), same_col);
+                        cp_async_bulk_tensor_2d_shared_global_multicast(b, b_map, step * BK, col + rank_m * b_part,
+                                                                        full(at.stage), same_col);
                     } else {
                         cp_async_bulk_tensor_2d_shared_global(b, b_map, step * BK, col, full(at.stage));
                     }
@@ -251,7 +267,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_special
         const Output<EPILOGUE> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
         const unsigned boxes = base + L::c + (warp - 4) * BOXES * L::box_bytes;
         float sums[ROWS][BN / 2];
-        // Every CTA that loads into this one's stage hears that the stage may be written again.
+        // Tells every CTA that loads into this CTA's stage that the stage is free.
         auto release = [&](unsigned stage) {
             if constexpr (CLUSTER == 1) {
                 if (lane == 0) mbarrier_arrive(empty(stage));
@@ -261,13 +277,14 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_special
         };
         for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
             const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
-            const unsigned row = (t.row * CLUSTER_M + rank_m) * BM + consumer * 64 * ROWS, col = (t.col * CLUSTER_N + rank_n) * BN;
+            const unsigned row = (t.row * CLUSTER_M + rank_m) * BM + consumer * 64 * ROWS,
+                           col = (t.col * CLUSTER_N + rank_n) * BN;
             unsigned previous = 0;
             for (unsigned step = 0; step < steps; step++) {
                 const unsigned stage = base + at.stage * L::stage_bytes;
                 mbarrier_wait(full(at.stage), at.parity);
                 multiply_tile<ROWS, BN>(sums, stage + consumer * 64 * ROWS * ROW_BYTES, stage + L::a_bytes, step > 0);
-                wgmma_wait_group<1>();  // the step before is done; this one goes on
+                wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
                 if (step > 0) release(previous);
                 previous = at.stage;
                 at.advance();
@@ -280,9 +297,10 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_special
                 store_from_registers(sums, output, row, col);
             }
         }
-        if (STORE == BY_TMA && lane == 0) cp_async_bulk_wait_group_read<0>();  // shared memory ends with the CTA
+        // shared memory is released when the CTA exits
+        if (STORE == BY_TMA && lane == 0) cp_async_bulk_wait_group_read<0>();
     }
-    if constexpr (CLUSTER > 1) {  // others may still multicast into this CTA or arrive at its barriers
+    if constexpr (CLUSTER > 1) {  // other CTAs may still multicast to this one or arrive at its mbarriers
         __syncwarp();
         barrier_cluster_arrive_release();
         barrier_cluster_wait_acquire();

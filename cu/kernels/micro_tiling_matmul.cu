@@ -1,15 +1,20 @@
-// f32 matrix product on the CUDA cores: c = a b, where a is m x k, b is k x n and c is m x n, all row-major, of any size.
+// f32 matrix product on the CUDA cores: c = a b, where a is m x k, b is k x n and c is m x n, all row-major, of any
+// size.
 //
-// Eight steps, each one idea further; the arithmetic is the same everywhere, one fma after the other in the order of k. The ninth,
-// whose CTAs share tiles, is in micro_tiling_stream_k.cu.
-//   naive       a thread an element of c: every fma loads two numbers from memory
-//   shared      square tiles wait in shared memory: a number is loaded once a tile, but every fma still loads two from there
-//   registers   a thread computes TM x TN elements: TM + TN loads from shared memory feed TM * TN fmas
-//   vectorized  128-bit accesses everywhere, a transposed on its way in, so that both operands are read without conflicts
-//   async       cp.async copies the next tile past the registers while this one is multiplied
-//   warps       warps are compact WM x WN tiles, so that their lanes share what they read; several stages; CTAs in L2's order
-//   bulk        the tensor memory accelerator copies whole boxes, and one thread starts it (sm_90)
-//   ring        no barrier of the CTA: mbarriers say which stages are filled and which are free, warps drift apart
+// Each step adds one idea to the step before. The arithmetic is the same in all: one fma after another in the order of
+// k. Step 9, in which CTAs share tiles, is in micro_tiling_stream_k.cu.
+//
+// 1. naive: one thread per element of c; each fma loads two numbers from memory.
+// 2. shared: square tiles in shared memory; a number is loaded once per tile, but each fma still reads two from shared
+//     memory.
+// 3. registers: a thread computes TM x TN elements, so that TM + TN reads of shared memory feed TM * TN fma.
+// 4. vectorized: 128-bit accesses; a is transposed on the way to shared memory, so that both operands are read without
+//     bank conflicts.
+// 5. async: cp.async copies the next tile without registers while this one is multiplied.
+// 6. warps: compact warp tiles of WM x WN, whose lanes share operands; several stages; CTAs in an order that shares
+//     tiles in L2.
+// 7. bulk: TMA copies whole boxes, issued by one thread (sm_90).
+// 8. ring: mbarriers instead of CTA barriers mark stages as full and empty, so that warps may be stages apart.
 #include "ptxkit/gemm/micro_tiling.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
@@ -19,22 +24,24 @@
 using namespace ptxkit;
 using namespace ptxkit::micro_tiling;
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // naive
 
 extern "C" __global__ void matmul_naive(const float* a, const float* b, float* c, int m, int n, int k) {
     const int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
     if (row >= m || col >= n) return;
     float sum = 0;
-    for (int i = 0; i < k; ++i) sum = fmaf(a[static_cast<size_t>(row) * k + i], b[static_cast<size_t>(i) * n + col], sum);
+    for (int i = 0; i < k; ++i)
+        sum = fmaf(a[static_cast<size_t>(row) * k + i], b[static_cast<size_t>(i) * n + col], sum);
     c[static_cast<size_t>(row) * n + col] = sum;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // shared
 
 template <int TILE>
-__global__ __launch_bounds__(TILE* TILE) void matmul_shared(const float* a, const float* b, float* c, int m, int n, int k) {
+__global__ __launch_bounds__(TILE* TILE) void matmul_shared(const float* a, const float* b, float* c, int m, int n,
+                                                            int k) {
     static_assert(TILE * TILE <= 1024, "a thread an element");
     __shared__ float at[TILE][TILE], bt[TILE][TILE];
     const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
@@ -51,12 +58,12 @@ __global__ __launch_bounds__(TILE* TILE) void matmul_shared(const float* a, cons
     if (row < m && col < n) c[static_cast<size_t>(row) * n + col] = sum;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // registers
 
 template <int BM, int BN, int BK, int TM, int TN>
-__global__ __launch_bounds__((BM / TM) * (BN / TN)) void matmul_registers(
-    const float* a, const float* b, float* c, int m, int n, int k) {
+__global__ __launch_bounds__((BM / TM) * (BN / TN)) void matmul_registers(const float* a, const float* b, float* c,
+                                                                          int m, int n, int k) {
     constexpr int THREADS = (BM / TM) * (BN / TN);
     static_assert(BM % TM == 0 && BN % TN == 0, "micro-tiles cover the tile");
     static_assert(THREADS <= 1024, "a CTA has up to 1024 threads");
@@ -97,8 +104,8 @@ __global__ __launch_bounds__((BM / TM) * (BN / TN)) void matmul_registers(
         }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// The operands of one step of k, and their products.
+// ---------------------------------------------------------------------------------------------------------------------
+// The fma of one step of k, for a thread's TM x TN elements.
 template <class L, int TM, int TN>
 __device__ __forceinline__ void multiply(float (&sum)[TM][TN], const float (&left)[TM], const float (&right)[TN]) {
 #pragma unroll
@@ -107,20 +114,20 @@ __device__ __forceinline__ void multiply(float (&sum)[TM][TN], const float (&lef
         for (int q = 0; q < TN; ++q) sum[r][q] = fmaf(left[r], right[q], sum[r][q]);
 }
 
-// a lies transposed in shared memory, with rows of `pitch` elements: a[j * pitch + r].
+// Reads the operands of step j. The tile of a is transposed in shared memory: a[j * pitch + r].
 template <class L, int TM, int TN>
-__device__ __forceinline__ void operands(
-    float (&left)[TM], float (&right)[TN], const L& lanes, const float* at, const float* bt, int pitch_a, int pitch_b, int j) {
+__device__ __forceinline__ void operands(float (&left)[TM], float (&right)[TN], const L& lanes, const float* at,
+                                         const float* bt, int pitch_a, int pitch_b, int j) {
 #pragma unroll
     for (int r = 0; r < TM; r += 4) load4(left + r, at + j * pitch_a + lanes.row + L::down(r));
 #pragma unroll
     for (int q = 0; q < TN; q += 4) load4(right + q, bt + j * pitch_b + lanes.col + L::across(q));
 }
 
-// Multiplies one tile of k; the operands of the next step are read while these are multiplied.
+// Multiplies one tile of k. The operands of the next step are read during the fma of this one.
 template <class L, int BK, int TM, int TN>
-__device__ __forceinline__ void multiply_tile(
-    float (&sum)[TM][TN], const L& lanes, const float* at, const float* bt, int pitch_a, int pitch_b) {
+__device__ __forceinline__ void multiply_tile(float (&sum)[TM][TN], const L& lanes, const float* at, const float* bt,
+                                              int pitch_a, int pitch_b) {
     float left[2][TM], right[2][TN];
     operands(left[0], right[0], lanes, at, bt, pitch_a, pitch_b, 0);
 #pragma unroll
@@ -130,26 +137,28 @@ __device__ __forceinline__ void multiply_tile(
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// vectorized: through registers, two barriers a tile
+// ---------------------------------------------------------------------------------------------------------------------
+// vectorized: copies through registers, two barriers per tile
 
 template <class Tile, bool ALIGNED>
-__global__ __launch_bounds__(LanesOf<Tile>::THREADS) void matmul_vectorized(
-    const float* a, const float* b, float* c, int m, int n, int k) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+__global__ __launch_bounds__(LanesOf<Tile>::THREADS) void matmul_vectorized(const float* a, const float* b, float* c,
+                                                                            int m, int n, int k) {
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
+                  WN = Tile::WN;
     using L = LanesOf<Tile>;
-    constexpr int PITCH = BM + 4;  // 4 more, so that transposing stores meet few conflicts and 16-byte reads stay aligned
+    // The padding of 4 elements limits bank conflicts of the transposing stores and keeps 16-byte reads aligned.
+    constexpr int PITCH = BM + 4;
     static_assert(BK % 4 == 0, "128-bit loads along k");
     __shared__ __align__(16) float at[BK * PITCH], bt[BK * BN];
     const L lanes;
-    const Place place = place_of<BM, BN, 1>(blockIdx.x, m, n);
+    const TileOrigin origin = tile_origin<BM, BN, 1>(blockIdx.x, m, n);
     float sum[TM][TN] = {};
     for (int i = 0; i < k; i += BK) {
         for (int e = threadIdx.x; e < BM * BK / 4; e += L::THREADS) {
             const int r = e / (BK / 4), j = e % (BK / 4) * 4;
-            const float* from = a + static_cast<size_t>(place.row + r) * k + i + j;
+            const float* from = a + static_cast<size_t>(origin.row + r) * k + i + j;
             float v[4] = {};
-            if (place.row + r < m) {
+            if (origin.row + r < m) {
                 if (ALIGNED) {
                     if (i + j < k) load4(v, from);
                 } else {
@@ -162,14 +171,14 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS) void matmul_vectorized(
         }
         for (int e = threadIdx.x; e < BK * BN / 4; e += L::THREADS) {
             const int j = e / (BN / 4), q = e % (BN / 4) * 4;
-            const float* from = b + static_cast<size_t>(i + j) * n + place.col + q;
+            const float* from = b + static_cast<size_t>(i + j) * n + origin.col + q;
             float v[4] = {};
             if (i + j < k) {
                 if (ALIGNED) {
-                    if (place.col + q < n) load4(v, from);
+                    if (origin.col + q < n) load4(v, from);
                 } else {
                     for (int s = 0; s < 4; ++s)
-                        if (place.col + q + s < n) v[s] = from[s];
+                        if (origin.col + q + s < n) v[s] = from[s];
                 }
             }
             *reinterpret_cast<float4*>(bt + j * BN + q) = {v[0], v[1], v[2], v[3]};
@@ -178,14 +187,14 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS) void matmul_vectorized(
         multiply_tile<L, BK>(sum, lanes, at, bt, PITCH, BN);
         barrier_sync();
     }
-    store(c, sum, lanes, place, m, n, ALIGNED);
+    store(c, sum, lanes, origin, m, n, ALIGNED);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// async and warps: a ring of stages, one barrier a tile
+// ---------------------------------------------------------------------------------------------------------------------
+// async and warps: a ring of stages, one barrier per tile
 
-// A thread's part in copying tiles of a, transposed, 4 bytes at a time. It stays in one column of the tile, so its addresses advance
-// by constants.
+// The copies of one thread of tiles of a, transposed, 4 bytes at a time. It stays in one column of the tile, so that
+// its addresses advance by constants.
 template <int BM, int BK, int PITCH, int THREADS>
 struct CopyA {
     static_assert(THREADS % BK == 0, "a thread keeps its column");
@@ -205,20 +214,23 @@ struct CopyA {
 #pragma unroll
         for (int s = 0; s < COUNT; ++s) {
             if (BM % ROWS != 0 && threadIdx.x / BK + s * ROWS >= BM) break;
-            const bool inside = s * ROWS < rows_left && k_left > 0;  // what lies outside becomes zero
-            cp_async_ca_shared_global_4(stage + to + s * ROWS * 4, from + static_cast<size_t>(s * ROWS) * k, inside ? 4 : 0);
+            const bool inside = s * ROWS < rows_left && k_left > 0;  // zero outside the matrix
+            cp_async_ca_shared_global_4(stage + to + s * ROWS * 4, from + static_cast<size_t>(s * ROWS) * k,
+                                        inside ? 4 : 0);
         }
         from += BK;
         k_left -= BK;
     }
 };
 
-// The same of b: as it lies, 16 bytes at a time where rows are aligned.
+// The same for b, not transposed, 16 bytes at a time where rows are aligned.
 template <int BN, int BK, int THREADS, bool ALIGNED>
 struct CopyB {
     static constexpr int WIDE = ALIGNED ? 4 : 1, ACROSS = BN / WIDE;
-    static_assert(THREADS % ACROSS == 0 || ACROSS % THREADS == 0, "a thread keeps its columns, or a row is several passes");
-    static constexpr int ROWS = THREADS >= ACROSS ? THREADS / ACROSS : 1, PASSES = THREADS >= ACROSS ? 1 : ACROSS / THREADS;
+    static_assert(THREADS % ACROSS == 0 || ACROSS % THREADS == 0,
+                  "a thread keeps its columns, or a row is several passes");
+    static constexpr int ROWS = THREADS >= ACROSS ? THREADS / ACROSS : 1,
+                         PASSES = THREADS >= ACROSS ? 1 : ACROSS / THREADS;
     static constexpr int COUNT = (BK + ROWS - 1) / ROWS;
     const float* from;
     unsigned to;
@@ -250,9 +262,10 @@ struct CopyB {
 };
 
 template <class Tile, bool ALIGNED>
-__global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_pipelined(
-    const float* a, const float* b, float* c, int m, int n, int k) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+__global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_pipelined(const float* a, const float* b,
+                                                                                       float* c, int m, int n, int k) {
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
+                  WN = Tile::WN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = LanesOf<Tile>;
     constexpr int PITCH = BM + 4, STAGE = BK * (PITCH + BN);
@@ -260,10 +273,10 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_pip
     static_assert(BK % 2 == 0, "operands alternate between two sets of registers");
     extern __shared__ __align__(16) float ring[];
     const L lanes;
-    const Place place = place_of<BM, BN, GROUP>(blockIdx.x, m, n);
+    const TileOrigin origin = tile_origin<BM, BN, GROUP>(blockIdx.x, m, n);
     const unsigned base = cvta_to_shared(ring);
-    CopyA<BM, BK, PITCH, L::THREADS> copy_a(a, place.row, m, k);
-    CopyB<BN, BK, L::THREADS, ALIGNED> copy_b(b, place.col, n, k);
+    CopyA<BM, BK, PITCH, L::THREADS> copy_a(a, origin.row, m, k);
+    CopyB<BN, BK, L::THREADS, ALIGNED> copy_b(b, origin.col, n, k);
 
     const int tiles = (k + BK - 1) / BK;
     int to = 0;
@@ -288,7 +301,9 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_pip
         cp_async_commit_group();
 #pragma unroll
         for (int j = 0; j < BK; ++j) {
-            if (j + 1 == BK) {  // all operands of this tile are in registers: the barrier and the first reads of the next hide here
+            // All operands of this tile are in registers: the barrier and the first reads of the next tile overlap with
+            // its fma.
+            if (j + 1 == BK) {
                 cp_async_wait_group<STAGES - 2>();
                 barrier_sync();
                 from = from + 1 == STAGES ? 0 : from + 1;
@@ -299,16 +314,17 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_pip
             multiply<L>(sum, left[j % 2], right[j % 2]);
         }
     }
-    store(c, sum, lanes, place, m, n, ALIGNED);
+    store(c, sum, lanes, origin, m, n, ALIGNED);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// bulk: boxes by the tensor memory accelerator. a arrives as it lies, rows of 32 elements, swizzled so that the same columns of 8
-// rows lie in different banks; a lane reads four steps of k of a row at once. Sizes must be multiples of 4 (16-byte strides).
+// ---------------------------------------------------------------------------------------------------------------------
+// bulk: TMA copies boxes. a is not transposed: rows of 32 elements, swizzled so that the same columns of 8 rows lie in
+// different banks; a lane reads four steps of k of a row at once. n and k must be multiples of 4 (strides of 16 bytes).
 
 template <class Tile>
-__global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_bulk(
-    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
+__global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_bulk(const __grid_constant__ TensorMap a,
+                                                                                  const __grid_constant__ TensorMap b,
+                                                                                  float* c, int m, int n, int k) {
     constexpr int BM = Tile::BM, BN = Tile::BN, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = LanesOf<Tile>;
@@ -318,15 +334,15 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_bul
     extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ unsigned long long filled[STAGES];
     const L lanes;
-    const Place place = place_of<BM, BN, GROUP>(blockIdx.x, m, n);
+    const TileOrigin origin = tile_origin<BM, BN, GROUP>(blockIdx.x, m, n);
     const unsigned base = cvta_to_shared(bytes), barriers = cvta_to_shared(filled);
     const int tiles = (k + BK - 1) / BK;
 
     auto copy = [&](int t) {
         const unsigned stage = base + t % STAGES * STAGE, barrier = barriers + t % STAGES * 8;
         mbarrier_arrive_expect_tx(barrier, STAGE);
-        cp_async_bulk_tensor_2d_shared_global(stage, a, t * BK, place.row, barrier);
-        cp_async_bulk_tensor_2d_shared_global(stage + STAGE_A, b, place.col, t * BK, barrier);
+        cp_async_bulk_tensor_2d_shared_global(stage, a, t * BK, origin.row, barrier);
+        cp_async_bulk_tensor_2d_shared_global(stage + STAGE_A, b, origin.col, t * BK, barrier);
     };
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; ++s) mbarrier_init(barriers + s * 8, 1);
@@ -361,20 +377,21 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_bul
                 multiply<L>(sum, column, right);
             }
         }
-        barrier_sync();  // all are done with this stage
+        barrier_sync();  // all threads have read this stage
         if (threadIdx.x == 0 && t + STAGES - 1 < tiles) copy(t + STAGES - 1);
     }
-    store(c, sum, lanes, place, m, n, true);
+    store(c, sum, lanes, origin, m, n, true);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// ring: boxes as in bulk, but a warp that has read a stage arrives at the stage's mbarrier and goes on; what the next step of k
-// needs is read while this one is multiplied, across the end of a stage, too.
+// ---------------------------------------------------------------------------------------------------------------------
+// ring: boxes as in bulk, but a warp that has read a stage arrives at its mbarrier and continues. The operands of the
+// next step of k are read during the fma of this one, also across the end of a stage.
 
 template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void matmul_ring(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
+                  WN = Tile::WN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = InterleavedLanesOf<Tile>;
     constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;
@@ -385,15 +402,15 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void
     extern __shared__ __align__(1024) unsigned char bytes[];
     __shared__ unsigned long long barriers[2 * STAGES];
     const L lanes;
-    const Place place = place_of<BM, BN, GROUP>(blockIdx.x, m, n);
+    const TileOrigin origin = tile_origin<BM, BN, GROUP>(blockIdx.x, m, n);
     const unsigned base = cvta_to_shared(bytes), filled = cvta_to_shared(barriers), free = filled + STAGES * 8;
     const int tiles = (k + BK - 1) / BK;
 
     auto copy = [&](int tile, int stage) {
         const unsigned to = base + stage * STAGE, barrier = filled + stage * 8;
         mbarrier_arrive_expect_tx(barrier, STAGE);
-        cp_async_bulk_tensor_2d_shared_global(to, a, tile * BK, place.row, barrier);
-        cp_async_bulk_tensor_2d_shared_global(to + STAGE_A, b, place.col, tile * BK, barrier);
+        cp_async_bulk_tensor_2d_shared_global(to, a, tile * BK, origin.row, barrier);
+        cp_async_bulk_tensor_2d_shared_global(to + STAGE_A, b, origin.col, tile * BK, barrier);
     };
     if (threadIdx.x == 0) {
         init_ring<STAGES>(filled, 1, free, L::WARPS);
@@ -402,12 +419,13 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void
     }
     barrier_sync();
 
-    // a waits for four steps of k, as its rows are read; b for one. The next four of a row are read as soon as the row has been
-    // used for the last time, into the same registers: those that this leaves free let ptxas avoid register bank conflicts.
+    // Operands of a are read for four steps of k at once, operands of b for one. The next four of a row are read into
+    // the same registers as soon as the row has been used for the last time; the registers that this saves let ptxas
+    // avoid register bank conflicts.
     float sum[TM][TN] = {}, left[TM][4], right[2][TN];
     const unsigned row = swizzled<SPAN>(lanes.row * SPAN), col = STAGE_A + lanes.col * 4;
     auto read_left = [&](int r, unsigned stage, int j) {
-        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
+        // Each bit of the row number comes either from the lane or from r, and so does each bit of the swizzle.
         const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
         load4(left[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
     };
@@ -440,7 +458,7 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void
                 if (j % 4 == 3) read_left(r, stage, (j + 1) % BK);
             }
             if (j == BK / 2 && threadIdx.x == 0 && t > 0 && t - 1 + STAGES < tiles) {
-                // the stage before this one; the other warps have had half a tile's time to leave it
+                // The previous stage: the other warps have had half a tile's time to release it.
                 const int last = ring == 0 ? STAGES - 1 : ring - 1;
                 mbarrier_wait(free + last * 8, ring == 0 ? parity ^ 1 : parity);
                 copy(t - 1 + STAGES, last);
@@ -448,5 +466,5 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void
         }
         ring = next, parity = next_parity;
     }
-    store(c, sum, lanes, place, m, n, true);
+    store(c, sum, lanes, origin, m, n, true);
 }

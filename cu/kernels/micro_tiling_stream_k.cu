@@ -1,12 +1,14 @@
-// f32 matrix product on the CUDA cores, the ninth step of micro_tiling_matmul.cu: the ring of the eighth, and as much work for every SM.
+// f32 matrix product on the CUDA cores, step 9 of micro_tiling_matmul.cu: the ring of step 8 with equal work for every
+// SM.
 //
-// Tiles seldom divide by SMs: 512 tiles take 132 of them four turns, and in the last one 16 SMs have nothing to do. Here as many CTAs
-// as SMs stay and take whole tiles in turn, and the steps of k of the tiles that remain are dealt out in equal shares, end to end: a
-// share begins and ends anywhere in a tile. Who has a tile's last steps stores its sums; the others add theirs, one after the other.
-// Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
+// The number of tiles is seldom a multiple of the number of SMs: 512 tiles take 132 SMs four waves, and 16 SMs are idle
+// in the last one. Here CTAs are persistent, as many as SMs hold. They compute whole tiles first; the steps of k of the
+// remaining tiles are divided into equal shares, which may begin and end within a tile. The CTA with the last steps of
+// a tile stores its sums, and the others then add theirs in a fixed order. Osama et al., "Stream-K: Work-centric
+// Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
 //
-// A producer warp fills the ring. It does not stop between tiles: the next one is on its way while the others store sums. Its warpgroup
-// gives its registers to theirs (setmaxnreg, sm_90a).
+// A producer warp fills the ring and continues with the next tile while the other warps store sums. Its warpgroup gives
+// registers to theirs (setmaxnreg, sm_90a).
 #include "ptxkit/gemm/micro_tiling.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
@@ -15,40 +17,45 @@
 using namespace ptxkit;
 using namespace ptxkit::micro_tiling;
 
-// What a CTA does of a tile: `count` steps of k, from `begin` on.
+// The work of a CTA on one tile: `count` steps of k, from `begin` on.
 struct Part {
     int tile, begin, count;
 };
 
-// The parts of a CTA, laid end to end. Each takes `whole` tiles, gridDim.x apart; of the steps of the tiles behind those, `shares` of
-// the CTAs get as many each, or one more. The last CTA has the first share, so that who adds waits for a CTA that started earlier.
+// The sequence of a CTA's parts: `whole` tiles, gridDim.x apart, then its share of the steps of the remaining tiles.
+// `shares` of the CTAs have a share, of equal size or one step more. The last CTA has the first share, so that a CTA
+// that adds waits for one that started earlier.
 struct Schedule {
-    int whole, steps;  // tiles; steps of k of a tile
-    int begin, total;  // of the CTA's share among the steps that are shared; steps of the CTA
+    int whole, steps;  // whole tiles; steps of k of a tile
+    int begin, total;  // first step of the CTA's share; all steps of the CTA
 
     __device__ __forceinline__ Schedule(int tiles, int steps, int whole, int shares) : whole(whole), steps(steps) {
-        const int shared = (tiles - whole * static_cast<int>(gridDim.x)) * steps, least = shared / shares, more = shared % shares;
+        const int shared = (tiles - whole * static_cast<int>(gridDim.x)) * steps, least = shared / shares,
+                  more = shared % shares;
         const int share = gridDim.x - 1 - blockIdx.x;
         begin = least * share + min(share, more);
         total = whole * steps + (share < shares ? least + (share < more) : 0);
     }
 
-    // The part at one of the CTA's steps at which one begins.
+    // The part that begins at step `step` of the CTA.
     __device__ __forceinline__ Part at(int step) const {
         const int beyond = step - whole * steps;
         if (beyond < 0) return {static_cast<int>(blockIdx.x + step / steps * gridDim.x), 0, steps};
         const int first = (begin + beyond) % steps;
-        return {static_cast<int>(whole * gridDim.x) + (begin + beyond) / steps, first, min(steps - first, total - step)};
+        return {static_cast<int>(whole * gridDim.x) + (begin + beyond) / steps, first,
+                min(steps - first, total - step)};
     }
 };
 
-// Registers of a thread that multiplies: what is left of an SM's when the producer's warpgroup keeps 24 each.
+// Registers of a consumer thread: those of the SM that remain when each thread of the producer warpgroup keeps 24.
 template <int THREADS, int CTAS>
 struct Registers {
     static constexpr int PRODUCER = 24, AT_LAUNCH = 65536 / CTAS / (THREADS + 128) / 8 * 8;
-    static constexpr int LEFT = (AT_LAUNCH * (THREADS + 128) - PRODUCER * 128) / THREADS / 8 * 8, CONSUMER = LEFT < 240 ? LEFT : 240;
+    static constexpr int LEFT = (AT_LAUNCH * (THREADS + 128) - PRODUCER * 128) / THREADS / 8 * 8,
+                         CONSUMER = LEFT < 240 ? LEFT : 240;
     static_assert(THREADS % 128 == 0, "whole warpgroups multiply");
-    static_assert(AT_LAUNCH >= PRODUCER && AT_LAUNCH <= CONSUMER, "setmaxnreg takes from the producer and gives to the others");
+    static_assert(AT_LAUNCH >= PRODUCER && AT_LAUNCH <= CONSUMER,
+                  "setmaxnreg takes from the producer and gives to the others");
 };
 
 extern "C" __global__ void matmul_stream_k_clear(unsigned* flags, int count) {
@@ -56,12 +63,13 @@ extern "C" __global__ void matmul_stream_k_clear(unsigned* flags, int count) {
     for (int i = threadIdx.x; i < count; i += blockDim.x) flags[i] = 0;
 }
 
-// flags: one for each warp that multiplies, 0 until the sums of its share's first part are in c.
+// flags: one per consumer warp, 0 until the sums of the first part of its share are in c.
 template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
-    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n, int k,
-    int whole, int shares) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
+    int k, int whole, int shares) {
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
+                  WN = Tile::WN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = InterleavedLanesOf<Tile>;
     using Operands = BankedOperands<L, BM, BN, BK, TM, TN>;
@@ -88,14 +96,14 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
         Ring<STAGES> ring;
         for (int step = 0; step < schedule.total;) {
             const Part part = schedule.at(step);
-            const Place place = place_of<BM, BN, GROUP>(part.tile, m, n);
+            const TileOrigin origin = tile_origin<BM, BN, GROUP>(part.tile, m, n);
             step += part.count;
             for (int i = part.begin; i < part.begin + part.count; ++i, ring.advance()) {
                 const unsigned stage = cvta_to_shared(bytes) + ring.stage * STAGE, barrier = filled + ring.stage * 8;
                 mbarrier_wait(free + ring.stage * 8, ring.parity ^ 1);
                 mbarrier_arrive_expect_tx(barrier, STAGE);
-                cp_async_bulk_tensor_2d_shared_global(stage, a, i * BK, place.row, barrier);
-                cp_async_bulk_tensor_2d_shared_global(stage + Operands::STAGE_A, b, place.col, i * BK, barrier);
+                cp_async_bulk_tensor_2d_shared_global(stage, a, i * BK, origin.row, barrier);
+                cp_async_bulk_tensor_2d_shared_global(stage + Operands::STAGE_A, b, origin.col, i * BK, barrier);
             }
         }
     } else {
@@ -122,13 +130,15 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS
                     return next.stage * STAGE;
                 });
             }
-            const Place place = place_of<BM, BN, GROUP>(part.tile, m, n);
+            const TileOrigin origin = tile_origin<BM, BN, GROUP>(part.tile, m, n);
             if (part.begin + part.count == steps) {
-                store(c, sum, lanes, place, m, n, true);
-            } else {  // the share behind this one has the next steps of the tile, and adds or stores first: sums have one order
+                store(c, sum, lanes, origin, m, n, true);
+            } else {
+                // The share after this one has the next steps of the tile and adds or stores first, so that the sums
+                // are added in one order.
                 while (ld_acquire_gpu_global(flags + (blockIdx.x - 1) * L::WARPS + warp) == 0) {
                 }
-                add(c, sum, lanes, place, m, n);
+                add(c, sum, lanes, origin, m, n);
             }
             if (part.begin > 0) {
                 __syncwarp();

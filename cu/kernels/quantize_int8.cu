@@ -1,13 +1,13 @@
 // q = clamp(round(x / scale + zero_point), -128, 127), f32 to int8, n elements; ties round to even.
 //
-// The division is IEEE's and the sum is rounded to f32, as in numpy and PyTorch, so every integer agrees exactly, also where
-// x / scale falls on a tie. NaN becomes 0, as a conversion to an integer has it.
-// `quantize_vectorized` has no division: the host knows the reciprocal of the scale, and two corrections make the quotient exact.
+// The division is IEEE's and the sum is rounded to f32, as in numpy and PyTorch, so every integer agrees exactly, also
+// where x / scale falls on a tie. NaN becomes 0, as a conversion to an integer has it. `quantize_vectorized` has no
+// division: the host knows the reciprocal of the scale, and two corrections make the quotient exact.
 #include "ptxkit/elementwise/elementwise.cuh"
 
 using namespace ptxkit;
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // unfused: five launches
 
 struct Divide {
@@ -22,7 +22,9 @@ struct Round {
     __device__ __forceinline__ float operator()(float x) const { return rintf(x); }
 };
 struct Clamp {  // NaN stays
-    __device__ __forceinline__ float operator()(float x) const { return x < -128.0f ? -128.0f : x > 127.0f ? 127.0f : x; }
+    __device__ __forceinline__ float operator()(float x) const {
+        return x < -128.0f ? -128.0f : x > 127.0f ? 127.0f : x;
+    }
 };
 
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(THREADS) clamp(const float* x, float* out, lon
     elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, Clamp(), out, x);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused
 
 // Rounds, clamps and packs: element 0 in the lowest byte. Beyond int32 the conversion itself clamps.
@@ -63,19 +65,20 @@ __global__ void __launch_bounds__(THREADS) to_int8(const float* x, signed char* 
 }
 
 template <int THREADS>
-__global__ void __launch_bounds__(THREADS)
-quantize_fused(const float* x, signed char* q, long long n, float scale, int zero_point) {
+__global__ void __launch_bounds__(THREADS) quantize_fused(const float* x, signed char* q, long long n, float scale,
+                                                          int zero_point) {
     const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < n) q[i] = to_int8(x[i] / scale + zero_point);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// x / value, rounded as IEEE's division wherever that decides the integer: for quotients below 1024, and scales between 1e-30
-// and 1e30. `inverse` is 1 / value, rounded to nearest. The first correction leaves less than an ulp, so the second is right: Markstein, "Computation of elementary
-// functions on the IBM RISC System/6000 processor", 1990, theorem 7. Quotients so small that the remainder underflows are
-// below 2^-25, and larger ones end in the clamp (or are NaN) with or without a correction.
+// x / value, rounded as IEEE's division wherever that decides the integer: for quotients below 1024, and scales between
+// 1e-30 and 1e30. `inverse` is 1 / value, rounded to nearest. The first correction leaves less than an ulp, so the
+// second is right: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990,
+// theorem 7. Quotients so small that the remainder underflows are below 2^-25, and larger ones end in the clamp (or are
+// NaN) with or without a correction.
 struct Divisor {
     float value, inverse;
 
@@ -89,8 +92,8 @@ struct Divisor {
 
 // Four elements a vector: 128 bits are read, 32 written.
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
-__global__ void __launch_bounds__(THREADS)
-quantize_vectorized(const float* x, signed char* q, long long n, float scale, float inverse, int zero_point) {
+__global__ void __launch_bounds__(THREADS) quantize_vectorized(const float* x, signed char* q, long long n, float scale,
+                                                               float inverse, int zero_point) {
     const Divisor divisor{scale, inverse};
     const float offset = zero_point;
     const unsigned long long policy = load_policy<CACHE>();

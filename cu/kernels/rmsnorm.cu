@@ -1,20 +1,23 @@
-// RMS normalization: y[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * gamma, rows contiguous, in f32, f16 or bf16. For training, the
-// factor of each row, rstd = 1 / sqrt(mean + eps), is kept.
+// RMS normalization: y[r, :] = x[r, :] / sqrt(mean(x[r, :]^2) + eps) * gamma, rows contiguous, in f32, f16 or bf16. For
+// training, the factor of each row, rstd = 1 / sqrt(mean + eps), is stored.
 //
-// The story: `rmsnorm_square` ... `rmsnorm_scale` are what a framework launches that has these as operations, seven passes over
-// device memory; `rmsnorm_fused` does the same arithmetic in one read and one write, bit for bit; `rmsnorm_vectorized` holds the
-// row in registers and moves 128 bits an access; `rmsnorm_streamed` is for rows that fit in no cluster's registers: they wait in
-// shared memory. `rmsnorm_persistent`, for long rows, takes rows from a tile scheduler and prefetches them.
+// Variants:
+// - unfused, `rmsnorm_square` to `rmsnorm_scale`: the operations as separate kernels, as a framework launches them;
+//   seven passes over device memory.
+// - `rmsnorm_fused`: the same arithmetic in one read and one write, with bit-identical results.
+// - `rmsnorm_vectorized`: rows in registers, 128-bit accesses.
+// - `rmsnorm_streamed`: rows that no cluster's registers hold stay in shared memory between passes.
+// - `rmsnorm_persistent`: long rows; clusters take rows from a tile scheduler and prefetch them through TMA.
 #include "ptxkit/rows/normalize.cuh"
 #include "ptxkit/rows/tile_scheduler.cuh"
 
 using namespace ptxkit;
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused, and the same in five launches
 
-// Mean of the squares of a row. square(c) gives column c rounded to f32 and value(c) the column itself, for when a square left the
-// range of f32; both are asked of the same thread for the same c.
+// Mean of the squares of a row. square(c) returns the square of column c rounded to f32, and value(c) the column
+// itself, which is needed where a square left the range of f32. A thread calls both for the same columns.
 template <int THREADS, class Square, class Value>
 __device__ __forceinline__ double mean_square(int cols, float eps, Square square, Value value) {
     const double sum = column_sum<THREADS>(cols, square);
@@ -25,11 +28,11 @@ __device__ __forceinline__ double mean_square(int cols, float eps, Square square
 __device__ __forceinline__ double factor_of(double mean_square, float eps) { return 1.0 / sqrt(mean_square + eps); }
 __device__ __forceinline__ float normalized(float x, double factor) { return static_cast<float>(x * factor); }
 
-// One CTA a row. With KEEP the row waits in dynamic shared memory (cols elements) for its factor; without, rows too long for that
-// are read again, mostly from L2. rstds may be null.
+// One CTA per row. With KEEP the row stays in dynamic shared memory (cols elements); without, rows too long for shared
+// memory are read again, mostly from L2. rstds may be null.
 template <class T, int THREADS, bool KEEP>
-__global__ void __launch_bounds__(THREADS)
-rmsnorm_fused(const T* x, const T* gamma, T* y, float* rstds, int cols, float eps) {
+__global__ void __launch_bounds__(THREADS) rmsnorm_fused(const T* x, const T* gamma, T* y, float* rstds, int cols,
+                                                         float eps) {
     extern __shared__ float4 dynamic[];
     T* kept = reinterpret_cast<T*>(dynamic);
     x += static_cast<size_t>(blockIdx.x) * cols;
@@ -41,9 +44,8 @@ rmsnorm_fused(const T* x, const T* gamma, T* y, float* rstds, int cols, float ep
         return to_f32(v) * to_f32(v);
     };
     const double factor = factor_of(mean_square<THREADS>(cols, eps, square, value), eps);
-    each_column<THREADS>(cols, [&](unsigned c) {
-        y[c] = Convert<T>::from_f32(normalized(value(c), factor) * to_f32(gamma[c]));
-    });
+    each_column<THREADS>(
+        cols, [&](unsigned c) { y[c] = Convert<T>::from_f32(normalized(value(c), factor) * to_f32(gamma[c])); });
     if (rstds && threadIdx.x == 0) rstds[blockIdx.x] = static_cast<float>(factor);
 }
 
@@ -55,10 +57,10 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_square(const T* x, float* squ
     });
 }
 
-// x is read for rows whose squares left the range of f32 only.
+// x is read only for rows whose squares left the range of f32.
 template <class T, int THREADS>
-__global__ void __launch_bounds__(THREADS)
-rmsnorm_mean(const T* x, const float* squares, double* means, int cols, float eps) {
+__global__ void __launch_bounds__(THREADS) rmsnorm_mean(const T* x, const float* squares, double* means, int cols,
+                                                        float eps) {
     x += static_cast<size_t>(blockIdx.x) * cols;
     squares += static_cast<size_t>(blockIdx.x) * cols;
     auto square = [&](unsigned c) { return squares[c]; };
@@ -68,8 +70,8 @@ rmsnorm_mean(const T* x, const float* squares, double* means, int cols, float ep
 }
 
 template <int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS)
-rmsnorm_factor(const double* means, double* factors, float* rstds, int rows, float eps) {
+__global__ void __launch_bounds__(THREADS) rmsnorm_factor(const double* means, double* factors, float* rstds, int rows,
+                                                          float eps) {
     each_element<THREADS, ELEMENTS>(rows, [&](unsigned, unsigned r) {
         factors[r] = factor_of(means[r], eps);
         if (rstds) rstds[r] = static_cast<float>(factors[r]);
@@ -92,100 +94,100 @@ __global__ void __launch_bounds__(THREADS) rmsnorm_scale(const float* x, const T
     });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// With PREFETCH_WEIGHTS gamma is on its way together with x. Without, it comes from L1 when the row is ready, and its registers hold more rows
-// instead. NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
+// With PREFETCH_WEIGHTS, gamma is requested together with x. Without, it is read from L1 after the sum, and more CTAs
+// are resident because fewer registers are used.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2>)
-rmsnorm_vectorized(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, Tile::PREFETCH_WEIGHTS ? 3 : 2>) rmsnorm_vectorized(
+    const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     __shared__ RootMeanSquareSlots<S> slots;
-    with_place<Tile::FULL_TILE>(Place<S>(rows, cols, aligned16(x, gamma, y)), [&](const Place<S>& place) {
+    with_layout<Tile::FULL_TILE>(RowLayout<S>(rows, cols, aligned16(x, gamma, y)), [&](const RowLayout<S>& layout) {
         row_arrive<S, Tile::NO_EARLY_LAUNCH>();
-        Row<S> row = place.template load<Tile::CACHE>(x), weight;
-        if constexpr (Tile::PREFETCH_WEIGHTS) weight = place.load_shared(gamma);
+        Row<S> row = layout.template load<Tile::CACHE>(x), weight;
+        if constexpr (Tile::PREFETCH_WEIGHTS) weight = layout.load_shared(gamma);
         row_wait<S>();
-        const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
+        const RootMeanSquare rms = root_mean_square(row, layout, eps, slots);
         auto finished = [&](float v, float weight) { return v * rms.factor * weight; };
         if constexpr (Tile::PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k]); });
-        else place.apply(row, finished, gamma);
-        place.template store<Tile::CACHE>(y, row);
-        if (rstds && place.cols && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
+        else layout.apply(row, finished, gamma);
+        layout.template store<Tile::CACHE>(y, row);
+        if (rstds && layout.cols && layout.thread == 0) rstds[layout.row] = rms.factor * rms.scale;
     });
 }
 
-// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
-// while one is computed; SMEM_VECTORS vectors of gamma a thread wait in shared memory. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the
-// cluster's registers.
+// Dynamic persistent kernel for long rows: see tile_scheduler.cuh.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
-rmsnorm_persistent(const T* x, const T* gamma, T* y, float* rstds, unsigned* next, int rows, int cols, float eps) {
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) rmsnorm_persistent(const T* x, const T* gamma, T* y,
+                                                                                       float* rstds, unsigned* next,
+                                                                                       int rows, int cols, float eps) {
     using S = typename Tile::template Shape<T>;
     using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
     using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
-    __shared__ typename SentRecords<float, S>::Shared squares;
+    __shared__ typename ClusterRecords<float, S>::Shared squares;
     __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
     __shared__ RowRecords<float, S> largest;
-    SentRecords<float, S> sent(squares);
+    ClusterRecords<float, S> sent(squares);
     Scheduler scheduler(scheduler_storage, next);
     const Chunks chunks(stages);
-    const Place<S> place(rows, cols, aligned16(x, gamma, y));
-    const Weights<T, S, 1, Tile::SMEM_VECTORS> weights(chunks.behind());
+    const RowLayout<S> layout(rows, cols, aligned16(x, gamma, y));
+    const Weights<T, S, 1, Tile::SMEM_VECTORS> weights(chunks.after_stages());
     row_arrive<S>();
     auto started = [&] {
-        weights.begin(place.any(cols), gamma);
+        weights.begin(layout.any(cols), gamma);
         row_wait<S>();
     };
     struct {
-        SentRecords<float, S>& squares;
+        ClusterRecords<float, S>& squares;
         RowRecords<float, S>& largest;
     } slots = {sent, largest};
-    auto compute = [&](const Place<S>& place, Row<S>& row) {
-        const RootMeanSquare rms = root_mean_square(row, place, eps, slots);
-        weights.template store<Tile::CACHE>(place, y, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
-        if (rstds && place.thread == 0) rstds[place.row] = rms.factor * rms.scale;
+    auto compute = [&](const RowLayout<S>& layout, Row<S>& row) {
+        const RootMeanSquare rms = root_mean_square(row, layout, eps, slots);
+        weights.template store<Tile::CACHE>(
+            layout, y, row, [&](float v, float weight) { return v * rms.factor * weight; }, gamma);
+        if (rstds && layout.thread == 0) rstds[layout.row] = rms.factor * rms.scale;
     };
-    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, 0.0f, scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, layout, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
-// A row of any length, by a cluster: it waits in shared memory for its factor, or is read once more. Squares that leave the range
-// of f32 are summed again in f64.
+// A row of any length, computed by a cluster. It stays in shared memory between the pass for the factor and the last
+// pass, or is read again. Squares that leave the range of f32 are summed again in f64.
 template <class T, int THREADS, int VECTORS, int CTAS, bool STAGED>
-__global__ void __launch_bounds__(THREADS)
-rmsnorm_streamed(const T* x, const T* gamma, T* y, float* rstds, int rows, int cols, float eps) {
+__global__ void __launch_bounds__(THREADS) rmsnorm_streamed(const T* x, const T* gamma, T* y, float* rstds, int rows,
+                                                            int cols, float eps) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<double, S, 2> slots;
-    const Place<S> place(rows, cols, aligned16(x, gamma, y));
+    const RowLayout<S> layout(rows, cols, aligned16(x, gamma, y));
     const Staged<T, S, STAGED> staged;
     row_arrive<S>();
-    staged.begin(place, x);
+    staged.begin(layout, x);
     row_wait<S>();
     double sum = 0;
-    forward_parts<S>(cols, [&](unsigned begin) {
-        const Row<S> row = staged.template first<CACHE_KEEP>(place.part(begin), begin, x);
+    forward_chunks<S>(cols, [&](unsigned begin) {
+        const Row<S> row = staged.template first<CACHE_KEEP>(layout.chunk(begin), begin, x);
         sum += row.sum([](float v, int) { return v * v; });
     });
     double mean = row_sum(sum, slots, 0) / cols;
     const bool safe = squares_are_safe(static_cast<float>(mean * cols), static_cast<float>(mean + eps));
     if (!safe) {
         sum = 0;
-        forward_parts<S>(cols, [&](unsigned begin) {
-            const Row<S> row = staged.template again<CACHE_KEEP>(place.part(begin), begin, x);
+        forward_chunks<S>(cols, [&](unsigned begin) {
+            const Row<S> row = staged.template again<CACHE_KEEP>(layout.chunk(begin), begin, x);
             sum += row.template sum<double>([](float v, int) { return static_cast<double>(v) * v; });
         });
         mean = row_sum(sum, slots, 1) / cols;
     }
     const double factor = factor_of(mean, eps);
-    backward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
-        Row<S> row = staged.template again<CACHE_ONCE>(part, begin, x);
+    backward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
+        Row<S> row = staged.template again<CACHE_ONCE>(chunk, begin, x);
         if (safe) row.each([rounded = static_cast<float>(factor)](float& v, int) { v *= rounded; });
         else row.each([&](float& v, int) { v = normalized(v, factor); });
-        part.apply(row, [](float v, float weight) { return v * weight; }, gamma + begin);
-        part.template store<CACHE_STREAM>(y, row);
+        chunk.apply(row, [](float v, float weight) { return v * weight; }, gamma + begin);
+        chunk.template store<CACHE_STREAM>(y, row);
     });
-    if (rstds && place.thread == 0) rstds[place.row] = static_cast<float>(factor);
+    if (rstds && layout.thread == 0) rstds[layout.row] = static_cast<float>(factor);
 }

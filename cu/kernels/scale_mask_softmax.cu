@@ -1,29 +1,32 @@
-// Softmax of scaled and masked scores, as in attention: y[r, :] = softmax(s[r, :] * scale + mask[r, :]), rows contiguous, in f32, f16
-// or bf16. The mask is added; -inf takes a column out. A row that is masked as a whole gives zeros: it attends to nothing, and NaN
-// (what softmax has there, and PyTorch) would spoil whatever it is multiplied with.
+// Softmax of scaled and masked scores, as in attention: y[r, :] = softmax(s[r, :] * scale + mask[r, :]), rows
+// contiguous, in f32, f16 or bf16. The mask is added; -inf masks a column. A row whose columns are all masked gives
+// zeros instead of the NaN of softmax and PyTorch, which would propagate to every product with it.
 //
-// The story: `scores_scale` ... `scores_divide` are what a framework launches that has these as operations, eleven passes over
-// device memory; `scale_mask_softmax_fused` does the same arithmetic in two reads and one write, bit for bit;
-// `scale_mask_softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier;
-// `scale_mask_softmax_streamed` is for rows that fit in no cluster's registers: their scores wait in shared memory.
+// Variants:
+// - unfused, `scores_scale` to `scores_divide`: the operations as separate kernels, as a framework launches them;
+//   eleven passes over device memory.
+// - `scale_mask_softmax_fused`: the same arithmetic in two reads and one write, with bit-identical results.
+// - `scale_mask_softmax_vectorized`: rows in registers, 128-bit accesses, one barrier.
+// - `scale_mask_softmax_streamed`: the scores of rows that no cluster's registers hold stay in shared memory between
+//   passes.
 #include "ptxkit/rows/softmax.cuh"
 
 using namespace ptxkit;
 
-// Rounded one by one (no fma), so that all variants see the same scores.
+// Product and sum are rounded separately (no fma), so that all variants compute the same scores.
 __device__ __forceinline__ float scaled(float s, float scale) { return __fmul_rn(s, scale); }
 __device__ __forceinline__ float masked(float s, float mask) { return __fadd_rn(s, mask); }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused, and the same in six launches
 
 __device__ __forceinline__ float quotient(float e, float sum) { return sum == 0.0f ? 0.0f : e / sum; }
 
-// One CTA a row. With KEEP the scores, and then their exponentials, wait in dynamic shared memory (4 bytes a column); without, rows
-// too long for that are read again, mostly from L2.
+// One CTA per row. With KEEP the scores, and then their exponentials, stay in dynamic shared memory (4 bytes per
+// column); without, rows too long for shared memory are read again, mostly from L2.
 template <class T, int THREADS, bool KEEP>
-__global__ void __launch_bounds__(THREADS)
-scale_mask_softmax_fused(const T* s, const T* mask, T* y, int cols, float scale) {
+__global__ void __launch_bounds__(THREADS) scale_mask_softmax_fused(const T* s, const T* mask, T* y, int cols,
+                                                                    float scale) {
     extern __shared__ float kept[];
     const size_t first = static_cast<size_t>(blockIdx.x) * cols;
     auto score = [&](unsigned c) { return masked(scaled(to_f32(s[first + c]), scale), to_f32(mask[first + c])); };
@@ -67,7 +70,8 @@ __global__ void __launch_bounds__(THREADS) scores_max(const float* s, float* max
 }
 
 template <int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS) scores_exp(const float* s, const float* maxima, float* exponentials, int cols) {
+__global__ void __launch_bounds__(THREADS) scores_exp(const float* s, const float* maxima, float* exponentials,
+                                                      int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         exponentials[i] = exponential(s[i] - base_of(maxima[row]));
@@ -89,56 +93,56 @@ __global__ void __launch_bounds__(THREADS) scores_divide(const float* exponentia
     });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// Scaled and masked columns, -inf for padding, whatever the scale.
+// Loads scaled and masked columns, with -inf for padding, whatever the scale.
 template <int CACHE, class S, class T>
-__device__ __forceinline__ Row<S> load_scores(const Place<S>& place, const T* s, const T* mask, float scale) {
+__device__ __forceinline__ Row<S> load_scores(const RowLayout<S>& layout, const T* s, const T* mask, float scale) {
     auto score = [scale](float s, float mask) { return masked(scaled(s, scale), mask); };
-    Row<S> row = place.template load_with<CACHE>(s, mask, score, 0.0f);
-    place.pad(row, -infinity());
+    Row<S> row = layout.template load_with<CACHE>(s, mask, score, 0.0f);
+    layout.pad(row, -infinity());
     return row;
 }
 
 __device__ __forceinline__ float zero_if_empty(float factor, float sum) { return sum == 0.0f ? 0.0f : factor; }
 
-// NO_EARLY_LAUNCH: see follow_previous_grid.
 template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2>)
-scale_mask_softmax_vectorized(const T* s, const T* mask, T* y, int rows, int cols, float scale) {
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2>) scale_mask_softmax_vectorized(
+    const T* s, const T* mask, T* y, int rows, int cols, float scale) {
     using S = typename Tile::template Shape<T>;
     __shared__ RowRecords<MaxSum, S> slots;
-    const Place<S> place(rows, cols, aligned16(s, mask, y));
+    const RowLayout<S> layout(rows, cols, aligned16(s, mask, y));
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
-    Row<S> row = load_scores<Tile::CACHE>(place, s, mask, scale);
+    Row<S> row = load_scores<Tile::CACHE>(layout, s, mask, scale);
     row_wait<S>();
     const Softmax softmax = exponentials(row, slots);
     const float factor = zero_if_empty(softmax.factor, softmax.sum);
     row.each([&](float& v, int) { v *= factor; });
-    place.template store<Tile::CACHE>(y, row);
+    layout.template store<Tile::CACHE>(y, row);
 }
 
-// A row of any length, by a cluster: its scores wait in shared memory for maximum and sum, or are made once more.
+// A row of any length, computed by a cluster. Its scores stay in shared memory between the pass for maximum and sum and
+// the last pass, or are computed again.
 template <class T, int THREADS, int VECTORS, int CTAS, bool STAGED>
-__global__ void __launch_bounds__(THREADS)
-scale_mask_softmax_streamed(const T* s, const T* mask, T* y, int rows, int cols, float scale) {
+__global__ void __launch_bounds__(THREADS) scale_mask_softmax_streamed(const T* s, const T* mask, T* y, int rows,
+                                                                       int cols, float scale) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<MaxSum, S> slots;
-    const Place<S> place(rows, cols, aligned16(s, mask, y));
+    const RowLayout<S> layout(rows, cols, aligned16(s, mask, y));
     const Staged<float, S, STAGED> staged;
     row_arrive<S>();
     row_wait<S>();
-    const MaxSum all = max_sum_in_parts(place, slots, [&](const Place<S>& part, unsigned begin) {
-        const Row<S> row = load_scores<CACHE_KEEP>(part, s, mask, scale);
+    const MaxSum all = chunked_max_sum(layout, slots, [&](const RowLayout<S>& chunk, unsigned begin) {
+        const Row<S> row = load_scores<CACHE_KEEP>(chunk, s, mask, scale);
         staged.keep(begin, row);
         return row;
     });
     const float base = base_of(all.largest), factor = zero_if_empty(inverse_of(all.sum), all.sum);
-    backward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
-        Row<S> row = STAGED ? staged.kept(part, begin, -infinity()) : load_scores<CACHE_ONCE>(part, s, mask, scale);
+    backward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
+        Row<S> row = STAGED ? staged.kept(chunk, begin, -infinity()) : load_scores<CACHE_ONCE>(chunk, s, mask, scale);
         row.each([&](float& v, int) { v = exponential(v - base) * factor; });
-        part.template store<CACHE_STREAM>(y, row);
+        chunk.template store<CACHE_STREAM>(y, row);
     });
 }

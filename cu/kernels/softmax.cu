@@ -1,24 +1,27 @@
-// Softmax of rows, y[r, :] = exp(x[r, :] - max) / sum(exp(x[r, :] - max)), rows contiguous, in f32, f16 or bf16; and the same with
-// dropout, whose random numbers depend on a seed and the element alone. As in PyTorch, a row of nothing but -inf gives NaN.
+// Softmax of rows, y[r, :] = exp(x[r, :] - max) / sum(exp(x[r, :] - max)), rows contiguous, in f32, f16 or bf16;
+// optionally with dropout, whose random numbers depend only on a seed and the element. As in PyTorch, a row of only
+// -inf gives NaN.
 //
-// The story: `softmax_max` ... `softmax_dropout` are what a framework launches that has these as operations, six passes over
-// device memory, eight with dropout; `softmax_fused` does the same arithmetic in one read and one write, bit for bit;
-// `softmax_vectorized` holds the row in registers, moves 128 bits an access and meets at one barrier; `softmax_streamed` is for
-// rows that fit in no cluster's registers: they wait in shared memory. `softmax_persistent`, for long rows, takes rows from
-// a tile scheduler and prefetches them.
+// Variants:
+// - unfused, `softmax_max` to `softmax_dropout`: the operations as separate kernels, as a framework launches them; six
+//   passes over device memory, eight with dropout.
+// - `softmax_fused`: the same arithmetic in one read and one write, with bit-identical results.
+// - `softmax_vectorized`: rows in registers, 128-bit accesses, one barrier.
+// - `softmax_streamed`: rows that no cluster's registers hold stay in shared memory between passes.
+// - `softmax_persistent`: long rows; clusters take rows from a tile scheduler and prefetch them through TMA.
 #include "ptxkit/rows/softmax.cuh"
 #include "ptxkit/rows/tile_scheduler.cuh"
 
 using namespace ptxkit;
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // fused, and the same in four or five launches
 
-// One CTA a row. With KEEP the row, and then its exponentials, wait in dynamic shared memory (4 bytes a column); without, rows too
-// long for that are read again, mostly from L2.
+// One CTA per row. With KEEP the row, and then its exponentials, stay in dynamic shared memory (4 bytes per column);
+// without, rows too long for shared memory are read again, mostly from L2.
 template <class T, bool DROPOUT, int THREADS, bool KEEP>
-__global__ void __launch_bounds__(THREADS)
-softmax_fused(const T* x, T* y, int cols, unsigned threshold, float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(THREADS) softmax_fused(const T* x, T* y, int cols, unsigned threshold, float scale,
+                                                         unsigned long long seed) {
     extern __shared__ float kept[];
     const Dropout dropout = {threshold, scale, seed};
     const size_t first = static_cast<size_t>(blockIdx.x) * cols;
@@ -62,7 +65,8 @@ __global__ void __launch_bounds__(THREADS) softmax_sum(const float* exponentials
 }
 
 template <class Out, int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS) softmax_divide(const float* exponentials, const float* sums, Out* y, int cols) {
+__global__ void __launch_bounds__(THREADS) softmax_divide(const float* exponentials, const float* sums, Out* y,
+                                                          int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         y[i] = Convert<Out>::from_f32(exponentials[i] / sums[row]);
@@ -70,8 +74,8 @@ __global__ void __launch_bounds__(THREADS) softmax_divide(const float* exponenti
 }
 
 template <class T, int THREADS, int ELEMENTS>
-__global__ void __launch_bounds__(THREADS)
-softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(THREADS) softmax_dropout(const float* x, T* y, int cols, unsigned threshold,
+                                                           float scale, unsigned long long seed) {
     const Dropout dropout = {threshold, scale, seed};
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
@@ -79,22 +83,21 @@ softmax_dropout(const float* x, T* y, int cols, unsigned threshold, float scale,
     });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// NO_EARLY_LAUNCH: see follow_previous_grid. FULL_TILE: a row fills the registers of a CTA or cluster.
 template <class T, bool DROPOUT, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2, DROPOUT ? 32 : 16>)
-softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(Tile::THREADS, row_ctas<T, Tile, 2, DROPOUT ? 32 : 16>) softmax_vectorized(
+    const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
     using S = typename Tile::template Shape<T>;
     __shared__ GuessedSlots<S> slots;
-    with_place<Tile::FULL_TILE>(Place<S>(rows, cols, aligned16(x, y)), [&](const Place<S>& place) {
+    with_layout<Tile::FULL_TILE>(RowLayout<S>(rows, cols, aligned16(x, y)), [&](const RowLayout<S>& layout) {
         row_arrive<S, Tile::NO_EARLY_LAUNCH>();
-        const Guess<S, T> guess(place, x);
-        Row<S> row = place.template load<Tile::CACHE>(x, -infinity());
-        auto again = [&] { return place.template load<Tile::CACHE>(x, -infinity()); };
+        const Guess<S, T> guess(layout, x);
+        Row<S> row = layout.template load<Tile::CACHE>(x, -infinity());
+        auto again = [&] { return layout.template load<Tile::CACHE>(x, -infinity()); };
         if constexpr (DROPOUT) {
-            const Dropped<S> dropped(place, {threshold, scale, seed});
+            const Dropped<S> dropped(layout, {threshold, scale, seed});
             row_wait<S>();
             const float factor = exponentials_from(guess.value(), row, slots, again) * scale;
             row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v * factor; });
@@ -103,63 +106,65 @@ softmax_vectorized(const T* x, T* y, int rows, int cols, unsigned threshold, flo
             const float factor = exponentials_from(guess.value(), row, slots, again);
             row.each([&](float& v, int) { v *= factor; });
         }
-        place.template store<Tile::CACHE>(y, row);
+        layout.template store<Tile::CACHE>(y, row);
     });
 }
 
-// Dynamic persistent kernel for long rows. STAGES chunks of rows, of CHUNK_VECTORS vectors a thread, are in flight
-// while one is computed. An SM holds CTAS_PER_SM CTAs; FULL_TILE: a row fills the cluster's registers.
+// Dynamic persistent kernel for long rows: see tile_scheduler.cuh.
 template <class T, bool DROPOUT, class Tile>
-__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM)
-softmax_persistent(const T* x, T* y, unsigned* next, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) softmax_persistent(const T* x, T* y, unsigned* next,
+                                                                                       int rows, int cols,
+                                                                                       unsigned threshold, float scale,
+                                                                                       unsigned long long seed) {
     using S = typename Tile::template Shape<T>;
     using Chunks = ChunkPipeline<T, S, Tile::CHUNK_VECTORS, Tile::STAGES, Tile::CACHE>;
     using Scheduler = TileScheduler<S, Chunks::ahead + 1>;
-    __shared__ typename SentRecords<MaxSum, S>::Shared records;
+    __shared__ typename ClusterRecords<MaxSum, S>::Shared records;
     __shared__ typename Chunks::Shared stages;
     __shared__ typename Scheduler::Shared scheduler_storage;
-    SentRecords<MaxSum, S> sent(records);
+    ClusterRecords<MaxSum, S> sent(records);
     Scheduler scheduler(scheduler_storage, next);
     const Chunks chunks(stages);
-    const Place<S> place(rows, cols, aligned16(x, y));
+    const RowLayout<S> layout(rows, cols, aligned16(x, y));
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
-    auto compute = [&](const Place<S>& place, Row<S>& row) {
+    auto compute = [&](const RowLayout<S>& layout, Row<S>& row) {
         float factor = exponentials(row, sent).factor;
         if constexpr (DROPOUT) factor *= scale;
         row.each([&](float& v, int) { v *= factor; });
         if constexpr (DROPOUT) {
-            const Dropped<S> dropped(place, {threshold, scale, seed});
+            const Dropped<S> dropped(layout, {threshold, scale, seed});
             row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v; });
         }
-        place.template store<Tile::CACHE>(y, row);
+        layout.template store<Tile::CACHE>(y, row);
     };
-    persistent_rows<Tile::FULL_TILE>(chunks, place, rows, cols, x, -infinity(), scheduler, started, compute);
+    persistent_rows<Tile::FULL_TILE>(chunks, layout, rows, cols, x, -infinity(), scheduler, started, compute);
 }
 
-// A row of any length, by a cluster: it waits in shared memory for maximum and sum, or is read once more.
+// A row of any length, computed by a cluster. It stays in shared memory between the pass for maximum and sum and the
+// last pass, or is read again.
 template <class T, bool DROPOUT, int THREADS, int VECTORS, int CTAS, bool STAGED>
-__global__ void __launch_bounds__(THREADS)
-softmax_streamed(const T* x, T* y, int rows, int cols, unsigned threshold, float scale, unsigned long long seed) {
+__global__ void __launch_bounds__(THREADS) softmax_streamed(const T* x, T* y, int rows, int cols, unsigned threshold,
+                                                            float scale, unsigned long long seed) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<MaxSum, S> slots;
-    const Place<S> place(rows, cols, aligned16(x, y));
+    const RowLayout<S> layout(rows, cols, aligned16(x, y));
     const Staged<T, S, STAGED> staged;
     row_arrive<S>();
-    staged.begin(place, x);
+    staged.begin(layout, x);
     row_wait<S>();
-    const MaxSum all = max_sum_in_parts(place, slots, [&](const Place<S>& part, unsigned begin) {
-        return staged.template first<CACHE_KEEP>(part, begin, x, -infinity());
+    const MaxSum all = chunked_max_sum(layout, slots, [&](const RowLayout<S>& chunk, unsigned begin) {
+        return staged.template first<CACHE_KEEP>(chunk, begin, x, -infinity());
     });
     const float base = base_of(all.largest), factor = inverse_of(all.sum) * scale;
-    backward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
-        Row<S> row = staged.template again<CACHE_ONCE>(part, begin, x, -infinity());
+    backward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
+        Row<S> row = staged.template again<CACHE_ONCE>(chunk, begin, x, -infinity());
         row.each([&](float& v, int) { v = exponential(v - base) * factor; });
         if constexpr (DROPOUT) {
-            const Dropped<S> dropped(part, {threshold, scale, seed});
+            const Dropped<S> dropped(chunk, {threshold, scale, seed});
             row.each([&](float& v, int k) { v = dropped[k] ? 0.0f : v; });
         }
-        part.template store<CACHE_STREAM>(y, row);
+        chunk.template store<CACHE_STREAM>(y, row);
     });
 }

@@ -1,13 +1,15 @@
-// y = gelu(x) * gate through shared memory, a tile at a time: what it takes to copy the next tile while this one is computed.
+// y = gelu(x) * gate through shared memory, tile by tile: copying the next tile while this one is computed.
 //
-// 1. `serial`: copy a tile, wait for it, compute, and only then begin with the next. Device memory idles while threads compute.
-// 2. `two_stage`: a second buffer and cp.async groups. The next tile is on its way before this one is waited for.
-// 3. `bulk`: one thread has the TMA unit copy whole tiles both ways; an mbarrier a buffer says that one has arrived.
+// 1. `serial`: copy a tile, wait for it, compute, then start the next one. Device memory is idle during the
+//     computation.
+// 2. `two_stage`: two buffers and cp.async groups. The copy of the next tile starts before the wait for this one.
+// 3. `bulk`: one thread issues TMA copies of whole tiles in both directions; one mbarrier per buffer signals their
+//     arrival.
 //
-// With one CTA an SM nothing else hides the latency of device memory, and the difference is what overlapping is worth. (Several
-// CTAs an SM hide it as well, at no effort, where registers and shared memory allow; CTAS says how many.)
+// With one CTA per SM nothing else hides the latency of device memory, so the difference is the gain of overlapping.
+// (Several CTAs per SM hide it as well, where registers and shared memory allow; CTAS is their number.)
 //
-// n is a multiple of 4, so that everything is moved 16 bytes at a time. A tile is QUADS * THREADS of these.
+// n is a multiple of 4, so that all accesses have 16 bytes. A tile is QUADS * THREADS of these.
 #include "ptxkit/elementwise/gate.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
@@ -22,10 +24,10 @@ struct Buffer {
     float4 x[THREADS * QUADS], gate[THREADS * QUADS];
 };
 
-// A thread copies what it will itself read: nobody waits for another.
+// Each thread copies what it will read itself, so that no thread waits for another.
 template <int THREADS, int QUADS>
-__device__ __forceinline__ void copy_tile(
-    Buffer<THREADS, QUADS>& buffer, const float4* x, const float4* gate, unsigned first, unsigned quads) {
+__device__ __forceinline__ void copy_tile(Buffer<THREADS, QUADS>& buffer, const float4* x, const float4* gate,
+                                          unsigned first, unsigned quads) {
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         const unsigned at = i * THREADS + threadIdx.x;
@@ -37,7 +39,8 @@ __device__ __forceinline__ void copy_tile(
 }
 
 template <int THREADS, int QUADS>
-__device__ __forceinline__ void compute_tile(const Buffer<THREADS, QUADS>& buffer, float4* y, unsigned first, unsigned quads) {
+__device__ __forceinline__ void compute_tile(const Buffer<THREADS, QUADS>& buffer, float4* y, unsigned first,
+                                             unsigned quads) {
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
         const unsigned at = i * THREADS + threadIdx.x;
@@ -67,12 +70,12 @@ __global__ void __launch_bounds__(THREADS) two_stage(const float4* x, const floa
     for (; first < quads; first += stride, turn ^= 1) {
         copy_tile(buffers[turn ^ 1], x, gate, first + stride, quads);
         cp_async_commit_group();
-        cp_async_wait_group<1>();  // this tile's; the next one's may still be on its way
+        cp_async_wait_group<1>();  // this tile has arrived; the next one may be in flight
         compute_tile(buffers[turn], y, first, quads);
     }
 }
 
-// Results, too, wait in shared memory until TMA has taken them away.
+// Results also pass through shared memory, from where TMA stores them.
 template <int THREADS, int QUADS>
 struct Stage {
     Buffer<THREADS, QUADS> in;
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(THREADS) bulk(const float4* x, const float4* g
         Stage<THREADS, QUADS>& stage = stages[at.stage];
         if (threadIdx.x == 0) {
             copy(at.stage ^ 1, first + stride);
-            cp_async_bulk_wait_group_read<1>();  // results of two tiles ago have left this stage
+            cp_async_bulk_wait_group_read<1>();  // the results of two tiles ago have been read from this stage
         }
         barrier_sync();
         mbarrier_wait(barriers + 8 * at.stage, at.parity);
@@ -118,11 +121,11 @@ __global__ void __launch_bounds__(THREADS) bulk(const float4* x, const float4* g
             stage.y[q] = gated(stage.in.x[q], stage.in.gate[q]);
         }
         fence_proxy_async_shared_cta();
-        barrier_sync();  // all results are there, and nobody reads this stage any more
+        barrier_sync();  // all results are written, and no thread reads this stage any more
         if (threadIdx.x == 0) {
             cp_async_bulk_global_shared(y + first, cvta_to_shared(stage.y), bytes_of(first));
             cp_async_bulk_commit_group();
         }
     }
-    if (threadIdx.x == 0) cp_async_bulk_wait_group_read<0>();  // shared memory ends with the CTA
+    if (threadIdx.x == 0) cp_async_bulk_wait_group_read<0>();  // shared memory is released when the CTA exits
 }

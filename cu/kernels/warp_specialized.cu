@@ -1,14 +1,14 @@
-// y = gelu(x) * gate through shared memory, with warps that only copy and warps that only compute.
+// y = gelu(x) * gate through shared memory, with producer warps that copy and consumer warps that compute.
 //
-// 1. `serial`: all warps copy a tile, wait for each other, compute it, wait again. Copying and computing take turns.
-// 2. `named_barriers`: PRODUCERS threads copy (cp.async), CONSUMERS threads compute. Each of STAGES buffers has two named
-//    barriers: who has work for the others arrives and goes on, who needs it waits.
-// 3. `mbarriers`: one thread produces, by TMA; barriers in shared memory count bytes and arrivals, so that copying takes no warps
-//    and STAGES is not limited to the 16 barriers of a CTA.
+// 1. `serial`: all warps copy a tile, synchronize, compute it, synchronize. Copies and computation do not overlap.
+// 2. `named_barriers`: PRODUCERS threads copy (cp.async), CONSUMERS threads compute. Each of STAGES buffers has two
+//     named barriers: the threads that finished with a buffer arrive without waiting, the threads that need it wait.
+// 3. `mbarriers`: one producer thread uses TMA. mbarriers in shared memory count bytes and arrivals, so that copies
+//     take no warps and STAGES is not limited by the 16 barriers of a CTA.
 //
-// With one CTA an SM nothing else hides the latency of device memory; see two_stage_pipeline.cu.
+// With one CTA per SM nothing else hides the latency of device memory; see two_stage_pipeline.cu.
 //
-// n is a multiple of 4, so that everything is moved 16 bytes at a time. A tile is QUADS * CONSUMERS of these.
+// n is a multiple of 4, so that all accesses have 16 bytes. A tile is QUADS * CONSUMERS of these.
 #include "ptxkit/elementwise/gate.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
@@ -23,10 +23,10 @@ struct Buffer {
     float4 x[TILE], gate[TILE];
 };
 
-// THREADS threads, of which this is number `thread`, copy a tile.
+// Copies a tile by THREADS threads, of which this is number `thread`.
 template <int THREADS, int TILE>
-__device__ __forceinline__ void copy_tile(
-    Buffer<TILE>& buffer, const float4* x, const float4* gate, unsigned first, unsigned quads, unsigned thread) {
+__device__ __forceinline__ void copy_tile(Buffer<TILE>& buffer, const float4* x, const float4* gate, unsigned first,
+                                          unsigned quads, unsigned thread) {
 #pragma unroll
     for (int i = 0; i < TILE / THREADS; i++) {
         const unsigned at = i * THREADS + thread;
@@ -37,10 +37,10 @@ __device__ __forceinline__ void copy_tile(
     }
 }
 
-// THREADS threads compute a tile.
+// Computes a tile by THREADS threads.
 template <int THREADS, int TILE>
-__device__ __forceinline__ void compute_tile(
-    const Buffer<TILE>& buffer, float4* y, unsigned first, unsigned quads, unsigned thread) {
+__device__ __forceinline__ void compute_tile(const Buffer<TILE>& buffer, float4* y, unsigned first, unsigned quads,
+                                             unsigned thread) {
 #pragma unroll
     for (int i = 0; i < TILE / THREADS; i++) {
         const unsigned at = i * THREADS + thread;
@@ -63,10 +63,12 @@ __global__ void __launch_bounds__(CONSUMERS) serial(const float4* x, const float
 }
 
 template <int CONSUMERS, int QUADS, int PRODUCERS, int STAGES>
-__global__ void __launch_bounds__(CONSUMERS + PRODUCERS) named_barriers(const float4* x, const float4* gate, float4* y, int quads) {
+__global__ void __launch_bounds__(CONSUMERS + PRODUCERS) named_barriers(const float4* x, const float4* gate, float4* y,
+                                                                        int quads) {
     constexpr unsigned tile = CONSUMERS * QUADS, all = CONSUMERS + PRODUCERS;
     static_assert(2 * STAGES <= 15, "barrier 0 is barrier_sync's, and there are 16");
-    static_assert(tile % PRODUCERS == 0 && CONSUMERS % 32 == 0 && PRODUCERS % 32 == 0, "whole warps, and as much for each thread");
+    static_assert(tile % PRODUCERS == 0 && CONSUMERS % 32 == 0 && PRODUCERS % 32 == 0,
+                  "whole warps, and as much for each thread");
     extern __shared__ __align__(128) unsigned char shared[];
     Buffer<tile>* buffers = reinterpret_cast<Buffer<tile>*>(shared);
     auto full = [](unsigned stage) { return 1 + stage; };
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS) named_barriers(const fl
     Ring<STAGES> at;
 
     if (threadIdx.x < PRODUCERS) {
-        // The copy of a tile is waited for when STAGES - 1 later ones have begun; groups past the last tile are empty.
+        // Waits for the copy of a tile after STAGES - 1 later ones have started; groups past the last tile are empty.
         Ring<STAGES> copied;
         for (unsigned turn = 0; first < quads + (STAGES - 1) * stride; first += stride, turn++) {
             if (first < quads) {
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS) named_barriers(const fl
         for (; first < quads; first += stride, at.advance()) {
             barrier_sync(full(at.stage), all);
             compute_tile<CONSUMERS>(buffers[at.stage], y, first, quads, threadIdx.x - PRODUCERS);
-            if (first + STAGES * stride < quads) barrier_arrive(empty(at.stage), all);  // somebody waits for it
+            if (first + STAGES * stride < quads) barrier_arrive(empty(at.stage), all);  // the producers wait for it
         }
     }
 }

@@ -178,7 +178,7 @@ def test_warps_of_their_own_fetch_rows(device, kernel, stages, in_flight, kept, 
         np.testing.assert_array_equal(first[name], again[name])
     variant = case.workload.variant("pipelined")
     launch, finish = variant.launches(case.workload, variant.select_tile(case.workload, Target.parse("sm_90a"), tile))
-    assert launch.kernel == f"{kernel.norm}_backward_fetched"
+    assert launch.kernel == f"{kernel.norm}_backward_warp_specialized"
     assert launch.block[0] == threads + 32 * (4 if threads >= 512 else min(groups, 4))
     assert launch.grid[0] // cluster < partials
     assert launch.grid[0] // cluster in finish.args  # rows of partial sums

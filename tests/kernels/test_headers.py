@@ -251,22 +251,22 @@ using namespace ptxkit;
 template <int LANES, class T>
 __global__ void warps(const T* x, T* y) { y[threadIdx.x] = warp_sum<LANES>(x[threadIdx.x]); }
 
-template <int GROUP, int GROUPS, int TURNS, class T>
+template <int GROUP, int GROUPS, int SUMS, class T>
 __global__ void groups(const T* x, T* y) {
     __shared__ GroupSlots<T, GROUP / 32> slots[GROUPS];
     unsigned group = threadIdx.x / GROUP;
-    for (unsigned turn = 0; turn < TURNS; turn++) {
+    for (unsigned turn = 0; turn < SUMS; turn++) {
         unsigned i = turn * blockDim.x + threadIdx.x;
         y[i] = group_sum<GROUP>(x[i], slots[group], group, turn);
     }
 }
 
-template <int THREADS, int CTAS, int TURNS, class T>
+template <int THREADS, int CTAS, int SUMS, class T>
 __global__ void clusters(const T* x, T* y) {
     __shared__ ClusterSlots<T, CTAS, THREADS / 32> slots;
     barrier_cluster_arrive_relaxed();
     barrier_cluster_wait_acquire();
-    for (unsigned turn = 0; turn < TURNS; turn++) {
+    for (unsigned turn = 0; turn < SUMS; turn++) {
         unsigned i = turn * gridDim.x * THREADS + blockIdx.x * THREADS + threadIdx.x;
         y[i] = cluster_sum<THREADS, CTAS>(x[i], slots, turn);
     }

@@ -78,7 +78,18 @@ def test_tiles_of_the_ring(tile, completion):
     check(device, "step8_ring", 140, 132, 148, **tile)
 
 
-STREAM_TILE = {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 32, "WN": 64, "STAGES": 3, "CTAS": 2, "LEAST": 2}
+STREAM_TILE = {
+    "BM": 64,
+    "BN": 128,
+    "BK": 16,
+    "TM": 8,
+    "TN": 8,
+    "WM": 32,
+    "WN": 64,
+    "STAGES": 3,
+    "CTAS": 2,
+    "MIN_STEPS": 2,
+}
 
 
 @pytest.mark.parametrize("completion", ["eager", "latest-legal"])
@@ -97,7 +108,7 @@ def test_shares(monkeypatch, completion, turns, sms, m, n, k):
     """Shares that begin and end anywhere, with copies as early and as late as they may be."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
     device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
-    check(device, "step9_stream_k", m, n, k, **STREAM_TILE, TURNS=turns)
+    check(device, "step9_stream_k", m, n, k, **STREAM_TILE, SHARED_WAVES=turns)
 
 
 def test_shared_sums_are_added_in_one_order(device, monkeypatch):
@@ -124,9 +135,9 @@ def test_shares_are_of_all_that_is_left(size):
         *_, launch = variant.launches(w, tile)
         *_, whole, shares = launch.args
         tiles, steps, ctas = w.grid(tile.BM, tile.BN), -(-size // tile.BK), launch.grid[0]
-        assert 0 <= tiles - whole * ctas <= tile.TURNS * ctas
+        assert 0 <= tiles - whole * ctas <= tile.SHARED_WAVES * ctas
         assert 1 <= shares <= ctas <= 132 * tile.CTAS
-        assert shares == ctas or shares == 1 or (tiles - whole * ctas) * steps // shares >= tile.LEAST
+        assert shares == ctas or shares == 1 or (tiles - whole * ctas) * steps // shares >= tile.MIN_STEPS
 
 
 def test_constraints_say_what_static_asserts_say():

@@ -6,14 +6,16 @@
 extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel::Params* out,
                                         ptxkit::cutlass::Answer* answer) {
     using Compute = typename Kernel::EpilogueOutputOp::ElementCompute;
-    auto mode = problem.batches > 1 ? cutlass::gemm::GemmUniversalMode::kBatched : cutlass::gemm::GemmUniversalMode::kGemm;
+    auto mode =
+        problem.batches > 1 ? cutlass::gemm::GemmUniversalMode::kBatched : cutlass::gemm::GemmUniversalMode::kGemm;
     cutlass::gemm::GemmCoord size(problem.m, problem.n, problem.k);
     typename Kernel::EpilogueOutputOp::Params epilogue(static_cast<Compute>(problem.alpha),
                                                        static_cast<Compute>(problem.beta));
-    typename Kernel::Arguments arguments(mode, size, problem.batches, epilogue, problem.a, problem.b, problem.c, problem.d,
-                                         problem.batch_a, problem.batch_b, problem.batch_c, problem.batch_d, problem.lda,
-                                         problem.ldb, problem.ldc, problem.ldd);
-    typename Kernel::Params params(arguments, problem.multiprocessors, -1);  // -1: occupancy, which stream-K alone reads
+    typename Kernel::Arguments arguments(mode, size, problem.batches, epilogue, problem.a, problem.b, problem.c,
+                                         problem.d, problem.batch_a, problem.batch_b, problem.batch_c, problem.batch_d,
+                                         problem.lda, problem.ldb, problem.ldc, problem.ldd);
+    // -1: occupancy, which stream-K alone reads
+    typename Kernel::Params params(arguments, problem.multiprocessors, -1);
     params.semaphore = static_cast<int*>(problem.workspace);
     *out = params;
     dim3 grid = params.get_grid_dims();

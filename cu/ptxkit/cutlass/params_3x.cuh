@@ -1,5 +1,5 @@
-// The builder kernel of CUTLASS 3.x: does on the device, <<<1, 1>>>, what device::GemmUniversalAdapter does on the host.
-// Kernel is the type to be launched. Tensor maps come out as notes (tensor_map_note.cuh).
+// The builder kernel of CUTLASS 3.x: does on the device, <<<1, 1>>>, what device::GemmUniversalAdapter does on the
+// host. Kernel is the type to be launched. Tensor maps come out as notes (tensor_map_note.cuh).
 #pragma once
 #include "ptxkit/cutlass/params.cuh"
 
@@ -31,7 +31,8 @@ template <class K>
 __device__ unsigned long long barrier_bytes(typename K::Arguments const& arguments) {
     if constexpr (cute::is_same_v<typename K::TileSchedulerTag, ::cutlass::gemm::StreamKScheduler>) {
         auto bytes = [&](unsigned warpgroups) {
-            return K::TileScheduler::template get_workspace_size<typename K::ProblemShape, typename K::ElementAccumulator>(
+            return K::TileScheduler::template get_workspace_size<typename K::ProblemShape,
+                                                                 typename K::ElementAccumulator>(
                 arguments.scheduler, arguments.problem_shape, arguments.hw_info, warpgroups,
                 K::CollectiveEpilogue::get_store_pipe_increment(typename K::TileShape{}));
         };
@@ -45,7 +46,8 @@ __device__ unsigned long long barrier_bytes(typename K::Arguments const& argumen
 extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel::Params* out,
                                         ptxkit::cutlass::Answer* answer) {
     typename Kernel::Arguments arguments{};
-    arguments.mode = problem.batches > 1 ? cutlass::gemm::GemmUniversalMode::kBatched : cutlass::gemm::GemmUniversalMode::kGemm;
+    arguments.mode =
+        problem.batches > 1 ? cutlass::gemm::GemmUniversalMode::kBatched : cutlass::gemm::GemmUniversalMode::kGemm;
     arguments.problem_shape = {problem.m, problem.n, problem.k, problem.batches};
     auto& main = arguments.mainloop;
     main.ptr_A = static_cast<decltype(main.ptr_A)>(problem.a);

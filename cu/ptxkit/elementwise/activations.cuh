@@ -1,8 +1,8 @@
 // Activation functions in f32. The error is against the exact function, over all finite arguments.
 //
-// gelu and silu are x times a logistic function, x / (1 + 2^s): two MUFU operations, ex2 and rcp. tanh.approx would be one, but
-// its 2^-11 is absolute once 1 + tanh cancels: gelu(-3) = -0.0036 would be wrong by a fifth, which bf16 shows, too. At DRAM
-// speed, two MUFU an element cost nothing.
+// gelu and silu are x times a logistic function, x / (1 + 2^s): two MUFU operations, ex2 and rcp. tanh.approx would be
+// one, but its 2^-11 is absolute once 1 + tanh cancels: gelu(-3) = -0.0036 would be wrong by a fifth, which bf16 shows,
+// too. At DRAM speed, two MUFU an element cost nothing.
 #pragma once
 #include "ptxkit/ptx/floating_point.cuh"
 
@@ -10,9 +10,9 @@ namespace ptxkit {
 
 enum Activation { NONE = 0, RELU = 1, GELU = 2, SILU = 3 };
 
-// x / (1 + 2^s). The relative error is below 2^-21 + 2^-22 |s|: that of ex2 and rcp, and the rounding of s, which counts only where
-// 2^s is large. From s = 126 the result, less than |x| 2^-126, is x * 0: zero with the sign of x, NaN for infinite x, as the
-// formula has it.
+// x / (1 + 2^s). The relative error is below 2^-21 + 2^-22 |s|: that of ex2 and rcp, and the rounding of s, which
+// counts only where 2^s is large. From s = 126 the result, less than |x| 2^-126, is x * 0: zero with the sign of x, NaN
+// for infinite x, as the formula has it.
 __device__ __forceinline__ float logistic_times(float x, float s) {
     return x * rcp_approx_ftz(1.0f + ex2_approx_ftz(s));
 }

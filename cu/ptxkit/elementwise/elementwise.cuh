@@ -1,7 +1,9 @@
-// Element-wise kernels: vectors of elements as f32 in registers, and the loop over an array that every such kernel shares.
+// Element-wise kernels: vectors of elements, which are f32 in arithmetic, and the loop over an array that all of these
+// kernels use.
 //
-// Any length and any start will do: where all pointers are 16-byte aligned, whole tiles move in 128-bit accesses. Else, and in the
-// last tile when it is not whole, elements go one by one, neighbouring lanes at neighbouring elements.
+// Arrays may have any length and any start: where all pointers are 16-byte aligned, whole tiles move in 128-bit
+// accesses. Otherwise, and in an incomplete last tile, elements move one by one, and adjacent lanes access adjacent
+// elements.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/half.cuh"
@@ -9,19 +11,19 @@
 
 namespace ptxkit {
 
-// How device memory is accessed. Results are the same; what the caches keep is not.
+// Cache policy of the accesses to device memory. It changes no result.
 enum Cache {
-    CACHE_KEEP = 0,    // ld.global, st.global: whoever comes next finds everything in L2
-    CACHE_STREAM = 1,  // loads leave L1 alone, stores are st.global.cs
-    CACHE_ONCE = 2,    // and L2 gives up first what was read
-    CACHE_OUTPUT = 3,  // L2 gives up first what was read, and keeps what was written
-    CACHE_INPUT = 4,   // L2 gives up last what was read; what is written then goes to device memory in a steady stream
+    CACHE_KEEP = 0,    // ld.global, st.global: the next kernel finds all data in L2
+    CACHE_STREAM = 1,  // loads do not allocate in L1, stores are st.global.cs
+    CACHE_ONCE = 2,    // in addition, L2 evicts what was read first
+    CACHE_OUTPUT = 3,  // L2 evicts what was read first and keeps what was written
+    CACHE_INPUT = 4,   // L2 evicts what was read last; stores then go to device memory in a steady stream
 };
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // Vectors
 
-// The L2 policy of loads. Where it is wanted in many places, make it once.
+// The L2 policy of loads. Kernels with many loads create it once.
 template <int CACHE>
 __device__ __forceinline__ unsigned long long load_policy() {
     if constexpr (CACHE == CACHE_INPUT) return createpolicy_L2_evict_last();
@@ -43,7 +45,7 @@ __device__ __forceinline__ void store_word(Word* pointer, Word word) {
     else *pointer = word;
 }
 
-// WORDS 32-bit words, in accesses of 128 bits as far as possible, else 64 and 32.
+// WORDS 32-bit words, in 128-bit accesses as far as possible, then 64 and 32 bits.
 template <int CACHE, int WORDS>
 __device__ __forceinline__ void load_words(const void* pointer, unsigned (&words)[WORDS],
                                            unsigned long long policy = load_policy<CACHE>()) {
@@ -75,8 +77,8 @@ __device__ __forceinline__ void store_words(void* pointer, const unsigned (&word
     if constexpr (WORDS % 2) store_word<CACHE>(to + WORDS - 1, words[WORDS - 1]);
 }
 
-// N elements of float, f16 or bf16 in registers, as they are in memory: converting is left to who reads an element, so that
-// nobody waits for one load before the next is under way. N * sizeof(T) is a multiple of 4, and pointers are aligned to it, up to
+// N elements of float, f16 or bf16 in registers, in the format of memory. An element is converted when it is read, so
+// that a load does not wait for an earlier one. N * sizeof(T) is a multiple of 4, and pointers are aligned to it, up to
 // 16 bytes.
 template <class T, int N>
 struct Vector {
@@ -98,13 +100,13 @@ struct Vector {
         else return i % 2 ? Convert<T>::high(word[i / 2]) : Convert<T>::low(word[i / 2]);
     }
 
-    // What 16 bytes hold.
+    // Takes the elements from 16 bytes.
     __device__ __forceinline__ void set(uint4 quad) {
         static_assert(words == 4, "16 bytes");
         word[0] = quad.x, word[1] = quad.y, word[2] = quad.z, word[3] = quad.w;
     }
 
-    // Every element is element(i), rounded to T.
+    // Sets element i to element(i), rounded to T.
     template <class Element>
     __device__ __forceinline__ void fill(Element element) {
 #pragma unroll
@@ -119,7 +121,8 @@ struct Vector {
 template <class T>
 constexpr int vector_width = 16 / sizeof(T);
 
-// One element as f32, of memory that nobody writes while the kernel runs: so it may be read before other elements are stored.
+// One element as f32, from memory that no thread writes while the kernel runs, so that the load may move ahead of
+// stores.
 __device__ __forceinline__ float load_element(const float* pointer) { return __ldg(pointer); }
 template <class T>
 __device__ __forceinline__ float load_element(const T* pointer) {
@@ -132,36 +135,39 @@ __device__ __forceinline__ bool aligned16(const T*... pointers) {
     return ((reinterpret_cast<size_t>(pointers) | ...) & 15) == 0;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // The loop over an array
 
-// Runs over n elements in tiles of THREADS * VECTORS vectors of WIDTH elements. With one CTA a tile (STRIDE false) the grid
-// is cdiv(n, THREADS * VECTORS * WIDTH); with STRIDE any grid will do, and CTAs take every gridDim.x-th tile.
+// Runs over n elements in tiles of THREADS * VECTORS vectors of WIDTH elements. With one CTA per tile (STRIDE false)
+// the grid is cdiv(n, THREADS * VECTORS * WIDTH); with STRIDE the grid may have any size, and CTAs take every
+// gridDim.x-th tile.
 //
-// load(k, i) and store(k, i) get a vector of the thread, k, and its first element, i; all loads of a tile come before its
-// stores, so VECTORS accesses of each array are in flight a thread. one(i) does a single element.
+// load(k, i) and store(k, i) receive the number k of a vector of the thread and its first element i. All loads of a
+// tile come before its stores, so that VECTORS accesses of each array are in flight per thread. one(i) computes a
+// single element.
 template <int THREADS, int VECTORS, int WIDTH, bool STRIDE, class Load, class Store, class One>
 __device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load load, Store store, One one) {
     constexpr unsigned tile = THREADS * VECTORS * WIDTH;
-    // What takes a microsecond has ended before a grid that starts early gains by it: on an H200 100,000 elements take 1.00 us
-    // in place of 1.10, but a million 2.08 in place of 2.04.
+    // A grid of about a microsecond ends before an early launch of the next one gains anything: on an H200 100,000
+    // elements take 1.00 us instead of 1.10, but a million 2.08 instead of 2.04.
     if (n < 1 << 18) follow_previous_grid<true>();
     else follow_previous_grid();
     for (long long begin = static_cast<long long>(blockIdx.x) * tile; begin < n;
          begin += static_cast<long long>(gridDim.x) * tile) {
         if (aligned && n - begin >= tile) {
-            const long long first = begin + threadIdx.x * WIDTH;  // the rest is a constant: an immediate offset
+            const long long first = begin + threadIdx.x * WIDTH;  // the remaining offset is an immediate
 #pragma unroll
             for (int k = 0; k < VECTORS; k++) {
-                // Always true. Without it ptxas moves loads behind what is done with earlier ones, to save registers.
-                if (VECTORS <= 2 || k * THREADS + threadIdx.x < VECTORS * blockDim.x) load(k, first + k * THREADS * WIDTH);
+                // Always true. Without it ptxas moves loads after the use of earlier ones, to save registers.
+                if (VECTORS <= 2 || k * THREADS + threadIdx.x < VECTORS * blockDim.x)
+                    load(k, first + k * THREADS * WIDTH);
             }
 #pragma unroll
             for (int k = 0; k < VECTORS; k++) store(k, first + k * THREADS * WIDTH);
         } else {
             const unsigned count = n - begin < tile ? n - begin : tile;
             unsigned i = threadIdx.x;
-            for (; i + 3 * THREADS < count; i += 4 * THREADS) {  // four at a time: their loads are under way together
+            for (; i + 3 * THREADS < count; i += 4 * THREADS) {  // four loads in flight
 #pragma unroll
                 for (int k = 0; k < 4; k++) one(begin + i + k * THREADS);
             }
@@ -195,25 +201,26 @@ __device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In
     for_each_vector<THREADS, VECTORS, width, STRIDE>(n, aligned16(out, in...), load, store, one);
 }
 
-// The same with one element a thread: what is written first. The grid is cdiv(n, THREADS).
+// The same with one element per thread, as a first version would be written. The grid is cdiv(n, THREADS).
 template <int THREADS, class Op, class T, class... In>
 __device__ __forceinline__ void elementwise_scalar(long long n, Op op, T* out, const In*... in) {
     const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < n) out[i] = Convert<T>::from_f32(op(load_element(in + i)...));
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// The loop over rows, for what needs an element's column
+// ---------------------------------------------------------------------------------------------------------------------
+// The loop over rows, for operations that need an element's column
 
-// Runs over rows x cols elements. LANES threads (a power of two up to THREADS) take a part of a row, a vector each, and ROWS
-// rows one below the other, so that what depends on the column alone is at hand for all of them; THREADS / LANES such groups
-// take neighbouring rows. The grid is cdiv(rows, ROWS * THREADS / LANES) * cdiv(cols, LANES * WIDTH).
+// Runs over rows x cols elements. LANES threads (a power of two up to THREADS) take one vector each of LANES * WIDTH
+// columns, in ROWS rows, so that values that depend only on the column are loaded once for all of them. THREADS / LANES
+// such groups take adjacent rows. The grid is cdiv(rows, ROWS * THREADS / LANES) * cdiv(cols, LANES * WIDTH).
 //
-// column(c) tells a thread the first column of its vectors; load(k, i) and store(k, i) get the k-th of its rows and the index i of
-// the vector's first element in the array. Without alignment, or where cols is no multiple of WIDTH, one(i, c) does everything.
+// column(c) receives the first column of the thread's vectors; load(k, i) and store(k, i) receive the number k of its
+// row and the index i of the vector's first element in the array. Without alignment, or if cols is not a multiple of
+// WIDTH, one(i, c) computes all elements.
 template <int THREADS, int LANES, int ROWS, int WIDTH, class Column, class Load, class Store, class One>
-__device__ __forceinline__ void for_each_row_vector(unsigned rows, unsigned cols, bool aligned, Column column, Load load,
-                                                    Store store, One one) {
+__device__ __forceinline__ void for_each_row_vector(unsigned rows, unsigned cols, bool aligned, Column column,
+                                                    Load load, Store store, One one) {
     static_assert(THREADS % LANES == 0 && (LANES & (LANES - 1)) == 0, "LANES is a power of two up to THREADS");
     constexpr unsigned part = LANES * WIDTH, groups = THREADS / LANES;
     follow_previous_grid();
@@ -236,7 +243,8 @@ __device__ __forceinline__ void for_each_row_vector(unsigned rows, unsigned cols
         return;
     }
     for (unsigned k = 0; k < ROWS && first_row + k * groups < rows; k++) {
-        for (unsigned c = first_column + lane; c < cols && c < first_column + part; c += LANES) one(first + k * step + c, c);
+        for (unsigned c = first_column + lane; c < cols && c < first_column + part; c += LANES)
+            one(first + k * step + c, c);
     }
 }
 

@@ -1,5 +1,6 @@
-// Philox4x32-10, a counter-based random number generator: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2,
-// 3", SC 2011. Four words come from a counter and a key alone, so any thread can make the numbers of any element, again and again.
+// Philox4x32-10, a counter-based random number generator: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
+// as 1, 2, 3", SC 2011. Four words come from a counter and a key alone, so any thread can make the numbers of any
+// element, again and again.
 #pragma once
 #include "ptxkit/ptx/integer.cuh"
 

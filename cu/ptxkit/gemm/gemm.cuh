@@ -1,4 +1,4 @@
-// What the tensor-core GEMM kernels share: the order of the tiles, and what becomes of the sums.
+// The order of the tiles and the epilogue of the tensor-core matrix products.
 #pragma once
 #include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/ptx/half.cuh"
@@ -9,8 +9,9 @@ struct TileIndex {
     unsigned row, col;
 };
 
-// Tile number `index` of rows x cols: down GROUP rows, then the next column, and only after the last column the next GROUP rows.
-// CTAs that run at the same time then share rows of A and columns of B, which L2 reads once from device memory.
+// Tile number `index` of rows x cols tiles: down GROUP rows, then the next column, and after the last column the next
+// GROUP rows. CTAs that run at the same time then share rows of a and columns of b, which L2 reads once from device
+// memory.
 template <int GROUP>
 __device__ __forceinline__ TileIndex grouped_tile(unsigned index, unsigned rows, unsigned cols) {
     unsigned first = index / (GROUP * cols) * GROUP, within = index % (GROUP * cols);
@@ -18,7 +19,7 @@ __device__ __forceinline__ TileIndex grouped_tile(unsigned index, unsigned rows,
     return {first + within % height, within / height};
 }
 
-// Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only where its bit is set.
+// Bits of an epilogue: c = gelu(alpha a b + beta c + bias), each part only if its bit is set.
 enum Epilogue { PLAIN = 0, ALPHA = 1, BETA = 2, BIAS_GELU = 4 };
 
 // c is m x n, row-major, n even; bias has n elements. T: bf16 or f16.
@@ -29,7 +30,8 @@ struct Output {
     unsigned m, n;
     float alpha, beta;
 
-    // Two neighbouring sums as they are stored. Outside of c the result does not matter, and nothing is read.
+    // Two neighbouring sums in the form in which they are stored. Outside of c nothing is read, and the result is
+    // unspecified.
     __device__ __forceinline__ unsigned finish(float x, float y, unsigned row, unsigned col) const {
         if constexpr (EPILOGUE & ALPHA) {
             x *= alpha;

@@ -1,5 +1,5 @@
-// What the f32 matrix products on the CUDA cores share: which tile a CTA computes, which elements of it a lane, and how a lane
-// multiplies the stages of a ring that bulk copies fill.
+// The f32 matrix products on the CUDA cores: the tile of a CTA, the elements of a lane, and the products of a lane from
+// a ring of stages that bulk copies fill.
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
 #include "ptxkit/ptx/data_movement.cuh"
@@ -20,17 +20,18 @@ struct MicroTile {
 };
 
 // The first row and column of a tile of c.
-struct Place {
+struct TileOrigin {
     int row, col;
 };
 
 template <int BM, int BN, int GROUP>
-__device__ __forceinline__ Place place_of(unsigned tile, int m, int n) {
+__device__ __forceinline__ TileOrigin tile_origin(unsigned tile, int m, int n) {
     const TileIndex t = grouped_tile<GROUP>(tile, (m + BM - 1) / BM, (n + BN - 1) / BN);
     return {static_cast<int>(t.row) * BM, static_cast<int>(t.col) * BN};
 }
 
-// A warp computes a WM x WN tile, a lane micro-tiles of 4 x 4 that lie WM / (TM / 4) rows and WN / (TN / 4) columns apart: so 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
+// A warp computes a WM x WN tile. A lane computes micro-tiles of 4 x 4 that are WM / (TM / 4) rows and WN / (TN / 4)
+// columns apart, so that 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
 
 template <int BM, int BN, int TM, int TN, int WM, int WN>
 struct Lanes {
@@ -41,7 +42,7 @@ struct Lanes {
     static_assert(BM % WM == 0 && BN % WN == 0, "warps cover the tile");
     static_assert(THREADS <= 1024, "a CTA has up to 1024 threads");
 
-    int row, col;  // of the lane's first element, in the tile
+    int row, col;  // the lane's first element in the tile
 
     __device__ __forceinline__ Lanes() {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -60,9 +61,9 @@ __device__ __forceinline__ void load4(float* to, const float* from) {
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-// A warp's lanes in an order in which lane i reads what i ^ 1 reads of a, and what i ^ 2 reads of b: 128-bit reads of 16 lanes that
-// share like this are one pass through shared memory, others one of 8 lanes. Rows of a lane lie DOWN apart, so that those that are
-// read at once are neighbours, which the swizzle keeps in different banks.
+// An order of the lanes in which lane i reads the same bytes of a as lane i ^ 1, and the same bytes of b as lane i ^ 2:
+// one shared-memory pass then serves 128-bit reads of 16 such lanes, instead of 8. The rows of a lane are DOWN apart,
+// so that rows that are read at the same time are neighbours, which the swizzle keeps in different banks.
 template <int BM, int BN, int TM, int TN, int WM, int WN>
 struct InterleavedLanes {
     using Tiles = Lanes<BM, BN, TM, TN, WM, WN>;
@@ -85,18 +86,19 @@ template <class Tile>
 using InterleavedLanesOf = InterleavedLanes<Tile::BM, Tile::BN, Tile::TM, Tile::TN, Tile::WM, Tile::WN>;
 
 template <class L, int TM, int TN>
-__device__ __forceinline__ void store(
-    float* c, const float (&sum)[TM][TN], const L& lanes, Place place, int m, int n, bool whole) {
+__device__ __forceinline__ void store(float* c, const float (&sum)[TM][TN], const L& lanes, TileOrigin origin, int m,
+                                      int n, bool whole) {
 #pragma unroll
     for (int r = 0; r < TM; ++r) {
-        const int i = place.row + lanes.row + L::down(r);
+        const int i = origin.row + lanes.row + L::down(r);
         if (i >= m) continue;
         float* out = c + static_cast<size_t>(i) * n;
 #pragma unroll
         for (int q = 0; q < TN; q += 4) {
-            const int j = place.col + lanes.col + L::across(q);
+            const int j = origin.col + lanes.col + L::across(q);
             if (whole) {
-                if (j < n) *reinterpret_cast<float4*>(out + j) = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
+                if (j < n)
+                    *reinterpret_cast<float4*>(out + j) = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
             } else {
 #pragma unroll
                 for (int s = 0; s < 4; ++s)
@@ -106,32 +108,35 @@ __device__ __forceinline__ void store(
     }
 }
 
-// Adds to what is there, in L2: nothing is read, and nobody waits. Rows are multiples of 16 bytes.
+// Adds to c in L2 (red): nothing is read, and no thread waits. Rows are multiples of 16 bytes.
 template <class L, int TM, int TN>
-__device__ __forceinline__ void add(float* c, const float (&sum)[TM][TN], const L& lanes, Place place, int m, int n) {
+__device__ __forceinline__ void add(float* c, const float (&sum)[TM][TN], const L& lanes, TileOrigin origin, int m,
+                                    int n) {
 #pragma unroll
     for (int r = 0; r < TM; ++r) {
-        const int i = place.row + lanes.row + L::down(r);
+        const int i = origin.row + lanes.row + L::down(r);
         if (i >= m) continue;
 #pragma unroll
         for (int q = 0; q < TN; q += 4) {
-            const int j = place.col + lanes.col + L::across(q);
+            const int j = origin.col + lanes.col + L::across(q);
             const float4 v = {sum[r][q], sum[r][q + 1], sum[r][q + 2], sum[r][q + 3]};
             if (j < n) red_global_add(reinterpret_cast<float4*>(c + static_cast<size_t>(i) * n + j), v);
         }
     }
 }
 
-// What a lane holds of a ring's stages, each a box of BM x BK of a, swizzled, and one of BK x BN of b: a four steps of k ahead, as its
-// rows lie, b one. For ptxas -O1, which leaves instructions in the order of the source.
+// The operands of a lane from a ring's stages, each a swizzled box of BM x BK of a and a box of BK x BN of b: those of
+// a are read for four steps of k at once, as a row stores them, those of b for one. Written for ptxas -O1, which keeps
+// the order of the source.
 //
-// Registers lie in two banks, the even and the odd ones. An FFMA a cycle needs one operand of each, and the third from the cache that
-// keeps an operand of the instruction before (.reuse). Along a row that is the element of a; rows alternate in direction, so that the
-// one of b stays at their ends. What is read at once, right[q] and its neighbours, begins at an even register. So that sum[r][q] is
-// in the other bank than right[q], sums are read at once, too, with neighbours exchanged: they begin as zeros in shared memory.
+// Register banks: registers lie in two banks, even and odd. One FFMA per cycle needs an operand from each bank, and the
+// third from the operand cache of the previous instruction (.reuse). Along a row that is the element of a; rows
+// alternate in direction, so that the element of b is reused at their ends. Registers that one instruction loads,
+// right[q] and its neighbours, begin at an even register. The sums are loaded in the same way, as zeros from shared
+// memory with neighbours exchanged, so that sum[r][q] lies in the other bank than right[q].
 //
-// The loop is CHUNK steps of k long. A stage's 32 would be 70 KB of instructions: the warps of an SM then wait for instructions
-// as soon as they are not all at the same one.
+// Loop length: CHUNK steps of k. Unrolling all 32 steps of a stage would take 70 KB of instructions, and the warps of
+// an SM would wait for instruction fetches as soon as they are at different places.
 template <class L, int BM, int BN, int BK, int TM, int TN>
 struct BankedOperands {
     static constexpr int CHUNK = 8;
@@ -140,13 +145,13 @@ struct BankedOperands {
     static_assert(BM <= 256 && BN <= 256, "a box has up to 256 elements a dimension");
     static_assert(STAGE % 1024 == 0, "swizzled boxes begin at multiples of 1024 bytes");
 
-    unsigned base, row, col;  // of the ring in shared memory; offsets of the lane's first elements in a stage
+    unsigned base, row, col;  // address of the ring; offsets of the lane's first elements in a stage
     float left[TM][4], right[2][TN];
 
     __device__ __forceinline__ BankedOperands(unsigned base, const L& lanes)
         : base(base), row(swizzled<SPAN>(lanes.row * SPAN)), col(STAGE_A + lanes.col * 4) {}
 
-    // zeros: four of them in shared memory.
+    // Sets the sums to zero. `zeros` is the address of four zeros in shared memory.
     static __device__ __forceinline__ void clear(float (&sum)[TM][TN], unsigned zeros) {
 #pragma unroll
         for (int r = 0; r < TM; ++r)
@@ -155,9 +160,9 @@ struct BankedOperands {
                 ld_volatile_shared(sum[r][q + 1], sum[r][q], sum[r][q + 3], sum[r][q + 2], zeros);
     }
 
-    // here: offset of the lane's first element of a chunk of a or b in the ring.
+    // here: offset in the ring of the lane's first element of a chunk of a or b.
     __device__ __forceinline__ void read_left(int r, unsigned here, int j) {
-        // bits of a row's number come from the lane or from r, so that the swizzle's do, too
+        // Each bit of the row number comes either from the lane or from r, and so does each bit of the swizzle.
         const unsigned offset = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = offset & (SPAN - 16);
         ld_shared(left[r][0], left[r][1], left[r][2], left[r][3], base + (here ^ atom) + (offset - atom));
     }
@@ -167,15 +172,15 @@ struct BankedOperands {
             ld_shared(to[q], to[q + 1], to[q + 2], to[q + 3], base + here + (j * BN + L::across(q)) * 4);
     }
 
-    // The first operands of a stage, by its offset in the ring.
+    // Reads the first operands of the stage at this offset in the ring.
     __device__ __forceinline__ void read(unsigned stage) {
 #pragma unroll
         for (int r = 0; r < TM; ++r) read_left(r, stage + row, 0);
         read_right(right[0], stage + col, 0);
     }
 
-    // Adds the products of a stage whose first operands have been read, and reads the first of the next one. leave() says that all of
-    // the stage has been read, and returns the next one's offset when that may be.
+    // Adds the products of a stage whose first operands have been read, and reads the first operands of the next one.
+    // leave() releases the stage, all of which has been read, waits for the next one and returns its offset.
     template <class Leave>
     __device__ __forceinline__ void multiply(float (&sum)[TM][TN], unsigned stage, Leave leave) {
         unsigned a_here = stage + row, b_here = stage + col;

@@ -1,13 +1,14 @@
-// PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk": one thread starts a copy of many bytes, which the TMA unit
-// carries out. Addresses and sizes are multiples of 16 bytes. A copy to shared memory reports its bytes to an mbarrier; one to
-// global memory belongs to a group of the thread that started it.
+// PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk": one thread starts a copy of many bytes, which
+// the TMA unit carries out. Addresses and sizes are multiples of 16 bytes. A copy to shared memory reports its bytes to
+// an mbarrier; one to global memory belongs to a group of the thread that started it.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 
 namespace ptxkit {
 
 // Global to shared memory; the mbarrier is of the same CTA.
-__device__ __forceinline__ void cp_async_bulk_shared_global(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+__device__ __forceinline__ void cp_async_bulk_shared_global(unsigned to, const void* from, unsigned bytes,
+                                                            unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  :: "r"(to), "l"(cvta_to_global(from)), "r"(bytes), "r"(barrier) : "memory");
@@ -20,8 +21,11 @@ __device__ __forceinline__ void cp_async_bulk_shared_global(unsigned to, const v
 __device__ __forceinline__ void cp_async_bulk_shared_global_L2_cache_hint(unsigned to, const void* from, unsigned bytes,
                                                                          unsigned barrier, unsigned long long policy) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                 :: "r"(to), "l"(cvta_to_global(from)), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(cvta_to_global(from)), "r"(bytes), "r"(barrier), "l"(policy)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk", "sm_90");
 #endif
@@ -31,15 +35,19 @@ __device__ __forceinline__ void cp_async_bulk_shared_global_L2_cache_hint(unsign
 __device__ __forceinline__ void cp_async_bulk_shared_global_multicast(
     unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned short ctas) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
-                 :: "r"(to), "l"(cvta_to_global(from)), "r"(bytes), "r"(barrier), "h"(ctas) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+        "%4;" ::"r"(to),
+        "l"(cvta_to_global(from)), "r"(bytes), "r"(barrier), "h"(ctas)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.multicast", "sm_90");
 #endif
 }
 
 // Shared memory of this CTA to that of another one, whose addresses (mapa_shared_cluster) `to` and `barrier` are.
-__device__ __forceinline__ void cp_async_bulk_shared_cluster_shared(unsigned to, unsigned from, unsigned bytes, unsigned barrier) {
+__device__ __forceinline__ void cp_async_bulk_shared_cluster_shared(unsigned to, unsigned from, unsigned bytes,
+                                                                    unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  :: "r"(to), "r"(from), "r"(bytes), "r"(barrier) : "memory");

@@ -1,5 +1,5 @@
-// PTX ISA, clusters: what their CTAs send each other besides plain loads and stores (data_movement.cuh: mapa, ld, st) and beside
-// barrier.cluster (synchronization.cuh).
+// PTX ISA, clusters: what their CTAs send each other besides plain loads and stores (data_movement.cuh: mapa, ld, st)
+// and beside barrier.cluster (synchronization.cuh).
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/special_registers.cuh"

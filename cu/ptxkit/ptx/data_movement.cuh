@@ -49,8 +49,8 @@ __device__ __forceinline__ float ld_global_nc_L1_no_allocate(const float* pointe
     return v;
 }
 
-// ld.global: 16, 8 and 4 bytes of whatever type, of memory that a grid may have written that has not ended when this one starts.
-// So the asm is volatile: nothing moves ahead of a griddepcontrol.wait.
+// ld.global: 16, 8 and 4 bytes of whatever type, of memory that a grid may have written that has not ended when this
+// one starts. So the asm is volatile: nothing moves ahead of a griddepcontrol.wait.
 
 __device__ __forceinline__ uint4 ld_global(const uint4* pointer) {
     uint4 v;
@@ -111,8 +111,8 @@ __device__ __forceinline__ void ld_global_nc_L1_no_allocate_v8(const float* poin
 #endif
 }
 
-// createpolicy: how L2 treats the lines of the accesses that carry the policy (.L2::cache_hint, sm_80). A hint changes no
-// result, so older targets do without it instead of trapping.
+// createpolicy: how L2 treats the lines of the accesses that carry the policy (.L2::cache_hint, sm_80). A hint changes
+// no result, so older targets do without it instead of trapping.
 
 __device__ __forceinline__ unsigned long long createpolicy_L2_evict_first() {
     unsigned long long policy = 0;
@@ -254,15 +254,17 @@ __device__ __forceinline__ void st_global_cs(unsigned* pointer, unsigned v) {
                  :: "l"(cvta_to_global(pointer)), "r"(v) : "memory");
 }
 
-// ld.shared, 16 bytes at an address in the shared window. The asm is volatile, so loads stay where they are in the source; ld.volatile
-// is read as often as it is written, even where nothing has changed.
+// ld.shared, 16 bytes at an address in the shared window. The asm is volatile, so loads stay where they are in the
+// source; ld.volatile is read as often as it is written, even where nothing has changed.
 
 __device__ __forceinline__ void ld_shared(float& x, float& y, float& z, float& w, unsigned address) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
 }
 
 __device__ __forceinline__ void ld_volatile_shared(float& x, float& y, float& z, float& w, unsigned address) {
-    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
+    asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
+                 : "r"(address));
 }
 
 // red.add: what is there plus v, rounded to nearest; subnormal operands and sums count as zero.
@@ -275,8 +277,8 @@ __device__ __forceinline__ void red_global_add(float4* pointer, float4 v) {
 #endif
 }
 
-// ld.acquire, st.release at GPU scope, for flags: what this thread wrote, or saw written before a barrier, before it sets one is visible
-// to whoever has seen it set. PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
+// ld.acquire, st.release at GPU scope, for flags: what this thread wrote, or saw written before a barrier, before it
+// sets one is visible to whoever has seen it set. PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
 
 __device__ __forceinline__ unsigned ld_acquire_gpu_global(const unsigned* flag) {
     unsigned value;
@@ -324,7 +326,8 @@ __device__ __forceinline__ float shfl_sync_idx(unsigned members, float value, un
     return __uint_as_float(shfl_sync_idx(members, __float_as_uint(value), lane));
 }
 
-// prmt: any four of the eight bytes of two words; a nibble of the selector for each, its upper bit replicating the byte's sign.
+// prmt: any four of the eight bytes of two words; a nibble of the selector for each, its upper bit replicating the
+// byte's sign.
 __device__ __forceinline__ unsigned prmt_b32(unsigned low, unsigned high, unsigned selector) {
     unsigned bytes;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));

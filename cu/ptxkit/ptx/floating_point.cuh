@@ -1,4 +1,5 @@
-// PTX ISA, "Floating Point Instructions": the approximate ones, with the error that the manual documents, and packed f32.
+// PTX ISA, "Floating Point Instructions": the approximate ones, with the error that the manual documents, and packed
+// f32.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 

@@ -1,5 +1,5 @@
-// f16 and bf16: element types that need no CUDA header, conversions, and arithmetic on two elements packed in a register.
-// PTX ISA, "Half Precision Floating-Point Instructions" and "Data Movement and Conversion Instructions: cvt".
+// f16 and bf16: element types that need no CUDA header, conversions, and arithmetic on two elements packed in a
+// register. PTX ISA, "Half Precision Floating-Point Instructions" and "Data Movement and Conversion Instructions: cvt".
 //
 // In a packed register the element with the lower address is in the lower half.
 #pragma once
@@ -67,7 +67,8 @@ __device__ __forceinline__ unsigned cvt_rn_bf16x2_f32(float low, float high) {
     return y;
 }
 
-// Packed arithmetic: each element rounded on its own, as f16 or bf16. fma rounds once; relu makes negative results and NaN zero.
+// Packed arithmetic: each element rounded on its own, as f16 or bf16. fma rounds once; relu makes negative results and
+// NaN zero.
 
 __device__ __forceinline__ unsigned add_f16x2(unsigned a, unsigned b) {
     unsigned d;
@@ -107,7 +108,8 @@ __device__ __forceinline__ unsigned max_NaN_f16x2(unsigned a, unsigned b) {
     return d;
 }
 
-// bf16 had fma alone until sm_90; a + b is fma(a, 1, b) there, and a * b is fma(a, b, -0), both rounded once all the same.
+// bf16 had fma alone until sm_90; a + b is fma(a, 1, b) there, and a * b is fma(a, b, -0), both rounded once all the
+// same.
 
 __device__ __forceinline__ unsigned fma_rn_bf16x2(unsigned a, unsigned b, unsigned c) {
     unsigned d = 0;

@@ -1,7 +1,7 @@
 // PTX ISA, "Warp Level Matrix Instructions": ldmatrix, stmatrix, movmatrix, mma.sync. All threads of a warp take part.
 //
-// A matrix is 8 rows of 16 bytes. Thread t holds 4 bytes of each: of 16-bit elements, row t / 4, columns 2 (t % 4) + {0, 1}. The
-// rows' addresses come from threads 0-7 for the first matrix, 8-15 for the second, and so on.
+// A matrix is 8 rows of 16 bytes. Thread t holds 4 bytes of each: of 16-bit elements, row t / 4, columns 2 (t % 4) +
+// {0, 1}. The rows' addresses come from threads 0-7 for the first matrix, 8-15 for the second, and so on.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
@@ -19,7 +19,10 @@ __device__ __forceinline__ void ldmatrix_x1(unsigned (&m)[1], unsigned row) {
 
 __device__ __forceinline__ void ldmatrix_x2(unsigned (&m)[2], unsigned row) {
 #if PTXKIT_SM >= 75
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(m[0]), "=r"(m[1]) : "r"(row) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(m[0]), "=r"(m[1])
+                 : "r"(row)
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("ldmatrix", "sm_75");
 #endif
@@ -27,7 +30,10 @@ __device__ __forceinline__ void ldmatrix_x2(unsigned (&m)[2], unsigned row) {
 
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&m)[4], unsigned row) {
 #if PTXKIT_SM >= 75
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(row) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("ldmatrix", "sm_75");
 #endif
@@ -43,7 +49,10 @@ __device__ __forceinline__ void ldmatrix_x1_trans(unsigned (&m)[1], unsigned row
 
 __device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&m)[2], unsigned row) {
 #if PTXKIT_SM >= 75
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(m[0]), "=r"(m[1]) : "r"(row) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(m[0]), "=r"(m[1])
+                 : "r"(row)
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("ldmatrix", "sm_75");
 #endif
@@ -51,7 +60,10 @@ __device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&m)[2], unsigned row
 
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&m)[4], unsigned row) {
 #if PTXKIT_SM >= 75
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(row) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(row)
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("ldmatrix", "sm_75");
 #endif
@@ -69,7 +81,8 @@ __device__ __forceinline__ void stmatrix_x1(unsigned row, const unsigned (&m)[1]
 
 __device__ __forceinline__ void stmatrix_x2(unsigned row, const unsigned (&m)[2]) {
 #if PTXKIT_SM >= 90
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(m[0]), "r"(m[1]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(m[0]), "r"(m[1])
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("stmatrix", "sm_90");
 #endif
@@ -77,7 +90,9 @@ __device__ __forceinline__ void stmatrix_x2(unsigned row, const unsigned (&m)[2]
 
 __device__ __forceinline__ void stmatrix_x4(unsigned row, const unsigned (&m)[4]) {
 #if PTXKIT_SM >= 90
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(row), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m[0]), "r"(m[1]),
+                 "r"(m[2]), "r"(m[3])
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("stmatrix", "sm_90");
 #endif
@@ -93,7 +108,8 @@ __device__ __forceinline__ void stmatrix_x1_trans(unsigned row, const unsigned (
 
 __device__ __forceinline__ void stmatrix_x2_trans(unsigned row, const unsigned (&m)[2]) {
 #if PTXKIT_SM >= 90
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" :: "r"(row), "r"(m[0]), "r"(m[1]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(m[0]), "r"(m[1])
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("stmatrix", "sm_90");
 #endif
@@ -101,7 +117,9 @@ __device__ __forceinline__ void stmatrix_x2_trans(unsigned row, const unsigned (
 
 __device__ __forceinline__ void stmatrix_x4_trans(unsigned row, const unsigned (&m)[4]) {
 #if PTXKIT_SM >= 90
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" :: "r"(row), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m[0]),
+                 "r"(m[1]), "r"(m[2]), "r"(m[3])
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("stmatrix", "sm_90");
 #endif
@@ -119,47 +137,59 @@ __device__ __forceinline__ unsigned movmatrix_trans(unsigned m) {
 #endif
 }
 
-// mma.sync: d += a b, a row-major 16 x 16 in four matrices (upper left, lower left, upper right, lower right), b column-major
-// 16 x 8 in two (upper, lower); d is 16 x 8: thread t holds row t / 4, columns 2 (t % 4) + {0, 1} in d[0], d[1] and those of
-// row t / 4 + 8 in d[2], d[3].
+// mma.sync: d += a b, a row-major 16 x 16 in four matrices (upper left, lower left, upper right, lower right), b
+// column-major 16 x 8 in two (upper, lower); d is 16 x 8: thread t holds row t / 4, columns 2 (t % 4) + {0, 1} in d[0],
+// d[1] and those of row t / 4 + 8 in d[2], d[3].
 
-__device__ __forceinline__ void mma_sync_m16n8k16_f32_bf16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+__device__ __forceinline__ void mma_sync_m16n8k16_f32_bf16_bf16(float (&d)[4], const unsigned (&a)[4],
+                                                                const unsigned (&b)[2]) {
 #if PTXKIT_SM >= 80
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     PTXKIT_UNSUPPORTED("mma.sync.m16n8k16", "sm_80");
 #endif
 }
 
-__device__ __forceinline__ void mma_sync_m16n8k16_f32_f16_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+__device__ __forceinline__ void mma_sync_m16n8k16_f32_f16_f16(float (&d)[4], const unsigned (&a)[4],
+                                                              const unsigned (&b)[2]) {
 #if PTXKIT_SM >= 80
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     PTXKIT_UNSUPPORTED("mma.sync.m16n8k16", "sm_80");
 #endif
 }
 
 // f32 rounded to tf32 (cvt.rna.tf32.f32), 16 x 8 times 8 x 8; each register holds one element of a and b.
-__device__ __forceinline__ void mma_sync_m16n8k8_f32_tf32_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+__device__ __forceinline__ void mma_sync_m16n8k8_f32_tf32_tf32(float (&d)[4], const unsigned (&a)[4],
+                                                               const unsigned (&b)[2]) {
 #if PTXKIT_SM >= 80
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     PTXKIT_UNSUPPORTED("mma.sync.m16n8k8", "sm_80");
 #endif
 }
 
 // 8-bit integers, four a register, exactly: 16 x 32 times 32 x 8.
-__device__ __forceinline__ void mma_sync_m16n8k32_s32_s8_s8(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+__device__ __forceinline__ void mma_sync_m16n8k32_s32_s8_s8(int (&d)[4], const unsigned (&a)[4],
+                                                            const unsigned (&b)[2]) {
 #if PTXKIT_SM >= 80
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     PTXKIT_UNSUPPORTED("mma.sync.m16n8k32", "sm_80");
 #endif

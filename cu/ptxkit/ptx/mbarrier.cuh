@@ -1,8 +1,10 @@
-// PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier", and the fences that go with asynchronous copies.
+// PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier", and the fences that go with
+// asynchronous copies.
 //
-// An mbarrier is 8 bytes of shared memory that count arrivals and bytes. A phase ends when the last arrival that was announced
-// at init has come and every expected byte has been copied; then the next one begins. Who waits names a phase by its parity:
-// the first one has parity 0. A wait for parity 1 on a fresh barrier returns at once, which is how a producer starts.
+// An mbarrier is 8 bytes of shared memory that count arrivals and bytes. A phase ends when all arrivals that were
+// announced at init have come and all expected bytes have been copied; then the next phase begins. A waiting thread
+// names a phase by its parity: the first phase has parity 0. A wait for parity 1 on a fresh barrier returns at once,
+// which is how a producer starts.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
@@ -47,8 +49,8 @@ __device__ __forceinline__ unsigned long long mbarrier_arrive(unsigned barrier) 
     return state;
 }
 
-// One arrival at a barrier of any CTA of the cluster, whose address mapa_shared_cluster gives. Its release has the default scope,
-// this CTA: enough to say that shared memory has been read and may be written by a copy again.
+// One arrival at a barrier of any CTA of the cluster, whose address mapa_shared_cluster gives. Its release has the
+// default scope, this CTA: enough to say that shared memory has been read and may be written by a copy again.
 __device__ __forceinline__ void mbarrier_arrive_shared_cluster(unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
@@ -57,8 +59,9 @@ __device__ __forceinline__ void mbarrier_arrive_shared_cluster(unsigned barrier)
 #endif
 }
 
-// The same, and what this thread wrote before is visible to who waits with acquire_cluster. For data that threads exchange by
-// ordinary accesses: it becomes MEMBAR.ALL.GPU, which waits until the whole GPU sees all earlier writes.
+// The same, and the writes of this thread before it are visible to threads that wait with acquire_cluster. For data
+// that threads exchange by ordinary accesses: it becomes MEMBAR.ALL.GPU, which waits until the whole GPU sees all
+// earlier writes.
 __device__ __forceinline__ void mbarrier_arrive_release_cluster(unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
@@ -67,7 +70,7 @@ __device__ __forceinline__ void mbarrier_arrive_release_cluster(unsigned barrier
 #endif
 }
 
-// The phase also waits for so many bytes.
+// One arrival, and the phase also waits for this number of bytes.
 __device__ __forceinline__ void mbarrier_expect_tx(unsigned barrier, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -84,7 +87,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned barrier, unsi
 #endif
 }
 
-// Counts bytes as a copy does that has ended.
+// Counts bytes as a completed copy does.
 __device__ __forceinline__ void mbarrier_complete_tx(unsigned barrier, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -93,7 +96,7 @@ __device__ __forceinline__ void mbarrier_complete_tx(unsigned barrier, unsigned 
 #endif
 }
 
-// An arrival when this thread's cp.async so far have ended; noinc: one of those that init announced.
+// Arrives when all earlier cp.async of this thread are complete; noinc: as one of the arrivals that init announced.
 __device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(unsigned barrier) {
 #if PTXKIT_SM >= 80
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
@@ -118,40 +121,50 @@ __device__ __forceinline__ bool mbarrier_test_wait(unsigned barrier, unsigned lo
 __device__ __forceinline__ bool mbarrier_test_wait_parity(unsigned barrier, unsigned parity) {
     unsigned ended = 0;
 #if PTXKIT_SM >= 80
-    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-                 : "=r"(ended) : "r"(barrier), "r"(parity) : "memory");
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(ended)
+        : "r"(barrier), "r"(parity)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("mbarrier.test_wait.parity", "sm_80");
 #endif
     return ended;
 }
 
-// try_wait may sleep for a while before it says no.
+// try_wait may suspend the thread for a while before it returns false.
 
 __device__ __forceinline__ bool mbarrier_try_wait_parity(unsigned barrier, unsigned parity) {
     unsigned ended = 0;
 #if PTXKIT_SM >= 90
-    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-                 : "=r"(ended) : "r"(barrier), "r"(parity) : "memory");
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(ended)
+        : "r"(barrier), "r"(parity)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("mbarrier.try_wait", "sm_90");
 #endif
     return ended;
 }
 
-// The same where threads of other CTAs have arrived with release_cluster: what they did before is visible after.
+// The same where threads of other CTAs have arrived with release_cluster: their earlier writes are visible afterwards.
 __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigned barrier, unsigned parity) {
     unsigned ended = 0;
 #if PTXKIT_SM >= 90
-    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}"
-                 : "=r"(ended) : "r"(barrier), "r"(parity) : "memory");
+    asm volatile(
+        "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, "
+        "1, 0, p;\n\t}"
+        : "=r"(ended)
+        : "r"(barrier), "r"(parity)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("mbarrier.try_wait", "sm_90");
 #endif
     return ended;
 }
 
-// Until the phase of this parity has ended.
+// Waits until the phase of this parity has ended.
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
 #if PTXKIT_SM >= 90
     while (!mbarrier_try_wait_parity(barrier, parity)) {
@@ -162,7 +175,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
 #endif
 }
 
-// fence.proxy.async: between ordinary accesses of this thread and those of asynchronous copies and wgmma, to the same memory.
+// fence.proxy.async: orders ordinary accesses of this thread and those of asynchronous copies and wgmma to the same
+// memory.
 
 __device__ __forceinline__ void fence_proxy_async() {
 #if PTXKIT_SM >= 90
@@ -180,8 +194,8 @@ __device__ __forceinline__ void fence_proxy_async_shared_cta() {
 #endif
 }
 
-// The barriers of a ring of STAGES buffers, 8 bytes apart: those at `full` for `filling` arrivals each, those at `empty` for `emptying`.
-// What one thread does, ahead of a barrier of all that use them.
+// Initializes the barriers of a ring of STAGES buffers, 8 bytes apart: those at `full` for `filling` arrivals each,
+// those at `empty` for `emptying`. One thread calls it, before a barrier of all threads that use them.
 template <int STAGES>
 __device__ __forceinline__ void init_ring(unsigned full, unsigned filling, unsigned empty, unsigned emptying) {
     for (int s = 0; s < STAGES; s++) {
@@ -191,7 +205,8 @@ __device__ __forceinline__ void init_ring(unsigned full, unsigned filling, unsig
     fence_mbarrier_init_release_cluster();
 }
 
-// A place in a ring of STAGES buffers, and the parity of the phase its barriers are in: it flips with each time round.
+// A position in a ring of STAGES buffers and the parity of its barriers' phase, which flips each time the ring wraps
+// around.
 template <int STAGES>
 struct Ring {
     unsigned stage = 0, parity = 0;

@@ -15,7 +15,7 @@ __device__ __forceinline__ void barrier_sync(unsigned barrier, unsigned threads)
     asm volatile("barrier.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
 }
 
-// Counts among those `threads`, and goes on without waiting for the others: "this is ready", to who calls barrier_sync.
+// Arrives at the barrier of those `threads` without waiting for the others, which call barrier_sync.
 __device__ __forceinline__ void barrier_arrive(unsigned barrier, unsigned threads) {
     asm volatile("barrier.arrive %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
 }
@@ -25,8 +25,8 @@ __device__ __forceinline__ void barrier_sync(unsigned threads) {
     asm volatile("barrier.sync %0, %1;" :: "n"(BARRIER), "r"(threads) : "memory");
 }
 
-// The same for a barrier below BARRIERS that is known at run time only, with a branch for each: of a computed number ptxas
-// says that the kernel uses all 16, of which an SM has but 64 for all its CTAs.
+// The same for a barrier number below BARRIERS that is only known at run time, with a branch for each number: for a
+// computed number ptxas reports that the kernel uses all 16, of which an SM has only 64 for all its CTAs.
 template <int BARRIERS>
 __device__ __forceinline__ void barrier_sync_below(unsigned barrier, unsigned threads) {
     if constexpr (BARRIERS > 1) {
@@ -35,8 +35,10 @@ __device__ __forceinline__ void barrier_sync_below(unsigned barrier, unsigned th
     barrier_sync<BARRIERS - 1>(threads);
 }
 
-// The lanes of `members`, all of which name the same ones.
-__device__ __forceinline__ void bar_warp_sync(unsigned members) { asm volatile("bar.warp.sync %0;" :: "r"(members) : "memory"); }
+// Synchronizes the lanes of `members`, which all pass the same mask.
+__device__ __forceinline__ void bar_warp_sync(unsigned members) {
+    asm volatile("bar.warp.sync %0;" ::"r"(members) : "memory");
+}
 
 // barrier.cluster: every thread of every CTA of the cluster arrives once and waits once. What was written before
 // arrive.release is visible after wait.acquire. The aligned forms need all threads of a warp to execute them together.
@@ -70,8 +72,10 @@ __device__ __forceinline__ void barrier_cluster_wait_acquire() {
 
 __device__ __forceinline__ bool vote_sync_any(unsigned members, bool value) {
     unsigned result;
-    asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tvote.sync.any.pred q, p, %2;\n\tselp.u32 %0, 1, 0, q;\n\t}"
-                 : "=r"(result) : "r"(static_cast<unsigned>(value)), "r"(members));
+    asm volatile(
+        "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tvote.sync.any.pred q, p, %2;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+        : "=r"(result)
+        : "r"(static_cast<unsigned>(value)), "r"(members));
     return result;
 }
 
@@ -110,7 +114,9 @@ __device__ __forceinline__ unsigned redux_sync_max(unsigned members, unsigned va
 __device__ __forceinline__ bool elect_sync(unsigned members) {
 #if PTXKIT_SM >= 90
     unsigned elected;
-    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, %1;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(elected) : "r"(members));
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, %1;\n\tselp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(elected)
+                 : "r"(members));
     return elected;
 #else
     PTXKIT_UNSUPPORTED("elect.sync", "sm_90");
@@ -118,7 +124,8 @@ __device__ __forceinline__ bool elect_sync(unsigned members) {
 #endif
 }
 
-// The largest |value| of f32, NaN when one is NaN. Of the "a" and "f" targets of the family alone: sm_100 itself refuses it.
+// The largest |value| of f32, NaN if one is NaN. Only for the "a" and "f" targets of the family; sm_100 itself refuses
+// it.
 __device__ __forceinline__ float redux_sync_max_abs_NaN_f32(unsigned members, float value) {
 #if PTXKIT_SM100F
     float result;
@@ -130,9 +137,9 @@ __device__ __forceinline__ float redux_sync_max_abs_NaN_f32(unsigned members, fl
 #endif
 }
 
-// griddepcontrol: programmatic dependent launch. The first lets the next grid in the stream start now, if it was launched with that
-// attribute; in the next grid, wait returns when the one before has ended and its writes are visible. Without the attribute
-// both do nothing, so a kernel with them may be launched either way.
+// griddepcontrol: programmatic dependent launch. launch_dependents lets the next grid in the stream start now, if it
+// was launched with that attribute; in the next grid, wait returns when the previous one has ended and its writes are
+// visible. Without the attribute both do nothing, so a kernel with them may be launched either way.
 
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if PTXKIT_SM >= 90
@@ -150,10 +157,11 @@ __device__ __forceinline__ void griddepcontrol_wait() {
 #endif
 }
 
-// Both, for kernels that older targets run, too: to be called before the first access of global memory. A launch is then on its
-// way while the grid before ends. NO_EARLY_LAUNCH: the next grid starts when all CTAs of this one have ended, still before their writes are
-// there. A grid that starts at once takes issue slots from this one, and its CTAs lie as SMs have room, several on some: of a kernel
-// of few CTAs and few microseconds that is more than what starting early saves.
+// Both instructions, for kernels that older targets run, too. To be called before the first access to global memory; a
+// launch then overlaps with the end of the previous grid. NO_EARLY_LAUNCH: the next grid starts only when all CTAs of
+// this one have ended, still before its writes are visible. A grid that starts at once takes issue slots from this one,
+// and its CTAs are placed where SMs have room, several on some SMs; for a kernel of few CTAs and few microseconds that
+// costs more than the early start saves.
 template <bool NO_EARLY_LAUNCH = false>
 __device__ __forceinline__ void follow_previous_grid() {
 #if PTXKIT_SM >= 90

@@ -1,6 +1,7 @@
-// PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor" and "Tensors": copies of a box of a tensor, whose shape,
-// strides and swizzle a tensor map holds. Coordinates are in elements, the contiguous dimension first; what lies outside the
-// tensor is filled on the way in and left out on the way back. Shared addresses are multiples of 128 bytes.
+// PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor" and "Tensors": copies of a box of a
+// tensor, whose shape, strides and swizzle a tensor map holds. Coordinates are in elements, the contiguous dimension
+// first; what lies outside the tensor is filled on the way in and left out on the way back. Shared addresses are
+// multiples of 128 bytes.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 
@@ -29,8 +30,11 @@ __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
 __device__ __forceinline__ void cp_async_bulk_tensor_1d_shared_global(
     unsigned to, const TensorMap& map, int x, unsigned barrier) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];"
-                 :: "r"(to), "l"(address_of(map)), "r"(x), "r"(barrier) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];" ::
+            "r"(to),
+        "l"(address_of(map)), "r"(x), "r"(barrier)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.tensor", "sm_90");
 #endif
@@ -39,8 +43,11 @@ __device__ __forceinline__ void cp_async_bulk_tensor_1d_shared_global(
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-                 :: "r"(to), "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "[%4];" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.tensor", "sm_90");
 #endif
@@ -49,8 +56,11 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global(
 __device__ __forceinline__ void cp_async_bulk_tensor_3d_shared_global(
     unsigned to, const TensorMap& map, int x, int y, int z, unsigned barrier) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
-                 :: "r"(to), "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+        "[%5];" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(barrier)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.tensor", "sm_90");
 #endif
@@ -59,8 +69,11 @@ __device__ __forceinline__ void cp_async_bulk_tensor_3d_shared_global(
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_shared_global(
     unsigned to, const TensorMap& map, int x, int y, int z, int u, unsigned barrier) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
-                 :: "r"(to), "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(u), "r"(barrier) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+        "%5}], [%6];" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(u), "r"(barrier)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.tensor", "sm_90");
 #endif
@@ -69,8 +82,11 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d_shared_global(
 __device__ __forceinline__ void cp_async_bulk_tensor_5d_shared_global(
     unsigned to, const TensorMap& map, int x, int y, int z, int u, int v, unsigned barrier) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
-                 :: "r"(to), "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(barrier) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
+        "%6}], [%7];" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(barrier)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.tensor", "sm_90");
 #endif
@@ -80,8 +96,11 @@ __device__ __forceinline__ void cp_async_bulk_tensor_5d_shared_global(
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier, unsigned short ctas) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
-                 :: "r"(to), "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier), "h"(ctas) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier), "h"(ctas)
+        : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.tensor.multicast", "sm_90");
 #endif
@@ -98,7 +117,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_1d_global_shared(const Tens
 #endif
 }
 
-__device__ __forceinline__ void cp_async_bulk_tensor_2d_global_shared(const TensorMap& map, int x, int y, unsigned from) {
+__device__ __forceinline__ void cp_async_bulk_tensor_2d_global_shared(const TensorMap& map, int x, int y,
+                                                                      unsigned from) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
                  :: "l"(address_of(map)), "r"(x), "r"(y), "r"(from) : "memory");
@@ -107,7 +127,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_global_shared(const Tens
 #endif
 }
 
-__device__ __forceinline__ void cp_async_bulk_tensor_3d_global_shared(const TensorMap& map, int x, int y, int z, unsigned from) {
+__device__ __forceinline__ void cp_async_bulk_tensor_3d_global_shared(const TensorMap& map, int x, int y, int z,
+                                                                      unsigned from) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];"
                  :: "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(from) : "memory");
@@ -116,7 +137,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_3d_global_shared(const Tens
 #endif
 }
 
-__device__ __forceinline__ void cp_async_bulk_tensor_4d_global_shared(const TensorMap& map, int x, int y, int z, int u, unsigned from) {
+__device__ __forceinline__ void cp_async_bulk_tensor_4d_global_shared(const TensorMap& map, int x, int y, int z, int u,
+                                                                      unsigned from) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
                  :: "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(u), "r"(from) : "memory");
@@ -125,7 +147,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_4d_global_shared(const Tens
 #endif
 }
 
-__device__ __forceinline__ void cp_async_bulk_tensor_5d_global_shared(const TensorMap& map, int x, int y, int z, int u, int v, unsigned from) {
+__device__ __forceinline__ void cp_async_bulk_tensor_5d_global_shared(const TensorMap& map, int x, int y, int z, int u,
+                                                                      int v, unsigned from) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];"
                  :: "l"(address_of(map)), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(from) : "memory");
@@ -135,7 +158,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_5d_global_shared(const Tens
 }
 
 // The same, but added to what is there, in the map's element type.
-__device__ __forceinline__ void cp_reduce_async_bulk_tensor_2d_global_shared_add(const TensorMap& map, int x, int y, unsigned from) {
+__device__ __forceinline__ void cp_reduce_async_bulk_tensor_2d_global_shared_add(const TensorMap& map, int x, int y,
+                                                                                 unsigned from) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];"
                  :: "l"(address_of(map)), "r"(x), "r"(y), "r"(from) : "memory");
@@ -146,15 +170,17 @@ __device__ __forceinline__ void cp_reduce_async_bulk_tensor_2d_global_shared_add
 
 __device__ __forceinline__ void cp_async_bulk_prefetch_tensor_2d_L2_global(const TensorMap& map, int x, int y) {
 #if PTXKIT_SM >= 90
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" :: "l"(address_of(map)), "r"(x), "r"(y) : "memory");
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(address_of(map)), "r"(x),
+                 "r"(y)
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED("cp.async.bulk.prefetch.tensor", "sm_90");
 #endif
 }
 
-// Where the byte of a tile lies that would be at `offset` without the swizzle: a box whose rows are SPAN bytes long (32, 64 or 128)
-// has its 16-byte atoms permuted within 8 * SPAN bytes, so that those of a column lie in different banks. The tile's shared
-// address must be a multiple of 8 * SPAN. PTX ISA, "Tensors: Swizzling modes".
+// Where the byte of a tile lies that would be at `offset` without the swizzle: a box whose rows are SPAN bytes long
+// (32, 64 or 128) has its 16-byte atoms permuted within 8 * SPAN bytes, so that those of a column lie in different
+// banks. The tile's shared address must be a multiple of 8 * SPAN. PTX ISA, "Tensors: Swizzling modes".
 template <int SPAN>
 __device__ __forceinline__ unsigned swizzled(unsigned offset) {
     static_assert(SPAN == 32 || SPAN == 64 || SPAN == 128, "there are swizzles of 32, 64 and 128 bytes");

@@ -1,13 +1,14 @@
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": wgmma. A warpgroup, four warps whose first one's index is a multiple
-// of four, multiplies tiles in shared memory; sums stay in registers. It runs asynchronously:
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": wgmma. A warpgroup, four warps whose first one's index
+// is a multiple of four, multiplies tiles in shared memory; sums stay in registers. It runs asynchronously:
 //
 //     wgmma_fence();                                            // registers and shared memory are ready
 //     wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, true);  // any number of these
 //     wgmma_commit_group();
 //     wgmma_wait_group<0>();                                    // now d may be read and the tiles overwritten
 //
-// Of d, thread t holds row 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1} in d[4 j], d[4 j + 1], and the same columns
-// eight rows further in d[4 j + 2], d[4 j + 3] (figure "WGMMA .m64nNk16 register fragment layout for accumulator matrix D").
+// Of d, thread t holds row 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1} in d[4 j], d[4 j + 1], and the
+// same columns eight rows further in d[4 j + 2], d[4 j + 3] (figure "WGMMA .m64nNk16 register fragment layout for
+// accumulator matrix D").
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
@@ -40,24 +41,25 @@ __device__ __forceinline__ void wgmma_wait_group() {
 #endif
 }
 
-// No instruction: the compiler must not move what it computes from these registers to before this point. It does not know that
-// wgmma writes them until the wait.
+// No instruction: the compiler must not move what it computes from these registers to before this point. It does not
+// know that wgmma writes them until the wait.
 template <int N>
 __device__ __forceinline__ void after_wait(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// A tile in shared memory as wgmma wants it described: K-major rows of 64 16-bit elements (128 bytes), swizzled by 128 bytes, one
-// after another. `address` is that of the first row, a multiple of 1024, plus 32 bytes for each 16 elements along K.
-// PTX ISA, "Matrix Descriptor Format": address, and the stride from 8 rows to the next 8 (bits 32-45), in units of 16 bytes;
-// swizzle mode 1 in bits 62-63. The leading dimension's offset (bits 16-29) is not used with this layout.
+// A tile in shared memory as wgmma wants it described: K-major rows of 64 16-bit elements (128 bytes), swizzled by 128
+// bytes, one after another. `address` is that of the first row, a multiple of 1024, plus 32 bytes for each 16 elements
+// along K. PTX ISA, "Matrix Descriptor Format": address, and the stride from 8 rows to the next 8 (bits 32-45), in
+// units of 16 bytes; swizzle mode 1 in bits 62-63. The leading dimension's offset (bits 16-29) is not used with this
+// layout.
 __device__ __forceinline__ unsigned long long matrix_descriptor_128B(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 
-// d = a * b^T, or d += where `accumulate`: a is 64 x 16, b is N x 16, both K-major in shared memory, given by descriptors.
-// One function for each N, told apart by d, too.
+// d = a * b^T, or d += where `accumulate`: a is 64 x 16, b is N x 16, both K-major in shared memory, given by
+// descriptors. One function for each N, told apart by d, too.
 
 #define PTXKIT_R32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
@@ -74,7 +76,9 @@ __device__ __forceinline__ unsigned long long matrix_descriptor_128B(unsigned ad
     PTXKIT_R96 \
     ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define PTXKIT_D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define PTXKIT_D8(i)                                                                                            \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
 #define PTXKIT_D32(i) PTXKIT_D8(i), PTXKIT_D8(i + 8), PTXKIT_D8(i + 16), PTXKIT_D8(i + 24)
 
 __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
@@ -182,21 +186,26 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
 
 // By the number of sums a thread holds, N / 2.
 
-__device__ __forceinline__ void wgmma_bf16(float (&d)[32], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_bf16(float (&d)[32], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
     wgmma_mma_async_m64n64k16_f32_bf16_bf16(d, a, b, accumulate);
 }
-__device__ __forceinline__ void wgmma_bf16(float (&d)[64], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_bf16(float (&d)[64], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
     wgmma_mma_async_m64n128k16_f32_bf16_bf16(d, a, b, accumulate);
 }
-__device__ __forceinline__ void wgmma_bf16(float (&d)[96], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_bf16(float (&d)[96], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
     wgmma_mma_async_m64n192k16_f32_bf16_bf16(d, a, b, accumulate);
 }
-__device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a, unsigned long long b,
+                                           bool accumulate) {
     wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 
-// setmaxnreg: a warpgroup gives registers back, or waits until it has got more. REGISTERS is a multiple of 8 from 24 to 256. The
-// kernel needs __launch_bounds__ with the number of CTAs an SM holds, from which the number at its start follows.
+// setmaxnreg: a warpgroup gives registers back, or waits until it has got more. REGISTERS is a multiple of 8 from 24 to
+// 256. The kernel needs __launch_bounds__ with the number of CTAs an SM holds, from which the number at its start
+// follows.
 
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_dec() {

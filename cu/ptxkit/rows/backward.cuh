@@ -1,5 +1,5 @@
-// Gradients of layer normalization (CENTERED) and RMS normalization. With n = (x - mean) * rstd, mean being 0 for RMS, and
-// w = dy * gamma:
+// Gradients of layer normalization (CENTERED) and RMS normalization. With n = (x - mean) * rstd, mean being 0 for RMS,
+// and w = dy * gamma:
 //
 //     dx = (w - n * mean_of_row(w * n) - mean_of_row(w)) * rstd        the last mean for layer normalization alone
 //     dgamma = sum over rows of dy * n        dbeta = sum over rows of dy
@@ -15,28 +15,28 @@ __device__ __forceinline__ float normalized(float x, float mean, float rstd) {
     return CENTERED ? (x - mean) * rstd : x * rstd;
 }
 
-// w, rounded on its own.
+// w is rounded before it is used, so that all variants see the same products.
 template <class T>
 __device__ __forceinline__ float weighted(T dy, T gamma) {
     return __fmul_rn(to_f32(dy), to_f32(gamma));
 }
 
-// What dx subtracts is rounded as one fma, here and wherever dx is made.
+// The subtrahend is rounded as one fma in all variants.
 __device__ __forceinline__ float gradient(float w, float n, float mean_wn, float mean_w, float rstd) {
     return (w - fmaf(n, mean_wn, mean_w)) * rstd;
 }
 
-// A row's mean, or 0 without the array.
+// The mean of a row, or 0 for RMS normalization.
 template <bool CENTERED>
 __device__ __forceinline__ float mean_at(const float* means, unsigned row) {
     return CENTERED ? means[row] : 0.0f;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // Sums over rows
 
-// Sums of 32 columns a CTA, in f64: add(row, column, first, second) is called for every row, those of a warp in order, and
-// write(column, first, second) once a column. The grid is cdiv(cols, 32).
+// Sums of 32 columns per CTA in f64. add(row, column, first, second) is called for each row, by each warp in ascending
+// order, and write(column, first, second) once per column. The grid is cdiv(cols, 32).
 template <int THREADS, class Add, class Write>
 __device__ __forceinline__ void column_sums(unsigned rows, unsigned cols, Add add, Write write) {
     constexpr unsigned warps = THREADS / 32;
@@ -55,10 +55,10 @@ __device__ __forceinline__ void column_sums(unsigned rows, unsigned cols, Add ad
     write(c, first, second);
 }
 
-// dgamma and dbeta, in one reading of x and dy.
+// dgamma and dbeta, in one pass over x and dy.
 template <bool CENTERED, class T, int THREADS>
-__device__ __forceinline__ void column_gradients(const T* x, const T* dy, const float* means, const float* rstds, T* dgamma,
-                                                 T* dbeta, int rows, int cols) {
+__device__ __forceinline__ void column_gradients(const T* x, const T* dy, const float* means, const float* rstds,
+                                                 T* dgamma, T* dbeta, int rows, int cols) {
     auto add = [&](size_t r, unsigned c, double& first, double& second) {
         const float dy_ = to_f32(dy[r * cols + c]);
         first += __fmul_rn(dy_, normalized<CENTERED>(to_f32(x[r * cols + c]), mean_at<CENTERED>(means, r), rstds[r]));
@@ -70,10 +70,10 @@ __device__ __forceinline__ void column_gradients(const T* x, const T* dy, const 
     });
 }
 
-// The same from partial sums, (count, cols) each.
+// The same from partial sums of shape (count, cols).
 template <bool CENTERED, class T, int THREADS>
-__device__ __forceinline__ void finished_gradients(const float* gammas, const float* betas, T* dgamma, T* dbeta, int count,
-                                                   int cols) {
+__device__ __forceinline__ void finished_gradients(const float* gammas, const float* betas, T* dgamma, T* dbeta,
+                                                   int count, int cols) {
     follow_previous_grid();
     auto add = [&](size_t r, unsigned c, double& first, double& second) {
         first += gammas[r * cols + c];
@@ -85,10 +85,10 @@ __device__ __forceinline__ void finished_gradients(const float* gammas, const fl
     });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// dx by columns, one CTA a row
+// ---------------------------------------------------------------------------------------------------------------------
+// dx by single columns, one CTA per row
 
-// The means over a row of w * n and of w. n(c) and w(c) give a column to the same thread each time.
+// The means over a row of w * n and of w. n(c) and w(c) return the same column to the same thread in each call.
 template <bool CENTERED, int THREADS, class N, class W>
 __device__ __forceinline__ Pair row_means(int cols, N n, W w) {
     const double sum_wn = column_sum<THREADS>(cols, [&](unsigned c) { return __fmul_rn(w(c), n(c)); });
@@ -96,50 +96,54 @@ __device__ __forceinline__ Pair row_means(int cols, N n, W w) {
     return {static_cast<float>(sum_wn / cols), static_cast<float>(sum_w / cols)};
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// dx of rows in parts, and again by columns
+// ---------------------------------------------------------------------------------------------------------------------
+// dx of rows in chunks, and by single columns
 
-// dx of a row of any length, by a cluster: its columns are read for the two sums and once more, backwards.
+// dx of a row of any length, which a cluster computes: one pass for the two means, and a second one in descending
+// order.
 template <bool CENTERED, class T, int THREADS, int VECTORS, int CTAS>
-__device__ __forceinline__ void backward_parts_of_row(const T* x, const T* dy, const T* gamma, const float* means,
-                                                      const float* rstds, T* dx, int rows, int cols) {
+__device__ __forceinline__ void backward_chunked_row(const T* x, const T* dy, const T* gamma, const float* means,
+                                                     const float* rstds, T* dx, int rows, int cols) {
     using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
     __shared__ RowRecords<double, S, 2> slots;
-    const Place<S> place(rows, cols, aligned16(x, dy, gamma, dx));
+    const RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx));
     row_arrive<S>();
     row_wait<S>();
-    const float mean = mean_at<CENTERED>(means, place.row), rstd = rstds[place.row];
-    auto load = [&](const Place<S>& part, unsigned begin, Row<S>& n, Row<S>& w) {
-        n = part.template load<CACHE_KEEP>(x), w = part.template load<CACHE_KEEP>(dy);
-        part.apply(w, [](float u, float weight) { return u * weight; }, gamma + begin);
+    const float mean = mean_at<CENTERED>(means, layout.row), rstd = rstds[layout.row];
+    auto load = [&](const RowLayout<S>& chunk, unsigned begin, Row<S>& n, Row<S>& w) {
+        n = chunk.template load<CACHE_KEEP>(x), w = chunk.template load<CACHE_KEEP>(dy);
+        chunk.apply(w, [](float u, float weight) { return u * weight; }, gamma + begin);
         n.each([&](float& v, int) { v = normalized<CENTERED>(v, mean, rstd); });
     };
     double sum_wn = 0, sum_w = 0;
-    forward_parts<S>(cols, [&](unsigned begin) {
+    forward_chunks<S>(cols, [&](unsigned begin) {
         Row<S> n, w;
-        load(place.part(begin), begin, n, w);
+        load(layout.chunk(begin), begin, n, w);
         sum_wn += n.sum([&](float v, int k) { return v * w[k]; });
         if (CENTERED) sum_w += w.sum([](float u, int) { return u; });
     });
     const float mean_wn = static_cast<float>(row_sum(sum_wn, slots, 0) / cols);
     const float mean_w = CENTERED ? static_cast<float>(row_sum(sum_w, slots, 1) / cols) : 0.0f;
-    backward_parts<S>(cols, [&](unsigned begin) {
-        const Place<S> part = place.part(begin);
+    backward_chunks<S>(cols, [&](unsigned begin) {
+        const RowLayout<S> chunk = layout.chunk(begin);
         Row<S> n, w;
-        load(part, begin, n, w);
+        load(chunk, begin, n, w);
         w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, rstd); });
-        part.template store<CACHE_STREAM>(dx, w);
+        chunk.template store<CACHE_STREAM>(dx, w);
     });
 }
 
-// dx of the CTA's row. With KEEP, n and w wait in dynamic shared memory, 8 bytes a column; without, they are made again.
+// dx of the CTA's row. With KEEP, n and w stay in dynamic shared memory, 8 bytes per column; without, they are computed
+// again.
 template <bool CENTERED, class T, int THREADS, bool KEEP>
-__device__ __forceinline__ void backward_row(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
-                                             T* dx, int cols) {
+__device__ __forceinline__ void backward_row(const T* x, const T* dy, const T* gamma, const float* means,
+                                             const float* rstds, T* dx, int cols) {
     extern __shared__ float2 kept_columns[];
     const size_t first = static_cast<size_t>(blockIdx.x) * cols;
     const float mean = mean_at<CENTERED>(means, blockIdx.x), rstd = rstds[blockIdx.x];
-    auto n = [&](unsigned c) { return KEEP ? kept_columns[c].x : normalized<CENTERED>(to_f32(x[first + c]), mean, rstd); };
+    auto n = [&](unsigned c) {
+        return KEEP ? kept_columns[c].x : normalized<CENTERED>(to_f32(x[first + c]), mean, rstd);
+    };
     auto w = [&](unsigned c) { return KEEP ? kept_columns[c].y : weighted(dy[first + c], gamma[c]); };
     if constexpr (KEEP) {
         each_column<THREADS>(cols, [&](unsigned c) {
@@ -153,11 +157,12 @@ __device__ __forceinline__ void backward_row(const T* x, const T* dy, const T* g
     });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// The chain of launches: one operation each, all in between in f32
+// ---------------------------------------------------------------------------------------------------------------------
+// The unfused chain: one operation per launch, with f32 intermediates
 
 template <bool CENTERED, class T, int THREADS, int ELEMENTS>
-__device__ __forceinline__ void normalize_elements(const T* x, const float* means, const float* rstds, float* n, int cols) {
+__device__ __forceinline__ void normalize_elements(const T* x, const float* means, const float* rstds, float* n,
+                                                   int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         n[i] = normalized<CENTERED>(to_f32(x[i]), mean_at<CENTERED>(means, row), rstds[row]);
@@ -188,8 +193,8 @@ __device__ __forceinline__ void mean_of_row(const float* v, float* means, int co
 }
 
 template <class T, int THREADS, int ELEMENTS>
-__device__ __forceinline__ void gradient_elements(const float* w, const float* n, const float* means_wn, const float* means_w,
-                                                  const float* rstds, T* dx, int cols) {
+__device__ __forceinline__ void gradient_elements(const float* w, const float* n, const float* means_wn,
+                                                  const float* means_w, const float* rstds, T* dx, int cols) {
     each_element<THREADS, ELEMENTS>(cols, [&](unsigned row, unsigned c) {
         const size_t i = static_cast<size_t>(row) * cols + c;
         const float mean_w = means_w ? means_w[row] : 0.0f;

@@ -1,5 +1,6 @@
-// The gradients of a norm, of rows that registers hold, in one reading: CTAs that stay, or clusters of them, make dx row by row and add
-// dgamma and dbeta up on the way. Here they copy their next rows themselves; backward_fetched.cuh has warps for that.
+// The gradients of a norm in one pass over x and dy, for rows that fit in registers: persistent CTAs, or clusters of
+// them, compute dx row by row and accumulate dgamma and dbeta in registers. Here the threads that compute also start
+// the copies of the next rows; in backward_warp_specialized.cuh producer warps do it.
 #pragma once
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/rows/backward.cuh"
@@ -7,40 +8,46 @@
 
 namespace ptxkit {
 
-// The next row of both matrices on its way to shared memory while one is computed, by cp.async: each thread copies what it will read
-// itself, so there is no barrier. Dynamic shared memory: 4 * THREADS * VECTORS * 16 bytes.
+// Prefetches the next row of both matrices to shared memory by cp.async. Each thread copies what it will read itself,
+// so no barrier is needed.
+//
+// Dynamic shared memory: 4 * THREADS * VECTORS * 16 bytes.
 template <class T, class S>
-struct CopiedAhead {
+struct CpAsyncPipeline {
     uint4* slots;
 
-    __device__ __forceinline__ CopiedAhead() {
+    __device__ __forceinline__ CpAsyncPipeline() {
         extern __shared__ uint4 ahead_slots[];
         slots = ahead_slots + threadIdx.x;
     }
 
-    static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 80 && place.vectors; }
+    static __device__ __forceinline__ bool copies(const RowLayout<S>& layout) {
+        return PTXKIT_SM >= 80 && layout.vectors;
+    }
 
-    // Begins to copy a row of both matrices to a stage.
-    __device__ __forceinline__ void begin(const Place<S>& place, unsigned stage, const T* first, const T* second) const {
-        if (!copies(place)) return;
-        copy(place, stage, 0, first);
-        copy(place, stage, 1, second);
+    // Starts to copy a row of both matrices to a stage.
+    __device__ __forceinline__ void begin(const RowLayout<S>& layout, unsigned stage, const T* first,
+                                          const T* second) const {
+        if (!copies(layout)) return;
+        copy(layout, stage, 0, first);
+        copy(layout, stage, 1, second);
         cp_async_commit_group();
     }
 
-    // Until all but what began last is there.
-    __device__ __forceinline__ void wait(const Place<S>& place, unsigned, unsigned) const {
-        if (copies(place)) cp_async_wait_group<1>();
+    // Waits for all copies but the most recent.
+    __device__ __forceinline__ void wait(const RowLayout<S>& layout, unsigned, unsigned) const {
+        if (copies(layout)) cp_async_wait_group<1>();
     }
 
-    __device__ __forceinline__ Row<S> row(const Place<S>& place, unsigned stage, int array, const T* matrix) const {
-        if (!copies(place)) return place.template load<CACHE_STREAM>(matrix);
+    __device__ __forceinline__ Row<S> row(const RowLayout<S>& layout, unsigned stage, int array,
+                                          const T* matrix) const {
+        if (!copies(layout)) return layout.template load<CACHE_STREAM>(matrix);
         Row<S> row;
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
             Vector<T, S::WIDTH> vector;
             vector.fill([](int) { return 0.0f; });
-            if (i * S::WIDTH < place.held) vector.set(*slot(stage, array, i));
+            if (i * S::WIDTH < layout.valid) vector.set(*slot(stage, array, i));
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
         }
@@ -48,11 +55,11 @@ struct CopiedAhead {
     }
 
 private:
-    __device__ __forceinline__ void copy(const Place<S>& place, unsigned stage, int array, const T* matrix) const {
-        const T* from = matrix + place.first + place.thread * S::WIDTH;
+    __device__ __forceinline__ void copy(const RowLayout<S>& layout, unsigned stage, int array, const T* matrix) const {
+        const T* from = matrix + layout.first + layout.thread * S::WIDTH;
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
-            if (i * S::WIDTH < place.held) {
+            if (i * S::WIDTH < layout.valid) {
                 cp_async_cg_shared_global(cvta_to_shared(slot(stage, array, i)), from + i * S::threads * S::WIDTH);
             }
         }
@@ -63,8 +70,10 @@ private:
     }
 };
 
-// Tile parameters of the gradients' kernels. Descriptions give them by name (BackwardTile in ptxkit/kernels/rows/backward.py).
-template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int STAGES_, int MAX_IN_FLIGHT_, bool SMEM_GAMMA_, int CTAS_PER_SM_>
+// Tile parameters of the gradients' kernels. Descriptions give them by name (BackwardTile in
+// ptxkit/kernels/rows/backward.py).
+template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int STAGES_, int MAX_IN_FLIGHT_, bool SMEM_GAMMA_,
+          int CTAS_PER_SM_>
 struct BackwardTile {
     static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape
     static constexpr int STAGES = STAGES_;                // rows in flight while one is computed
@@ -74,17 +83,17 @@ struct BackwardTile {
 };
 
 template <class T, class S, int STAGES>
-struct RowsAheadOf {
-    using type = Ahead<T, S, 2, STAGES, CACHE_INPUT>;
+struct BackwardPipelineOf {
+    using type = RowPipeline<T, S, 2, STAGES, CACHE_INPUT>;
 };
 template <class T, class S>
-struct RowsAheadOf<T, S, 0> {
-    using type = CopiedAhead<T, S>;
+struct BackwardPipelineOf<T, S, 0> {
+    using type = CpAsyncPipeline<T, S>;
 };
 template <class T, class S, int STAGES>
-using RowsAhead = typename RowsAheadOf<T, S, STAGES>::type;
+using BackwardPipeline = typename BackwardPipelineOf<T, S, STAGES>::type;
 
-// What the warps of a row tell each other for the sums of w * n and of w, which for RMS is not needed.
+// The record that the warps of a row exchange: the sums of w * n and, for layer normalization, of w.
 template <bool CENTERED>
 struct GradientRecordOf {
     using type = float;
@@ -98,24 +107,24 @@ using GradientRecord = typename GradientRecordOf<CENTERED>::type;
 
 // The sums over the row.
 template <class Records>
-__device__ __forceinline__ Pair gradient_sums(Pair part, Records& records, unsigned turn, Pair) {
-    return row_sum(part, records, turn);
+__device__ __forceinline__ Pair gradient_sums(Pair part, Records& records, unsigned iteration, Pair) {
+    return row_sum(part, records, iteration);
 }
 template <class Records>
-__device__ __forceinline__ Pair gradient_sums(Pair part, Records& records, unsigned turn, float) {
-    return {row_sum(part.x, records, turn), 0.0f};
+__device__ __forceinline__ Pair gradient_sums(Pair part, Records& records, unsigned iteration, float) {
+    return {row_sum(part.x, records, iteration), 0.0f};
 }
 
-// What a thread makes of the rows that it sees: dx, row by row; and its share of dgamma and dbeta, which adds up in registers, in f32.
+// The results of a thread: dx, row by row, and its partial sums of dgamma and dbeta in f32 registers.
 template <bool CENTERED, class S>
 struct GradientsOfRows {
     Row<S> dgamma = {}, dbeta = {};
 
-    // dx of a row. columns(i, x, dy, weight) gives the thread's i-th vector of x, dy and gamma; behind() is called when all threads of
-    // the row have theirs, behind the barrier if they are several warps.
-    template <class Columns, class Records, class Behind>
-    __device__ __forceinline__ Row<S> add(const Columns& columns, Statistics statistics, float inverse_cols, Records& records,
-                                          unsigned turn, const Behind& behind) {
+    // dx of a row. columns(i, x, dy, weight) returns the thread's i-th vector of x, dy and gamma. release() is called
+    // when all threads of the row have read theirs: after the barrier, where a row has several warps.
+    template <class Columns, class Records, class Release>
+    __device__ __forceinline__ Row<S> add(const Columns& columns, Statistics statistics, float inverse_cols,
+                                          Records& records, unsigned iteration, const Release& release) {
         Row<S> n, w;
         Pair part[2] = {};
 #pragma unroll
@@ -133,17 +142,17 @@ struct GradientsOfRows {
             }
         }
         part[0] += part[1];
-        const Pair sums = gradient_sums(part[0], records, turn, GradientRecord<CENTERED>());
-        behind();
+        const Pair sums = gradient_sums(part[0], records, iteration, GradientRecord<CENTERED>());
+        release();
         const float mean_wn = sums.x * inverse_cols, mean_w = sums.y * inverse_cols;
         w.each([&](float& u, int k) { u = gradient(u, n[k], mean_wn, mean_w, statistics.rstd); });
         return w;
     }
 
-    // Adds what the groups of a CTA have up, for the first, through shared memory that holds two rows of f32. barrier() is of all
-    // their threads.
+    // Adds the partial sums of all groups of a CTA in a fixed order, through shared memory that holds two rows of f32.
+    // The result is in the first group. barrier() synchronizes all these threads.
     template <class Barrier>
-    __device__ __forceinline__ void meet(float4* where, const Barrier& barrier) {
+    __device__ __forceinline__ void reduce_groups(float4* where, const Barrier& barrier) {
         where += threadIdx.x % S::LANES;
         const unsigned group = threadIdx.x / S::LANES;
 #pragma unroll 1
@@ -160,15 +169,16 @@ struct GradientsOfRows {
         }
     }
 
-    // To row `row` of `gammas` and `betas`; `place` is in any row.
-    __device__ __forceinline__ void store(Place<S> place, unsigned row, unsigned cols, float* gammas, float* betas) const {
-        place.first = static_cast<size_t>(row) * cols;
-        place.template store<CACHE_KEEP>(gammas, dgamma);
-        if constexpr (CENTERED) place.template store<CACHE_KEEP>(betas, dbeta);
+    // Stores the partial sums to row `row` of `gammas` and `betas`. `layout` is that of any row.
+    __device__ __forceinline__ void store(RowLayout<S> layout, unsigned row, unsigned cols, float* gammas,
+                                          float* betas) const {
+        layout.first = static_cast<size_t>(row) * cols;
+        layout.template store<CACHE_KEEP>(gammas, dgamma);
+        if constexpr (CENTERED) layout.template store<CACHE_KEEP>(betas, dbeta);
     }
 
 private:
-    // f(i, quad) for each four of the sums, numbered.
+    // Calls f(i, quad) for each four partial sums.
     template <class F>
     __device__ __forceinline__ void each_quad(const F& f) {
         constexpr int quads = S::elements / 4;
@@ -182,7 +192,7 @@ private:
     }
 };
 
-// What GradientsOfRows::add asks for, from rows in registers.
+// The argument `columns` of GradientsOfRows::add for rows in registers.
 template <class S>
 __device__ __forceinline__ auto columns_of(const Row<S>& x, const Row<S>& dy, const Row<S>& gamma) {
     return [&](int i, float (&v)[S::WIDTH], float (&u)[S::WIDTH], float (&weight)[S::WIDTH]) {
@@ -191,52 +201,53 @@ __device__ __forceinline__ auto columns_of(const Row<S>& x, const Row<S>& dy, co
     };
 }
 
-// dx of rows that registers hold, row after row: CTAs, or clusters of them, stay and take every so many-th row, or THREADS /
-// LANES of them at a time. STAGES rows are on their way while one is computed, by the TMA unit; with 0 one, by cp.async. Shares of
-// dgamma and dbeta go to a row of `gammas` and `betas` at the end: as many as rows are taken at a time, so that sums do not depend
-// on which CTA is faster.
+// dx of rows in registers, row after row, by persistent CTAs or clusters. STAGES rows are prefetched through TMA; with
+// STAGES = 0, one row by cp.async. At the end each group of threads stores its partial sums of dgamma and dbeta to a
+// row of `gammas` and `betas` of its own, so that the results do not depend on the order in which CTAs run.
 template <bool CENTERED, class T, class Tile>
-__device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means, const float* rstds,
-                                              T* dx, float* gammas, float* betas, int rows, int cols) {
+__device__ __forceinline__ void backward_rows(const T* x, const T* dy, const T* gamma, const float* means,
+                                              const float* rstds, T* dx, float* gammas, float* betas, int rows,
+                                              int cols) {
     constexpr int STAGES = Tile::STAGES;
     using S = RowShape<Tile::THREADS, Tile::LANES, Tile::VECTORS, Tile::CTAS, vector_width<T>>;
     __shared__ RowRecords<GradientRecord<CENTERED>, S, 2> records;
     constexpr bool bulk = STAGES > 0;
-    const RowsAhead<T, S, STAGES> ahead;
-    Place<S> place(rows, cols, aligned16(x, dy, gamma, dx));
-    const Turns<S> turns(rows, cols);
-    const unsigned group = place.row;
+    const BackwardPipeline<T, S, STAGES> pipeline;
+    RowLayout<S> layout(rows, cols, aligned16(x, dy, gamma, dx));
+    const RowIterations<S> iterations(rows, cols);
+    const unsigned group = layout.row;
     const float inverse_cols = 1.0f / cols;
     row_arrive<S>();
     if constexpr (bulk) {
 #pragma unroll
-        for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns, place, i, i, x, dy);
+        for (unsigned i = 0; i < STAGES; i++) pipeline.begin(iterations, layout, i, i, x, dy);
     } else {
-        ahead.begin(place, 0, x, dy);
+        pipeline.begin(layout, 0, x, dy);
     }
-    const Place<S> all = place.any(cols);
+    const RowLayout<S> all = layout.any(cols);
     GradientsOfRows<CENTERED, S> gradients;
     const Row<S> weight = all.load_shared(gamma);
-    auto statistics_of = [&](const Place<S>& place) {
-        return place.cols ? Statistics{mean_at<CENTERED>(means, place.row), rstds[place.row]} : Statistics{};
+    auto statistics_of = [&](const RowLayout<S>& layout) {
+        return layout.cols ? Statistics{mean_at<CENTERED>(means, layout.row), rstds[layout.row]} : Statistics{};
     };
-    Statistics statistics = statistics_of(place);
+    Statistics statistics = statistics_of(layout);
     row_wait<S>();
     Ring<bulk ? STAGES : 2> at;
 #pragma unroll 1
-    for (unsigned turn = 0; turn < turns.count; turn++) {
+    for (unsigned iteration = 0; iteration < iterations.count; iteration++) {
         const Statistics of_row = statistics;
-        const Place<S> next = turns.later(place, 1);
-        if constexpr (!bulk) ahead.begin(next, at.stage ^ 1, x, dy);
+        const RowLayout<S> next = iterations.later(layout, 1);
+        if constexpr (!bulk) pipeline.begin(next, at.stage ^ 1, x, dy);
         statistics = statistics_of(next);
-        ahead.wait(place, at.stage, at.parity);
-        const Row<S> of_x = ahead.row(place, at.stage, 0, x), of_dy = ahead.row(place, at.stage, 1, dy);
-        const Row<S> row = gradients.add(columns_of(of_x, of_dy, weight), of_row, inverse_cols, records, turn & 1, [&] {
-            if constexpr (bulk) ahead.begin(turns, place, STAGES, at.stage, x, dy);
-        });
+        pipeline.wait(layout, at.stage, at.parity);
+        const Row<S> of_x = pipeline.row(layout, at.stage, 0, x), of_dy = pipeline.row(layout, at.stage, 1, dy);
+        const Row<S> row =
+            gradients.add(columns_of(of_x, of_dy, weight), of_row, inverse_cols, records, iteration & 1, [&] {
+                if constexpr (bulk) pipeline.begin(iterations, layout, STAGES, at.stage, x, dy);
+            });
         at.advance();
-        place.template store<bulk ? CACHE_INPUT : CACHE_STREAM>(dx, row);
-        place = next;
+        layout.template store<bulk ? CACHE_INPUT : CACHE_STREAM>(dx, row);
+        layout = next;
     }
     gradients.store(all, group, cols, gammas, betas);
 }

@@ -1,11 +1,15 @@
-// Rows of a matrix held in registers: how a row lies over threads, loads and stores of any width and alignment, and what the
-// warps of a row tell each other. A kernel that reduces rows then reads as its algorithm:
+// Rows of a matrix held in registers: the mapping of a row's columns to threads (RowLayout), loads and stores of any
+// width and alignment, and the exchange of partial results between the warps of a row (RowRecords). A kernel that
+// reduces rows then reads as its algorithm:
 //
-//     Place<Shape> place(rows, cols, aligned16(x, y));
-//     Row<Shape> row = place.template load<CACHE>(x);
+//     RowLayout<Shape> layout(rows, cols, aligned16(x, y));
+//     Row<Shape> row = layout.template load<CACHE>(x);
 //     float factor = 1 / row_sum(row.sum([](float v, int) { return v; }), slots);
 //     row.each([&](float& v, int) { v *= factor; });
-//     place.template store<CACHE>(y, row);
+//     layout.template store<CACHE>(y, row);
+//
+// Invariant: threads past the last row do not return early. They continue with an empty row (cols == 0), because other
+// threads of their warp or CTA wait for them in shuffles and barriers.
 #pragma once
 #include "ptxkit/elementwise/elementwise.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
@@ -13,64 +17,68 @@
 
 namespace ptxkit {
 
-// LANES threads of each of CTAS CTAs hold a row, VECTORS vectors of WIDTH columns a thread: THREADS / LANES rows a CTA when rows
-// are short, one row a cluster when they are long.
+// How many threads and registers hold a row: LANES threads in each of CTAS CTAs, with VECTORS vectors of WIDTH columns
+// per thread. Short rows share a CTA, THREADS / LANES of them; a long row is held by a cluster.
 template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int WIDTH_>
 struct RowShape {
     static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_, WIDTH = WIDTH_;
-    static constexpr int groups = THREADS / LANES;                        // rows of a CTA
-    static constexpr int threads = LANES * CTAS;                          // of a row
-    static constexpr int elements = VECTORS * WIDTH;                      // of a thread
-    static constexpr int capacity = threads * elements;                   // columns
-    static constexpr int lanes = LANES < 32 ? LANES : 32;                 // of a warp that hold the same row
-    static constexpr int cta_warps = LANES / lanes, warps = cta_warps * CTAS;  // of a row
-    static constexpr bool alone = true;                                   // whether the CTA has no other threads
+    static constexpr int groups = THREADS / LANES;                             // rows of a CTA
+    static constexpr int threads = LANES * CTAS;                               // threads of a row
+    static constexpr int elements = VECTORS * WIDTH;                           // columns of a thread
+    static constexpr int capacity = threads * elements;                        // columns of a row, at most
+    static constexpr int lanes = LANES < 32 ? LANES : 32;                      // lanes of a warp that hold the same row
+    static constexpr int cta_warps = LANES / lanes, warps = cta_warps * CTAS;  // warps of a row
+    static constexpr bool whole_cta = true;                                    // all threads of the CTA hold rows
     static_assert((LANES & (LANES - 1)) == 0 && (CTAS & (CTAS - 1)) == 0, "LANES and CTAS are powers of two");
-    static_assert(THREADS % LANES == 0 && (groups <= 16 || LANES <= 32), "a group of several warps needs one of 16 barriers");
+    static_assert(THREADS % LANES == 0 && (groups <= 16 || LANES <= 32),
+                  "a group of several warps needs one of 16 barriers");
     static_assert(CTAS == 1 || groups == 1, "a cluster takes one row at a time");
 };
 
-// Rows of the first THREADS threads of a CTA, which has others, too.
+// Rows held by the first THREADS threads of a CTA whose other warps do something else, such as loading rows.
 template <int THREADS, int LANES, int VECTORS, int CTAS, int WIDTH>
-struct RowBesideOthers : RowShape<THREADS, LANES, VECTORS, CTAS, WIDTH> {
-    static constexpr bool alone = false;
+struct ConsumerRowShape : RowShape<THREADS, LANES, VECTORS, CTAS, WIDTH> {
+    static constexpr bool whole_cta = false;
 };
 
-// Tile parameters of a vectorized kernel, which holds rows in registers. Descriptions give them by name (VectorizedTile in
-// ptxkit/kernels/rows/rows.py).
+// Tile parameters of a vectorized kernel, which holds rows in registers. Descriptions give them by name (VectorizedTile
+// in ptxkit/kernels/rows/rows.py).
 template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int CACHE_, bool PREFETCH_WEIGHTS_, bool NO_EARLY_LAUNCH_,
           bool FULL_TILE_>
 struct VectorizedTile {
     static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape
-    static constexpr int CACHE = CACHE_;                          // a Cache of elementwise.cuh
-    static constexpr bool PREFETCH_WEIGHTS = PREFETCH_WEIGHTS_;   // load the weights before the row's sums are known
-    static constexpr bool NO_EARLY_LAUNCH = NO_EARLY_LAUNCH_;     // of the next grid: see follow_previous_grid
-    static constexpr bool FULL_TILE = FULL_TILE_;                 // each register of the CTA or cluster holds a column
+    static constexpr int CACHE = CACHE_;                         // a Cache of elementwise.cuh
+    static constexpr bool PREFETCH_WEIGHTS = PREFETCH_WEIGHTS_;  // load the weights before the row's sums are known
+    static constexpr bool NO_EARLY_LAUNCH = NO_EARLY_LAUNCH_;    // of the next grid: see follow_previous_grid
+    static constexpr bool FULL_TILE = FULL_TILE_;                // each register of the CTA or cluster holds a column
     template <class T>
     using Shape = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
 };
 
-// The minimum of resident CTAs for __launch_bounds__, from ROWS registers for each column that a thread holds and BESIDE more.
-// Without it the compiler takes more registers, and fewer loads are in flight.
+// The minimum of resident CTAs for __launch_bounds__, from ROWS registers for each column that a thread holds and
+// BESIDE more. Without it the compiler takes more registers, and fewer loads are in flight.
 template <class T, class Tile, int ROWS, int BESIDE = 32>
 constexpr int row_ctas = 65536 / (Tile::THREADS * (ROWS * Tile::VECTORS * vector_width<T> + BESIDE));
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// What warps of a row tell each other
+// ---------------------------------------------------------------------------------------------------------------------
+// Exchange of partial results between the warps of a row
 
-// Shared memory for a record of each warp of a row, at the same place in every CTA of a cluster. Each turn (0 to TURNS - 1) may
-// be used again after another turn was: the barrier of that one has then been passed by whoever read these records.
-template <class Record, class S, int TURNS = 1>
+// Shared memory for one record per warp of a row, at the same address in every CTA of a cluster. A kernel that
+// exchanges records more than once alternates between buffers 0 to BUFFERS - 1: a buffer may be reused after one
+// exchange through another buffer, because the barrier of that exchange orders all reads of this one.
+template <class Record, class S, int BUFFERS = 1>
 struct RowRecords {
     using Shape = S;
-    static constexpr bool by_ctas = false;  // as SentRecords of tile_scheduler.cuh do it
+    // one level: every warp sends to every CTA; compare ClusterRecords in tile_scheduler.cuh
+    static constexpr bool two_level = false;
     static constexpr int words = sizeof(Record) / 4;
-    Record slots[TURNS][S::lanes < 32 ? 1 : S::groups][S::warps];
+    Record slots[BUFFERS][S::lanes < 32 ? 1 : S::groups][S::warps];
 
-    // Gives every warp's record, the caller's row's, in the order of their columns. One barrier.
-    __device__ __forceinline__ const Record* gather(Record mine, unsigned turn = 0) {
+    // Publishes the caller's record and returns the records of all warps of its row, in column order. Executes one
+    // barrier.
+    __device__ __forceinline__ const Record* gather(Record mine, unsigned buffer = 0) {
         const unsigned group = threadIdx.x / S::LANES, warp = threadIdx.x / 32 % S::cta_warps;
-        Record* all = slots[turn][S::groups == 1 ? 0 : group];
+        Record* all = slots[buffer][S::groups == 1 ? 0 : group];
         if constexpr (S::CTAS > 1) {
             if (laneid() < S::CTAS) {
                 Record* own = &all[cluster_ctarank() * S::cta_warps + warp];
@@ -84,14 +92,15 @@ struct RowRecords {
             barrier_cluster_wait_acquire();
         } else {
             if (laneid() == 0) all[warp] = mine;
-            if constexpr (S::groups == 1 && S::alone) barrier_sync();
+            if constexpr (S::groups == 1 && S::whole_cta) barrier_sync();
             else barrier_sync_below<S::groups>(group, S::LANES);
         }
         return all;
     }
 };
 
-// Before the first record goes to another CTA, all must have started. Called early, so that nobody waits.
+// A CTA may write to the shared memory of another CTA only after that CTA has started. row_arrive is called early and
+// row_wait before the first exchange, so that the wait is short.
 template <class S, bool NO_EARLY_LAUNCH = false>
 __device__ __forceinline__ void row_arrive() {
     follow_previous_grid<NO_EARLY_LAUNCH>();
@@ -103,7 +112,7 @@ __device__ __forceinline__ void row_wait() {
     if constexpr (S::CTAS > 1) barrier_cluster_wait_acquire();
 }
 
-// Sum, or maximum, of f(i) over i below COUNT, a power of two: whole warps call it, and every lane gets the same bits.
+// Sum, or maximum, of f(i) for i below COUNT, a power of two. Whole warps call it, and every lane gets the same bits.
 
 template <int COUNT, class F>
 __device__ __forceinline__ auto sum_below(F f) {
@@ -123,39 +132,40 @@ __device__ __forceinline__ float max_below(F f) {
     return warp_max<32>(largest);
 }
 
-// Sum, or maximum, of a value of every thread of a row.
+// Sum, or maximum, over all threads of a row.
 
-template <class T, class S, int TURNS>
-__device__ __forceinline__ T row_sum(T value, RowRecords<T, S, TURNS>& slots, unsigned turn = 0) {
+template <class T, class S, int BUFFERS>
+__device__ __forceinline__ T row_sum(T value, RowRecords<T, S, BUFFERS>& slots, unsigned buffer = 0) {
     value = warp_sum<S::lanes>(value);
     if constexpr (S::warps == 1) return value;
-    const T* all = slots.gather(value, turn);
+    const T* all = slots.gather(value, buffer);
     return sum_below<S::warps>([&](unsigned i) { return all[i]; });
 }
 
-template <class S, int TURNS>
-__device__ __forceinline__ float row_max(float value, RowRecords<float, S, TURNS>& slots, unsigned turn = 0) {
+template <class S, int BUFFERS>
+__device__ __forceinline__ float row_max(float value, RowRecords<float, S, BUFFERS>& slots, unsigned buffer = 0) {
     value = warp_max<S::lanes>(value);
     if constexpr (S::warps == 1) return value;
-    const float* all = slots.gather(value, turn);
+    const float* all = slots.gather(value, buffer);
     return max_below<S::warps>([&](unsigned i) { return all[i]; });
 }
 
-// Whether any row that shares the warp says so: below a warp, rows share their shuffles and must go the same way.
+// Whether `value` is true for any row of the warp. Rows with fewer than 32 lanes share shuffles, so all rows of a warp
+// must take the same branch.
 template <class S>
 __device__ __forceinline__ bool any_row(bool value) {
     return S::LANES < 32 ? vote_sync_any(all_lanes, value) : value;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // Registers
 
-// A thread's part of a row, in f32.
+// The columns of a row that one thread holds, in f32.
 template <class S>
 struct Row {
     float v[S::VECTORS][S::WIDTH];
 
-    // f(value, k) for each register k.
+    // Calls f(value, k) for each register k.
     template <class F>
     __device__ __forceinline__ void each(F f) {
 #pragma unroll
@@ -169,8 +179,8 @@ struct Row {
 
     __device__ __forceinline__ float operator[](int k) const { return v[k / S::WIDTH][k % S::WIDTH]; }
 
-    // Sum of f(value, k) as T. Four chains: equal values, whose rounding errors add up, meet in few additions; and four
-    // additions are in flight.
+    // Sum of f(value, k) as T. Four independent accumulators keep four additions in flight and shorten the chains in
+    // which rounding errors of equal values add up.
     template <class T = float, class F>
     __device__ __forceinline__ T sum(F f) const {
         T part[4] = {};
@@ -182,7 +192,7 @@ struct Row {
         return (part[0] + part[1]) + (part[2] + part[3]);
     }
 
-    // Maximum of f(value, k); NaN counts for nothing.
+    // Maximum of f(value, k). NaN is ignored.
     template <class F>
     __device__ __forceinline__ float max(F f) const {
         float part[4] = {-infinity(), -infinity(), -infinity(), -infinity()};
@@ -192,85 +202,88 @@ struct Row {
     }
 };
 
-// A vector that all rows share, of which a thread has begun to load the first COUNT vectors.
+// An array that all rows share (weights), of which a thread has started to load its first COUNT vectors.
 template <class S, int COUNT, class T>
-struct Begun {
+struct PrefetchedVector {
     static constexpr int count = COUNT < S::VECTORS ? COUNT : S::VECTORS;
     const T* from;
     Vector<T, S::WIDTH> vectors[count];
 };
 
-// Where a thread stands: its row, and which columns its registers hold.
+// The mapping of a row's columns to the registers of its threads.
 //
-// With `vectors`, register k is element k % WIDTH of the thread's (k / WIDTH)-th vector, and rows move in vectors. Where a row
-// cannot (an unaligned start, cols no multiple of WIDTH), each register holds a single column, a warp's 32 being adjacent, so
-// that the accesses still coalesce. Either way the registers below `held` hold columns and the others are padding.
+// With `vectors`, register k is element k % WIDTH of the thread's (k / WIDTH)-th vector, and the row moves in vector
+// accesses. A row with an unaligned start, or whose number of columns is not a multiple of WIDTH, is accessed by single
+// columns: register k is then column k * threads + thread, so that the accesses of a warp still coalesce. In both cases
+// the registers below `valid` hold columns and the others are padding.
 template <class S>
-struct Place {
-    unsigned row, cols;  // cols is 0 past the last row: such threads go on with an empty one, others of the warp wait for them
-    unsigned thread;     // of the row's threads
-    size_t first;        // element of the matrix that is the row's first
+struct RowLayout {
+    unsigned row, cols;  // cols is 0 past the last row
+    unsigned thread;     // index among the threads of the row
+    size_t first;        // index of the row's first element in the matrix
     bool vectors;
-    int held;
+    int valid;
 
-    __device__ __forceinline__ Place(unsigned rows, unsigned columns, bool aligned) {
+    __device__ __forceinline__ RowLayout(unsigned rows, unsigned columns, bool aligned) {
         row = blockIdx.x / S::CTAS * S::groups + threadIdx.x / S::LANES;
         thread = (S::CTAS > 1 ? cluster_ctarank() * S::LANES : 0) + threadIdx.x % S::LANES;
         vectors = aligned && columns % S::WIDTH == 0;
         take(row, row < rows ? columns : 0, columns);
     }
 
-    // Stand in another row.
+    // Moves to another row.
     __device__ __forceinline__ void take(unsigned new_row, unsigned new_cols, unsigned stride) {
         row = new_row;
         cols = new_cols;
         first = static_cast<size_t>(row) * stride;
-        held = held_of(cols);
+        valid = valid_of(cols);
     }
 
-    // The place in a row of `columns` columns, whether or not this thread has one.
-    __device__ __forceinline__ Place any(unsigned columns) const {
-        Place place = *this;
-        place.take(0, columns, columns);
-        return place;
+    // The layout of a row of `columns` columns, also for a thread that is past the last row.
+    __device__ __forceinline__ RowLayout any(unsigned columns) const {
+        RowLayout layout = *this;
+        layout.take(0, columns, columns);
+        return layout;
     }
 
-    // All threads' registers hold columns: who launched the kernel knows, and now the compiler does.
-    __device__ __forceinline__ void assume_full_tile() { cols = S::capacity, held = S::elements; }
+    // Tells the compiler what the launch guarantees with FULL_TILE: every register of every thread holds a column.
+    __device__ __forceinline__ void assume_full_tile() { cols = S::capacity, valid = S::elements; }
 
-    // The place in the part of a longer row that begins at column `begin` and is at most S::capacity columns long.
-    __device__ __forceinline__ Place part(unsigned begin) const {
-        Place place = *this;
-        place.cols = begin < cols ? cols - begin : 0;
-        place.first += begin;
-        place.held = held_of(place.cols);
-        return place;
+    // The layout of the chunk of a longer row that begins at column `begin` and has at most S::capacity columns.
+    __device__ __forceinline__ RowLayout chunk(unsigned begin) const {
+        RowLayout layout = *this;
+        layout.cols = begin < cols ? cols - begin : 0;
+        layout.first += begin;
+        layout.valid = valid_of(layout.cols);
+        return layout;
     }
 
-    // Column of register k; past the end for padding.
+    // The column of register k. It is past the end of the row for padding.
     __device__ __forceinline__ unsigned column(int k) const {
         return vectors ? (k / S::WIDTH * S::threads + thread) * S::WIDTH + k % S::WIDTH : k * S::threads + thread;
     }
 
-    // Columns that warp `warp` of the row holds, or the only one's lanes of this row; and those of CTA `cta`.
+    // Number of columns that warp `warp` of the row holds (with several rows per warp, the lanes of this row), and that
+    // CTA `cta` holds.
     __device__ __forceinline__ float warp_columns(unsigned warp) const { return columns_of<S::lanes>(warp); }
     __device__ __forceinline__ float cta_columns(unsigned cta) const { return columns_of<S::LANES>(cta); }
 
-    // The row of a matrix, with `fill` for padding.
+    // Loads a row of a matrix, with `fill` for padding.
     template <int CACHE, class T>
     __device__ __forceinline__ Row<S> load(const T* matrix, float fill = 0.0f) const {
         return load_row<CACHE>(matrix + first, fill);
     }
 
-    // Makes padding `value`. A thread whose registers all hold columns pays a comparison for that.
+    // Sets padding to `value`. Threads without padding execute one comparison.
     __device__ __forceinline__ void pad(Row<S>& row, float value) const {
-        if (held < S::elements) row.each([&](float& v, int k) { v = k < held ? v : value; });
+        if (valid < S::elements) row.each([&](float& v, int k) { v = k < valid ? v : value; });
     }
 
-    // f of the row of one matrix and that of another, with `fill` for padding of both.
+    // Loads a row of two matrices and combines them by f, with `fill` for padding of both.
     template <int CACHE, class T, class F>
     __device__ __forceinline__ Row<S> load_with(const T* matrix, const T* other, F f, float fill) const {
-        constexpr int batch = S::VECTORS < 4 ? S::VECTORS : 4;  // more of both at once would not fit beside what is done
+        // vectors in flight at a time; more would not fit in registers beside the result
+        constexpr int batch = S::VECTORS < 4 ? S::VECTORS : 4;
         const T *one = matrix + first, *two = other + first;
         Row<S> row;
         if (vectors) {
@@ -282,7 +295,7 @@ struct Place {
                     left[i].fill([&](int) { return fill; });
                     right[i].fill([&](int) { return fill; });
                     const int offset = (b + i) * S::threads * S::WIDTH;
-                    if ((b + i) * S::WIDTH < held) {
+                    if ((b + i) * S::WIDTH < valid) {
                         left[i].template load<CACHE>(one + thread * S::WIDTH + offset);
                         right[i].template load<CACHE>(two + thread * S::WIDTH + offset);
                     }
@@ -295,13 +308,14 @@ struct Place {
             }
         } else {
             row.each([&](float& v, int k) {
-                v = k < held ? f(to_f32((one + thread)[k * S::threads]), to_f32((two + thread)[k * S::threads])) : f(fill, fill);
+                v = k < valid ? f(to_f32((one + thread)[k * S::threads]), to_f32((two + thread)[k * S::threads]))
+                              : f(fill, fill);
             });
         }
         return row;
     }
 
-    // Columns of a vector that all rows share: weights, bias. They are worth keeping in L1.
+    // Loads the columns of an array that all rows share, such as weights or bias. L1 keeps it.
     template <class T>
     __device__ __forceinline__ Row<S> load_shared(const T* vector, unsigned begin = 0) const {
         return load_row<CACHE_KEEP>(vector + begin, 0.0f);
@@ -315,40 +329,40 @@ struct Place {
             for (int i = 0; i < S::VECTORS; i++) {
                 Vector<T, S::WIDTH> vector;
                 vector.fill([&](int j) { return row.v[i][j]; });
-                if (i * S::WIDTH < held) vector.template store<CACHE>(to + i * S::threads * S::WIDTH);
+                if (i * S::WIDTH < valid) vector.template store<CACHE>(to + i * S::threads * S::WIDTH);
             }
         } else {
 #pragma unroll
             for (int k = 0; k < S::elements; k++) {
-                if (k < held) to[k * S::threads] = Convert<T>::from_f32(row[k]);
+                if (k < valid) to[k * S::threads] = Convert<T>::from_f32(row[k]);
             }
         }
     }
 
-    // The thread's vector i, where rows move in vectors.
+    // Stores vector i of the thread, in rows that move in vectors.
     template <int CACHE, class T>
     __device__ __forceinline__ void store_vector(T* matrix, const Row<S>& row, int i) const {
         Vector<T, S::WIDTH> vector;
         vector.fill([&](int j) { return row.v[i][j]; });
-        if (i * S::WIDTH < held) vector.template store<CACHE>(matrix + first + (i * S::threads + thread) * S::WIDTH);
+        if (i * S::WIDTH < valid) vector.template store<CACHE>(matrix + first + (i * S::threads + thread) * S::WIDTH);
     }
 
-    // A vector that all rows share, with the first COUNT vectors of what a thread holds of it on their way.
+    // Starts to load the first COUNT vectors of an array that all rows share.
     template <int COUNT, class T>
-    __device__ __forceinline__ Begun<S, COUNT, T> begin_shared(const T* from) const {
-        Begun<S, COUNT, T> begun;
-        begun.from = from;
+    __device__ __forceinline__ PrefetchedVector<S, COUNT, T> prefetch_shared(const T* from) const {
+        PrefetchedVector<S, COUNT, T> prefetched;
+        prefetched.from = from;
         if (whole()) {
 #pragma unroll
-            for (int i = 0; i < begun.count; i++) {
-                begun.vectors[i].template load<CACHE_KEEP>(from + (i * S::threads + thread) * S::WIDTH);
+            for (int i = 0; i < prefetched.count; i++) {
+                prefetched.vectors[i].template load<CACHE_KEEP>(from + (i * S::threads + thread) * S::WIDTH);
             }
         }
-        return begun;
+        return prefetched;
     }
 
-    // Makes each column f(column, shared...) with those of vectors that all rows share, loaded piece by piece: they come from L1,
-    // and whole rows of them would take registers from other CTAs.
+    // Replaces each column v by f(v, w...), where w are the columns of arrays that all rows share. These are loaded
+    // vector by vector, from L1: whole rows of them would take registers, and fewer CTAs would be resident.
     template <class F, class... T>
     __device__ __forceinline__ void apply(Row<S>& row, F f, const T*... shared) const {
         if (vectors) {
@@ -360,16 +374,16 @@ struct Place {
         }
     }
 
-    // The same with vectors that are begun. A thread whose registers all hold columns, as in most rows, asks for none.
+    // The same with prefetched arrays. Threads without padding, as in most rows, execute no bounds checks.
     template <class F, int COUNT, class... T>
-    __device__ __forceinline__ void apply(Row<S>& row, F f, const Begun<S, COUNT, T>&... shared) const {
+    __device__ __forceinline__ void apply(Row<S>& row, F f, const PrefetchedVector<S, COUNT, T>&... shared) const {
         if (!whole()) return apply(row, f, shared.from...);
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) pause(i), combine(row.v[i], f, piece_of(shared, i)...);
     }
 
 private:
-    // Columns of the row's COUNT threads from number COUNT * which.
+    // Number of columns held by the COUNT consecutive threads of the row that begin with thread COUNT * which.
     template <int COUNT>
     __device__ __forceinline__ float columns_of(unsigned which) const {
         const unsigned units = vectors ? cols / S::WIDTH : cols, whole = units / S::threads;
@@ -378,23 +392,23 @@ private:
         return static_cast<float>(vectors ? mine * S::WIDTH : mine);
     }
 
-    // Of `columns` columns, dealt out by vectors or one by one, those that this thread gets and can hold.
-    __device__ __forceinline__ int held_of(unsigned columns) const {
+    // Number of registers of this thread that hold columns, of a row of `columns` columns.
+    __device__ __forceinline__ int valid_of(unsigned columns) const {
         const unsigned width = vectors ? S::WIDTH : 1, units = columns / width;
         const unsigned mine = units > thread ? (units - thread - 1) / S::threads + 1 : 0;
         return ::min(mine * width, static_cast<unsigned>(S::elements));
     }
 
-    // Whether each of the thread's registers holds a column, and they move in vectors.
-    __device__ __forceinline__ bool whole() const { return vectors && held == S::elements; }
+    // Whether the row moves in vectors and this thread has no padding.
+    __device__ __forceinline__ bool whole() const { return vectors && valid == S::elements; }
 
-    // Where registers are short ptxas must not have all loads of vectors that rows share under way together: it would spill. None
-    // passes a barrier.
+    // Limits how many loads of shared arrays ptxas hoists: with few registers left it would otherwise spill. No load
+    // moves across the warp barrier.
     static __device__ __forceinline__ void pause(int i) {
         if (S::elements >= 64 && i > 0 && i % (S::VECTORS / 4) == 0) bar_warp_sync(all_lanes);
     }
 
-    // What registers i * WIDTH and on hold of a vector that all rows share.
+    // Vector i of an array that all rows share, as f32.
     struct Piece {
         float v[S::WIDTH];
 
@@ -405,9 +419,9 @@ private:
         }
     };
 
-    // The same where the thread is whole().
+    // The same for a thread without padding, from a prefetched array.
     template <int COUNT, class T>
-    __device__ __forceinline__ Piece piece_of(const Begun<S, COUNT, T>& shared, int i) const {
+    __device__ __forceinline__ Piece piece_of(const PrefetchedVector<S, COUNT, T>& shared, int i) const {
         Vector<T, S::WIDTH> vector = shared.vectors[i < shared.count ? i : 0];
         if (i >= shared.count) vector.template load<CACHE_KEEP>(shared.from + (i * S::threads + thread) * S::WIDTH);
         Piece piece;
@@ -421,13 +435,14 @@ private:
         if constexpr (WHOLE) {
             Vector<T, S::WIDTH> vector;
             vector.fill([](int) { return 0.0f; });
-            if (i * S::WIDTH < held) vector.template load<CACHE_KEEP>(from + thread * S::WIDTH + i * S::threads * S::WIDTH);
+            if (i * S::WIDTH < valid)
+                vector.template load<CACHE_KEEP>(from + thread * S::WIDTH + i * S::threads * S::WIDTH);
             piece.set(vector);
         } else {
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) {
                 const int k = i * S::WIDTH + j;
-                piece.v[j] = k < held ? to_f32((from + thread)[k * S::threads]) : 0.0f;
+                piece.v[j] = k < valid ? to_f32((from + thread)[k * S::threads]) : 0.0f;
             }
         }
         return piece;
@@ -447,49 +462,51 @@ private:
 #pragma unroll
             for (int i = 0; i < S::VECTORS; i++) {
                 vector[i].fill([&](int) { return fill; });
-                if (i * S::WIDTH < held) vector[i].template load<CACHE>(from + thread * S::WIDTH + i * S::threads * S::WIDTH);
+                if (i * S::WIDTH < valid)
+                    vector[i].template load<CACHE>(from + thread * S::WIDTH + i * S::threads * S::WIDTH);
             }
             values.each([&](float& v, int k) { v = vector[k / S::WIDTH][k % S::WIDTH]; });
         } else {
-            values.each([&](float& v, int k) { v = k < held ? to_f32((from + thread)[k * S::threads]) : fill; });
+            values.each([&](float& v, int k) { v = k < valid ? to_f32((from + thread)[k * S::threads]) : fill; });
         }
         return values;
     }
 };
 
-// run(place). Where the launch says that a row is FULL_TILE, rows that move in vectors have code of their own, which asks nothing.
+// Calls run(layout). With FULL_TILE, rows that move in vectors get a copy of the code without bounds checks.
 template <bool FULL_TILE, class S, class F>
-__device__ __forceinline__ void with_place(Place<S> place, F run) {
+__device__ __forceinline__ void with_layout(RowLayout<S> layout, F run) {
     if constexpr (FULL_TILE) {
-        place.assume_full_tile();
-        if (place.vectors) {
-            place.vectors = true;  // now ptxas knows
-            return run(place);
+        layout.assume_full_tile();
+        if (layout.vectors) {
+            layout.vectors = true;  // a constant from here on
+            return run(layout);
         }
-        place.vectors = false;
+        layout.vectors = false;
     }
-    run(place);
+    run(layout);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
-// Rows in parts, for those that no registers hold; and rows by columns, one CTA a row
+// ---------------------------------------------------------------------------------------------------------------------
+// Rows in chunks, for rows that no cluster's registers hold; and rows by single columns, one CTA per row
 
-// f(begin) for each part of S::capacity columns, forwards and then, in `backward_parts`, backwards: the second reading begins
-// with what L2 has just seen.
+// Calls f(begin) for each chunk of S::capacity columns, in ascending order and, in backward_chunks, in descending
+// order: the second pass then begins with the columns that L2 read last.
 
 template <class S, class F>
-__device__ __forceinline__ void forward_parts(unsigned cols, F f) {
+__device__ __forceinline__ void forward_chunks(unsigned cols, F f) {
     for (size_t begin = 0; begin < cols; begin += S::capacity) f(static_cast<unsigned>(begin));
 }
 
 template <class S, class F>
-__device__ __forceinline__ void backward_parts(unsigned cols, F f) {
+__device__ __forceinline__ void backward_chunks(unsigned cols, F f) {
     for (unsigned part = (cols - 1) / S::capacity + 1; part > 0; part--) f((part - 1) * S::capacity);
 }
 
-// A row in parts that is read several times. STAGED: a thread's columns wait in dynamic shared memory, in slots that no other
-// thread reads, so that device memory is read once and no barrier is needed. In vectors, cp.async takes them there, all parts at
-// once and past the registers. Not STAGED: columns are loaded again.
+// A row that is read several times in chunks. With STAGED, a thread's columns stay in dynamic shared memory, in slots
+// that no other thread reads: device memory is read once, and no barrier is needed. Rows that move in vectors get there
+// by cp.async, all chunks at once and without passing through registers. Without STAGED, columns are loaded again from
+// global memory.
 //
 // Dynamic shared memory: cdiv(cols, S::capacity) * S::LANES * S::elements * sizeof(T) bytes.
 template <class T, class S, bool STAGED>
@@ -502,18 +519,20 @@ struct Staged {
         slots = staged_slots + threadIdx.x;
     }
 
-    // Whether columns come by cp.async.
-    static __device__ __forceinline__ bool copies(const Place<S>& place) { return STAGED && PTXKIT_SM >= 80 && place.vectors; }
+    // Whether cp.async copies the columns.
+    static __device__ __forceinline__ bool copies(const RowLayout<S>& layout) {
+        return STAGED && PTXKIT_SM >= 80 && layout.vectors;
+    }
 
-    // Begins to copy a row, a group for each part.
-    __device__ __forceinline__ void begin(const Place<S>& place, const T* matrix) const {
-        if (!copies(place)) return;
-        for (size_t begin = 0; begin < place.cols; begin += S::capacity) {
-            const Place<S> part = place.part(begin);
-            const T* from = matrix + part.first + part.thread * S::WIDTH;
+    // Starts to copy a row, with one cp.async group per chunk.
+    __device__ __forceinline__ void begin(const RowLayout<S>& layout, const T* matrix) const {
+        if (!copies(layout)) return;
+        for (size_t begin = 0; begin < layout.cols; begin += S::capacity) {
+            const RowLayout<S> chunk = layout.chunk(begin);
+            const T* from = matrix + chunk.first + chunk.thread * S::WIDTH;
 #pragma unroll
             for (int i = 0; i < S::VECTORS; i++) {
-                if (i * S::WIDTH < part.held) {
+                if (i * S::WIDTH < chunk.valid) {
                     cp_async_cg_shared_global(cvta_to_shared(slot(begin, i)), from + i * S::threads * S::WIDTH);
                 }
             }
@@ -521,26 +540,28 @@ struct Staged {
         }
     }
 
-    // A part, which begins at column `begin`, when it is read first. Parts come in order.
+    // The chunk that begins at column `begin`, on the first pass, in which chunks are read in ascending order.
     template <int CACHE>
-    __device__ __forceinline__ Row<S> first(const Place<S>& part, unsigned begin, const T* matrix, float fill = 0.0f) const {
-        if (copies(part)) {
-            wait<6>((part.cols - 1) / S::capacity);
-            return kept(part, begin, fill);
+    __device__ __forceinline__ Row<S> first(const RowLayout<S>& chunk, unsigned begin, const T* matrix,
+                                            float fill = 0.0f) const {
+        if (copies(chunk)) {
+            wait<6>((chunk.cols - 1) / S::capacity);
+            return kept(chunk, begin, fill);
         }
-        const Row<S> row = part.template load<CACHE>(matrix, fill);
+        const Row<S> row = chunk.template load<CACHE>(matrix, fill);
         keep(begin, row);
         return row;
     }
 
-    // And when it is read again.
+    // The same chunk on a later pass.
     template <int CACHE>
-    __device__ __forceinline__ Row<S> again(const Place<S>& part, unsigned begin, const T* matrix, float fill = 0.0f) const {
-        if constexpr (STAGED) return kept(part, begin, fill);
-        else return part.template load<CACHE>(matrix, fill);
+    __device__ __forceinline__ Row<S> again(const RowLayout<S>& chunk, unsigned begin, const T* matrix,
+                                            float fill = 0.0f) const {
+        if constexpr (STAGED) return kept(chunk, begin, fill);
+        else return chunk.template load<CACHE>(matrix, fill);
     }
 
-    // Columns that T holds exactly, made by the kernel.
+    // Stores computed columns for later passes. T must represent them exactly.
     __device__ __forceinline__ void keep(unsigned begin, const Row<S>& row) const {
         if constexpr (STAGED) {
 #pragma unroll
@@ -548,18 +569,19 @@ struct Staged {
                 Vector<T, S::WIDTH> vector;
                 vector.fill([&](int j) { return row.v[i][j]; });
 #pragma unroll
-                for (int w = 0; w < words; w++) slot(begin, i)[w * S::LANES] = reinterpret_cast<const uint4*>(vector.word)[w];
+                for (int w = 0; w < words; w++)
+                    slot(begin, i)[w * S::LANES] = reinterpret_cast<const uint4*>(vector.word)[w];
             }
         }
     }
 
-    __device__ __forceinline__ Row<S> kept(const Place<S>& part, unsigned begin, float fill) const {
+    __device__ __forceinline__ Row<S> kept(const RowLayout<S>& chunk, unsigned begin, float fill) const {
         Row<S> row;
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
             Vector<T, S::WIDTH> vector;
             vector.fill([&](int) { return fill; });
-            if (!copies(part) || i * S::WIDTH < part.held) {
+            if (!copies(chunk) || i * S::WIDTH < chunk.valid) {
 #pragma unroll
                 for (int w = 0; w < words; w++) {
                     const uint4 word = slot(begin, i)[w * S::LANES];
@@ -578,7 +600,8 @@ private:
         return slots + (begin / S::capacity * S::VECTORS + i) * (words * S::LANES);
     }
 
-    // Until all parts but the last `pending` are there, or more: the instruction takes a constant.
+    // Waits until at most `pending` of the latest cp.async groups are incomplete. The instruction takes a constant, so
+    // larger values wait for more.
     template <int PENDING>
     __device__ __forceinline__ void wait(unsigned pending) const {
         if constexpr (PENDING > 0) {
@@ -588,14 +611,15 @@ private:
     }
 };
 
-// f(c) for the columns c of this thread: the same ones each time.
+// Calls f(c) for the columns c of this thread, the same columns in each call.
 template <int THREADS, class F>
 __device__ __forceinline__ void each_column(unsigned cols, F f) {
 #pragma unroll 4
     for (unsigned c = threadIdx.x; c < cols; c += THREADS) f(c);
 }
 
-// Maximum, or sum in f64, of f(c) over the columns of the CTA's row. Each call in a kernel has an f, and so shared memory, of its own.
+// Maximum, or f64 sum, of f(c) over the columns of the CTA's row. Each call has a lambda of its own type, and therefore
+// shared memory of its own.
 
 template <int THREADS, class F>
 __device__ __forceinline__ float column_max(unsigned cols, F f) {
@@ -613,7 +637,7 @@ __device__ __forceinline__ double column_sum(unsigned cols, F f) {
     return cta_sum<THREADS>(sum, slots);
 }
 
-// f(row, c) with THREADS * ELEMENTS columns a CTA: a row takes cdiv(cols, THREADS * ELEMENTS) CTAs, one after another in the grid.
+// Calls f(row, c) with THREADS * ELEMENTS columns per CTA. A row takes cdiv(cols, THREADS * ELEMENTS) consecutive CTAs.
 template <int THREADS, int ELEMENTS, class F>
 __device__ __forceinline__ void each_element(unsigned cols, F f) {
     const unsigned ctas_per_row = (cols - 1) / (THREADS * ELEMENTS) + 1;

@@ -1,7 +1,9 @@
-// Rows by CTAs, or clusters of them, that stay: the next rows are on their way to shared memory while one is computed, so that
-// loads, arithmetic and stores overlap however few threads an SM holds; and what all rows share is fetched once.
+// Persistent CTAs, or clusters of them, that prefetch rows: the TMA unit copies the next rows to shared memory while
+// one row is computed. Loads, arithmetic and stores then overlap even with few threads per SM, and arrays that all rows
+// share (weights) are read once per CTA instead of once per row.
 //
-// Only rows that move in vectors, on sm_90 and later, are copied ahead; others are loaded when their turn comes.
+// Rows are prefetched only on sm_90 and later, and only where they move in vectors; other rows are loaded when they are
+// computed.
 #pragma once
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
@@ -9,68 +11,73 @@
 
 namespace ptxkit {
 
-// Tile parameters of a pipelined kernel. Descriptions give them by name (PipelinedTile in ptxkit/kernels/rows/row_pipeline.py).
-template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int CACHE_, int STAGES_, int SMEM_VECTORS_, int CTAS_PER_SM_>
+// Tile parameters of a pipelined kernel. Descriptions give them by name (PipelinedTile in
+// ptxkit/kernels/rows/row_pipeline.py).
+template <int THREADS_, int LANES_, int VECTORS_, int CTAS_, int CACHE_, int STAGES_, int SMEM_VECTORS_,
+          int CTAS_PER_SM_>
 struct PipelinedTile {
     static constexpr int THREADS = THREADS_, LANES = LANES_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape
-    static constexpr int CACHE = CACHE_;                // a Cache of elementwise.cuh
-    static constexpr int STAGES = STAGES_;              // rows in flight while one is computed
-    static constexpr int SMEM_VECTORS = SMEM_VECTORS_;  // vectors of each weight array that a thread keeps in shared memory
+    static constexpr int CACHE = CACHE_;    // a Cache of elementwise.cuh
+    static constexpr int STAGES = STAGES_;  // rows in flight while one is computed
+    // vectors of each weight array that a thread keeps in shared memory
+    static constexpr int SMEM_VECTORS = SMEM_VECTORS_;
     static constexpr int CTAS_PER_SM = CTAS_PER_SM_;
     template <class T>
     using Shape = RowShape<THREADS, LANES, VECTORS, CTAS, vector_width<T>>;
 };
 
-// f(i) for those of a thread's vectors that there are, or without(i): where they are all there, as in most rows, none is asked for.
+// Calls f(i) for each vector i of a thread that holds columns and without(i) for the others. Threads without padding,
+// as in most rows, execute no bounds checks.
 template <class S, class F, class Without>
-__device__ __forceinline__ void each_vector(const Place<S>& place, F f, Without without) {
-    if (place.held == S::elements) {
+__device__ __forceinline__ void each_vector(const RowLayout<S>& layout, F f, Without without) {
+    if (layout.valid == S::elements) {
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) f(i);
     } else {
 #pragma unroll
         for (int i = 0; i < S::VECTORS; i++) {
-            if (i * S::WIDTH < place.held) f(i);
+            if (i * S::WIDTH < layout.valid) f(i);
             else without(i);
         }
     }
 }
 
-// Rows that the grid takes at a time.
+// Number of rows that the grid computes at a time.
 template <class S>
-__device__ __forceinline__ unsigned rows_taken() {
+__device__ __forceinline__ unsigned rows_per_iteration() {
     return gridDim.x / S::CTAS * S::groups;
 }
 
-// Rows place.row, place.row + taken, ... of `rows`, where `taken` are computed at a time.
+// The iterations of a persistent CTA or cluster over its rows layout.row, layout.row + taken, ..., where the grid
+// computes `taken` rows at a time.
 template <class S>
-struct Turns {
+struct RowIterations {
     unsigned rows, cols, taken, count;
 
-    __device__ __forceinline__ Turns(unsigned rows, unsigned cols)
-        : rows(rows), cols(cols), taken(rows_taken<S>()), count((rows - 1) / taken + 1) {}
+    __device__ __forceinline__ RowIterations(unsigned rows, unsigned cols)
+        : rows(rows), cols(cols), taken(rows_per_iteration<S>()), count((rows - 1) / taken + 1) {}
 
-    // The place `turns` later; past the last row an empty one.
-    __device__ __forceinline__ Place<S> later(const Place<S>& place, unsigned turns) const {
-        Place<S> next = place;
-        const unsigned row = place.row + turns * taken;
+    // The layout of the row that is `iterations` later, or an empty one past the last row.
+    __device__ __forceinline__ RowLayout<S> later(const RowLayout<S>& layout, unsigned iterations) const {
+        RowLayout<S> next = layout;
+        const unsigned row = layout.row + iterations * taken;
         next.take(row, row < rows ? cols : 0, cols);
         return next;
     }
 };
 
-// A bulk copy to shared memory with the policy of CACHE.
+// A bulk copy to shared memory with the L2 policy of CACHE.
 template <int CACHE>
-__device__ __forceinline__ void copy_ahead(unsigned to, const void* from, unsigned bytes, unsigned barrier,
-                                           unsigned long long policy) {
+__device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier,
+                                          unsigned long long policy) {
     if constexpr (CACHE == CACHE_KEEP || CACHE == CACHE_STREAM) cp_async_bulk_shared_global(to, from, bytes, barrier);
     else cp_async_bulk_shared_global_L2_cache_hint(to, from, bytes, barrier, policy);
 }
 
-// f(i, column, bytes) for each of the places in a row where columns of this CTA lie together: in a cluster a vector of each of LANES
-// threads, of a CTA alone all.
+// Calls f(i, column, bytes) for each contiguous segment of a row that this CTA holds: the whole row for a CTA alone; in
+// a cluster, segment i has one vector of each of LANES threads.
 template <class T, class S, class F>
-__device__ __forceinline__ void each_chunk(unsigned cols, F f) {
+__device__ __forceinline__ void each_segment(unsigned cols, F f) {
     if constexpr (S::CTAS == 1) {
         f(0, 0, cols * static_cast<unsigned>(sizeof(T)));
     } else {
@@ -83,35 +90,40 @@ __device__ __forceinline__ void each_chunk(unsigned cols, F f) {
     }
 }
 
-// Bytes of these places.
+// Total size of these segments in bytes.
 template <class T, class S>
-__device__ __forceinline__ unsigned chunk_bytes(unsigned cols) {
+__device__ __forceinline__ unsigned segment_bytes(unsigned cols) {
     unsigned bytes = 0;
-    each_chunk<T, S>(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
+    each_segment<T, S>(cols, [&](unsigned, unsigned, unsigned size) { bytes += size; });
     return bytes;
 }
 
-// Copies them from a row to shared memory, where each takes LANES * 16 bytes.
+// Copies the segments of a row to shared memory, where each has a slot of LANES * 16 bytes.
 template <int CACHE, class S, class T>
-__device__ __forceinline__ void copy_chunks(unsigned to, const T* row, unsigned cols, unsigned barrier, unsigned long long policy) {
-    each_chunk<T, S>(cols, [&](unsigned i, unsigned column, unsigned size) {
-        copy_ahead<CACHE>(to + i * (16 * S::LANES), row + column, size, barrier, policy);
+__device__ __forceinline__ void copy_segments(unsigned to, const T* row, unsigned cols, unsigned barrier,
+                                              unsigned long long policy) {
+    each_segment<T, S>(cols, [&](unsigned i, unsigned column, unsigned size) {
+        bulk_copy<CACHE>(to + i * (16 * S::LANES), row + column, size, barrier, policy);
     });
 }
 
-// Rows of ARRAYS matrices, of the STAGES turns to come. The TMA unit copies them: an SM's loads and cp.async share a queue with its
-// shared memory and its shuffles, and a row that waits there holds those up. What threads copy together is a row's part in a CTA, or
-// a warp's neighbouring rows. Dynamic shared memory: STAGES * ARRAYS * THREADS * VECTORS * 16 bytes.
+// A ring of STAGES stages in shared memory, each with one row of ARRAYS matrices, which the TMA unit fills. TMA is used
+// instead of cp.async because an SM's loads and cp.async share a queue with its shared-memory accesses and shuffles; a
+// row that waits in that queue delays those. One copy fills the columns of a CTA or, where a warp has several rows, the
+// neighbouring rows of the warp.
+//
+// Dynamic shared memory: STAGES * ARRAYS * THREADS * VECTORS * 16 bytes.
 template <class T, class S, int ARRAYS, int STAGES, int CACHE>
-struct Ahead {
-    static constexpr int unit = S::LANES < 32 ? 32 : S::LANES;  // threads that copy together
-    static constexpr int words = S::VECTORS * unit;             // 16 bytes each, of an array in a stage
-    uint4* slots;                                               // of the unit
-    unsigned barriers;                                          // and its mbarriers, one a stage: a copy is there
+struct RowPipeline {
+    static constexpr int unit = S::LANES < 32 ? 32 : S::LANES;  // threads whose columns one copy fills
+    static constexpr int words = S::VECTORS * unit;             // 16-byte words of an array in a stage
+    uint4* slots;                                               // stages of this unit
+    unsigned barriers;                                          // its mbarriers, one per stage: the copy is complete
 
-    // One barrier.
-    __device__ __forceinline__ Ahead() {
-        extern __shared__ __align__(128) uint4 ahead_slots[];  // bulk copies to less aligned shared memory are up to a fifth slower
+    // Executes one barrier.
+    __device__ __forceinline__ RowPipeline() {
+        // bulk copies to a less aligned address take up to a fifth longer
+        extern __shared__ __align__(128) uint4 ahead_slots[];
         __shared__ unsigned long long there[S::THREADS / unit][STAGES];
         slots = ahead_slots + threadIdx.x / unit * (STAGES * ARRAYS * words);
         barriers = cvta_to_shared(there[threadIdx.x / unit]);
@@ -125,22 +137,24 @@ struct Ahead {
         }
     }
 
-    // Behind the stages: shared memory for something else.
-    static __device__ __forceinline__ uint4* behind() {
+    // Dynamic shared memory after the stages, for other uses.
+    static __device__ __forceinline__ uint4* after_stages() {
         extern __shared__ __align__(128) uint4 ahead_slots[];
         return ahead_slots + STAGES * ARRAYS * S::VECTORS * S::THREADS;
     }
 
-    static __device__ __forceinline__ bool copies(const Place<S>& place) { return PTXKIT_SM >= 90 && place.vectors; }
+    static __device__ __forceinline__ bool copies(const RowLayout<S>& layout) {
+        return PTXKIT_SM >= 90 && layout.vectors;
+    }
 
-    // Begins to copy a row of each matrix to a stage, `later` turns later. All threads of the unit have read what was there: a barrier
-    // of theirs lies between.
+    // Starts to copy the row that is `later` iterations later, of each matrix, to a stage. A barrier of the unit's
+    // threads must lie between their reads of the stage and this call.
     template <class... Matrix>
-    __device__ __forceinline__ void begin(const Turns<S>& turns, const Place<S>& place, unsigned later, unsigned stage,
-                                          const Matrix*... matrix) const {
+    __device__ __forceinline__ void begin(const RowIterations<S>& iterations, const RowLayout<S>& layout,
+                                          unsigned later, unsigned stage, const Matrix*... matrix) const {
         static_assert(sizeof...(Matrix) == ARRAYS, "a matrix for each array");
-        if (!copies(place)) return;
-        const unsigned row = place.row + later * turns.taken, rows = turns.rows, cols = turns.cols;
+        if (!copies(layout)) return;
+        const unsigned row = layout.row + later * iterations.taken, rows = iterations.rows, cols = iterations.cols;
         if constexpr (S::warps == 1) bar_warp_sync(all_lanes);
         if (!leads() || row >= rows) return;
         const size_t first = static_cast<size_t>(row) * cols;
@@ -150,23 +164,23 @@ struct Ahead {
         if constexpr (S::CTAS == 1) {
             const unsigned bytes = ::min(unit / S::LANES, rows - row) * cols * static_cast<unsigned>(sizeof(T));
             mbarrier_arrive_expect_tx(barrier, ARRAYS * bytes);
-            ((copy_ahead<CACHE>(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
+            ((bulk_copy<CACHE>(to, matrix + first, bytes, barrier, policy), to += 16 * words), ...);
         } else {
-            mbarrier_arrive_expect_tx(barrier, ARRAYS * chunk_bytes<T, S>(cols));
-            ((copy_chunks<CACHE, S>(to, matrix + first, cols, barrier, policy), to += 16 * words), ...);
+            mbarrier_arrive_expect_tx(barrier, ARRAYS * segment_bytes<T, S>(cols));
+            ((copy_segments<CACHE, S>(to, matrix + first, cols, barrier, policy), to += 16 * words), ...);
         }
     }
 
-    __device__ __forceinline__ void wait(const Place<S>& place, unsigned stage, unsigned parity) const {
-        if (copies(place) && place.cols) mbarrier_wait(barriers + 8 * stage, parity);
+    __device__ __forceinline__ void wait(const RowLayout<S>& layout, unsigned stage, unsigned parity) const {
+        if (copies(layout) && layout.cols) mbarrier_wait(barriers + 8 * stage, parity);
     }
 
-    // The row of the matrix that is number `array`.
-    __device__ __forceinline__ Row<S> row(const Place<S>& place, unsigned stage, int array, const T* matrix,
+    // The row of matrix number `array`.
+    __device__ __forceinline__ Row<S> row(const RowLayout<S>& layout, unsigned stage, int array, const T* matrix,
                                           float fill = 0.0f) const {
-        if (!copies(place)) return place.template load<CACHE>(matrix, fill);
+        if (!copies(layout)) return layout.template load<CACHE>(matrix, fill);
         const uint4* from = slots + (stage * ARRAYS + array) * words + threadIdx.x % S::LANES;
-        if constexpr (S::LANES < 32) from += threadIdx.x % 32 / S::LANES * (place.cols / S::WIDTH);
+        if constexpr (S::LANES < 32) from += threadIdx.x % 32 / S::LANES * (layout.cols / S::WIDTH);
         Row<S> row;
         auto there = [&](int i) {
             Vector<T, S::WIDTH> vector;
@@ -174,7 +188,7 @@ struct Ahead {
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
         };
-        each_vector(place, there, [&](int i) {
+        each_vector(layout, there, [&](int i) {
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = fill;
         });
@@ -185,52 +199,57 @@ private:
     static __device__ __forceinline__ bool leads() { return threadIdx.x % unit == 0; }
 };
 
-// Fetches the row that takes a stage after the row that is there.
+// Callable that refills a stage after its row has been read.
 template <class T, class S, int STAGES, int CACHE>
-struct More {
-    const Ahead<T, S, 1, STAGES, CACHE>& ahead;
-    const Turns<S>& turns;
-    const Place<S>& place;
+struct FetchNext {
+    const RowPipeline<T, S, 1, STAGES, CACHE>& pipeline;
+    const RowIterations<S>& iterations;
+    const RowLayout<S>& layout;
     unsigned stage;
     const T* matrix;
 
-    __device__ __forceinline__ void operator()() const { ahead.begin(turns, place, STAGES, stage, matrix); }
+    __device__ __forceinline__ void operator()() const { pipeline.begin(iterations, layout, STAGES, stage, matrix); }
 };
 
-// f(place, row, turn, more) for each row of `matrix` that the thread's group takes, with `fill` for padding; turn alternates between
-// 0 and 1. f calls more() once, behind the first barrier of the row's threads: it fetches the row that takes this one's place in
-// shared memory. started() is called once, with the first rows on their way.
+// Calls f(layout, row, buffer, fetch_next) for each row of `matrix` that the thread's group computes, with `fill` for
+// padding; `buffer` alternates between 0 and 1. f must call fetch_next() once, after the first barrier of the row's
+// threads: it starts the copy that overwrites this row's stage. started() is called once, when the first copies are in
+// flight.
 template <class T, class S, int STAGES, int CACHE, class Started, class F>
-__device__ __forceinline__ void rows_ahead(const Ahead<T, S, 1, STAGES, CACHE>& ahead, Place<S> place, unsigned rows, unsigned cols,
-                                           const T* matrix, float fill, Started started, F f) {
-    const Turns<S> turns(rows, cols);
+__device__ __forceinline__ void pipelined_rows(const RowPipeline<T, S, 1, STAGES, CACHE>& pipeline, RowLayout<S> layout,
+                                               unsigned rows, unsigned cols, const T* matrix, float fill,
+                                               Started started, F f) {
+    const RowIterations<S> iterations(rows, cols);
 #pragma unroll
-    for (unsigned i = 0; i < STAGES; i++) ahead.begin(turns, place, i, i, matrix);
+    for (unsigned i = 0; i < STAGES; i++) pipeline.begin(iterations, layout, i, i, matrix);
     started();
     Ring<STAGES> at;
 #pragma unroll 1
-    for (unsigned turn = 0; turn < turns.count; turn++) {
-        ahead.wait(place, at.stage, at.parity);
-        Row<S> row = ahead.row(place, at.stage, 0, matrix, fill);
-        f(place, row, turn & 1, More<T, S, STAGES, CACHE>{ahead, turns, place, at.stage, matrix});
-        place = turns.later(place, 1);
+    for (unsigned iteration = 0; iteration < iterations.count; iteration++) {
+        pipeline.wait(layout, at.stage, at.parity);
+        Row<S> row = pipeline.row(layout, at.stage, 0, matrix, fill);
+        f(layout, row, iteration & 1, FetchNext<T, S, STAGES, CACHE>{pipeline, iterations, layout, at.stage, matrix});
+        layout = iterations.later(layout, 1);
         at.advance();
     }
 }
 
-// COUNT vectors that all rows share, SMEM_VECTORS of each thread's VECTORS vectors of them in shared memory, the others in cache: a cluster
-// that takes long rows reads so much of them that L2 would limit it. Dynamic shared memory: COUNT * SMEM_VECTORS * LANES * 16 bytes.
+// COUNT arrays that all rows share, such as weights. Of each thread's VECTORS vectors, SMEM_VECTORS stay in shared
+// memory; the others are read through the caches. Clusters with long rows would otherwise be limited by L2 bandwidth
+// for the weights.
+//
+// Dynamic shared memory: COUNT * SMEM_VECTORS * LANES * 16 bytes.
 template <class T, class S, int COUNT, int SMEM_VECTORS>
 struct Weights {
     static_assert(SMEM_VECTORS <= S::VECTORS, "no more than there are");
     uint4* slots;
 
-    // `where` is the same in all threads.
+    // `where` is the same for all threads.
     __device__ __forceinline__ Weights(uint4* where) : slots(where + threadIdx.x % S::LANES) {}
 
-    // One barrier; `all` is the place in a row that there is.
+    // Loads the arrays to shared memory and executes one barrier. `all` is the layout of any valid row.
     template <class... Vectors>
-    __device__ __forceinline__ void begin(const Place<S>& all, const Vectors*... vectors) const {
+    __device__ __forceinline__ void begin(const RowLayout<S>& all, const Vectors*... vectors) const {
         static_assert(sizeof...(Vectors) == COUNT, "COUNT vectors");
         if constexpr (SMEM_VECTORS > 0) {
             if (all.vectors && threadIdx.x < S::LANES) {
@@ -241,57 +260,63 @@ struct Weights {
         }
     }
 
-    // Makes each column f(column, those of the vectors).
+    // Replaces each column v by f(v, w...), where w are the columns of the arrays.
     template <class F, class... Vectors>
-    __device__ __forceinline__ void apply(const Place<S>& place, Row<S>& row, F f, const Vectors*... vectors) const {
-        apply_each(place, row, f, [](int) {}, vectors...);
+    __device__ __forceinline__ void apply(const RowLayout<S>& layout, Row<S>& row, F f,
+                                          const Vectors*... vectors) const {
+        apply_each(layout, row, f, [](int) {}, vectors...);
     }
 
-    // The same, and stores each vector when it is made: its registers are free then.
+    // The same, and stores each vector as soon as it is computed, which frees its registers.
     template <int CACHE, class F, class... Vectors>
-    __device__ __forceinline__ void store(const Place<S>& place, T* matrix, Row<S>& row, F f, const Vectors*... vectors) const {
-        apply_each(place, row, f, [&](int i) { place.template store_vector<CACHE>(matrix, row, i); }, vectors...);
-        if (SMEM_VECTORS == 0 || !place.vectors) place.template store<CACHE>(matrix, row);
+    __device__ __forceinline__ void store(const RowLayout<S>& layout, T* matrix, Row<S>& row, F f,
+                                          const Vectors*... vectors) const {
+        apply_each(layout, row, f, [&](int i) { layout.template store_vector<CACHE>(matrix, row, i); }, vectors...);
+        if (SMEM_VECTORS == 0 || !layout.vectors) layout.template store<CACHE>(matrix, row);
     }
 
 private:
-    // made(i) is called when vector i is made, where rows move in vectors and there are any here.
+    // Calls made(i) when vector i is computed, in rows that move in vectors, if SMEM_VECTORS > 0.
     template <class F, class Made, class... Vectors>
-    __device__ __forceinline__ void apply_each(const Place<S>& place, Row<S>& row, F f, Made made, const Vectors*... vectors) const {
+    __device__ __forceinline__ void apply_each(const RowLayout<S>& layout, Row<S>& row, F f, Made made,
+                                               const Vectors*... vectors) const {
         if constexpr (SMEM_VECTORS > 0) {
-            if (place.vectors) {
+            if (layout.vectors) {
 #pragma unroll
                 for (int i = 0; i < S::VECTORS; i++) {
-                    if (S::elements >= 64 && i > 0) bar_warp_sync(all_lanes);  // or ptxas loads more ahead than registers hold
+                    // keeps ptxas from hoisting so many loads that registers spill
+                    if (S::elements >= 64 && i > 0) bar_warp_sync(all_lanes);
                     int number = 0;
-                    if (i * S::WIDTH < place.held) combine(row.v[i], f, vector_of(place, i, number++, vectors)...);
+                    if (i * S::WIDTH < layout.valid) combine(row.v[i], f, vector_of(layout, i, number++, vectors)...);
                     else combine(row.v[i], f, nothing(vectors)...);
                     made(i);
                 }
                 return;
             }
         }
-        place.apply(row, f, vectors...);
+        layout.apply(row, f, vectors...);
     }
 
-    __device__ __forceinline__ void keep(const Place<S>& all, uint4*& to, const T* from) const {
+    __device__ __forceinline__ void keep(const RowLayout<S>& all, uint4*& to, const T* from) const {
 #pragma unroll
         for (int i = 0; i < SMEM_VECTORS; i++) {
-            if (i * S::WIDTH < all.held) {
-                to[i * S::LANES] = ld_global(reinterpret_cast<const uint4*>(from + (i * S::threads + all.thread) * S::WIDTH));
+            if (i * S::WIDTH < all.valid) {
+                to[i * S::LANES] =
+                    ld_global(reinterpret_cast<const uint4*>(from + (i * S::threads + all.thread) * S::WIDTH));
             }
         }
         to += SMEM_VECTORS * S::LANES;
     }
 
-    __device__ __forceinline__ Vector<T, S::WIDTH> vector_of(const Place<S>& place, int i, int number, const T* from) const {
+    __device__ __forceinline__ Vector<T, S::WIDTH> vector_of(const RowLayout<S>& layout, int i, int number,
+                                                             const T* from) const {
         Vector<T, S::WIDTH> vector;
         if (i < SMEM_VECTORS) vector.set(slots[(number * SMEM_VECTORS + i) * S::LANES]);
-        else vector.template load<CACHE_KEEP>(from + (i * S::threads + place.thread) * S::WIDTH);
+        else vector.template load<CACHE_KEEP>(from + (i * S::threads + layout.thread) * S::WIDTH);
         return vector;
     }
 
-    // In place of a vector past the end.
+    // Stands for a vector past the end of the row.
     static __device__ __forceinline__ Vector<T, S::WIDTH> nothing(const T*) {
         Vector<T, S::WIDTH> vector;
         vector.fill([](int) { return 0.0f; });

@@ -1,6 +1,7 @@
-// Exponentials of rows relative to their maximum, and the sum of them, with one barrier: each warp takes its own maximum, and what
-// it made is corrected by one factor when the row's is known. Milakov, Gimelshein, "Online normalizer calculation for softmax",
-// 2018, arXiv:1805.02867, with warps for elements. Or relative to a column of the row, where the sum shows that this one would do.
+// Exponentials of rows relative to their maximum, and their sum, with one barrier: each warp uses its own maximum, and
+// its exponentials are corrected by one factor when the row's maximum is known. Milakov, Gimelshein, "Online normalizer
+// calculation for softmax", 2018, arXiv:1805.02867, applied to warps instead of elements. exponentials_from avoids the
+// maximum altogether where the sum shows that one of the first columns is an accurate base.
 #pragma once
 #include "ptxkit/elementwise/philox.cuh"
 #include "ptxkit/ptx/floating_point.cuh"
@@ -11,15 +12,15 @@ namespace ptxkit {
 // exp(d) for d <= 0, one MUFU: relative error below 2^-21.5 + 2^-23 |d|. Results below 2^-126 are zero.
 __device__ __forceinline__ float exponential(float d) { return ex2_approx_ftz(d * 1.442695041f); }
 
-// What exponents are taken relative to: the largest, but 0 where there is nothing above -inf, so that exp(-inf) is 0 there, too.
+// The base of the exponents: the maximum, or 0 if all columns are -inf, so that exp(-inf) is 0 in that case as well.
 __device__ __forceinline__ float base_of(float largest) { return largest == -infinity() ? 0.0f : largest; }
 
-// The largest of some columns, and the sum of exp(column - base_of(largest)).
+// The maximum of some columns, and the sum of exp(column - base_of(largest)).
 struct MaxSum {
     float largest, sum;
 };
 
-// Of columns in COUNT parts, of which part(i) gives part i.
+// Combines COUNT partial results, of which part(i) is the i-th.
 template <int COUNT, class Part>
 __device__ __forceinline__ MaxSum joined(Part part) {
     const float largest = max_below<COUNT>([&](unsigned i) { return part(i).largest; });
@@ -27,13 +28,13 @@ __device__ __forceinline__ MaxSum joined(Part part) {
     return {largest, sum_below<COUNT>([&](unsigned i) { return part(i).sum * exponential(part(i).largest - base); })};
 }
 
-// Of a row, when all lanes of a warp hold that of their warp.
+// The result of a row, when all lanes of a warp hold that of their warp.
 template <class Records>
 __device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, Records& records) {
     using S = typename Records::Shape;
     if constexpr (S::warps == 1) {
         return mine;
-    } else if constexpr (Records::by_ctas) {
+    } else if constexpr (Records::two_level) {
         const auto* warps = records.of_warps(mine);
         const auto* ctas = records.of_ctas(joined<S::cta_warps>([&](unsigned i) { return warps[i].record; }));
         return joined<S::CTAS>([&](unsigned i) { return ctas[i].record; });
@@ -43,15 +44,15 @@ __device__ __forceinline__ MaxSum row_max_sum(MaxSum mine, Records& records) {
     }
 }
 
-// 1 / sum, which is 1 or more unless the row holds nothing but -inf. NaN for infinity among the columns.
+// 1 / sum. The sum is at least 1 unless all columns are -inf. NaN if a column is infinity.
 __device__ __forceinline__ float inverse_of(float sum) { return rcp_approx_ftz(sum); }
 
-// By what exponentials relative to their warp's maximum must be multiplied.
+// The factor that turns exponentials relative to the warp's maximum into probabilities.
 struct Softmax {
     float factor, sum;
 };
 
-// Makes each column exp(column - base of the warp). Padding must be -inf.
+// Replaces each column by exp(column - base of the warp). Padding must be -inf.
 template <class S, class Records>
 __device__ __forceinline__ Softmax exponentials(Row<S>& row, Records& slots) {
     const float largest = warp_max<S::lanes>(row.max([](float v, int) { return v; }));
@@ -61,7 +62,7 @@ __device__ __forceinline__ Softmax exponentials(Row<S>& row, Records& slots) {
     return {exponential(largest - base_of(all.largest)) * inverse_of(all.sum), all.sum};
 }
 
-// Before a row's maximum is known: the largest of its first columns, up to eight. One lane a warp loads them.
+// An estimate of the row's maximum: the largest of its first columns, up to eight. One lane per warp loads them.
 template <class S, class T>
 struct Guess {
     static_assert(S::WIDTH <= 8, "128 bits");
@@ -69,8 +70,9 @@ struct Guess {
     float first = 0.0f;
     bool eight;
 
-    __device__ __forceinline__ Guess(const Place<S>& place, const T* x) : eight(place.vectors && place.cols >= 8) {
-        const T* from = x + place.first;
+    __device__ __forceinline__ Guess(const RowLayout<S>& layout, const T* x)
+        : eight(layout.vectors && layout.cols >= 8) {
+        const T* from = x + layout.first;
         const bool mine = (laneid() & (S::lanes - 1)) == 0;
         if (eight) {
 #pragma unroll
@@ -78,7 +80,7 @@ struct Guess {
                 columns[i].fill([](int) { return 0.0f; });
                 if (mine) columns[i].template load<CACHE_KEEP>(from + i * S::WIDTH);
             }
-        } else if (mine && place.cols) {
+        } else if (mine && layout.cols) {
             first = to_f32(*from);
         }
     }
@@ -104,12 +106,13 @@ struct GuessedSlots {
     RowRecords<MaxSum, S> exact;
 };
 
-// Makes each column its exponential relative to a guess, or to its warp's maximum, and gives the factor that makes it a probability.
-// Padding must be -inf; again() gives the row once more.
+// Replaces each column by its exponential relative to the estimate `guess`, or to its warp's maximum, and returns the
+// factor that turns it into a probability. Padding must be -inf. again() loads the row again.
 //
-// With one base for all columns nobody waits for the maximum, and a sum is all that warps have to tell each other. The guess is a
-// column of the row, so that its own exponential is 1, and what underflows is a probability below 2^-126. A sum up to 2^30 says that
-// no column lies so far above it that the product with log2(e) has lost its digits. Other rows are read again, from L2.
+// With one base for all columns no thread waits for the maximum, and the warps exchange only a sum. The estimate is a
+// column of the row, so its own exponential is 1, and results that underflow are probabilities below 2^-126. A sum up
+// to 2^30 proves that no column is so far above the estimate that its product with log2(e) has lost digits. Other rows
+// are loaded again, from L2, and use the exact maximum.
 template <class S, class Again>
 __device__ __forceinline__ float exponentials_from(float guess, Row<S>& row, GuessedSlots<S>& slots, Again again) {
     const float base = guess * 1.442695041f;
@@ -124,13 +127,13 @@ __device__ __forceinline__ float exponentials_from(float guess, Row<S>& row, Gue
     return factor;
 }
 
-// The largest of a row in parts, and the sum of its exponentials: load(part, begin) gives the columns of the part that begins at
-// column `begin`, with -inf for padding.
+// Maximum of a row in chunks, and sum of its exponentials. load(chunk, begin) returns the columns of the chunk that
+// begins at column `begin`, with -inf for padding.
 template <class S, class Load>
-__device__ __forceinline__ MaxSum max_sum_in_parts(const Place<S>& place, RowRecords<MaxSum, S>& slots, Load load) {
+__device__ __forceinline__ MaxSum chunked_max_sum(const RowLayout<S>& layout, RowRecords<MaxSum, S>& slots, Load load) {
     MaxSum mine = {-infinity(), 0.0f};
-    forward_parts<S>(place.cols, [&](unsigned begin) {
-        const Row<S> row = load(place.part(begin), begin);
+    forward_chunks<S>(layout.cols, [&](unsigned begin) {
+        const Row<S> row = load(layout.chunk(begin), begin);
         const float largest = fmaxf(mine.largest, row.max([](float v, int) { return v; })), base = base_of(largest);
         const float before = mine.sum * exponential(mine.largest - base);
         mine = {largest, before + row.sum([&](float v, int) { return exponential(v - base); })};
@@ -140,11 +143,11 @@ __device__ __forceinline__ MaxSum max_sum_in_parts(const Place<S>& place, RowRec
     return row_max_sum({largest, sum}, slots);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------------------
 // Dropout
 
-// Element i of a matrix is dropped where word i % 4 of Philox4x32-10 at counter i / 4 is below `threshold`, which is p 2^32, else
-// multiplied by `scale`, 1 / (1 - p).
+// Drops element i of a matrix if word i % 4 of Philox4x32-10 at counter i / 4 is below `threshold` = p * 2^32, and
+// multiplies the others by `scale` = 1 / (1 - p).
 struct Dropout {
     unsigned threshold;
     float scale;
@@ -155,16 +158,16 @@ struct Dropout {
     }
 };
 
-// Which registers of a row are dropped: a bit each. Made while the row's loads are under way.
+// One bit for each register of a row: whether it is dropped. Computed while the row's loads are in flight.
 template <class S>
 struct Dropped {
     unsigned bits[(S::elements + 31) / 32] = {};
 
-    __device__ __forceinline__ Dropped(const Place<S>& place, const Dropout& dropout) {
-        if (place.vectors) {
+    __device__ __forceinline__ Dropped(const RowLayout<S>& layout, const Dropout& dropout) {
+        if (layout.vectors) {
 #pragma unroll
             for (int k = 0; k < S::elements; k += 4) {
-                const uint4 words = philox_quad((place.first + place.column(k)) / 4, dropout.seed);
+                const uint4 words = philox_quad((layout.first + layout.column(k)) / 4, dropout.seed);
                 const unsigned word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
                 for (int j = 0; j < 4; j++) set(k + j, word[j] < dropout.threshold);
@@ -172,7 +175,7 @@ struct Dropped {
         } else {
 #pragma unroll
             for (int k = 0; k < S::elements; k++) {
-                set(k, philox_element(place.first + place.column(k), dropout.seed) < dropout.threshold);
+                set(k, philox_element(layout.first + layout.column(k), dropout.seed) < dropout.threshold);
             }
         }
     }
@@ -180,7 +183,9 @@ struct Dropped {
     __device__ __forceinline__ bool operator[](int k) const { return bits[k / 32] >> k % 32 & 1; }
 
 private:
-    __device__ __forceinline__ void set(int k, bool dropped) { bits[k / 32] |= static_cast<unsigned>(dropped) << k % 32; }
+    __device__ __forceinline__ void set(int k, bool dropped) {
+        bits[k / 32] |= static_cast<unsigned>(dropped) << k % 32;
+    }
 };
 
 }  // namespace ptxkit

@@ -17,9 +17,9 @@ LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten secon
 
 
 class Matmul(Workload):
-    """c = gelu(alpha a b^T + beta c + bias): a (m, k), b (n, k), c (m, n), 16-bit floats and row-major; sums in f32.
+    """c = gelu(alpha a b^T + beta c + bias): a (m, k), b (n, k), c (m, n), row-major, in bf16; sums in f32.
 
-    A subclass may declare the option ``dtype``; without it everything is bf16.
+    A subclass may declare the option ``dtype`` for other 16-bit types.
 
     b row-major as (n, k) is what BLAS calls a column-major (k, n) matrix: every operand is contiguous along k.
     """

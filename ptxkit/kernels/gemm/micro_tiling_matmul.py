@@ -38,8 +38,8 @@ STREAM_SPACE = RING_SPACE | {
     "WM": [64, 32],
     "GROUP": [8, 16, 4],
     "CTAS": [1, 2],
-    "TURNS": [2, 1, 4],  # of the CTAs through the tiles, of which the last is shared out
-    "LEAST": [8, 2, 32],  # steps of k of a share
+    "SHARED_WAVES": [2, 1, 4],  # of the CTAs through the tiles, of which the last is shared out
+    "MIN_STEPS": [8, 2, 32],  # steps of k of a share
 }
 
 
@@ -180,10 +180,10 @@ def stream_usable(w: Any, t: Tile) -> bool | str:
 
 
 def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
-    """Launches of ``matmul_stream_k``: whole tiles in turn, and shares of those of the last ``TURNS``."""
+    """Launches of ``matmul_stream_k``: whole tiles in turn, and shares of those of the last ``SHARED_WAVES``."""
     tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), w.device.sms * t.CTAS
-    whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.TURNS)
-    shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.LEAST))
+    whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.SHARED_WAVES)
+    shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.MIN_STEPS))
     grid = ctas if whole else shares
     arguments = (*ring_maps(t), "c", "flags", w.m, w.n, w.k, whole, shares)
     multiply = Launch(

@@ -62,17 +62,17 @@ def registers(w: Any, t: Tile) -> int:
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
     # registers go to the quarters of an SM: one warp more takes as many as four
-    threads = t.THREADS + 128 * fetches(w, t)
+    threads = t.THREADS + 128 * warp_specialized(w, t)
     available = row.registers(w, threads * t.CTAS_PER_SM)
     if registers(w, t) > available:
         return f"{t.CTAS_PER_SM} CTAs of {t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
     if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
         return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
     groups = t.THREADS // row.lanes(w, t)
-    if groups > (15 if fetches(w, t) else 16) and row.lanes(w, t) > 32:
+    if groups > (15 if warp_specialized(w, t) else 16) and row.lanes(w, t) > 32:
         return f"{groups} rows of {row.lanes(w, t)} threads a CTA, more than there are barriers for"
     for name in ("SMEM_GAMMA", "MAX_IN_FLIGHT"):
-        if t.get(name) and not fetches(w, t):
+        if t.get(name) and not warp_specialized(w, t):
             return f"no warp of its own fetches rows, so {name} changes nothing"
     if t.get("MAX_IN_FLIGHT", 0) >= t.get("STAGES", 1):
         return f"MAX_IN_FLIGHT={t.MAX_IN_FLIGHT} is no limit where there are {t.STAGES} stages"
@@ -85,14 +85,14 @@ def usable(w: Any, t: Tile) -> bool | str:
     return True
 
 
-def fetches(w: Any, t: Tile) -> bool:
+def warp_specialized(w: Any, t: Tile) -> bool:
     """Whether CTAs have warps of their own that fetch rows: where the TMA unit copies them, and no warp holds several."""
     whole = row.lanes(w, t) >= 32 and row.in_registers(w, t)
     return bool(t.get("STAGES", 0)) and whole and t.THREADS > 32
 
 
 def producer_warps(w: Any, t: Tile) -> int:
-    """How many of them: as in cu/ptxkit/rows/backward_fetched.cuh."""
+    """How many of them: as in cu/ptxkit/rows/backward_warp_specialized.cuh."""
     groups: int = t.THREADS // row.lanes(w, t)
     return min(groups, 4) if t.THREADS < 512 else 4
 
@@ -299,11 +299,11 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
         ]
     lanes = row.lanes(w, t)
     groups = t.THREADS // lanes
-    fetched = fetches(w, t)
-    most = t.PARTIALS if fetched else max(t.PARTIALS // groups, 1)  # CTAs, or clusters
+    specialized = warp_specialized(w, t)
+    most = t.PARTIALS if specialized else max(t.PARTIALS // groups, 1)  # CTAs, or clusters
     turns = cdiv(w.rows, most * groups)
     ctas = cdiv(w.rows, turns * groups)  # as many rows for each
-    partial_rows = ctas if fetched else ctas * groups
+    partial_rows = ctas if specialized else ctas * groups
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)
     tile = BackwardTile(
@@ -316,8 +316,8 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
         SMEM_GAMMA=t.get("SMEM_GAMMA", False),
         CTAS_PER_SM=t.CTAS_PER_SM,
     )
-    name = f"{norm}_backward_{'fetched' if fetched else 'vectorized'}"
-    block = t.THREADS + 32 * producer_warps(w, t) if fetched else t.THREADS
+    name = f"{norm}_backward_{'warp_specialized' if specialized else 'vectorized'}"
+    block = t.THREADS + 32 * producer_warps(w, t) if specialized else t.THREADS
     main = Launch(name, ctas * t.CLUSTER, block, args, shared_bytes(w, t), cluster, template=(cu, tile))
     return [
         main,
