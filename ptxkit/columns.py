@@ -1,4 +1,4 @@
-"""Plain tables and lines, and how they fit into a terminal: text is wrapped; what is still too wide of a table goes below."""
+"""Plain tables and lines that fit into a terminal: text is wrapped, and a table that is still too wide is split into parts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def plain(
 
     Args:
         rows: cells; they may hold colours.
-        headers: one a column; a column without one belongs to the column before it.
+        headers: one per column; a column without a header belongs to the column before it.
         align: ``"left"`` or ``"right"`` for each column; only left ones are wrapped.
-        width: of the terminal; None for as wide as it gets, as in a pipe.
-        keys: columns that say what a row is: repeated in each part, where one below the other is needed.
+        width: of the terminal; None for no limit, as in a pipe.
+        keys: the number of leading columns that identify a row; they are repeated in each part of a split table.
     """
     columns = [[header, *(row[c] for row in rows)] for c, header in enumerate(headers)]
     widths = [max(_visible(cells[0]) + HEADER, *map(_visible, cells)) for cells in columns]
@@ -48,7 +48,7 @@ def plain(
 
 
 def _wrapped(widths: Sequence[int], least: Sequence[int], align: Sequence[str], width: int) -> list[int]:
-    """Widths with those of text cut down, the widest first, until the table fits or none can give more."""
+    """Column widths, with text columns narrowed, the widest first, until the table fits or none can be narrowed further."""
     fitting = list(widths)
     while (over := _total(fitting) - width) > 0:
         texts = [c for c, side in enumerate(align) if side == "left" and fitting[c] > least[c]]
@@ -61,7 +61,7 @@ def _wrapped(widths: Sequence[int], least: Sequence[int], align: Sequence[str], 
 
 
 def _stacked(widths: Sequence[int], headers: Sequence[str], width: int, keys: int) -> list[list[int]]:
-    """The columns behind the keys in groups, each of which fits beside the keys; those that belong together stay so."""
+    """The columns after the keys in groups, each of which fits beside the keys; columns that belong together stay together."""
     units: list[list[int]] = []
     for column in range(keys, len(widths)):
         if headers[column] or not units:
@@ -101,7 +101,7 @@ def _tabulated(
 
 
 def hanging(line: str, indent: int, width: int | None) -> str:
-    """A line broken between words so that it fits ``width``; what follows begins below the column ``indent``."""
+    """A line broken between words so that it fits ``width``; continuation lines are indented to the column ``indent``."""
     if width is None or _visible(line) <= width:
         return line
     styles = len(line) - _visible(line)

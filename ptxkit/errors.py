@@ -1,4 +1,4 @@
-"""Every error ptxkit raises on purpose, as one tree, with the code of :class:`ptxkit.exit_codes.ExitCode` that each stands for.
+"""The hierarchy of the errors that ptxkit raises, each with its exit code (:class:`ptxkit.exit_codes.ExitCode`).
 
 ::
 
@@ -12,12 +12,12 @@
     |   `-- UnsupportedError         4   valid PTX that the emulator does not implement (lists every form)
     |-- FaultError                   5   a kernel failed while it ran
     |   |-- MemoryFault              5   out of bounds, misaligned, null or use-after-free access
-    |   |-- DeadlockError            5   no thread can make progress; says which waits on what
-    |   |-- InstructionLimitError    5   stopped by ``--max-instructions``; says where its threads are
-    |   |-- RaceError                5   accesses to shared memory that nothing puts in order (``--racecheck``)
+    |   |-- DeadlockError            5   no thread can make progress; names what each thread waits for
+    |   |-- InstructionLimitError    5   stopped by ``--max-instructions``; names where its threads are
+    |   |-- RaceError                5   unordered conflicting accesses to shared memory (``--racecheck``)
     |   `-- TrapError                5   trap, a failed device assert, or an undefined operation
-    |-- FileAccessError              7   a file, directory or stdout is full, or may not be read or written
-    |-- TimeLimitError               8   a kernel was not done within the time that it was given
+    |-- FileAccessError              7   a disk is full, or a file may not be read or written
+    |-- TimeLimitError               8   a kernel did not finish within its time limit
     `-- VerificationError            1   a result differs from the reference
 
 A message is one line that names the place and the fix. ``exit_code`` is what the command line exits with.
@@ -30,7 +30,7 @@ from ptxkit.exit_codes import ExitCode
 
 
 class PtxkitError(Exception):
-    """Root of everything ptxkit raises on purpose."""
+    """The base class of the errors that ptxkit raises."""
 
     exit_code: int = ExitCode.INTERNAL
 
@@ -50,7 +50,7 @@ class DescriptionError(UsageError):
 
 
 class UnavailableError(PtxkitError):
-    """A device, target, tool or optional package that is not there; the message says how to get it."""
+    """A device, target, tool or optional package that is not available; the message says how to get it."""
 
     exit_code = ExitCode.UNAVAILABLE
 
@@ -87,15 +87,15 @@ class MemoryFault(FaultError):
 
 
 class DeadlockError(FaultError):
-    """No thread can make progress; the message says which thread waits where."""
+    """No thread can make progress; the message names where each thread waits."""
 
 
 class InstructionLimitError(FaultError):
-    """A launch executed more instructions than ``max_instructions``; the message says where its threads are."""
+    """A launch executed more instructions than ``max_instructions``; the message names where its threads are."""
 
 
 class RaceError(FaultError):
-    """Accesses to shared memory that nothing puts in order; ``hazards`` has one entry for each pair of instructions."""
+    """Conflicting accesses to shared memory without synchronisation between them; ``hazards`` has one entry per pair."""
 
     def __init__(self, message: str, hazards: tuple[object, ...] = ()) -> None:
         super().__init__(message)
@@ -107,11 +107,11 @@ class UninitialisedError(FaultError):
 
 
 class ArithmeticTrap(FaultError):
-    """An integer was divided by zero, or a NaN or infinity computed, in a launch that was to stop there."""
+    """An integer was divided by zero, or a NaN or infinity was computed, in a launch with that trap enabled."""
 
 
 class TrapError(FaultError):
-    """The kernel executed trap, failed a device assert, or did something undefined."""
+    """The kernel executed trap, failed a device assert, or executed an operation whose behaviour is undefined."""
 
 
 class FileAccessError(PtxkitError):
@@ -121,7 +121,7 @@ class FileAccessError(PtxkitError):
 
 
 class TimeLimitError(PtxkitError):
-    """A kernel was not done within the time that it was given."""
+    """A kernel did not finish within its time limit."""
 
     exit_code = ExitCode.TIME_LIMIT
 

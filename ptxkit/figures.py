@@ -1,4 +1,4 @@
-"""Pictures drawn to a file by matplotlib, which is an extra."""
+"""Figures drawn to files by matplotlib, which is an optional dependency (extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ FORMATS = (".svg", ".png", ".pdf")
 
 
 def check_drawable(path: str | Path, what: str) -> None:
-    """Nothing, where :func:`drawn_to` can draw: to be called before the work whose result is drawn.
+    """Raise an error unless :func:`drawn_to` can draw to the path; call this before the work whose result is drawn.
 
     Args:
-        what: is drawn, for messages: ``"a heat map"``.
+        what: names the figure in messages: ``"a heat map"``.
 
     Raises:
-        UsageError, FileAccessError: another suffix, or a file that cannot be written. UnavailableError: matplotlib is not here.
+        UsageError, FileAccessError: another suffix, or a file that cannot be written.
+        UnavailableError: matplotlib is not installed.
     """
     if Path(path).suffix not in FORMATS:
         raise UsageError(f"{path}: {what} is drawn to {', '.join(FORMATS)}")
@@ -33,10 +34,10 @@ def check_drawable(path: str | Path, what: str) -> None:
 
 @contextmanager
 def drawn_to(path: str | Path, what: str, size: tuple[float, float]) -> Iterator[Any]:
-    """A matplotlib figure of ``size`` inches, which becomes a file when the block ends; the format follows from its suffix.
+    """A matplotlib figure of ``size`` inches, saved when the block ends in the format of the path's suffix.
 
     Args:
-        what: is drawn, for messages: ``"a heat map"``.
+        what: names the figure in messages: ``"a heat map"``.
 
     Raises:
         UsageError, FileAccessError, UnavailableError: see :func:`check_drawable`.

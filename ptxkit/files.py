@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and names for them."""
+"""Files that are written atomically, completely or not at all, and names for them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from ptxkit.errors import FileAccessError, PtxkitError, UsageError
 
 WRONG_PATH = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST)
-"""Errors that another path fixes, unlike a full disk or a missing permission."""
+"""Errors that a different path fixes, unlike a full disk or a missing permission."""
 
 
 def stem_of(device: str) -> str:
-    """What the files of a device are called: ``NVIDIA H200`` -> ``nvidia-h200``."""
+    """A device's name as part of a file name: ``NVIDIA H200`` -> ``nvidia-h200``."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
@@ -58,7 +58,7 @@ def _line(data: bytes, at: int) -> int:
 
 
 def check_writable(path: str | Path) -> None:
-    """Nothing, where :func:`write_text` can write the file; whatever it holds stays.
+    """Raise an error unless :func:`write_text` can write the file; its content is unchanged.
 
     Raises:
         UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
@@ -77,7 +77,7 @@ def check_writable(path: str | Path) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Replace a file by one JSON value: written beside it first, then renamed. NaN and infinity become null.
+    """Replace a file by one JSON value, through a temporary file that is renamed. NaN and infinity become null.
 
     Raises:
         UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
@@ -86,7 +86,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a file, or the one that a link names, all of it or nothing; a device or a pipe is written to.
+    """Replace a file, or the target of a link, completely or not at all; a device or a pipe is written to directly.
 
     Raises:
         UsageError, FileAccessError: the file cannot be written there; see :func:`refused`.
@@ -110,7 +110,7 @@ def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
         mode = target.stat().st_mode if target.exists() else 0o666 & ~_umask()
         os.chmod(temporary, mode)  # noqa: PTH101  # mkstemp makes it private
         os.replace(temporary, target)  # noqa: PTH105
-    except BaseException as error:  # an interrupt, too, leaves the old file and nothing beside it
+    except BaseException as error:  # also on an interrupt: the old file stays, and the temporary one is removed
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise refused(path, error) from None
@@ -118,10 +118,10 @@ def write_bytes(path: str | Path, data: bytes | memoryview) -> None:
 
 
 def _target(path: str | Path) -> Path:
-    """The file that is written: the one that a link names.
+    """The file to write: the target if the path is a link.
 
     Raises:
-        UsageError: the name is empty. OSError: links lead to each other.
+        UsageError: the name is empty. OSError: the links form a cycle.
     """
     if not str(path):
         raise UsageError("the name of a file to write is empty")
@@ -132,7 +132,7 @@ def _target(path: str | Path) -> Path:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether the path is there and no file, such as /dev/null, which must not be replaced by one.
+    """Whether the path exists and is not a regular file, such as /dev/null, which must not be replaced by a file.
 
     Raises:
         IsADirectoryError: it is a directory.
@@ -143,7 +143,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def finite(value: Any) -> Any:
-    """JSON has neither NaN nor infinity."""
+    """Replace NaN and infinity, which JSON lacks, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

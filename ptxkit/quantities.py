@@ -1,4 +1,4 @@
-"""Numbers as people read them: with a prefix, a unit, and no more digits than mean something."""
+"""Numbers for display: with an SI prefix, a unit, and only significant digits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def quantity(value: float, unit: str = "") -> str:
 
 
 def time_text(time_us: float) -> str:
-    """A time with four significant digits in the unit that suits it."""
+    """A time with four significant digits in a suitable unit."""
     return f"{time_us / 1000:.4g} ms" if time_us >= 1000 else f"{time_us:.4g} us"
 
 
 def optional(value: float | None, spec: str, unit: str = "") -> str:
-    """A formatted number, or a dash for none."""
+    """A formatted number, or a dash for None."""
     return "-" if value is None else f"{value:{spec}}{unit}"

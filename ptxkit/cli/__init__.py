@@ -1,4 +1,4 @@
-"""The command line: parse, call, print.
+"""The command line: each command parses its arguments, calls the library and prints the result.
 
 One file per command; a file's stem is the command's name and its ``command`` is what click runs. Files whose name starts
 with ``_`` are shared by commands. A command's file imports nothing but click and the standard library at its top, so that
@@ -32,7 +32,7 @@ COMPLETION = "_PTXKIT_COMPLETE"  # set by the shell's completion function
 
 
 class CommandFiles(click.Group):
-    """A group whose commands are the files beside this one, imported when they are asked for."""
+    """A click group whose commands are the files of this package; a command's file is imported when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(p.stem for p in Path(__file__).parent.glob("[!_]*.py"))
@@ -72,14 +72,14 @@ def cli(ctx: click.Context) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit; every foreseen failure is one line on stderr and its exit code."""
+    """Run the command line and exit; every expected failure prints one line on stderr and has its own exit code."""
     open_missing()
     show_any_text()
     handler = interruptible()
     owned = getattr(handler, "__module__", "") == "ptxkit.start"
     try:
         code = _guarded(args)
-    except KeyboardInterrupt:  # a second one, while what follows from the first was under way
+    except KeyboardInterrupt:  # a second interrupt, while the first one was being handled
         code = ExitCode.INTERRUPTED
     handle_interrupts(handler)
     try:
@@ -161,14 +161,14 @@ def _complain(message: str, code: int) -> int:
 
 
 def _output_failed(error: OSError) -> int:
-    """The output cannot be written: quiet when its reader left, a line for a full disk."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere, without a second complaint
+    """Handle an output that cannot be written: no message for a closed pipe, one line for a full disk."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing the buffer at exit raises no second error
     if error.errno == errno.EPIPE:
         return ExitCode.BROKEN_PIPE
     return _complain(f"cannot write the output: {error.strerror}", ExitCode.FILE_ACCESS)
 
 
 def _sentence(text: str) -> str:
-    """Click's sentence as our errors are written: no capital, no full stop."""
+    """Click's message in the form of ptxkit's errors: no capital letter at the start, no full stop."""
     text = text.removesuffix(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

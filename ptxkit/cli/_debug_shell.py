@@ -44,11 +44,11 @@ def run_session(session: Session, lines: Sequence[str] | None, as_json: bool, *,
 
 
 class _Shell:
-    """Executes lines and keeps what came of them.
+    """Executes lines and records their replies.
 
     Attributes:
         log: every command with its reply, as JSON values.
-        code: what the process is to exit with.
+        code: the exit code of the process.
     """
 
     def __init__(self, session: Session, as_json: bool) -> None:
@@ -59,7 +59,7 @@ class _Shell:
         self.code: int = ExitCode.DONE
 
     def script(self, lines: Sequence[str]) -> None:
-        """Execute every line; the first that is in error ends the script, and its exit code is that of the process."""
+        """Execute every line. The first line in error ends the script, and its exit code becomes that of the process."""
         for line in lines:
             if line.strip() and not self.as_json:
                 click.echo(f"{PROMPT}{line.strip()}")
@@ -94,10 +94,10 @@ class _Shell:
             if reply is not None and reply.quit:
                 return
             if reply is None and terminal:
-                self.code = ExitCode.DONE  # a person has seen the message
+                self.code = ExitCode.DONE  # an interactive session continues: the user has seen the message
 
     def execute(self, line: str) -> Reply | None:
-        """Execute a line and print its reply; None when it is in error."""
+        """Execute a line and print its reply; None when the line is in error."""
         try:
             reply = self.interpreter.execute(line)
         except PtxkitError as error:

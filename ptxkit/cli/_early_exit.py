@@ -1,4 +1,4 @@
-"""Refusing code of a kernel description that ends the process: an exit with 0 would look as if everything were verified."""
+"""Stops the code of a kernel description from ending the process: exit code 0 would look as if everything were verified."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ leave = os._exit
 
 @contextmanager
 def exits_refused() -> Iterator[None]:
-    """Inside, ``os._exit`` raises SystemExit in this process, as ``sys.exit`` does; processes forked from it exit as ever."""
+    """Make ``os._exit`` raise SystemExit in this process, as ``sys.exit`` does; forked processes still exit at once."""
     process = os.getpid()
     before = os._exit
 

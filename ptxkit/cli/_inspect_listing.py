@@ -1,4 +1,4 @@
-"""Listings of a kernel: source, PTX and SASS, alone or interleaved, with what stands beside each instruction."""
+"""Listings of a kernel: source, PTX and SASS, alone or interleaved, with columns beside each instruction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Columns:
-    """What stands beside each SASS instruction."""
+    """The columns printed beside each SASS instruction."""
 
     encoding: bool = False
     control: bool = False
@@ -27,7 +27,7 @@ class Columns:
 
 
 def listing(subject: Subject, *, source: bool, ptx: bool, sass: bool, columns: Columns) -> Iterator[str]:
-    """Source, PTX and SASS, alone or interleaved in the order of the lowest of them that is asked for."""
+    """Source, PTX and SASS, alone or interleaved in the order of the lowest level that is requested."""
     yield heading(subject)
     yield from (styled(f"note: {f.note}", fg="yellow") for f in subject.sources.values() if f.note)
     yield ""
@@ -115,20 +115,20 @@ def _ptx(subject: Subject, source: bool) -> Iterator[str]:
 
 
 def _locs(function: SassFunction) -> dict[int, Loc]:
-    """PTX line -> source position: from the PTX's own .loc, or from the SASS where, as in a cubin, there are none."""
+    """PTX line -> source position: from the PTX's own .loc, or from the SASS where the PTX has none, as in a cubin."""
     from ptxkit.errors import PtxSyntaxError
     from ptxkit.isa.parser import parse
 
     try:
         found = parse(function.ptx).functions.get(function.name)
-    except PtxSyntaxError:  # of a newer PTX version than we read
+    except PtxSyntaxError:  # the PTX is of a newer version than the parser supports
         found = None
     written = {i.line: i.loc for i in found.instructions if i.loc} if found else {}
     return written or {i.ptx_line: i.source for i in function.instructions if i.ptx_line and i.source}
 
 
 def _source(subject: Subject) -> Iterator[str]:
-    """The lines that code comes from and their neighbours, with the number of SASS instructions in front."""
+    """The source lines that have code, and their neighbours, each preceded by its number of SASS instructions."""
     from ptxkit.inspect.report import instructions_by_line
 
     counted = instructions_by_line(subject.function)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ptxkit.inspect.subject import Subject
     from ptxkit.isa.model import Loc
 
-# Groups of instructions that catch the eye, by colour.
+# Colours of the instruction groups that are highlighted.
 COLOURS = {
     "tensor": "magenta",
     "tensor memory": "magenta",
@@ -87,7 +87,7 @@ def page(subject: Subject) -> Iterator[str]:
 
 
 def _banks(subject: Subject) -> Iterator[str]:
-    """What operands cost the hottest loop, in a line; nothing where they cost nothing."""
+    """One line about register-bank conflicts in the hottest loop; no line where there are none."""
     from ptxkit.inspect.banks import register_banks
 
     found = register_banks(subject.function)
@@ -153,7 +153,7 @@ def _finding_text(finding: Finding) -> str:
 
 
 def curves(subject: Subject) -> Iterator[str]:
-    """What more or fewer registers, shared memory or threads would do to occupancy."""
+    """How occupancy changes with more or fewer registers, shared memory or threads."""
     from ptxkit.targets.occupancy import curve
 
     function, found = subject.function, subject.occupancy

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Seconds(click.FloatRange):
-    """A time that ends: ``nan`` and ``inf`` are floats, too."""
+    """A finite number of seconds: click's own range type accepts ``nan`` and ``inf``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return seconds
 
 
@@ -41,12 +41,12 @@ max_instructions_option = click.option(
     "--max-instructions",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Stop a launch in the emulator after N thread instructions, and show where its threads are: ends an endless loop.",
+    help="Stop a launch in the emulator after N thread instructions and show where its threads are, as for an endless loop.",
 )
 
 
 def kernel_argument(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions for a kernel: registered names, and files once it looks like a path."""
+    """Shell completions for a kernel: registered names, and files where the word looks like a path."""
     if "/" in incomplete or incomplete.startswith("."):
         return [CompletionItem(incomplete, type="file")]
     from ptxkit.workload import registry
@@ -77,7 +77,7 @@ def find_kernel(name: str) -> type[Workload]:
 
 
 def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """``("THREADS=256",)`` -> ``{"THREADS": "256"}``; UsageError for anything else."""
+    """``("THREADS=256",)`` -> ``{"THREADS": "256"}``; raises UsageError for anything else."""
     parsed: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -90,7 +90,7 @@ def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def peer_list(text: str) -> list[str]:
-    """``"torch,cublas"`` -> the names; ``"none"`` is none."""
+    """``"torch,cublas"`` -> the names; ``"none"`` -> no names."""
     return [name for word in text.split(",") if (name := word.strip()) and name != "none"]
 
 

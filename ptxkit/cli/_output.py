@@ -1,4 +1,4 @@
-"""The output streams: characters that they cannot show, and what other code prints to stdout while a command works.
+"""The output streams: characters that they cannot encode, and text that other code prints to stdout.
 
 Terminals and pipes cannot show every character under ``LC_ALL=C``, or where names of files are not UTF-8.
 """
@@ -20,7 +20,7 @@ ERRORS = "ptxkit.plain"
 
 
 def show_any_text() -> None:
-    """From here on, what stdout and stderr cannot encode is written in plain characters instead of raising."""
+    """Make stdout and stderr write characters that they cannot encode in plain ASCII instead of raising an error."""
     codecs.register_error(ERRORS, _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -32,7 +32,7 @@ def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
         raise error
     out = b""
     for c in error.object[error.start : error.end]:
-        if 0xDC80 <= ord(c) <= 0xDCFF:  # a byte of a file name that is no text, as os.fsdecode gives it
+        if 0xDC80 <= ord(c) <= 0xDCFF:  # a byte of a file name that is not valid text, as os.fsdecode represents it
             out += bytes([ord(c) - 0xDC00])
         else:
             out += _PLAIN.get(c, "?").encode("ascii")
@@ -56,10 +56,10 @@ def open_missing() -> None:
 
 @contextlib.contextmanager
 def stdout_set_aside(wanted: bool = True) -> Iterator[None]:
-    """Send what is printed inside to stderr, so that a command's own output is alone on stdout.
+    """Redirect stdout to stderr inside the block, so that stdout carries the command's own output only.
 
-    Kernel descriptions print when they are imported and when they make inputs, processes that they start do, and a GPU's printf
-    writes to file descriptor 1, past ``sys.stdout``. Processes that are started inside inherit the redirection.
+    Kernel descriptions may print when they are imported and when they make inputs, and so may processes that they start; a
+    kernel's printf on a GPU writes to file descriptor 1 directly. Processes that are started inside inherit the redirection.
     """
     if not wanted:
         yield
@@ -71,7 +71,7 @@ def stdout_set_aside(wanted: bool = True) -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        with contextlib.suppress(OSError, ValueError):  # what a description kept of the stream and wrote to it
+        with contextlib.suppress(OSError, ValueError):  # text that a description wrote to a stream object that it had stored
             stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)

@@ -24,7 +24,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The options of ``ptxkit run`` that are for source files; the fields are called as click calls the parameters."""
+    """The options of ``ptxkit run`` for source files; the fields have the names of click's parameters."""
 
     arguments: tuple[str, ...] = ()
     grid: str | None = None
@@ -42,12 +42,12 @@ class FileOptions:
 
     @property
     def launches(self) -> bool:
-        """Whether anything is said about a launch; without that the kernels are listed."""
+        """Whether any option describes a launch; without one the kernels are listed."""
         launch = (self.arguments, self.grid, self.block, self.cluster, self.shared, self.saved, self.expected, self.tolerance)
         return self.cooperative or any(value not in (None, ()) for value in launch)
 
     def refuse(self, kernel: str) -> None:
-        """Raise UsageError where one is given for a kernel that has a description."""
+        """Raise UsageError if one of these options is given for a kernel that has a description."""
         for field in fields(self):
             if getattr(self, field.name) != field.default:
                 raise UsageError(
@@ -84,9 +84,9 @@ _OPTIONS = (
     click.option("--block", metavar="X[,Y[,Z]]", help="Launch CTAs of this many threads."),
     click.option("--cluster", metavar="X[,Y[,Z]]", help="Launch clusters of this many CTAs."),
     click.option(
-        "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Give each CTA this much dynamic shared memory."
+        "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Allocate this much dynamic shared memory for each CTA."
     ),
-    click.option("--cooperative", is_flag=True, help="Launch with all CTAs resident at once, as grid.sync() needs."),
+    click.option("--cooperative", is_flag=True, help="Launch with all CTAs resident at once, as grid.sync() requires."),
     click.option(
         "--instantiate",
         "--template",
@@ -116,12 +116,12 @@ _OPTIONS = (
         "expected",
         multiple=True,
         metavar="NAME=FILE.npy",
-        help="Compare an array with a file after the launch, within the default tolerance of its type.",
+        help="Compare an array with a file after the launch, with the default tolerance of its type.",
     ),
     click.option(
         "--tolerance",
         metavar="PART=NUMBER[,...]",
-        help="Compare within this tolerance instead: relative=1e-3,absolute=1e-6, or sums=4096 for sums of 4096 terms, or "
+        help="Compare with this tolerance instead: relative=1e-3,absolute=1e-6, or sums=4096 for sums of 4096 terms, or "
         "exact.",
     ),
 )
@@ -142,7 +142,7 @@ def names_source_file(words: str) -> bool:
 
 
 def refuse_described(given: Mapping[str, tuple[str, ...]]) -> None:
-    """Raise UsageError for an option that only described kernels have."""
+    """Raise UsageError for an option that applies only to kernels with a description."""
     instead = {"--tile": "--define or --instantiate", "--option": "--define", "--variant": "FILE:ENTRY"}
     for option, values in given.items():
         if values:
@@ -165,9 +165,9 @@ def run_file(
     Args:
         words: path and entry.
         numbers: ITERATIONS or nothing.
-        options: of the command line.
-        device: where to run. target: what to compile for instead of the device's own.
-        seed: of random arrays.
+        options: from the command line.
+        device: where to run. target: compile for this target instead of the device's own.
+        seed: for random arrays.
         as_json: print JSON. dry_run: print what would be launched.
     """
     from ptxkit.cli import _run_file_text as texts
@@ -218,7 +218,7 @@ def _existing(words: str) -> tuple[Path, str]:
     from ptxkit.compiler.sources import split_entry
 
     path, entry = split_entry(words)
-    assert path is not None  # names_source_file said so
+    assert path is not None  # names_source_file has checked this
     if path.is_dir():
         raise UsageError(f"{path} is a directory; name a .cu or .ptx file")
     if not path.exists():
@@ -233,7 +233,7 @@ def _existing(words: str) -> tuple[Path, str]:
 def _iterations(numbers: tuple[str, ...]) -> int | None:
     if len(numbers) > 1:
         raise UsageError(
-            f"a source file has no sizes: besides ITERATIONS there is nothing for {' '.join(numbers)}; sizes go into --arg"
+            f"a source file takes no sizes, so {' '.join(numbers)} has no meaning beside ITERATIONS; give sizes with --arg"
         )
     if not numbers:
         return None
@@ -266,7 +266,7 @@ def _how(options: FileOptions, entry: str) -> How:
 
 
 def _parsed(options: FileOptions) -> tuple[Any, Geometry, dict[str, str], dict[str, str]]:
-    """Arguments, launch, and files to compare with and to write, from their texts."""
+    """The call that the options describe: arguments, launch, and the files to compare with and to write."""
     from ptxkit.files import check_writable
     from ptxkit.source_run.call import Geometry
     from ptxkit.source_run.grammar import parse_argument, parse_dim3, parse_files

@@ -23,7 +23,7 @@ SCHEMA_ENTRIES = "ptxkit.entries/1"
 
 
 def entries_text(file: CompiledFile, entries: Iterable[Entry]) -> str:
-    """Each kernel with its parameters, what they take, and a command line that runs it."""
+    """Each kernel with its parameters, the values they take, and a command line that runs it."""
     blocks = []
     for entry in entries:
         lines = [styled(f"{file.path.name}:{entry.name}", bold=True)]
@@ -102,7 +102,7 @@ def launch_text(call: Call) -> str:
 
 
 def report_text(report: FileReport) -> str:
-    """What was launched, the verdict, counts or time, and every array."""
+    """The launch, the verdict, the counts or the time, and every array."""
     call = report.call
     lines = [
         f"{styled(call.title, bold=True)}  {launch_text(call)}  on {report.device_name} ({call.file.image.target})",
@@ -117,7 +117,7 @@ def report_text(report: FileReport) -> str:
 
 
 def verdict_text(report: FileReport) -> str:
-    """Whether the arrays are what ``--expect`` says, or that nothing was compared."""
+    """The result of the comparison with ``--expect``, or the statement that nothing was compared."""
     verdict = report.verdict
     if verdict is None:
         return "ran to its end; not verified: no array is compared (--expect NAME=FILE.npy)"

@@ -22,9 +22,9 @@ Row = list[str]
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows what is being done on one line of a terminal's stderr; the line is wiped at the end."""
+    """A function that shows progress on one line of stderr where that is a terminal; the line is cleared at the end."""
     shown = sys.stderr.isatty()
-    last = 0  # columns of what is shown; overwritten by blanks, which every terminal knows
+    last = 0  # columns of the current text; it is overwritten with blanks, which works on every terminal
 
     def write(text: str) -> None:
         nonlocal last
@@ -37,8 +37,8 @@ def progress() -> Iterator[Callable[[str], None]]:
 
     def say(what: str) -> None:
         if shown:
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0 where nobody has said
-            write(f"{what} ..."[: columns - 1])  # a line that wraps could not be wiped
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0 where the terminal's width is unknown
+            write(f"{what} ..."[: columns - 1])  # a line that wraps could not be cleared
 
     try:
         yield say
@@ -53,7 +53,7 @@ def report_text(report: RunReport) -> str:
     headers, row = (COUNTED_HEADERS, counted_row) if counted else (TIMED_HEADERS, timed_row)
     ran = [v for v in report.variants if v.skipped is None]
     lines = [*header(report.kernel, report.sizes, report.device_name, report.target, report.work), ""]
-    done = any(v.error is None for v in ran)  # failures are told on stderr; rows of dashes would add nothing
+    done = any(v.error is None for v in ran)  # failures are reported on stderr; rows of dashes would add nothing
     if done:
         lines.append(table([row(report, v) for v in ran], headers))
     notes = [f"{v.name}: skipped, {v.skipped}" for v in report.variants if v.skipped is not None]
@@ -78,7 +78,7 @@ def tile_text(variant: VariantReport) -> str:
 
 
 def misaligned(variant: VariantReport) -> Iterator[str]:
-    """What to do about bulk copies to shared memory that is not well aligned."""
+    """Advice about bulk copies to shared memory that is not aligned to 128 bytes."""
     counters = variant.counters
     if counters is not None and counters.async_misaligned_bytes:
         share = counters.async_misaligned_bytes / counters.async_bytes["global_to_shared"]
@@ -89,7 +89,7 @@ def misaligned(variant: VariantReport) -> Iterator[str]:
 
 
 def header(kernel: str, sizes: Mapping[str, int], device: str, target: str, work: Work) -> list[str]:
-    """Which kernel, on what, and the least it must do."""
+    """The header: kernel, sizes and device, and the minimum work of the problem."""
     size_text = " ".join(f"{name}={value}" for name, value in sizes.items())
     return [
         f"{styled(kernel, bold=True)}  {size_text}  on {device} ({target})",
@@ -98,7 +98,7 @@ def header(kernel: str, sizes: Mapping[str, int], device: str, target: str, work
 
 
 def verdict(variant: VariantReport) -> Row:
-    """Launches, the verdict, and the error that it rests on."""
+    """The cells about launches, the verdict, and the largest error."""
     if variant.error is not None:
         kinds: dict[int, str] = {
             ExitCode.NOT_COMPILED: "does not compile",
@@ -145,7 +145,7 @@ COUNTED_HEADERS = [
 
 
 def counted_row(report: RunReport, variant: VariantReport) -> Row:
-    """A variant with its counts; the intensity is that of what it really did."""
+    """A variant with its counts; the intensity is computed from the counted operations and bytes."""
     row = [variant.name, *verdict(variant)]
     counters = variant.counters
     if counters is None:

@@ -1,4 +1,4 @@
-"""Being stopped in the middle: SIGTERM, which timeout(1) and job schedulers send, as Ctrl-C."""
+"""Interruption: SIGTERM, which timeout(1) and job schedulers send, is handled as Ctrl-C is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM raises :class:`Terminated`, so that what is known by then can be kept."""
+    """Make SIGTERM raise :class:`Terminated` inside the block, so that the results known by then can be kept."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
@@ -35,10 +35,10 @@ def terminable() -> Iterator[None]:
 
 
 class Stop:
-    """What ended work before its time, kept so that what is known by then can be shown before it is raised again.
+    """The exception that interrupted the work, kept so that partial results can be shown before it is raised again.
 
     Attributes:
-        reason: Ctrl-C, SIGTERM or an error; None where nothing did.
+        reason: Ctrl-C, SIGTERM or an error; None if the work was not interrupted.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Stop:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Inside, Ctrl-C, SIGTERM, errors of ptxkit and a lack of memory end the block and no more."""
+        """Catch Ctrl-C, SIGTERM, errors of ptxkit and a lack of memory; each ends the block only."""
         try:
             with terminable():
                 yield
@@ -58,7 +58,7 @@ def interruptible() -> Any:
     """Let Ctrl-C raise KeyboardInterrupt from here on, where :mod:`ptxkit.start` had it end the process.
 
     Returns:
-        The handler to set again once the command is done: what comes then ends the process without a traceback.
+        The handler to restore when the command is done: a Ctrl-C after that ends the process without a traceback.
     """
     before = signal.getsignal(signal.SIGINT)
     if getattr(before, "__module__", "") == "ptxkit.start":
@@ -67,13 +67,13 @@ def interruptible() -> Any:
 
 
 def handle_interrupts(handler: Any) -> None:
-    """Set the handler of SIGINT, which only the main thread may."""
+    """Set the handler of SIGINT, which only the main thread may do."""
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
 
 
 def release_semaphores() -> None:
-    """Unlink the semaphores of worker processes before ``os._exit``, which would leave them behind."""
+    """Unlink the semaphores of worker processes before ``os._exit``, which would not remove them."""
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
         util._run_finalizers(0)

@@ -1,4 +1,4 @@
-"""How the command line says things: counts, tables, colours, suggestions."""
+"""Text of the command line: counts, tables, colours, suggestions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def count(value: float) -> str:
-    """A count, exact, its thousands set apart."""
+    """An exact count with separated thousands."""
     return f"{int(value):,}"
 
 
@@ -35,13 +35,13 @@ def number_of(n: int, noun: str) -> str:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None where it is none, and tables may be as wide as they are."""
+    """The number of columns of stdout's terminal; None where stdout is not a terminal and tables may have any width."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str], *, left: int = 1, indent: int = 0) -> str:
-    """A plain table; the first ``left`` columns are text, the others end on the right. It fits the terminal, where ``indent``
-    columns before it are taken."""
+    """A plain table; the first ``left`` columns are aligned left, the others right. It fits the terminal with ``indent``
+    columns in front of it."""
     from ptxkit.columns import plain
 
     width = terminal_width()
@@ -50,7 +50,7 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], *, left: int = 
 
 
 def colourless() -> bool:
-    """Whether the user (https://no-color.org) or the terminal wants no colours."""
+    """Whether colours are disabled, by the user (https://no-color.org) or by the terminal."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
 
 
@@ -60,13 +60,13 @@ def styled(text: str, **style: Any) -> str:
 
 
 def explain(error: PtxkitError) -> str:
-    """What to print of an error: its line, or the compiler's diagnostics with source line and caret, which begin with it."""
+    """The text of an error: its one line, or the compiler's diagnostics with source line and caret."""
     log = error.log.rstrip() if isinstance(error, CompileError) else ""
     return log or str(error)
 
 
 def to_stderr(message: str, **style: Any) -> None:
-    """One message on stderr; a stderr that cannot be written is no reason to fail."""
+    """One message on stderr; it is dropped where stderr cannot be written."""
     color = False if colourless() else None
     try:
         click.secho(message, err=True, color=color, **style)

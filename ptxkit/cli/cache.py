@@ -11,9 +11,9 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def info(as_json: bool) -> None:
-    """Say where the cache is and what it holds."""
+    """Show where the cache is and what it contains."""
     from dataclasses import asdict
 
     from ptxkit.cli._text import number_of, print_json

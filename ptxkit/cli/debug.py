@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("kernel", shell_complete=kernel_argument)
 @click.argument("sizes", nargs=-1, metavar="[SIZE]...")
-@click.option("--variant", "variant_name", metavar="NAME", help="Debug this variant; the first one if left out.")
+@click.option("--variant", "variant_name", metavar="NAME", help="Debug this variant (default: the first one).")
 @click.option("--arch", metavar="TARGET", help="Compile for this target, such as sm_90a.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
 @click.option("--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter, such as THREADS=256.")
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     type=click.Choice(["eager", "latest-legal"]),
     help="Perform asynchronous operations when they are issued (default), or as late as the kernel's waits allow.",
 )
-@click.option("--racecheck", is_flag=True, help="Stop at races of warps in shared memory.")
-@click.option("--racecheck-lanes", is_flag=True, help="Stop at races of lanes, too.")
+@click.option("--racecheck", is_flag=True, help="Stop at races between warps in shared memory.")
+@click.option("--racecheck-lanes", is_flag=True, help="Stop at races between the lanes of a warp, too.")
 @click.option(
     "--break", "breaks", multiple=True, metavar="LOCATION", help="Stop at file.cu:12, file.ptx:40 or a function."
 )
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     "-x",
     type=click.Path(),
     metavar="FILE",
-    help="Execute the commands of a file, one a line, then end.",
+    help="Execute the commands of a file, one per line, then end.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.debug/1) at the end.")
 @file_options
@@ -152,7 +152,7 @@ def _kernel_session(
     unknown = sorted(set(tile) - set(variant.tile))
     if unknown:
         known = ", ".join(variant.tile) or "none"
-        raise UsageError(f"variant {variant.name} has no tile parameter {unknown[0]}; there is {known}")
+        raise UsageError(f"variant {variant.name} has no tile parameter {unknown[0]}; it has {known}")
     lacks = execute.lacking(variant, device, workload.name)
     if lacks is not None:
         from ptxkit.errors import UnavailableError
@@ -184,7 +184,7 @@ def _file_session(
     from ptxkit.workload.launch import Tile
 
     if sizes:
-        raise UsageError(f"a source file has no sizes: there is nothing for {' '.join(sizes)}; sizes go into --arg")
+        raise UsageError(f"a source file takes no sizes, so {' '.join(sizes)} has no meaning; give sizes with --arg")
     if options.saved:
         raise UsageError("--output is for 'ptxkit run'; 'print' shows arrays here")
     if debug_info and words.split(":")[0].endswith(".ptx"):

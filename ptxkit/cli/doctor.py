@@ -1,4 +1,4 @@
-"""``ptxkit doctor``: what is there, what is missing, and the one command that mends it."""
+"""``ptxkit doctor``: checks the installation, and names the command that fixes each problem."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -31,7 +31,7 @@ OPTIONAL_TOOLS = {
     "nvJitLink",
     "nvdisasm",
     "cuobjdump",
-}  # for .ptx on a GPU and for looking at SASS; the emulator needs none
+}  # for .ptx on a GPU and for SASS; the emulator does not need it
 
 CUTLASS = "nvidia-cutlass==4.2.0.0"  # as in pyproject.toml; optional, since no other kernel needs it
 
@@ -49,25 +49,25 @@ class Check:
     """One line of the report.
 
     Attributes:
-        name: what was looked at.
+        name: what was checked.
         state: "ok", "missing" (ptxkit does not fully work here) or "absent" (optional).
         detail: what was found.
-        mend: the command, or the deed, that changes a state other than ok.
+        fix: the command, or the action, that changes a state other than ok.
     """
 
     name: str
     state: str
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
-DETAIL = 26  # the column that details begin in
+DETAIL = 26  # the column at which details begin
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def command(as_json: bool) -> int:
-    """Say what is there, what is missing, and the one command that mends it.
+    """Check the installation and name the command that fixes each problem.
 
     Exits with 0 when kernels can be compiled and run in the emulator, whether or not there is a GPU.
     """
@@ -80,28 +80,33 @@ def command(as_json: bool) -> int:
             show(check)
     broken = [c for c in checks if c.state == "missing"]
     if as_json:
-        print_json({"schema": "ptxkit.doctor/1", "ok": not broken, "checks": [asdict(c) for c in checks]})
+        print_json({"schema": "ptxkit.doctor/1", "ok": not broken, "checks": [as_values(c) for c in checks]})
     elif broken:
-        click.echo(f"\n{len(broken)} to mend: " + ", ".join(c.name for c in broken))
+        click.echo(f"\n{len(broken)} to fix: " + ", ".join(c.name for c in broken))
     else:
-        click.echo("\nAll that is needed is there.")
+        click.echo("\nEverything required is installed.")
     return UnavailableError.exit_code if broken else 0
 
 
+def as_values(check: Check) -> dict[str, str]:
+    """A check as JSON values; version 1 of the schema calls the fix ``mend``."""
+    return {"name": check.name, "state": check.state, "detail": check.detail, "mend": check.fix}
+
+
 def show(check: Check) -> None:
-    """Print one check, its mend on a line of its own."""
+    """Print one check, with its fix on a line of its own."""
     from ptxkit.cli._text import terminal_width
     from ptxkit.columns import hanging
 
     mark, color = {"ok": ("ok", "green"), "missing": ("MISSING", "red"), "absent": ("-", "yellow")}[check.state]
     width = terminal_width()
     click.echo(hanging(f"{click.style(f'{mark:<8}', fg=color)} {check.name:<16} {check.detail}", DETAIL, width))
-    if check.mend:
-        click.echo(hanging(f"{'':<{DETAIL}}-> {check.mend}", DETAIL + 3, width))
+    if check.fix:
+        click.echo(hanging(f"{'':<{DETAIL}}-> {check.fix}", DETAIL + 3, width))
 
 
 def all_checks() -> Iterator[Check]:
-    """Every check, in the order of what depends on what."""
+    """Every check, each after those it depends on."""
     yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
     yield attempt("kernels", f"{PIP} --force-reinstall ptxkit", kernels)
     yield from tools()
@@ -110,21 +115,21 @@ def all_checks() -> Iterator[Check]:
     if images:
         yield attempt("emulator", "this is a bug in ptxkit", lambda: emulator(images[0]))
     else:
-        yield Check("emulator", "missing", "has nothing to run before the compiler works")
-    yield attempt("cache", "set PTXKIT_CACHE_DIR to a directory that you can write", cache)
+        yield Check("emulator", "missing", "has nothing to run until the compiler works")
+    yield attempt("cache", "set PTXKIT_CACHE_DIR to a writable directory", cache)
     yield attempt("CUTLASS", f"{PIP} '{CUTLASS}'", cutlass, optional=True)
     yield attempt("gpu", "install NVIDIA's driver where there is a GPU; the emulator needs neither", gpu, optional=True)
-    for package, (purpose, mend) in OPTIONAL.items():
-        yield optional(package, purpose, mend)
+    for package, (purpose, fix) in OPTIONAL.items():
+        yield optional(package, purpose, fix)
 
 
-def attempt(name: str, mend: str, find: Callable[[], str], *, optional: bool = False) -> Check:
-    """The check whose detail is what ``find`` returns; an error that it raises is the detail of what is missing."""
+def attempt(name: str, fix: str, find: Callable[[], str], *, optional: bool = False) -> Check:
+    """A check that calls ``find``; its detail is what that returns or, for something missing, the error that it raises."""
     try:
         return Check(name, "ok", find())
     except (PtxkitError, ImportError, OSError) as error:
-        detail = str(error).split("\n", 1)[0].partition("; run: ")[0]  # the mend says what to run
-        return Check(name, "absent" if optional else "missing", detail, mend)
+        detail = str(error).split("\n", 1)[0].partition("; run: ")[0]  # the fix names the command
+        return Check(name, "absent" if optional else "missing", detail, fix)
 
 
 def kernels() -> str:
@@ -133,7 +138,7 @@ def kernels() -> str:
     from ptxkit.workload import registry
 
     if not kernels_dir().is_dir():
-        raise UnavailableError(f"{kernels_dir()} is not there")
+        raise UnavailableError(f"{kernels_dir()} does not exist")
     return f"{len(registry.names())} in {kernels_dir()}"
 
 
@@ -172,14 +177,14 @@ def gpu() -> str:
     from ptxkit.runtime.device import gpu_present, timed_device
 
     if not gpu_present():
-        raise UnavailableError("there is none, or no NVIDIA driver")
+        raise UnavailableError("no GPU or no NVIDIA driver was found")
     device = timed_device()
     assert device.target is not None
     return probe(device, compile_source(PROBE, target=device.target, name="probe.cu"))
 
 
 def probe(there: Device, image: Image) -> str:
-    """Double 1000 numbers on a device; says which device it was."""
+    """Double 1000 numbers on a device; returns a description of the device."""
     import numpy as np
 
     x = np.arange(1000, dtype=np.float32)
@@ -193,7 +198,7 @@ def probe(there: Device, image: Image) -> str:
 
 
 def cutlass() -> str:
-    """CUTLASS, whose version and C++ headers have to fit."""
+    """CUTLASS: its version and its C++ headers must be compatible."""
     from ptxkit.cutlass import package
 
     package.check()
@@ -201,26 +206,26 @@ def cutlass() -> str:
 
 
 def cache() -> str:
-    """The compile cache, and whether it can be written."""
+    """The compile cache, and whether it is writable."""
     from ptxkit.cli._text import number_of
     from ptxkit.compiler.cache import default_cache
     from ptxkit.quantities import quantity
 
     held = default_cache().info()
     if not held.writable:
-        raise UnavailableError(f"{held.directory} cannot be written; every run compiles anew")
+        raise UnavailableError(f"{held.directory} cannot be written; every run compiles again")
     size = f"{quantity(held.size_bytes, 'B')} of {quantity(held.limit_bytes, 'B')}"
     return f"{held.directory}, {number_of(held.entries, 'image')}, {size}"
 
 
-def optional(package: str, purpose: str, mend: str) -> Check:
+def optional(package: str, purpose: str, fix: str) -> Check:
     """An optional package."""
     from importlib.metadata import PackageNotFoundError
 
     try:
         return Check(package, "ok", version(package))
     except PackageNotFoundError:
-        return Check(package, "absent", f"not installed ({purpose})", mend)
+        return Check(package, "absent", f"not installed ({purpose})", fix)
 
 
 def version(package: str) -> str:

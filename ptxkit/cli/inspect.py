@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 @click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT...", shell_complete=kernel_argument)
 @click.option("--diff", "as_diff", is_flag=True, help="Compare two subjects: resources, mix, and aligned SASS.")
 @click.option("--no-time", is_flag=True, help="With --diff: do not time the variants, even where there is a GPU.")
-@click.option("--source", is_flag=True, help="Show source lines, with the SASS instructions each became.")
-@click.option("--ptx", is_flag=True, help="Show PTX; with --source, under its lines.")
+@click.option("--source", is_flag=True, help="Show source lines, each with its SASS instructions.")
+@click.option("--ptx", is_flag=True, help="Show PTX; with --source, under the source lines.")
 @click.option(
-    "--plain", is_flag=True, help="With --ptx: show the text alone, which `ptxkit run` and compilers take again."
+    "--plain", is_flag=True, help="With --ptx: show only the text, which `ptxkit run` and compilers accept."
 )
-@click.option("-o", "--output", metavar="FILE.ptx", help="With --ptx: write that text to a file.")
-@click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, under their lines.")
-@click.option("--registers", is_flag=True, help="Live registers beside each SASS instruction.")
+@click.option("-o", "--output", metavar="FILE.ptx", help="With --ptx: write the text to a file.")
+@click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, under those lines.")
+@click.option("--registers", is_flag=True, help="Show the live registers beside each SASS instruction.")
 @click.option(
-    "--control", is_flag=True, help="Scheduling fields beside it: waits, read and write scoreboard, yield, stall."
+    "--control", is_flag=True, help="Show its scheduling fields: waits, read and write scoreboard, yield, stall."
 )
-@click.option("--encoding", is_flag=True, help="Its 128 bits, high word first.")
-@click.option("--occupancy-curve", is_flag=True, help="What more registers, shared memory or threads would do.")
+@click.option("--encoding", is_flag=True, help="Show its 128-bit encoding, high word first.")
+@click.option("--occupancy-curve", is_flag=True, help="Show how occupancy changes with registers, shared memory and threads.")
 @click.option("--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout.")
-@click.option("--html", "html_file", metavar="FILE", help="Write one self-contained page for a browser; - is stdout.")
-@click.option("--json", "as_json", is_flag=True, help="All of it as one JSON object (schema ptxkit.inspect/1).")
+@click.option("--html", "html_file", metavar="FILE", help="Write one self-contained HTML page; - is stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object (schema ptxkit.inspect/1).")
 @click.option("--target", "--arch", "target", metavar="TARGET", help="Compile for this target, such as sm_90a.")
 @click.option(
     "--option",
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
     "tiles",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Hold a tile parameter of a variant, such as THREADS=256.",
+    help="Fix a tile parameter of a variant, such as THREADS=256.",
 )
 @click.option("-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Define a macro for a .cu file.")
-@click.option("--compiler-option", "options", multiple=True, metavar="OPTION", help="An NVRTC option, for a .cu file.")
-@click.option("--block", type=click.IntRange(1, 1024), metavar="N", help="Threads of a CTA, for occupancy.")
+@click.option("--compiler-option", "options", multiple=True, metavar="OPTION", help="Pass an option to NVRTC for a .cu file.")
+@click.option("--block", type=click.IntRange(1, 1024), metavar="N", help="Compute occupancy for CTAs of this many threads.")
 @click.option(
-    "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Dynamic shared memory of a CTA, for occupancy."
+    "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Compute occupancy for this dynamic shared memory per CTA."
 )
-@click.option("--cluster", type=click.IntRange(1, 16), metavar="N", help="CTAs of a cluster, for occupancy.")
+@click.option("--cluster", type=click.IntRange(1, 16), metavar="N", help="Compute occupancy for clusters of this many CTAs.")
 def command(
     subjects: tuple[str, ...],
     as_diff: bool,
@@ -86,11 +86,11 @@ def command(
     shared: int | None,
     cluster: int | None,
 ) -> None:
-    """Show what came out of the compiler for SUBJECT. Needs no GPU.
+    """Show the code that the compiler generated for SUBJECT. Needs no GPU.
 
-    SUBJECT: KERNEL[:VARIANT] of `ptxkit list`, or FILE[:ENTRY] with a .cu, .ptx, cubin, fatbin or a library that holds one; a
-    template is named with its arguments, 'k.cu:saxpy<256>'. Settings of its own may follow: 'saxpy:scalar@sm_80,THREADS=128',
-    'softmax@dtype=f16,cols=64', 'k.cu@FAST=1,-use_fast_math'.
+    SUBJECT: KERNEL[:VARIANT] of `ptxkit list`, or FILE[:ENTRY] with a .cu, .ptx, cubin, fatbin or a library that contains one;
+    a template is named with its arguments, 'k.cu:saxpy<256>'. Settings for this subject may follow:
+    'saxpy:scalar@sm_80,THREADS=128', 'softmax@dtype=f16,cols=64', 'k.cu@FAST=1,-use_fast_math'.
     """
     from ptxkit.cli._run_text import progress
     from ptxkit.cli.run import parse_arch
@@ -110,7 +110,7 @@ def command(
     )
     if (plain or output is not None) and (not ptx or source or sass):
         option = "--plain" if plain else "--output"
-        raise UsageError(f"{option} is for PTX alone: give --ptx, without --source and --sass")
+        raise UsageError(f"{option} applies to PTX only: give --ptx, without --source and --sass")
     if as_diff:
         compare(subjects, settings, as_json=as_json, whole=sass, control=control, timed=not no_time)
         return
@@ -144,7 +144,7 @@ def text_of(
     encoding: bool,
     occupancy_curve: bool,
 ) -> Iterator[str]:
-    """The lines of every subject, in the views that were asked for; the page when none was."""
+    """The lines of every subject, in the requested views; the default page when none is requested."""
     from ptxkit.cli import _inspect_text as texts
     from ptxkit.cli._inspect_listing import Columns, listing
 
@@ -191,7 +191,7 @@ def compare(
 
 
 def time_of(subject: Subject) -> float | None:
-    """The time of a subject's variant, where there is a GPU that runs it; None elsewhere."""
+    """The time of a subject's variant on a GPU; None where no GPU can run it."""
     from ptxkit.runtime.device import gpu_present, timed_device
 
     if subject.build is None or not gpu_present():
@@ -224,7 +224,7 @@ def write_graph(chosen: list[Subject], file: str) -> None:
         graphviz = shutil.which("dot")
         if graphviz is None:
             raise UnavailableError(
-                f"graphviz's dot, which draws {file}, is not on PATH; install graphviz or take --cfg {path.with_suffix('.dot')}"
+                f"graphviz's dot, which draws {file}, is not on PATH; install graphviz or use --cfg {path.with_suffix('.dot')}"
             )
         text = subprocess.run([graphviz, "-Tsvg"], input=text, capture_output=True, text=True, check=True).stdout
     write_text(path, text)
@@ -232,7 +232,7 @@ def write_graph(chosen: list[Subject], file: str) -> None:
 
 
 def write_page(chosen: list[Subject], file: str) -> None:
-    """Write the page of some kernels, all of it or nothing."""
+    """Write the HTML page of some kernels; a failure leaves no partial file."""
     from ptxkit.cli._text import to_stderr
     from ptxkit.files import write_text
     from ptxkit.inspect.html_page import page
@@ -245,7 +245,7 @@ def write_page(chosen: list[Subject], file: str) -> None:
 
 
 def write_ptx(chosen: list[Subject], file: str | None) -> None:
-    """Write the PTX of some kernels of one program as it is: to a file, or to stdout for None."""
+    """Write the PTX of some kernels of one program unchanged to a file, or to stdout for None."""
     from ptxkit.cli._text import to_stderr
     from ptxkit.files import write_text
 
@@ -267,7 +267,7 @@ def write_ptx(chosen: list[Subject], file: str | None) -> None:
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print lines; through a pager when they do not fit the terminal."""
+    """Print lines, through a pager when they do not fit the terminal."""
     text = "\n".join(lines) + "\n"
     if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
         click.echo_via_pager(text)

@@ -1,4 +1,4 @@
-"""``ptxkit new``: a kernel and its description to start from."""
+"""``ptxkit new``: writes a kernel and its description as a starting point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from ptxkit.errors import UsageError
 
-# Names that NAME.py and NAME.cu cannot both carry: C++ keywords and CUDA's own that are also good Python names.
+# Names that are valid in Python but not in CUDA C++: keywords and built-in variables.
 CPP_WORDS = frozenset(
     """
     alignas alignof auto bool break case catch char concept const consteval constexpr continue decltype default
@@ -31,7 +31,7 @@ from ptxkit import Launch, Work, Workload, cdiv, variant
 class {title}(Workload):
 {naming}    source = "{name}.cu"
     n: int = 1 << 20  # the sizes of `ptxkit run ./{name}.py N`, with their defaults
-    emulator_sizes = {{"n": 100_000}}  # the default where every instruction is emulated
+    emulator_sizes = {{"n": 100_000}}  # the default sizes in the emulator
 
     def inputs(self, rng):
         x, y = (rng.uniform(-1, 1, self.n).astype(np.float32) for _ in range(2))
@@ -41,22 +41,22 @@ class {title}(Workload):
         return {{"y": np.float64(a) * x + y}}
 
     def work(self):
-        return Work(flops=2 * self.n, bytes=12 * self.n)  # the least that any version must compute and move
+        return Work(flops=2 * self.n, bytes=12 * self.n)  # the minimum that any version must compute and move
 
-    @variant(tile={{"THREADS": [256, 128, 512]}})  # what may be chosen with --tile; the first is the default
+    @variant(tile={{"THREADS": [256, 128, 512]}})  # the values for --tile; the first is the default
     def simple(self, t):
         grid = cdiv(self.n, t.THREADS)
         return [Launch("{name}", grid, t.THREADS, ("a", "x", "y", self.n), template=(t.THREADS,))]
 '''
 
-KERNEL = """// {name}: y = a*x + y, one element a thread.
+KERNEL = """// {name}: y = a*x + y, one element per thread.
 
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restrict__ x, float* __restrict__ y, int n)
 {{
     const long long i = blockIdx.x * (long long)THREADS + threadIdx.x;
     if (i >= n) return;
-    // One inline PTX instruction, to start from: the same as y[i] = fmaf(a, x[i], y[i]).
+    // One inline PTX instruction as a starting point; it computes y[i] = fmaf(a, x[i], y[i]).
     float sum;
     asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(sum) : "f"(a), "f"(x[i]), "f"(y[i]));
     y[i] = sum;
@@ -70,15 +70,16 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Where to write; the current directory if left out.",
+    help="Write to this directory (default: the current one).",
 )
 def command(name: str, directory: Path) -> None:
-    """Write NAME.cu and NAME.py, a kernel and its description that run and verify as they stand."""
+    """Write NAME.cu and NAME.py: a kernel and its description, which run and verify without changes."""
     check_name(name)
     from ptxkit.workload.workload import snake_case
 
     title = "".join(word.capitalize() for word in name.split("_"))
-    naming = "" if snake_case(title) == name else f'    name = "{name}"\n'  # conv_2d: Conv2d alone would be conv2d
+    # The class Conv2d of conv_2d needs its name written down, because Conv2d alone would give conv2d.
+    naming = "" if snake_case(title) == name else f'    name = "{name}"\n'
     pair = {
         directory / f"{name}.cu": KERNEL.format(name=name),
         directory / f"{name}.py": DESCRIPTION.format(name=name, title=title, naming=naming),
@@ -90,7 +91,7 @@ def command(name: str, directory: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError unless the name can be a file, a kernel and the stem of a class."""
+    """Raise UsageError unless the name is valid for a file, a kernel and a class."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise UsageError(f"{name!r} cannot name a kernel; use lower-case letters, digits and _, such as my_kernel")
     if keyword.iskeyword(name) or name in CPP_WORDS:
@@ -98,7 +99,7 @@ def check_name(name: str) -> None:
 
 
 def write_pair(pair: dict[Path, str]) -> None:
-    """Write all files or none; never over one that exists."""
+    """Write all files or none; never overwrite an existing file."""
     for path in pair:
         if path.exists():
             raise UsageError(f"{path} exists already; choose another name or another --directory")

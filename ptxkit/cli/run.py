@@ -1,4 +1,4 @@
-"""``ptxkit run``: a kernel's variants compiled, run, verified, and timed or counted."""
+"""``ptxkit run``: compiles, runs and verifies a kernel's variants, and times them or counts what they execute."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ SET_TOLERANCE = (
 )
 
 
-@click.command(context_settings={"ignore_unknown_options": True})  # so that -5 reaches the sizes, to be refused there
+@click.command(context_settings={"ignore_unknown_options": True})  # so that -5 is parsed as a size and refused there
 @click.argument("kernel", shell_complete=kernel_argument)
 @click.argument("numbers", nargs=-1, metavar="[SIZE]... [ITERATIONS]")
 @click.option(
-    "--variant", "variants", multiple=True, metavar="NAME", help="Only this variant; may be given several times."
+    "--variant", "variants", multiple=True, metavar="NAME", help="Run only this variant; may be given several times."
 )
 @device_option
 @click.option("--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
 @click.option(
-    "--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Hold a tile parameter, such as THREADS=256."
+    "--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter, such as THREADS=256."
 )
 @click.option(
     "--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel (ptxkit list)."
@@ -56,25 +56,25 @@ SET_TOLERANCE = (
 @click.option(
     "--completion",
     type=click.Choice(["eager", "latest-legal"]),
-    help="When the emulator performs asynchronous copies and wgmma: when issued (default), or as late as the kernel's waits "
-    "allow, so that a missing wait shows.",
+    help="Perform asynchronous copies and wgmma in the emulator when they are issued (default), or as late as the kernel's "
+    "waits allow, which makes a missing wait visible.",
 )
 @click.option(
     "--racecheck",
     is_flag=True,
-    help="Let the emulator follow who accesses shared memory: a missing __syncthreads or mbarrier wait between warps is an "
+    help="Check accesses to shared memory in the emulator: a missing __syncthreads or mbarrier wait between warps is an "
     "error that names both accesses. Takes two to four times as long.",
 )
 @click.option(
     "--racecheck-lanes",
     is_flag=True,
-    help="--racecheck that tells the lanes of a warp apart, too: finds a missing __syncwarp.",
+    help="Apply --racecheck to the lanes of a warp, too, which finds a missing __syncwarp.",
 )
 @max_instructions_option
 @click.option(
     "--initcheck",
     is_flag=True,
-    help="Have the emulator report the use of shared or global memory that was never initialised. Registers and local memory "
+    help="Report the use of shared or global memory that was never initialised, in the emulator. Registers and local memory "
     "are always checked. Takes several times as long.",
 )
 @click.option(
@@ -88,10 +88,10 @@ SET_TOLERANCE = (
     "--timeout",
     type=Seconds(min=0.1),
     metavar="SECONDS",
-    help="End a variant that takes longer, and report it; on a GPU that hangs, end the process.",
+    help="Stop and report a variant that takes longer; if a GPU hangs, end the process.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (schema ptxkit.run/2) alone on stdout.")
-@click.option("--dry-run", is_flag=True, help="Show what would be launched, and run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.run/2) on stdout and nothing else.")
+@click.option("--dry-run", is_flag=True, help="Show what would be launched without running it.")
 @file_options
 def command(
     kernel: str,
@@ -113,12 +113,12 @@ def command(
     dry_run: bool,
     **of_file: Any,
 ) -> int:
-    """Compile, run and verify KERNEL, and time it on a GPU or count what it does in the emulator.
+    """Compile, run and verify KERNEL, and time it on a GPU or count what it executes in the emulator.
 
     KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file without a description, such as
-    ./k.cu[:ENTRY] or ./k.ptx[:ENTRY]: alone, its kernels are listed; with --arg, --grid and --block, one of them runs. SIZE:
-    the kernel's sizes, all of them or none. ITERATIONS, after the sizes: how many timed samples; a short time budget if left
-    out.
+    ./k.cu[:ENTRY] or ./k.ptx[:ENTRY]. A source file alone lists its kernels; with --arg, --grid and --block, one of them runs.
+    SIZE: the kernel's sizes, all of them or none. ITERATIONS, after the sizes: the number of timed samples; without it,
+    sampling ends after a short time budget.
     """
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
@@ -165,7 +165,7 @@ def command(
     changed = emulator_settings(device, settings)
     with stdout_set_aside():
         workload = workload_class.make(sizes, held_options, small=is_emulating(device))
-    real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is set aside
+    real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is redirected
 
     def stuck(report: RunReport) -> None:
         os.dup2(real_stdout, 1)
@@ -198,7 +198,7 @@ def command(
 
 
 def end_stuck(device: str, what: str) -> NoReturn:
-    """End the process from the watchdog's thread, where a kernel hangs in a call that no signal ends."""
+    """End the process from the watchdog's thread when a kernel hangs in a call that signals do not interrupt."""
     from ptxkit.cli._text import to_stderr
 
     to_stderr(f"error: {what}: not done within the limit of --timeout; {device} is still executing it", fg="red")
@@ -206,7 +206,7 @@ def end_stuck(device: str, what: str) -> NoReturn:
 
 
 def show(report: RunReport, as_json: bool) -> None:
-    """Print a report as JSON or text, and what went wrong on stderr."""
+    """Print a report as JSON or text on stdout, and failures on stderr."""
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
 
@@ -221,7 +221,7 @@ def parse_traps(text: str) -> tuple[str, ...]:
     """The kinds of ``--trap``.
 
     Raises:
-        UsageError: one that does not exist, or none.
+        UsageError: a kind does not exist, or none is given.
     """
     from ptxkit.emulator.settings import TRAPS
 
@@ -233,7 +233,7 @@ def parse_traps(text: str) -> tuple[str, ...]:
 
 
 def emulator_settings(device: Device, changes: dict[str, Any]) -> contextlib.AbstractContextManager[object]:
-    """A block in which the emulator has the settings that options gave.
+    """A context in which the emulator has the settings given as options.
 
     Raises:
         UsageError: the device is a GPU.
@@ -249,7 +249,7 @@ def emulator_settings(device: Device, changes: dict[str, Any]) -> contextlib.Abs
 
 
 def refuse_options(numbers: Sequence[str]) -> None:
-    """Unknown options come along with the numbers; only what looks like a number may stay."""
+    """Raise UsageError for unknown options, which click passes on among the positional numbers."""
     for word in numbers:
         if word.startswith("-") and not word[1:2].isdigit():
             known = [name for param in command.params if isinstance(param, click.Option) for name in param.opts]
@@ -283,12 +283,12 @@ def parse_arch(arch: str | None) -> Target | None:
 
 
 def complain(report: RunReport) -> None:
-    """The compiler's warnings and what went wrong, on stderr."""
+    """Print the compiler's warnings and the failures on stderr."""
     from ptxkit.cli._text import explain, to_stderr
 
     for warning in dict.fromkeys(warning for variant in report.variants for warning in variant.warnings):
         to_stderr(warning.rstrip(), fg="yellow")
-    failures: dict[str, list[str]] = {}  # variants that share a source fail alike: say it once
+    failures: dict[str, list[str]] = {}  # variants that share a source fail with the same message: print it once
     for variant in report.variants:
         if variant.error is not None:
             failures.setdefault(explain(variant.error), []).append(variant.name)

@@ -1,4 +1,4 @@
-"""PTX and SASS of what was compiled: listings, instruction mix, loops, registers, scheduling fields, occupancy, differences.
+"""Inspection of PTX and SASS: listings, instruction mix, loops, registers, scheduling fields, occupancy, differences.
 
 Nothing here needs a GPU::
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ptxkit.inspect.residency import Occupancy as Occupancy
     from ptxkit.inspect.residency import occupancy as occupancy
 
-# Functions and modules share one namespace, so no module of this package is called like a function here.
+# Functions and modules share one namespace, so no module of this package has the name of a function here.
 _HOMES = {
     "BankConflicts": "banks",
     "Block": "model",

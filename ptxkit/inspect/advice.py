@@ -1,4 +1,4 @@
-"""What is worth a second look in a kernel's SASS: findings, each with the source line it is about."""
+"""Findings about a kernel's SASS: performance problems, each with the source line where it occurs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ptxkit.inspect.slow_arithmetic import slow_arithmetic
 from ptxkit.isa.model import Loc
 from ptxkit.targets import Target
 
-LOST_TO_BANKS = 0.1  # share of issue slots; the page shows less, too
+LOST_TO_BANKS = 0.1  # share of issue slots for a finding; the page also shows smaller shares
 MOSTLY = 0.7  # share of arithmetic in a loop that is bound by issue
 FEW = 32  # arithmetic instructions to an access of global memory: below that a loop waits for memory
 _LOCAL = frozenset({"LDL", "STL"})
@@ -32,15 +32,15 @@ _COMPILER_WARNING = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+)(?::\d+)?
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing worth looking at.
+    """One performance finding.
 
     Attributes:
         rule: its short name: ``"local-memory-in-loop"``.
         message: one sentence.
-        source: the line it is about, or None when the cubin has no lines.
+        source: the line where it occurs, or None when the cubin has no lines.
         ptx_line: the line of the PTX, or None.
-        address: of the first instruction it is about, or None when it comes from the compiler's log.
-        count: instructions concerned.
+        address: of the first affected instruction, or None when the finding comes from the compiler's log.
+        count: number of affected instructions.
     """
 
     rule: str
@@ -52,7 +52,7 @@ class Finding:
 
 
 def findings(function: SassFunction, image: Image | None = None) -> tuple[Finding, ...]:
-    """Everything worth looking at, in order of source lines.
+    """All findings, in order of source lines.
 
     Args:
         function: the kernel.
@@ -78,7 +78,7 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
 
 def _local_memory(function: SassFunction) -> Iterator[Finding]:
     depth = depth_of(function)
-    array = "an array whose index is no constant, or whose address is taken"
+    array = "an array whose index is not a constant, or whose address is taken"
     if not function.spills_known:
         array = "an array, or spilled registers"
     for spilled, why in ((True, "registers are spilled"), (False, array)):
@@ -144,7 +144,7 @@ def _small_mma(function: SassFunction) -> Iterator[Finding]:
         depth = depth_of(function)
         group = sorted(small, key=lambda i: -depth.get(i.address, 0))
         message = (
-            f"{small[0].opcode} (mma.sync) on a GPU with {better}, which alone reaches the tensor cores' full rate"
+            f"{small[0].opcode} (mma.sync) on a GPU with {better}, which is needed for the tensor cores' full rate"
         )
         yield _finding("small-mma", message, group)
 
@@ -172,7 +172,7 @@ def _barriers(function: SassFunction) -> Iterator[Finding]:
             continue
         where = f"in line {branch.source.line}" if branch.source else f"in PTX line {branch.ptx_line}"
         how = {"EXIT": f"may have left the kernel {where}", "BAR": "may skip it"}.get(
-            branch.opcode, f"may have gone another way {where}"
+            branch.opcode, f"may have taken another path {where}"
         )
         message = f"a barrier that a whole warp must reach, but some of its threads {how}"
         yield _finding("divergent-barrier", message, [instruction])
@@ -206,7 +206,7 @@ def _double_precision(function: SassFunction) -> Iterator[Finding]:
     if function.target.cc not in _SLOW_DOUBLE:
         return
     if any(i.opcode in ("LDG", "LDS", "LD") and width_bits(i) == 64 for i in function.instructions):
-        return  # it is given doubles
+        return  # its operands are doubles
     widened = any(i.opcode == "F2F" and {"F64", "F32"} <= set(i.modifiers) for i in function.instructions)
     if widened:
         for group in _by_line(i for i in function.instructions if i.opcode in _DOUBLE):
@@ -215,7 +215,7 @@ def _double_precision(function: SassFunction) -> Iterator[Finding]:
 
 
 def _register_banks(function: SassFunction) -> Iterator[Finding]:
-    """Only of loops that are bound by issue: mostly arithmetic, with few accesses to global memory."""
+    """Findings for loops that are bound by issue: mostly arithmetic, with few accesses to global memory."""
     found = register_banks(function)
     if found is None or found.first is None or found.share < LOST_TO_BANKS or found.arithmetic < MOSTLY * found.slots:
         return
@@ -233,7 +233,7 @@ def _register_banks(function: SassFunction) -> Iterator[Finding]:
 
 
 def _from_compiler(image: Image, function: SassFunction) -> Iterator[Finding]:
-    """The compiler's warnings that name this kernel, or no kernel at all; its word on spills is the rule above."""
+    """The compiler's warnings that name this kernel or no kernel, except about spills, which have a rule of their own."""
     names = {function.name, image.readable(function.name), image.readable(function.name).split("<")[0]}
     others = {n for m in image.functions if m != function.name for n in (m, image.readable(m))} - names
     for match in _COMPILER_WARNING.finditer(image.log):

@@ -1,4 +1,4 @@
-"""What register banks cost: a model of how a loop's arithmetic gets its operands.
+"""The cost of register-bank conflicts: a model of how the arithmetic of a loop reads its operands.
 
 Since Volta the register file of an SM sub-partition has two banks, of even and of odd registers, each of which delivers one
 register of a warp a cycle (Z. Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", 2018, the
@@ -8,8 +8,8 @@ instruction before it has marked ``.reuse`` in the same slot comes from the oper
 sub-partition starts an FFMA each cycle, that is two reads a cycle for three operands.
 
 Measured on an H200, with loops of FFMA whose registers were patched in the cubin: operands that all lie in one bank take
-3.00 cycles, two in one bank 2.00, one register three times 1.01. Over 138 patterns, random registers among them, the model is
-0.02 cycles off on average; with random registers and reuse it promises 0.1 too few (scripts/measure_register_banks.py).
+3.00 cycles, two in one bank 2.00, one register three times 1.01. Over 138 patterns, random registers among them, the model's
+mean error is 0.02 cycles; with random registers and reuse it predicts 0.1 cycles too few (scripts/measure_register_banks.py).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _LAST_IS_NO_REGISTER = (2, 3, 7)
 _FMA = ("fp32", "fp16")
 _ALU = ("integer", "move", "convert")
 _HALF_FP32 = frozenset({70, 72, 75, 80})  # 16 lanes of FP32, not 32: Programming Guide, "Arithmetic Instructions"
-# Of these groups, but served by queues of their own, as memory is: their operands do not hold up the issue.
+# These belong to the groups above, but are served by queues of their own, as memory is: their operands do not delay issue.
 _QUEUED = re.compile(r"S2U?R|CS2U?R|R2UR|POPC|FLO|BREV|F2[FI]|I2F|[FI]2I|U\w+")
 
 
 @dataclass(frozen=True)
 class BankConflicts:
-    """What the operands of a loop cost.
+    """The cost of a loop's operand reads.
 
     Attributes:
-        loop: the one with the most arithmetic that is not in a loop in it, where an inner loop counts twice.
-        arithmetic: instructions of it (the loops in it left out, here and below) whose operands the model reads.
-        delayed: those of them that must wait for a bank. first: the first of those, or None.
-        lost_slots: issue slots of one turn in which nothing can be issued for that.
-        slots: issue slots of one turn without them.
+        loop: the loop with the most arithmetic of its own (nested loops left out), where each level of nesting counts double.
+        arithmetic: its instructions (nested loops left out, here and below) whose operand reads are modelled.
+        delayed: those that must wait for a bank. first: the first of those, or None.
+        lost_slots: issue slots lost to bank conflicts in one iteration.
+        slots: issue slots of one iteration without conflicts.
     """
 
     loop: Loop
@@ -57,20 +57,20 @@ class BankConflicts:
 
     @property
     def share(self) -> float:
-        """Of the issue slots of a turn, those that are lost."""
+        """The lost share of the issue slots of an iteration."""
         return self.lost_slots / (self.slots + self.lost_slots)
 
 
 def register_banks(function: SassFunction) -> BankConflicts | None:
     """The bank conflicts of a kernel's hottest loop.
 
-    None without a loop that computes, before Volta, or where nvdisasm could not tell what each instruction reads.
+    None without a loop that has arithmetic, before Volta, or where nvdisasm does not list what each instruction reads.
     """
     if function.target.cc < 70 or not any(i.reads for i in function.instructions):
         return None
     found = loops(function)
     bodies = [(loop, _own(loop, found, function)) for loop in found]
-    # a loop in a loop goes round more often; how much more is not known here
+    # an inner loop executes more iterations; how many more is not known here
     hottest = max(bodies, key=lambda one: OFTEN ** one[0].depth * sum(map(_is_arithmetic, one[1])), default=None)
     if hottest is None or not any(map(_is_arithmetic, hottest[1])):
         return None
@@ -84,14 +84,14 @@ def register_banks(function: SassFunction) -> BankConflicts | None:
 
 
 def _own(loop: Loop, found: Sequence[Loop], function: SassFunction) -> list[SassInstruction]:
-    """A loop's instructions without those of the loops in it: waiting for a barrier is a loop, too."""
+    """A loop's instructions without those of nested loops, such as a loop that waits for a barrier."""
     inner = [set(other.blocks) for other in found if set(other.blocks) < set(loop.blocks)]
     mine = [index for index in loop.blocks if not any(index in blocks for blocks in inner)]
     return [i for index in mine for i in function.blocks[index].instructions]
 
 
 def turn(instructions: Sequence[SassInstruction], fma_cycles: int) -> list[int]:
-    """Cycles that each instruction of a loop's body waits for register banks, when the loop has gone round before.
+    """Cycles that each instruction of a loop's body waits for register banks, in an iteration after the first.
 
     Args:
         fma_cycles: cycles that the pipe of multiply-adds takes for a warp: 1, or 2 where it has 16 lanes.
@@ -103,7 +103,7 @@ def turn(instructions: Sequence[SassInstruction], fma_cycles: int) -> list[int]:
 
 
 def _slots(instructions: Iterable[SassInstruction], fma_cycles: int) -> int:
-    """Cycles of a turn with banks that deliver everything at once."""
+    """Cycles of an iteration without bank conflicts."""
     state = _Issue(fma_cycles, ideal=True)
     for instruction in instructions:
         state.issue(instruction)
@@ -112,12 +112,12 @@ def _slots(instructions: Iterable[SassInstruction], fma_cycles: int) -> int:
 
 @dataclass
 class _Issue:
-    """One warp's instructions issued as fast as pipes and banks allow. Several warps share the banks: the sum is alike.
+    """A model that issues one warp's instructions as fast as pipes and banks allow. With several warps the total is similar.
 
     Attributes:
         now: the cycle of the latest issue.
-        free: bank -> the first cycle that nobody reads in. idle: pipe -> the first cycle that it takes an instruction in.
-        kept: slot -> register that the latest instruction left in the operand cache.
+        free: bank -> its first cycle without a read. idle: pipe -> the first cycle in which it accepts an instruction.
+        kept: slot -> register that the latest instruction kept in the operand cache.
     """
 
     fma_cycles: int
@@ -128,7 +128,7 @@ class _Issue:
     kept: dict[int, int] = field(default_factory=dict)
 
     def issue(self, instruction: SassInstruction) -> int:
-        """Issue the next one; the cycles that it waits for its operands."""
+        """Issue the next instruction; returns the cycles that it waits for its operands."""
         self.now += 1
         if not _is_arithmetic(instruction):
             self.kept = {}
@@ -140,13 +140,13 @@ class _Issue:
         self.now += wait
         self.idle[pipe] = self.now + cycles
         control = instruction.control
-        # a stall lets another warp issue, with which the cache is lost: measured; ptxas marks no .reuse on such an instruction
+        # a stall lets another warp issue, which invalidates the operand cache (measured); ptxas sets no .reuse there
         kept = control.reuse if control.stall <= 1 else ()
         self.kept = {slot: _in_slot(instruction, slot) for slot in kept if slot < len(_SLOTS)}
         return wait
 
     def _read(self, registers: set[int]) -> int:
-        """Reserve the banks from now on; how many cycles later the window must begin for all reads to fall into it."""
+        """Reserve the banks from now on; returns the delay in cycles after which all reads fall into the window."""
         wanted = Counter(register % BANKS for register in registers)
         wait = 0
         for bank, reads in wanted.items():
@@ -157,14 +157,14 @@ class _Issue:
         return wait
 
     def _cached(self, instruction: SassInstruction) -> set[int]:
-        """Registers that every slot which asks for them finds in the cache."""
+        """Registers that are in the operand cache for every slot that reads them."""
         asked = {slot: _in_slot(instruction, slot) for slot in range(len(_SLOTS))}
         missed = {register for slot, register in asked.items() if self.kept.get(slot) != register}
         return {register for slot, register in asked.items() if self.kept.get(slot) == register} - missed
 
 
 def _is_arithmetic(instruction: SassInstruction) -> bool:
-    """Whether it takes its operands from the banks as it issues: arithmetic of fixed latency."""
+    """Whether the instruction reads its operands from the banks when it issues: arithmetic of fixed latency."""
     return group_of(instruction) in (*_FMA, *_ALU) and not _QUEUED.fullmatch(instruction.opcode)
 
 
@@ -173,11 +173,11 @@ def _on_fma_pipe(instruction: SassInstruction) -> bool:
 
 
 def _registers(instruction: SassInstruction) -> set[int]:
-    """Numbers of the general registers it reads; one that stands in two slots is read once."""
+    """Numbers of the general registers that it reads; a register in two slots is read once."""
     return {int(name[1:]) for name in instruction.reads if name[0] == "R"}
 
 
 def _in_slot(instruction: SassInstruction, slot: int) -> int:
-    """The register number in an operand slot: where that holds a constant, a number that means nothing."""
+    """The register number in an operand slot; meaningless where the slot contains a constant."""
     last_is_no_register = slot == 1 and instruction.encoding >> 9 & 7 in _LAST_IS_NO_REGISTER
     return instruction.encoding >> _SLOTS[2 if last_is_no_register else slot] & 0xFF

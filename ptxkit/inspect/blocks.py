@@ -8,13 +8,13 @@ from ptxkit.inspect.model import SassFunction, is_conditional
 
 
 def entries(function: SassFunction) -> list[int]:
-    """Indices of the blocks that control comes into from outside: the kernel's start and its callees'."""
+    """Indices of the blocks where control enters: the start of the kernel and of each function it calls."""
     addresses = {0, *function.callees}
     return [block.index for block in function.blocks if block.address in addresses]
 
 
 def dominators(graph: Sequence[Sequence[int]], roots: Sequence[int]) -> list[set[int] | None]:
-    """For every node, the nodes on every path to it from a root, itself included; None for nodes no root reaches.
+    """For every node, the nodes on every path to it from a root, itself included; None for nodes that no root reaches.
 
     Args:
         graph: successors of each node.
@@ -59,7 +59,7 @@ def _reverse_postorder(graph: Sequence[Sequence[int]], roots: Sequence[int]) -> 
 
 
 def dot(function: SassFunction, title: str = "") -> str:
-    """The control-flow graph in Graphviz's language: one node a block, with addresses, stall cycles and source lines."""
+    """The control-flow graph in Graphviz's language: one node per block, with addresses, stall cycles and source lines."""
     heading = f"{title or function.name}  {function.target}"
     out = [
         "digraph cfg {",

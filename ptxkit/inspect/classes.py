@@ -1,7 +1,7 @@
-"""What instructions are for: SASS and PTX opcodes by class, and the mix of a function, a loop or a module.
+"""Instruction classes: SASS and PTX opcodes by purpose, and the mix of a function, a loop or a module.
 
 The opcodes are those of NVIDIA's "CUDA Binary Utilities", tables "Instruction Set Reference" for Turing to Blackwell, and
-what ptxas 13 was seen to emit beyond them.
+further ones that ptxas 13 was observed to emit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GROUPS: dict[str, str] = {
     "warp": """SHFL VOTE VOTEU MATCH REDUX CREDUX ELECT""",
     "control": """BRA BRX BRXU JMP JMX JMXU CALL RET EXIT KILL BSSY BSYNC BREAK BMOV BPT YIELD RPCMOV RTT NOP PMTRIG""",
 }
-"""Group -> opcodes. The order is the one groups are listed in."""
+"""Group -> opcodes, in the order in which groups are listed."""
 
 _GROUP_OF = {opcode: group for group, opcodes in GROUPS.items() for opcode in opcodes.split()}
 _WITH_WIDTH = frozenset("LDG STG LD ST LDS STS LDL STL LDGSTS LDC LDCU ULDC".split())
@@ -50,21 +50,22 @@ _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 
 
 
 def group_of(instruction: SassInstruction) -> str:
-    """The group of an instruction: a key of :data:`GROUPS`, or ``"other"`` for opcodes it does not know."""
+    """The group of an instruction: a key of :data:`GROUPS`, or ``"other"`` for unknown opcodes."""
     if _is_move(instruction):
         return "move"
     return _GROUP_OF.get(instruction.opcode, "other")
 
 
 def _is_move(instruction: SassInstruction) -> bool:
-    """Arithmetic that only moves: ptxas spreads moves over the pipes, as IMAD.MOV and as -0 * 0 + constant."""
+    """Whether an arithmetic instruction only moves a value: ptxas spreads moves over the pipes, as IMAD.MOV and as
+    -0 * 0 + constant."""
     if instruction.opcode == "IMAD":
         return "MOV" in instruction.modifiers
     return instruction.opcode == "HFMA2" and ", -RZ, RZ, " in instruction.operands
 
 
 def width_bits(instruction: SassInstruction) -> int:
-    """How many bits a thread moves in a load or store: 8 to 256."""
+    """The width of a thread's load or store in bits: 8 to 256."""
     return next((_WIDTHS[m] for m in reversed(instruction.modifiers) if m in _WIDTHS), 32)
 
 
@@ -79,7 +80,7 @@ def class_of(instruction: SassInstruction) -> str:
 
 @dataclass(frozen=True)
 class Mix:
-    """How many instructions of each kind there are in a piece of code; static counts, not executions.
+    """The number of instructions of each class in a piece of code: static counts, not executions.
 
     Attributes:
         total: instructions.

@@ -1,4 +1,4 @@
-"""Two kernels side by side: resources, mix, occupancy, and SASS aligned without regard to register numbers and addresses."""
+"""Comparison of two kernels: resources, mix, occupancy, and SASS aligned regardless of register numbers and addresses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Difference:
-    """What :func:`diff` found.
+    """The result of :func:`diff`.
 
     Attributes:
         left, right: the kernels.
@@ -49,7 +49,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether the code is the same but for registers and addresses, and the resources are too."""
+        """Whether resources and code are the same except for register numbers and addresses."""
         return all(line.mark == " " for line in self.lines) and all(a == b for a, b in self.resources.values())
 
 
@@ -84,7 +84,7 @@ def diff(
 
 
 def normal(instruction: SassInstruction) -> str:
-    """An instruction without what a recompile renumbers: registers, predicates, scoreboards, labels and reuse marks.
+    """An instruction without what a recompilation may renumber: registers, predicates, scoreboards, labels and reuse marks.
 
     Constants, special registers, memory offsets and which operand is RZ, PT or immediate stay.
     """
@@ -93,7 +93,7 @@ def normal(instruction: SassInstruction) -> str:
 
 
 def _aligned(left: SassFunction, right: SassFunction) -> list[Line]:
-    """Both sides' instructions in order, as many of them paired as can be; between two pairs, the left ones first."""
+    """Both sides' instructions in order, with as many paired as possible; between two pairs, the left ones come first."""
     ours, theirs = left.instructions, right.instructions
     lines: list[Line] = []
     i = j = 0

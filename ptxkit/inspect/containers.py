@@ -1,4 +1,4 @@
-"""Files that hold cubins: a cubin itself, a fatbin, or a host program or library with one inside (through cuobjdump)."""
+"""Files that contain cubins: a cubin itself, a fatbin, or a host program or library (through cuobjdump)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_cubin(path: Path, target: Target | None = None) -> Cubin:
 
 def _chosen(found: list[Cubin], path: Path, target: Target | None) -> Cubin:
     if not found:
-        raise UsageError(f"{path} holds no cubin; if it holds PTX alone, inspect that")
+        raise UsageError(f"{path} contains no cubin; if it contains PTX only, inspect that")
     if target is not None:
         found = [c for c in found if c.target == target] or found
     have = ", ".join(sorted({c.target.name for c in found}))
@@ -42,7 +42,7 @@ def _chosen(found: list[Cubin], path: Path, target: Target | None) -> Cubin:
         raise UsageError(f"{path} was not compiled for {target}; it is for {have}")
     if len(found) > 1:
         raise UsageError(
-            f"{path} holds {len(found)} cubins, for {have}; choose one with --target, or take one out of it"
+            f"{path} contains {len(found)} cubins, for {have}; choose one with --target, or extract one"
         )
     return found[0]
 

@@ -1,24 +1,24 @@
 """The scheduling fields that ptxas puts in every 128-bit instruction, decoded.
 
-Since Volta each instruction carries what the hardware no longer works out by itself, in bits 105 to 125:
+Since Volta each instruction carries scheduling information from the compiler in bits 105 to 125:
 
 ===========  =====  ==========================================================================================
 bits         name   meaning
 ===========  =====  ==========================================================================================
 105-108      stall  cycles before the same warp's next instruction may issue
-109          yield  0: the scheduler should rather switch to another warp; 1: it may go on with this one
+109          yield  0: the scheduler should prefer another warp; 1: it may continue with this one
 110-112      write  scoreboard that is released once the result is written; 7: none
 113-115      read   scoreboard that is released once the operands have been read; 7: none
 116-121      wait   scoreboards (one bit each) that must be released before this instruction issues
 122-125      reuse  operand slots whose register is kept in the operand cache for the next instruction
 ===========  =====  ==========================================================================================
 
-Learnt from: S. Gray, maxas wiki, "Control Codes" (the fields, on Maxwell, where they stand in an instruction of their own);
+Sources: S. Gray, maxas wiki, "Control Codes" (the fields, on Maxwell, where they stand in an instruction of their own);
 Z. Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking" (2018) and "Dissecting the NVidia Turing T4
 GPU via Microbenchmarking" (2019) (their place in the 128 bits, the sense of the yield bit); D. Yan, turingas, and cloudcores,
 CuAssembler (the same for sm_75 to sm_86, and that some opcodes use the reuse bits for other things). NVIDIA documents none of
-it. For sm_75 to sm_120 the tests hold it against ptxas's code: nvdisasm prints ``.reuse`` exactly where bits 122-125 say so,
-and whoever reads what a load wrote waits for the load's scoreboard.
+it. For sm_75 to sm_120 the tests check it with ptxas's code: nvdisasm prints ``.reuse`` exactly where bits 122-125 say so,
+and an instruction that reads the result of a load waits for the load's scoreboard.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Control:
     reuse: tuple[int, ...]
 
     def __str__(self) -> str:
-        """As maxas and CuAssembler write it: ``B01----:R-:W2:-:S04``: wait, read, write, yield, stall."""
+        """The notation of maxas and CuAssembler, ``B01----:R-:W2:-:S04``: wait, read, write, yield, stall."""
         wait = "".join(str(i) if i in self.wait else "-" for i in range(6))
         read = "-" if self.read_barrier is None else self.read_barrier
         write = "-" if self.write_barrier is None else self.write_barrier

@@ -1,4 +1,4 @@
-"""Loops of SASS: natural loops of the control-flow graph, with what a body consists of."""
+"""Loops of SASS: the natural loops of the control-flow graph and their bodies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ptxkit.isa.model import Loc
 
 @dataclass(frozen=True)
 class Loop:
-    """A natural loop: a header, and all that can return to it without leaving.
+    """A natural loop: a header, and all blocks that can reach it again without leaving the loop.
 
     Attributes:
-        header: index of the block that control enters it by.
+        header: index of the block at which control enters it.
         blocks: indices of its blocks, in order, those of inner loops included.
         depth: 1 for an outermost loop.
         instructions: of all its blocks, in order of address.
-        stall_cycles: the sum of stall cycles over its blocks: the least time of one turn, when every block is passed once.
+        stall_cycles: the sum of stall cycles over its blocks: the minimum time of one iteration that executes every block once.
         source: where it is in the source: the branch that closes it.
     """
 
@@ -32,7 +32,7 @@ class Loop:
 
     @property
     def address(self) -> int:
-        """Of its first instruction."""
+        """Address of the first instruction."""
         return self.instructions[0].address
 
     @property

@@ -1,9 +1,9 @@
-"""From a cubin to :class:`~ptxkit.inspect.model.SassFunction`: one run of nvdisasm, joined with what the file itself holds.
+"""From a cubin to :class:`~ptxkit.inspect.model.SassFunction`: one run of nvdisasm, combined with the cubin's own tables.
 
-nvdisasm gives text, labels and register life ranges (``-lrm narrow``: one column a register, marked where it is read or
-written). Encodings and line tables are read from the cubin, which costs nothing and loses nothing: nvdisasm's JSON has no
-labels and no life ranges, and its listing with lines (``-g``) cannot be combined with them. A run takes 0.2 to 0.5 s, most of
-it start-up, so the listing is kept in the disk cache.
+nvdisasm gives text, labels and register life ranges (``-lrm narrow``: one column per register, marked where it is read or
+written). Encodings and line tables are read from the cubin, because nvdisasm cannot give everything at once: its JSON has no
+labels and no life ranges, and its listing with lines (``-g``) cannot be combined with them. A run takes 0.2 to 0.5 s, mostly
+for start-up, so the listing is kept in the disk cache.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _TARGET = re.compile(r"`\(([^)]+)\)")
 _BRANCH_TARGETS = re.compile(r'BRANCH_TARGETS ([^"]*)"')
 _NOTE = re.compile(
     r'\(\*"?(.*?)"?\*\)'
-)  # what nvdisasm adds: "SpillRefill", "BRANCH_TARGETS ...", an indirect branch's target
-_MARKS_SPILLS = (13, 0)  # the first release of ptxas known here to mark spills in the cubin
+)  # annotations that nvdisasm adds: "SpillRefill", "BRANCH_TARGETS ...", an indirect branch's target
+_MARKS_SPILLS = (13, 0)  # the first release of ptxas known to mark spills in the cubin
 _FILES = {"GPR": "R", "PRED": "P", "UGPR": "UR", "UPRED": "UP"}  # nvdisasm's names of the register files
 
 
@@ -136,7 +136,7 @@ def _disassemble(tool: toolkit.Tool, cubin: Cubin) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin.data)
         file.flush()
-        # Life ranges need nvdisasm to follow the data flow, which can fail on code that ptxas did not write.
+        # For life ranges nvdisasm analyses the data flow, which can fail on code that ptxas did not generate.
         ranged = _run(tool, ["-c", "-lrm", "narrow", file.name])
         if ranged.returncode == 0:
             return ranged.stdout
@@ -207,7 +207,7 @@ def _instruction(match: re.Match[str], columns: _Columns | None) -> SassInstruct
 
 
 def _without_padding(instructions: list[SassInstruction], labels: dict[str, int]) -> Iterator[SassInstruction]:
-    """All but the trailing NOPs and, before them, the branch to itself that catches a runaway fetch."""
+    """The instructions without the trailing NOPs and without the branch to itself that ptxas places before them."""
     end = len(instructions)
     while end and instructions[end - 1].opcode == "NOP":
         end -= 1
@@ -220,7 +220,7 @@ def _without_padding(instructions: list[SassInstruction], labels: dict[str, int]
 
 @dataclass(frozen=True)
 class _Columns:
-    """What the columns of a life-range table stand for.
+    """The meaning of the columns of a life-range table.
 
     Attributes:
         counts: register file -> span of the column that holds the number of live registers.

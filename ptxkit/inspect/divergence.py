@@ -1,10 +1,12 @@
-"""Which code the threads of a warp may reach separately: an estimate from SASS, made to miss rather than to cry wolf.
+"""Divergence analysis: an estimate, from SASS, of the code that only some threads of a warp execute.
+
+The estimate prefers to miss divergence rather than to report it where there is none.
 
 Every register is followed as *uniform* (the same in all lanes of a warp), *aligned* (the thread's index, or what has the
 lane in its low five bits), *varying*, or *exchanged* (it came through a shuffle: after a whole reduction it is uniform again,
-which nobody can tell here). A comparison of an aligned value that can only change between warps, such as ``threadIdx.x < 128``
-or ``threadIdx.x / 32 == 0``, is uniform. What comes out of memory counts as uniform when its address does. Values that differ
-because lanes took different paths are not followed, and threadIdx.y and .z count as uniform, as they are where a CTA's first
+which this analysis cannot detect). A comparison of an aligned value that can only change between warps, such as
+``threadIdx.x < 128`` or ``threadIdx.x / 32 == 0``, is uniform. A loaded value counts as uniform when its address
+does. Values that differ because lanes took different paths are not followed, and threadIdx.y and .z count as uniform, as they are where a CTA's first
 dimension is a multiple of 32.
 """
 
@@ -16,14 +18,14 @@ from typing import TypeAlias
 from ptxkit.inspect.blocks import dominators
 from ptxkit.inspect.model import Block, SassFunction, SassInstruction
 
-UNIFORM, ALIGNED, VARYING, EXCHANGED = 0, 1, 2, 3  # of two values that meet, the higher counts
+UNIFORM, ALIGNED, VARYING, EXCHANGED = 0, 1, 2, 3  # where two values merge, the higher level applies
 _Levels: TypeAlias = dict[str, int]
 _VARYING_SOURCES = ("SR_LANEID", "SR_LANEMASK", "SR_EQMASK", "SR_LTMASK", "SR_LEMASK", "SR_GTMASK", "SR_GEMASK")
 _IMMEDIATE = re.compile(r"(?<![\w.])(-?0x[0-9a-f]+)(?![\w.])")
 
 
 def divergent_regions(function: SassFunction) -> dict[int, SassInstruction]:
-    """Block index -> the branch (or conditional EXIT) that may have split the warps that get there.
+    """Block index -> the branch (or conditional EXIT) that may have split the warps that reach the block.
 
     A block is in the region of a branch when it can be reached from it before the point where all its paths meet again.
     """
@@ -53,7 +55,7 @@ def _reached(blocks: tuple[Block, ...], start: int, end: int | None) -> set[int]
 
 
 def _meeting_points(blocks: tuple[Block, ...]) -> list[int | None]:
-    """For every block, the nearest one that all its ways to the end pass (its immediate postdominator), or None."""
+    """For every block, the nearest one that all its paths to the end pass (its immediate postdominator), or None."""
     end = len(blocks)
     reverse: list[list[int]] = [[] for _ in range(end + 1)]
     for block in blocks:
@@ -84,7 +86,7 @@ def varying_guards(function: SassFunction) -> frozenset[int]:
 
 
 def _levels(function: SassFunction) -> list[_Levels]:
-    """The levels of registers at the start of each block: the least solution of the data-flow equations."""
+    """The levels of registers at the start of each block: the least fixed point of the data-flow equations."""
     blocks = function.blocks
     at: list[_Levels] = [{} for _ in blocks]
     waiting = list(range(len(blocks)))
@@ -105,8 +107,8 @@ def _levels(function: SassFunction) -> list[_Levels]:
 
 
 def _apply(instruction: SassInstruction, levels: _Levels) -> None:
-    """What an instruction makes of the levels."""
-    if not instruction.writes or instruction.opcode == "CALL":  # what a callee may write is not what it does write
+    """The levels after an instruction."""
+    if not instruction.writes or instruction.opcode == "CALL":  # its writes are only possible ones
         return
     level = _result(instruction, levels)
     guard = instruction.predicate.lstrip("@!")
@@ -130,7 +132,7 @@ def _result(instruction: SassInstruction, levels: _Levels) -> int:
     if opcode in ("ELECT", "MATCH", "ATOM", "ATOMG", "ATOMS"):
         return VARYING
     if opcode == "SHFL":
-        # SHFL.IDX pred, dest, value, lane, mask: everybody reads one lane's value when the lane is a constant.
+        # SHFL.IDX pred, dest, value, lane, mask: all lanes read the same value when the lane is a constant.
         lane = operands.split(",")[3].strip()
         return UNIFORM if "IDX" in instruction.modifiers and re.fullmatch(r"RZ|0x[0-9a-f]+", lane) else EXCHANGED
     if most != ALIGNED:

@@ -1,12 +1,12 @@
-"""A cubin as a file: its sections, symbols, attributes, embedded PTX, and the target it was made for.
+"""The cubin file format: sections, symbols, attributes, embedded PTX, and the target.
 
-A cubin is a 64-bit ELF file of machine 190. What of it is NVIDIA's own is not documented; the facts here were read off
-``cuobjdump -elf``, which prints the same bytes with names, and for the flags off LLVM's BinaryFormat/ELF.h (``EF_CUDA_*``):
+A cubin is a 64-bit ELF file of machine 190. NVIDIA does not document its extensions; the facts here come from the
+output of ``cuobjdump -elf``, which names the same bytes, and for the flags from LLVM's BinaryFormat/ELF.h (``EF_CUDA_*``):
 
 - ``.text.NAME`` is the code of kernel NAME and of the functions it calls; 16 bytes an instruction;
 - ``e_flags`` holds the architecture in bits 8-15 and ``a`` in bit 3 with ELF ABI 8, in bits 0-7 and bit 11 before;
 - ``.nv.info.NAME`` and ``.nv.info`` are lists of attributes: format byte, attribute byte, two bytes of value or of size;
-- ``.nv.shared.NAME`` is as large as the static shared memory, on sm_90 and newer with what the driver keeps for itself.
+- ``.nv.shared.NAME`` is as large as the static shared memory, on sm_90 and newer including the driver's reserved part.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MAX_THREADS, _REQNTID = 0x05, 0x10
 _FRAME_SIZE, _REGCOUNT = 0x11, 0x2F
 _CTA_PER_CLUSTER, _MAX_CLUSTER_RANK = 0x3D, 0x3F
 _NUM_BARRIERS = 0x4C
-_SIZED = 4  # the format whose two bytes are the size of what follows
+_SIZED = 4  # the format whose two bytes are the size of the following value
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section: where it is and what it links to."""
+    """One section: its position, size and links."""
 
     index: int
     name: str
@@ -58,7 +58,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class LaunchBounds:
-    """What a kernel's directives say about its launches; None where they say nothing.
+    """The launch bounds from a kernel's directives; None for those that are absent.
 
     Attributes:
         block: ``.reqntid``, the block it must be launched with.
@@ -79,8 +79,8 @@ class Cubin:
         name: what to call it in messages.
 
     Raises:
-        UsageError: this is no cubin, or it is cut off.
-        UnavailableError: its architecture is none that ptxkit knows.
+        UsageError: this is not a cubin, or it is truncated.
+        UnavailableError: its architecture is not known to ptxkit.
     """
 
     def __init__(self, data: bytes, name: str = "cubin") -> None:
@@ -121,7 +121,7 @@ class Cubin:
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
     def _option_arch(self) -> str:
-        """The ``-arch`` that ptxas noted down, which keeps the ``f`` that the flags lack."""
+        """The ``-arch`` that ptxas recorded, which has the ``f`` that the flags lack."""
         note = next((s for s in self.sections if s.name == ".note.nv.tkinfo"), None)
         match = re.search(rb"-arch[= ](sm_\w+)", self.content(note)) if note else None
         return match[1].decode() if match else ""
@@ -159,14 +159,14 @@ class Cubin:
 
     @cached_property
     def ptx(self) -> str:
-        """The PTX that ptxas was given, line for line, when it was told to keep line information, else ``""``."""
+        """The PTX from which ptxas compiled, line for line, if line information was kept, else ``""``."""
         section = self.section(".nv_debug_ptx_txt")
         if section is None:
             return ""
         return self.content(section).decode(errors="replace").replace("\0", "\n").rstrip("\n") + "\n"
 
     def resources(self, function: str) -> FunctionResources:
-        """A kernel's resources, without its spills, which only the code tells."""
+        """A kernel's resources, without its spills, which are found in the code only."""
         text = self.texts[function]
         registers, frame = self._of_function(_REGCOUNT), self._of_function(_FRAME_SIZE)
         index = next((i for i, s in enumerate(self.symbols) if s.name == function), -1)
@@ -184,7 +184,7 @@ class Cubin:
         )
 
     def bounds(self, function: str) -> LaunchBounds:
-        """What the kernel's directives ask of a launch."""
+        """The requirements of the kernel's directives on a launch."""
         own = dict(self._attributes(f".nv.info.{function}"))
 
         def triple(attribute: int) -> tuple[int, int, int] | None:
@@ -198,11 +198,11 @@ class Cubin:
     def _shared_bytes(self, function: str) -> int:
         section = self.section(f".nv.shared.{function}")
         size = section.size if section else 0
-        # Since sm_90 the first KB is the driver's, and the kernel's variables follow it.
+        # Since sm_90 the first KiB is reserved for the driver, and the kernel's variables follow it.
         return max(0, size - self.target.limits.reserved_bytes) if self.target.cc >= 90 and size else size
 
     def _of_function(self, attribute: int) -> dict[int, int]:
-        """Symbol index -> value, of an attribute that ``.nv.info`` holds once a function."""
+        """Symbol index -> value, of an attribute that ``.nv.info`` contains once per function."""
         pairs = [value for kind, value in self._attributes(".nv.info") if kind == attribute and len(value) >= 8]
         return dict(struct.unpack("<II", value[:8]) for value in pairs)
 
@@ -239,7 +239,7 @@ class Cubin:
 
 
 def damaged(name: str) -> UsageError:
-    """The error to raise about a cubin whose tables make no sense."""
+    """The error to raise for a cubin with invalid tables."""
     return UsageError(f"{name} is a damaged cubin: its tables point past its end")
 
 
@@ -257,7 +257,7 @@ def _what_it_is(data: bytes) -> str:
     if not data:
         return "it is empty"
     if is_elf(data):
-        return "it is an ELF file, but not for a GPU" if len(data) >= 64 else "it is cut off"
+        return "it is an ELF file, but not for a GPU" if len(data) >= 64 else "it is truncated"
     return f"it starts with {data[:4].hex(' ')}"
 
 
@@ -265,7 +265,7 @@ BESIDE_CODE = re.compile(r"\.(rela?\.)?(nv_)?debug|\.note|\.(sh)?strtab|\.symtab
 
 
 def machine_code(cubin: bytes) -> bytes:
-    """Hash of what a cubin does: its code, constants and attributes, not of the source lines it remembers."""
+    """Hash of a cubin's code, constants and attributes, without its line information."""
     digest = hashlib.sha256()
     read = Cubin(cubin)
     for section in read.sections:

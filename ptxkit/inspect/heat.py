@@ -1,8 +1,8 @@
-"""What the emulator counts on each line of a kernel's PTX, and from that on each line of its source.
+"""Heat maps of code: the emulator's counts for each line of a kernel's PTX and, from them, for each line of its source.
 
-The emulator files what it counts under the source line that a ``.loc`` names, and under the PTX line where there is none. So
-the PTX runs here with its ``.loc`` lines blanked, and the counts of a source line are the sum over the PTX lines that came
-from it. SASS is not executed: the page shows the count of a PTX line once, at the first instruction that came from it.
+The emulator assigns its counts to the source line that a ``.loc`` names, or to the PTX line where there is no ``.loc``.
+Therefore the PTX runs here with its ``.loc`` lines blanked, and the counts of a source line are the sum over the PTX lines
+generated from it. SASS is not executed: the page shows the count of a PTX line once, at the first instruction from that line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SourceCounts = dict[str, dict[str, dict[int, int]]]
 
 
 def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
-    """What the emulator counts on each line, or None and why there is nothing.
+    """The emulator's counts for each line, or None and the reason why there are none.
 
     Returns:
         ``{"sizes": "... rows=128 cols=4096", "metrics": {"instructions": {file: {line: count}}, ...}, "ptx": {"instructions":
@@ -37,7 +37,7 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
         the emulator ran other PTX than is shown, as it does when small sizes need another tile.
     """
     if subject.build is None:
-        return None, "no heat: this is code alone, nothing to run; inspect a KERNEL:VARIANT or a description"
+        return None, "no heat: this is code without a launch; inspect a KERNEL:VARIANT or a description"
     from ptxkit.runtime.device import emulating_device
     from ptxkit.workload import execute
 
@@ -70,7 +70,7 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
 
 
 def _by_ptx_line(build: Build) -> Build:
-    """The same launches of PTX that names no source lines; each distinct PTX text has a name of its own."""
+    """The same launches with PTX without ``.loc``; each distinct PTX text gets a name of its own."""
     images = list({step.image.ptx: step.image for step in build.steps})
     steps = []
     for step in build.steps:

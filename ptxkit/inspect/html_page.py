@@ -1,8 +1,8 @@
 """One self-contained HTML page for some kernels: source, PTX and SASS side by side, linked through the line tables.
 
 The page loads nothing: style, script and data are in it, and its content security policy names the hashes of the first two.
-The data is the document of :mod:`ptxkit.inspect.report` with, for each kernel, where every PTX line comes from and what the
-emulator counts on every line of PTX and source (:mod:`ptxkit.inspect.heat`).
+The data is the document of :mod:`ptxkit.inspect.report` with, for each kernel, the source of every PTX line and the
+emulator's counts for every line of PTX and source (:mod:`ptxkit.inspect.heat`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def page(subjects: Sequence[Subject], *, heat: bool = True) -> str:
 
 
 def embedded(value: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end the element or begin a comment."""
+    """JSON that is safe inside a script element: no text in it can end the element or begin a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -26,11 +26,11 @@ class LineTable:
     def __init__(self, rows: dict[str, list[tuple[int, Loc | None]]]) -> None:
         self._rows = {}
         for section, found in rows.items():
-            last = dict(found)  # several rows at one address: the last is the code's, the others are callers'
+            last = dict(found)  # of rows at one address, the last is the code's, the others are its callers'
             self._rows[section] = (sorted(last), last)
 
     def at(self, section: str, address: int) -> Loc | None:
-        """The position of the instruction at ``address`` of ``section``, or None when the table does not say."""
+        """The position of the instruction at ``address`` of ``section``, or None when the table has no entry for it."""
         addresses, rows = self._rows.get(section, ([], {}))
         index = bisect_right(addresses, address)
         return rows[addresses[index - 1]] if index else None

@@ -1,4 +1,4 @@
-"""SASS as values: a :class:`SassFunction` holds :class:`SassInstruction`, as PTX does in :mod:`ptxkit.isa.model`."""
+"""The data model of SASS: a :class:`SassFunction` contains :class:`SassInstruction`, as :mod:`ptxkit.isa.model` has for PTX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ptxkit.inspect.control import Control
 
 
-# Opcodes that may leave the straight line. BSYNC does not: ptxas puts the point that BSSY names right behind it.
+# Opcodes that may transfer control. BSYNC does not: the reconvergence point that BSSY names directly follows it.
 _BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "WARPSYNC", "BREAK"})
 _ENDS = frozenset({"EXIT", "RET", "KILL"})
 _STRAIGHT_ON_TOO = frozenset(
@@ -35,7 +35,7 @@ class SassInstruction:
         operands: as nvdisasm writes them, with labels for branch targets: ``"R4, desc[UR4][R2.64]"``.
         predicate: ``"@!P0"``, or ``""``.
         encoding: its 128 bits.
-        source: CUDA C++ position, with the chain of calls it was inlined at; None when the cubin does not say.
+        source: CUDA C++ position, with the chain of calls it was inlined at; None when the cubin does not name it.
         ptx_line: 1-based line of the PTX, or None.
         live: register file (``"R"``, ``"P"``, ``"UR"``, ``"UP"``) -> registers occupied while it executes.
         reads, writes: registers, single 32-bit ones: a 128-bit load to R4 writes R4, R5, R6, R7.
@@ -76,7 +76,7 @@ class SassInstruction:
 
 @dataclass(frozen=True)
 class Block:
-    """A straight run of instructions.
+    """A basic block: instructions that execute in sequence.
 
     Attributes:
         index: among the function's blocks.
@@ -92,12 +92,12 @@ class Block:
 
     @property
     def address(self) -> int:
-        """Of its first instruction."""
+        """Address of the first instruction."""
         return self.instructions[0].address
 
     @property
     def stall_cycles(self) -> int:
-        """Sum of the instructions' stall cycles: the least time one warp needs for the block, waits left aside."""
+        """Sum of the instructions' stall cycles: the minimum time of one warp for the block, without waits for scoreboards."""
         return sum(i.control.stall for i in self.instructions)
 
 
@@ -107,13 +107,13 @@ class SassFunction:
 
     Attributes:
         name: mangled.
-        target: what it was made for.
-        instructions: in order of their addresses, without the padding behind the last.
+        target: that it was compiled for.
+        instructions: in order of their addresses, without the padding after the last.
         labels: name -> address; called functions are labels too.
         callees: names of called functions within, by address.
         resources: registers, shared and local memory, spills.
-        spills_known: whether the spills are: older cubins do not tell them from other accesses to local memory.
-        bounds: what its directives ask of a launch.
+        spills_known: whether spills are known: older cubins do not distinguish them from other accesses to local memory.
+        bounds: the launch bounds of its directives.
         ptx: text that ``ptx_line`` counts in; ``""`` when it is not known.
     """
 
@@ -143,7 +143,7 @@ class SassFunction:
     @cached_property
     def peak(self) -> SassInstruction | None:
         """The first instruction at which the most general-purpose registers are live, or None when that is not known."""
-        measured = [i for i in self.instructions if i.opcode != "CALL"]  # nvdisasm counts all that a callee may touch
+        measured = [i for i in self.instructions if i.opcode != "CALL"]  # nvdisasm counts all registers that a callee may use
         best = max(measured, key=lambda i: i.live.get("R", 0), default=None)
         return best if best is not None and best.live.get("R", 0) else None
 

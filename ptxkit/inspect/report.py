@@ -1,8 +1,8 @@
-"""Everything that is known of a kernel as JSON values: schema ``ptxkit.inspect/1``.
+"""The report of an inspected kernel as JSON values: schema ``ptxkit.inspect/1``.
 
 A document is ``{"schema", "kernels", "ptx", "sources"}``. A kernel's ``ptx`` is an index into the texts of the document;
-``sources`` maps a path, as line tables name it, to its lines and to what is wrong with it. Addresses are bytes from the start
-of the kernel's code, lines count from 1, sizes are bytes; what is not known is null. Keys may be added within version 1.
+``sources`` maps a path, as line tables name it, to its lines and a note about problems. Addresses are bytes from the start
+of the kernel's code, lines count from 1, sizes are bytes; unknown values are null. Keys may be added within version 1.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def difference(
 
 
 def mix_of_ptx(function: SassFunction) -> Mix | None:
-    """The mix of the kernel's PTX, or None when the PTX is not at hand."""
+    """The mix of the kernel's PTX, or None when the PTX is not available."""
     from ptxkit.errors import PtxSyntaxError
     from ptxkit.isa.parser import parse
 
@@ -104,13 +104,13 @@ def mix_of_ptx(function: SassFunction) -> Mix | None:
         return None
     try:
         found = parse(function.ptx).functions.get(function.name)
-    except PtxSyntaxError:  # what a cubin keeps of its PTX has lost its comments, and may be of a newer PTX version
+    except PtxSyntaxError:  # the PTX in a cubin has no comments, and may be of a newer PTX version
         return None
     return ptx_mix(found) if found else None
 
 
 def ptx_range(function: SassFunction) -> tuple[int, int] | None:
-    """First and last line of the kernel in its PTX, or None when it is not at hand."""
+    """First and last line of the kernel in its PTX, or None when it is not available."""
     lines = without_comments(function.ptx).split("\n")
     head = re.compile(rf"\.(entry|func)\b.*?(?<![\w$]){re.escape(function.name)}(?![\w$])")
     start = next((n for n, line in enumerate(lines) if head.search(line)), None)
@@ -156,7 +156,7 @@ def _loop(loop: Loop) -> dict[str, Any]:
 
 
 def _banks(function: SassFunction) -> dict[str, Any] | None:
-    """What operands cost the hottest loop, by :mod:`ptxkit.inspect.banks`; ``loop`` is the address of its first instruction."""
+    """Register-bank conflicts of the hottest loop (:mod:`ptxkit.inspect.banks`); ``loop`` is the address of its start."""
     found = register_banks(function)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Occupancy of a disassembled kernel: its resources and launch bounds, put into :mod:`ptxkit.targets.occupancy`."""
+"""Occupancy of a disassembled kernel, from its resources and launch bounds (:mod:`ptxkit.targets.occupancy`)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def occupancy(
     cluster: int = 1,
     carveout: int = -1,
 ) -> Occupancy:
-    """Occupancy of a kernel, or of resources given one by one.
+    """Occupancy of a kernel, or of resources given individually.
 
     Args:
-        what: a disassembled kernel; the arguments below override what it says.
-        target: ``"sm_90a"`` or a Target; wanted when ``what`` is None.
-        block: threads a CTA. None takes what the kernel's directives say, else 256.
-        registers: a thread.
-        shared_bytes: static, a CTA.
+        what: a disassembled kernel; the arguments below override its values.
+        target: ``"sm_90a"`` or a Target; required when ``what`` is None.
+        block: threads per CTA. None takes the block of the kernel's directives, else 256.
+        registers: per thread.
+        shared_bytes: static shared memory per CTA.
         dynamic_shared_bytes: in addition.
         barriers: named barriers of a CTA.
         cluster: CTAs of a cluster.
         carveout: the share of an SM's L1 cache and shared memory preferred as shared memory, in percent; -1 for the driver's
-            choice, which is as much as helps.
+            choice, which is the carveout with the highest occupancy.
 
     Raises:
         UsageError: no target, a block outside 1 to 1024, or a negative quantity.

@@ -12,9 +12,9 @@ from ptxkit.inspect.cycles import depth_of
 from ptxkit.inspect.model import SassFunction, SassInstruction
 
 _SUBROUTINES = (
-    (r"div_\w*f32", "a float division, whose slow path is a call; __fdividef or -use_fast_math has none"),
-    (r"sqrt_\w*f32", "a float square root, whose slow path is a call; sqrt.approx.f32 or -use_fast_math has none"),
-    (r"rcp_\w*f32", "a float reciprocal, whose slow path is a call; rcp.approx.f32 or -use_fast_math has none"),
+    (r"div_\w*f32", "a float division, whose slow path is a call; __fdividef or -use_fast_math avoids it"),
+    (r"sqrt_\w*f32", "a float square root, whose slow path is a call; sqrt.approx.f32 or -use_fast_math avoids it"),
+    (r"rcp_\w*f32", "a float reciprocal, whose slow path is a call; rcp.approx.f32 or -use_fast_math avoids it"),
     (r"(div|rcp|d?sqrt)_\w*f64", "a double-precision division, reciprocal or square root: dozens of instructions"),
     (r"(div|rem)_[us]64", "a 64-bit integer division or modulo: about a hundred instructions; use 32 bits or shifts"),
     (r"(div|rem)_[us]16", "an integer division or modulo; use shifts or a reciprocal"),
@@ -31,7 +31,7 @@ def slow_arithmetic(function: SassFunction) -> Iterator[tuple[str, list[SassInst
         if what:
             line = (instruction.source.file, instruction.source.line) if instruction.source else instruction.ptx_line
             groups.setdefault((line, what), []).append(instruction)
-    wide = {line for line, what in groups if "64-bit" in what}  # has a 32-bit division inline, for values that fit
+    wide = {line for line, what in groups if "64-bit" in what}  # contains an inline 32-bit division for values that fit
     for (place, what), group in groups.items():
         if place in wide and "32-bit" in what:
             continue

@@ -1,4 +1,4 @@
-"""The source files that a kernel's line table names, and whether they are still what was compiled."""
+"""The source files that a kernel's line table names, and whether they have changed since compilation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SourceFile:
     Attributes:
         path: as the line table names it.
         lines: its text; empty when it could not be read.
-        note: what is wrong with it: it moved, changed since, or is shorter than the lines that the code comes from; or ``""``.
+        note: a problem: the file moved, changed since, or is shorter than the line table requires; or ``""``.
     """
 
     path: str
@@ -36,9 +36,9 @@ def source_files(
 
     Args:
         functions: the kernels.
-        beside: a directory where a file that is not at its path is looked for by its name: the cubin's.
-        made: when the cubin was made (seconds since the epoch): a source that is newer gets a note. None when the compiler has
-            just read the sources.
+        beside: the cubin's directory, which is searched by name for a file that is not at its path.
+        made: when the cubin was written (seconds since the epoch): a newer source gets a note. None when the sources have
+            just been compiled.
     """
     last: dict[str, int] = {}
     weight: dict[str, int] = {}
@@ -58,13 +58,13 @@ def _read(path: str, last_line: int, beside: Path | None, made: float | None) ->
     note = ""
     if not place.is_file() and beside and (beside / place.name).is_file():
         place = beside / place.name
-        note = f"{path} is not there; showing {shortest(place)}, which has the same name"
+        note = f"{path} does not exist; showing {shortest(place)}, which has the same name"
     try:
         lines = tuple(place.read_text(encoding="utf-8", errors="replace").split("\n"))
         changed = place.stat().st_mtime
     except OSError:
         return SourceFile(
-            path, (), f"{path} is not there: it moved since it was compiled, or never was on this machine"
+            path, (), f"{path} does not exist: it was moved after compilation, or was compiled on another machine"
         )
     if made is not None and changed > made and not note:
         note = f"{shortest(place)} changed after it was compiled; its lines may have moved"

@@ -1,4 +1,6 @@
-"""What to inspect, from words: ``fused_l2norm:vectorized@sm_90a,QUADS=4``, ``mine.cu:saxpy<256>@sm_80,-use_fast_math``.
+"""The subject of an inspection, from its text form.
+
+Examples are ``fused_l2norm:vectorized@sm_90a,QUADS=4`` and ``mine.cu:saxpy<256>@sm_80,-use_fast_math``.
 
 The part before ``@`` is a kernel of ``ptxkit list`` with a variant, or a ``.cu``, ``.ptx``, cubin or fatbin with a kernel's
 name; what follows it are settings: a target, ``NAME=VALUE`` (a size, option or tile parameter of a kernel, a macro for a
@@ -40,11 +42,11 @@ class Settings:
 
     Attributes:
         target: None for the default of what is inspected: a variant's lowest, a file's own, else sm_90a.
-        kernel: sizes and options of a kernel. tile: tile parameters of a variant to hold.
+        kernel: sizes and options of a kernel. tile: tile parameters of a variant to fix.
         defines: macros, for a ``.cu``.
         options: NVRTC options, for a ``.cu``.
         block, shared_bytes, cluster: threads of a CTA, dynamic shared memory, CTAs of a cluster, for occupancy; None takes
-            what a variant's launch or a kernel's directives say.
+            the values of a variant's launch or of a kernel's directives.
     """
 
     target: Target | None = None
@@ -62,13 +64,13 @@ class Subject:
     """One kernel to inspect, compiled and disassembled.
 
     Attributes:
-        title: what it is called: ``"fused_l2norm:vectorized"``, ``"mine.cu:saxpy"``.
+        title: its name in the output: ``"fused_l2norm:vectorized"``, ``"mine.cu:saxpy"``.
         kernel: readable name of the kernel.
         function: its SASS.
         image: what the compiler returned; None for a cubin.
         tile: the chosen tile, as text; ``""`` when there is none.
         block: threads of a CTA.
-        block_known: whether a launch, a directive or the user said so; if not it is 256.
+        block_known: whether ``block`` comes from a launch, a directive or the user; if not, it is 256.
         dynamic_shared_bytes, cluster: of a launch.
         sources: source files by their path in the line table.
         build: of a variant; None for a file.
@@ -100,15 +102,15 @@ class Subject:
 def subjects(
     words: str, settings: Settings = Settings(), say: Callable[[str], None] = lambda what: None
 ) -> tuple[Subject, ...]:
-    """Compile, if need be, and disassemble what ``words`` name: one kernel, or several where they leave it open.
+    """Compile, if necessary, and disassemble what ``words`` name: one kernel, or several where the words do not select one.
 
     Args:
-        say: is told what takes long.
+        say: is called with a progress message before each long step.
 
     Raises:
         UsageError: no such kernel, variant, file or entry (the nearest are named), or a setting that does not apply.
         CompileError: a source does not compile.
-        UnavailableError: a target or tool that is not there.
+        UnavailableError: a target or tool that is not available.
     """
     name, settings = _with_settings(words, settings)
     path, entry = _as_file(name)
@@ -117,7 +119,7 @@ def subjects(
     if settings.tile:
         raise UsageError(f"{path} has no tile parameters; a macro is set with --define {next(iter(settings.tile))}=...")
     if settings.kernel:
-        raise UsageError(f"{path} has no options, which are of a kernel's description; a macro is set with --define")
+        raise UsageError(f"{path} has no options, which only kernels with a description have; a macro is set with --define")
     if path.suffix in (".cu", ".cuh", ".ptx"):
         return _of_source(path, entry, settings)
     return _of_binary(path, entry, settings)
@@ -143,7 +145,7 @@ def _with_settings(words: str, settings: Settings) -> tuple[str, Settings]:
 
 
 def _at_settings(words: str) -> tuple[str, str]:
-    """What stands before and after the ``@`` that begins the settings; a directory may have ``@`` in its name."""
+    """The parts before and after the ``@`` that begins the settings; a directory may have ``@`` in its name."""
     if "@" not in words or Path(words).is_file():
         return words, ""
     places = [at for at, character in enumerate(words) if character == "@"]

@@ -1,4 +1,4 @@
-"""The time of an inspected variant on a GPU, to stand beside its code."""
+"""The time of an inspected variant on a GPU, shown with its code."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def time_us(subject: Subject, device: Device) -> float | None:
     """Median device time in microseconds of all launches of the variant that a kernel belongs to, cold L2.
 
     Returns:
-        None for a kernel of a file, which says neither sizes nor inputs; for code that the device cannot run; and where there
-        is no clock to trust.
+        None for a kernel of a file, which has neither sizes nor inputs; for code that the device cannot run; and where there
+        is no reliable clock.
 
     Raises:
-        UsageError: the variant's sizes need more memory than there is.
+        UsageError: the variant's sizes need more memory than the device has.
     """
     from ptxkit.bench.measure.runner import Runner
 

@@ -50,7 +50,7 @@ def test_doctor_is_content_here(capsys):
     assert all(check["mend"] for check in value["checks"] if check["state"] != "ok")
 
 
-def test_doctor_exits_with_3_and_says_the_command_that_mends(monkeypatch, capsys):
+def test_doctor_exits_with_3_and_names_the_command_that_fixes_it(monkeypatch, capsys):
     def lost(images):
         raise UnavailableError("NVRTC is not installed")
 
@@ -58,7 +58,7 @@ def test_doctor_exits_with_3_and_says_the_command_that_mends(monkeypatch, capsys
     assert exit_of("doctor") == 3
     out = capsys.readouterr().out
     assert "MISSING  compiler" in out and "-m pip install 'nvidia-cuda-nvrtc" in out
-    assert "2 to mend: compiler, emulator" in out
+    assert "2 to fix: compiler, emulator" in out
 
 
 def test_doctor_says_which_tool_is_not_installed(monkeypatch):
@@ -68,7 +68,7 @@ def test_doctor_says_which_tool_is_not_installed(monkeypatch):
     monkeypatch.setattr(toolkit, "survey", lambda: gone)
     nvrtc, cccl, nvdisasm = doctor.tools()
     assert nvrtc.state == cccl.state == "missing" and nvdisasm.state == "absent"
-    assert cccl.mend.endswith("'nvidia-cuda-cccl>=13,<13.2'")
+    assert cccl.fix.endswith("'nvidia-cuda-cccl>=13,<13.2'")
 
 
 def test_doctor_without_a_gpu_or_peers_is_still_content():

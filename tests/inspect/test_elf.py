@@ -71,7 +71,7 @@ def test_the_ptx_inside_stands_on_the_compilers_lines(compiled):
     [
         (b"", "it is empty"),
         (b"hello", "it starts with 68 65 6c 6c"),
-        (b"\x7fELF", "it is cut off"),
+        (b"\x7fELF", "it is truncated"),
         (b"\x7fELF\x02" + bytes(80), "not for a GPU"),
     ],
 )
@@ -123,7 +123,7 @@ def test_fatbins_are_read(compiled, tmp_path):
     path = tmp_path / "both.fatbin"
     path.write_bytes(fatbin([(90, compiled("sm_90a").cubin), (80, compiled("sm_80").cubin)]))
     assert read_cubin(path, Target.parse("sm_80")).target.name == "sm_80"
-    with pytest.raises(UsageError, match="holds 2 cubins, for sm_80, sm_90a; choose one with --target"):
+    with pytest.raises(UsageError, match="contains 2 cubins, for sm_80, sm_90a; choose one with --target"):
         read_cubin(path)
     with pytest.raises(UsageError, match="was not compiled for sm_75; it is for sm_80, sm_90a"):
         read_cubin(path, Target.parse("sm_75"))

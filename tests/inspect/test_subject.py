@@ -94,14 +94,14 @@ def test_a_source_that_moved_or_shrank(tmp_path):
     source.rename(tmp_path / "away" / "moving.cu")
     (subject,) = subjects(str(cubin))
     (file,) = subject.sources.values()
-    assert "is not there; showing" in file.note and "extern" in file.line(21)
+    assert "does not exist; showing" in file.note and "extern" in file.line(21)
     (tmp_path / "away" / "moving.cu").write_text("gone\n")
     (subject,) = subjects(str(cubin))
     assert "the code was made from line 21: it changed since" in next(iter(subject.sources.values())).note
     (tmp_path / "away" / "moving.cu").unlink()
     (subject,) = subjects(str(cubin))
     (file,) = subject.sources.values()
-    assert "is not there: it moved since it was compiled" in file.note and file.lines == ()
+    assert "does not exist: it was moved after compilation" in file.note and file.lines == ()
 
 
 @pytest.mark.parametrize(
