@@ -1,6 +1,6 @@
-"""What a GEMM of CUTLASS is made of: operand types and layouts, tile, instruction, cluster, stages, schedule, epilogue.
+"""The description of a CUTLASS GEMM: operand types and layouts, tile, instruction, cluster, stages, schedule, epilogue.
 
-A description is a value: it is checked when it is made, needs neither a GPU nor CUTLASS, and names its kernel.
+A description is an immutable value: it is checked on construction, needs neither a GPU nor CUTLASS, and names its kernel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCHEDULES = {
     "one_sm": (100,),
     "two_sm": (100,),
 }
-"""How a kernel is organised -> the architectures that have it."""
+"""Kernel schedule -> the architectures that support it."""
 
 INSTRUCTIONS: dict[str, Shape3] = {
     "bf16": (16, 8, 16),
@@ -50,10 +50,10 @@ INSTRUCTIONS: dict[str, Shape3] = {
 """The shape of mma.sync (PTX ISA, "mma"); on the CUDA cores a multiply-add."""
 
 SHARED_BYTES = {cc: SM_LIMITS[cc].shared_bytes_per_cta for cc in (80, 89, 90, 100)}
-"""What a CTA may have at most."""
+"""The maximum for a CTA."""
 
 MAX_SUMS = 128
-"""A thread's of the CUDA cores, mma.sync and wgmma; operands and addresses take most of its other registers."""
+"""The limit for a thread with CUDA cores, mma.sync and wgmma; operands and addresses take most of the other registers."""
 
 EPILOGUES = ("linear", "relu", "gelu", "silu")
 
@@ -68,14 +68,14 @@ class GemmDescription:
         dtype: of a and b. output: of c; "" takes the first of :data:`OUTPUTS`.
         a_layout, b_layout: ``"row"`` or ``"column"``. Row-major a and column-major b lie contiguous along k.
         tile: rows, columns and depth that a CTA works on at a time; on sm_100 with ``two_sm`` a pair of CTAs.
-        warps: of a CTA along m, n and k, on sm_80. 3.x organises itself by warpgroups.
+        warps: of a CTA along m, n and k, on sm_80. 3.x works with warpgroups.
         cluster: CTAs, on sm_90 and later.
         stages: of the ring of tiles; 0 takes as many as fit (3.x).
         epilogue: ``"linear"``, or an activation after it.
         alignment: elements that rows (columns) of a and b are multiples of; 0 means 16 bytes' worth, 1 for simt.
 
     Raises:
-        DescriptionError: the parts do not go together; the message says which and what would.
+        DescriptionError: the parts are incompatible; the message names them and the fix.
     """
 
     arch: Literal[80, 89, 90, 100] = 90
@@ -148,7 +148,7 @@ class GemmDescription:
 
     @property
     def output_alignment(self) -> int:
-        """Elements of c that rows are multiples of."""
+        """The number of elements of which the length of c's rows is a multiple."""
         return 1 if self.alignment == 1 else min(self.alignment * BITS[self.dtype], 128) // BITS[self.output]
 
     @property
@@ -171,7 +171,7 @@ class GemmDescription:
         return "_".join(parts)
 
     def _complaint(self) -> str | None:
-        """Why the parts do not go together, or None."""
+        """The reason why the parts are incompatible, or None."""
         if self.arch not in SCHEDULES[self.schedule]:
             return f"schedule {self.schedule} is for sm_{_among(SCHEDULES[self.schedule])}, not sm_{self.arch}"
         if self.output not in OUTPUTS[self.dtype]:

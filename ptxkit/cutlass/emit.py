@@ -1,7 +1,7 @@
-"""From a description to the source text that CUTLASS writes for it. Needs no GPU and no compiler.
+"""Generates the CUTLASS source text of a description. Needs no GPU and no compiler.
 
-``cutlass_cppgen`` is imported by name of its parts: its front end asks for a CUDA toolkit and for modules of an older
-cuda-python, its emitters for nothing.
+Only the emitters of ``cutlass_cppgen`` are imported: its front end requires a CUDA toolkit and modules of an older cuda-python,
+and the emitters do not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ptxkit.errors import UnavailableError
 if TYPE_CHECKING:
     from ptxkit.cutlass.description import GemmDescription
 
-# CUTLASS's headers count on names that the C++ standard library has and NVRTC has not
+# CUTLASS's headers use names of the C++ standard library, which NVRTC does not have
 _PROLOGUE_3X = """\
 #include <cuda/std/type_traits>
 namespace std {
@@ -48,7 +48,7 @@ def emit(d: GemmDescription) -> str:
     """The kernel ``d.name`` and the type ``{d.name}_type`` that it runs, with their includes.
 
     Raises:
-        UnavailableError: CUTLASS is not here, or not of the version that this was written for.
+        UnavailableError: CUTLASS is not installed, or is of an unsupported version.
     """
     package.check()
     _load()
@@ -68,7 +68,7 @@ def emit(d: GemmDescription) -> str:
 
 @cache
 def _load() -> None:
-    """Import what emits. Its own compiler, which is not used, opens a database in the working directory: not there."""
+    """Import the emitters, without the database that CUTLASS's unused compiler would open in the working directory."""
     import sqlite3
 
     connect = sqlite3.connect
@@ -130,7 +130,7 @@ def _operation(d: GemmDescription) -> Any:
         epilogue_functor=functor,
         swizzling_functor=library.SwizzlingFunctor.Identity8,
     )
-    operation.procedural_name = lambda: d.name  # CUTLASS's own leaves out the cluster's and the scheduler's part
+    operation.procedural_name = lambda: d.name  # CUTLASS's own name leaves out the cluster and the scheduler
     return operation
 
 

@@ -1,7 +1,7 @@
-"""Headers of CUTLASS that NVRTC needs otherwise, as texts that take the place of the files.
+"""Headers of CUTLASS that are patched for NVRTC, as texts that replace the files.
 
-Each is the installed file with a few passages replaced. A passage that is not there exactly once means another version of
-CUTLASS, and an error rather than a kernel that computes something else.
+Each is the installed file with a few passages replaced. A passage that does not occur the expected number of times means
+another version of CUTLASS and raises an error, because the patched kernel could compute wrong results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ptxkit.errors import UnavailableError
 
 Edits = tuple[tuple[str, str], ...]
 
-# Arguments may leave the number of SMs open, which only host code can look up. The builder kernel always gives it.
+# Arguments may omit the number of SMs, which only host code can query. The builder kernel always sets it.
 _HARDWARE_COUNT = "  static inline int\n  query_device_multiprocessor_count"
 _HARDWARE_HERE = "  static inline int query_device_multiprocessor_count(int = 0) { return 0; }"
 _HARDWARE: Edits = (
@@ -24,7 +24,7 @@ _HARDWARE: Edits = (
     ),
 )
 
-# Device code cannot encode tensor maps: it notes down what the driver is to be told.
+# Device code cannot encode tensor maps: it records the arguments for the driver's encoding function.
 _ENCODE = """\
   #if (__CUDACC_VER_MAJOR__ >= 12) && !defined(__CUDACC_RTC__)
 
@@ -40,13 +40,13 @@ _TENSOR_MAPS: Edits = (
     (_ENCODE, _NOTE + _ENCODE),
 )
 
-# The makers of 2-SM copies are for the host alone there, though nothing in them needs one.
+# The header enables the functions that make 2-SM copies for the host only, although they do not need a host.
 _TWO_SM: Edits = (
     ("\nCUTE_HOST\n", "\nCUTE_HOST_RTC\n"),
     ("\n#if !defined(__CUDACC_RTC__)\n/** Make", "\n#if 1\n/** Make"),
 )
 
-# How much workspace stream-K needs is worked out on the host alone there; elsewhere the answer is 0.
+# The header computes the workspace size of stream-K on the host only; device code would get 0.
 _WORKSPACE: Edits = (
     (
         "  #if !defined(__CUDACC_RTC__)\n  static void\n  get_workspace_component_sizes(",
@@ -64,7 +64,7 @@ EDITS: dict[str, Edits] = {
     "cute/atom/copy_traits_sm90_tma.hpp": _TENSOR_MAPS,
     "cute/atom/copy_traits_sm100_tma.hpp": _TWO_SM,
 }
-"""Header -> (passage, what takes its place)."""
+"""Header -> (passage, replacement)."""
 
 _REPEATED = {"\nCUTE_HOST\n"}
 
@@ -74,24 +74,24 @@ def mended(arch: int) -> tuple[tuple[str, str], ...]:
     """(name as included, text) of the headers to replace for an architecture; none below sm_90.
 
     Raises:
-        UnavailableError: CUTLASS is not here, or not the version these edits are for.
+        UnavailableError: CUTLASS is not installed, or is of another version than these patches.
     """
     root = Path(package.include_dirs()[0])
     wanted = [name for name in EDITS if arch >= 90 and (arch >= 100 or "sm100" not in name)]
-    return tuple((name, mend(name, (root / name).read_text(encoding="utf-8"))) for name in wanted)
+    return tuple((name, patched(name, (root / name).read_text(encoding="utf-8"))) for name in wanted)
 
 
-def mend(name: str, text: str) -> str:
-    """A header's text with its edits made.
+def patched(name: str, text: str) -> str:
+    """A header's patched text.
 
     Raises:
-        UnavailableError: a passage is not there as often as it should be.
+        UnavailableError: a passage does not occur the expected number of times.
     """
     for passage, replacement in EDITS[name]:
         count = text.count(passage)
         if count != 1 and not (count and passage in _REPEATED):
             raise UnavailableError(
-                f"{name} is not that of nvidia-cutlass {package.VERSION}: a passage to patch is there {count} times; "
+                f"{name} is not that of nvidia-cutlass {package.VERSION}: a passage to patch occurs {count} times; "
                 f"{package.INSTALL} --force-reinstall"
             )
         text = text.replace(passage, replacement)

@@ -1,4 +1,4 @@
-"""The package ``nvidia-cutlass``: where its headers lie, and whether it and CUDA's C++ headers are of a version that fits."""
+"""The package ``nvidia-cutlass``: the directory of its headers, and the checks of its version and of CUDA's C++ headers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ptxkit.errors import UnavailableError
 VERSION = "4.2.0.0"
 """The version that :mod:`ptxkit.cutlass.headers` and :mod:`ptxkit.cutlass.emit` were written for."""
 CCCL_LIMIT = (13, 2)
-"""CUTLASS 4.2 does not compile with the CUDA C++ core libraries from here on."""
+"""The first version of the CUDA C++ core libraries with which CUTLASS 4.2 does not compile."""
 INSTALL = f"run: pip install 'nvidia-cutlass=={VERSION}'"
 
 
@@ -55,7 +55,7 @@ def _cccl() -> toolkit.Tool | None:
 
 
 def check_version(version: str) -> None:
-    """Raise UnavailableError for another version than the headers were mended for."""
+    """Raise UnavailableError for a version other than the one that the patches of the headers are for."""
     if version != VERSION:
         raise UnavailableError(
             f"nvidia-cutlass {version} is installed, but its headers are patched for NVRTC by the text of {VERSION}; {INSTALL}"
@@ -63,10 +63,10 @@ def check_version(version: str) -> None:
 
 
 def check_cccl(version: str) -> None:
-    """Raise UnavailableError for CCCL headers that CUTLASS does not compile with, "" being none at all."""
-    mend = "run: pip install 'nvidia-cuda-cccl>=13.0,<13.2'"
+    """Raise UnavailableError for CCCL headers that CUTLASS does not compile with, where "" stands for missing headers."""
+    fix = "run: pip install 'nvidia-cuda-cccl>=13.0,<13.2'"
     if not version:
-        raise UnavailableError(f"CUTLASS needs the CUDA C++ core libraries' headers; {mend}")
+        raise UnavailableError(f"CUTLASS needs the CUDA C++ core libraries' headers; {fix}")
     parts = version.split(".")
     if all(part.isdecimal() for part in parts[:2]) and tuple(map(int, parts[:2])) >= CCCL_LIMIT:
-        raise UnavailableError(f"CUTLASS {VERSION} does not compile with nvidia-cuda-cccl {version}; {mend}")
+        raise UnavailableError(f"CUTLASS {VERSION} does not compile with nvidia-cuda-cccl {version}; {fix}")

@@ -1,4 +1,4 @@
-"""What goes to and comes from the builder kernel, in bytes: the layouts of cu/ptxkit/cutlass/*.cuh."""
+"""The byte layouts of the builder kernel's input and output, as in cu/ptxkit/cutlass/*.cuh."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ NOTE = np.dtype(
 """``ptxkit::cutlass::TensorMapNote``."""
 _NOTE_MARK = int.from_bytes(b"tmapnote", "little")
 
-_L2_PROMOTION_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B, as CUTLASS says to the driver
+_L2_PROMOTION_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B, as CUTLASS passes to the driver
 
 
 def notes(params: np.ndarray[Any, Any]) -> Iterator[tuple[int, Encoding]]:
-    """(offset, what it says) of every tensor map in the bytes of Params.
+    """(offset, description) of every tensor map in the bytes of Params.
 
     Raises:
-        UnavailableError: a tensor map of a kind that is not offered.
+        UnavailableError: a tensor map of a kind that is not supported.
     """
-    for offset in range(0, len(params) - BYTES + 1, 64):  # where a tensor map may lie
+    for offset in range(0, len(params) - BYTES + 1, 64):  # alignment of a tensor map
         note = params[offset : offset + BYTES].view(NOTE)[0]
         if note["head"] != _NOTE_MARK or note["tail"] != _NOTE_MARK:
             continue
         if note["swizzle_base"]:
-            raise UnavailableError("this CUTLASS kernel swizzles atoms of more than 16 bytes, which is not offered")
+            raise UnavailableError("this CUTLASS kernel swizzles atoms of more than 16 bytes, which is not supported")
         rank = int(note["rank"])
         yield (
             offset,

@@ -1,7 +1,7 @@
-"""A GEMM of CUTLASS as a program of ptxkit: its source, and the launch that its own builder kernel works out on a device.
+"""A CUTLASS GEMM as a program of ptxkit: its source, and the launch that a builder kernel computes on a device.
 
-The builder runs where the GEMM will, on a GPU or in the emulator: one thread fills the kernel's Params and says grid, block
-and workspace. Tensor maps come back as notes, which the device encodes.
+The builder runs on the device of the GEMM, a GPU or the emulator: one thread fills the kernel's Params and returns grid, block
+and workspace size. It returns descriptions of the tensor maps, which the device's driver or the emulator encodes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GemmProgram(Generated):
 
     @property
     def slow(self) -> bool:  # type: ignore[override]  # of the class there
-        """3.x takes half a minute."""
+        """Kernels of CUTLASS 3.x take half a minute to compile."""
         return self.description.generation == 3
 
     @property
@@ -70,7 +70,7 @@ class GemmProgram(Generated):
         return Launch(d.name, grid, 128, (self.a, self.b, self.c), cluster=cluster, source=self)
 
     def source(self) -> Source:
-        """What CUTLASS writes, and the builder kernel."""
+        """The generated source of CUTLASS and the builder kernel."""
         from ptxkit.cutlass.emit import emit
         from ptxkit.cutlass.headers import mended
 
@@ -83,12 +83,12 @@ class GemmProgram(Generated):
         """Block, shared memory and cluster from ``ptxkit_facts``.
 
         Raises:
-            CompileError: stages and epilogue together need more shared memory than there is.
+            CompileError: stages and epilogue together need more shared memory than a CTA may have.
         """
         facts = _facts(image)
         if facts["shared_bytes"] > (most := SHARED_BYTES[self.description.arch]):
             raise CompileError(
-                f"{self.name} needs {facts['shared_bytes']:,} bytes of shared memory, more than {most:,}; take fewer stages"
+                f"{self.name} needs {facts['shared_bytes']:,} bytes of shared memory, more than {most:,}; use fewer stages"
             )
         cluster = tuple(map(int, facts["cluster"]))
         return replace(
@@ -103,7 +103,7 @@ class GemmProgram(Generated):
     ) -> tuple[tuple[Launch, ...], tuple[object, ...]]:
         """Grid, block and Params by the builder kernel; tensor maps by the device.
 
-        The GEMM is the last launch. Before one by stream-K the barriers in its workspace are cleared, each time.
+        The GEMM is the last launch. Before each stream-K GEMM the barriers in its workspace are cleared.
 
         Raises:
             LaunchError: CUTLASS cannot compute these sizes with this kernel.

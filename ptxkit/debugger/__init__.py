@@ -1,4 +1,4 @@
-"""Steps through kernels in the emulator; ``ptxkit debug`` and :func:`ptxkit.debug` stand on it. See docs/debug.md."""
+"""The debugger for kernels in the emulator, behind ``ptxkit debug`` and :func:`ptxkit.debug`. See docs/debug.md."""
 
 from ptxkit.debugger.api import debug
 from ptxkit.debugger.session import Session

@@ -1,4 +1,4 @@
-"""``ptxkit.debug``: one launch of a kernel under control."""
+"""``ptxkit.debug``: one launch of a kernel in the debugger."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def debug(
     cooperative: bool = False,
     **settings: Any,
 ) -> Session:
-    """A session that launches ``kernel`` as ``kernel(*args, grid=grid, block=block)`` would.
+    """A debugging session that launches ``kernel`` as ``kernel(*args, grid=grid, block=block)`` would.
 
     Args:
-        kernel: of a module that was compiled for the emulator, ``options=("-G",)`` where C variables are wanted.
+        kernel: of a module that was compiled for the emulator, with ``options=("-G",)`` to debug C variables.
         *args: as for the launch; numpy arrays are copied back when the launch is over.
         grid, block, shared, cluster, cooperative: of the launch.
         **settings: of the emulator, such as ``completion="latest-legal"`` or ``racecheck="warps"``.
@@ -40,7 +40,7 @@ def debug(
         where = getattr(device, "name", type(kernel).__name__)
         raise UsageError(f'debug takes a kernel in the emulator, not on {where}; compile with device="emulator"')
     with device.settings(**settings):
-        pass  # a setting that there is not is an error now
+        pass  # report an unknown setting now
     given = [a.copy() if hasattr(a, "flags") and not hasattr(a, "address") else None for a in args]
 
     def launch() -> None:

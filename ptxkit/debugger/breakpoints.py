@@ -53,8 +53,8 @@ class Breakpoint:
         thread: stop only for this thread: (linear CTA, linear thread); either may be None for all.
         temporary: it is deleted when it is hit.
         hits: how often it has stopped the kernel.
-        ignore: stops that are still to be passed over.
-        problem: why the condition could not be evaluated when it was last looked at.
+        ignore: number of stops that are still to be skipped.
+        problem: why the latest evaluation of the condition failed.
     """
 
     number: int
@@ -75,9 +75,9 @@ class Watchpoint:
 
     Attributes:
         space, address, nbytes: memory that is watched; ``nbytes`` 0 where a register or a computed value is watched.
-        old: the bytes when they were last looked at; None where there were none.
-        seen: whether they have been looked at.
-        owner: (linear CTA, linear thread) in whose terms the expression is evaluated.
+        old: the bytes at the latest check; None where there was no value.
+        seen: whether they have been checked before.
+        owner: (linear CTA, linear thread) for which the expression is evaluated.
     """
 
     number: int
@@ -99,10 +99,10 @@ def resolve(text: str, modules: Iterable[Module], entries: Iterable[str], file: 
 
     Args:
         text: ``file.cu:12``, ``file.ptx:40``, ``12`` in the file ``file``, or the name of a function.
-        modules: what is debugged. entries: the kernels that are launched, whose code comes first.
+        modules: the debugged ones. entries: the launched kernels, whose code comes first.
 
     Raises:
-        UsageError: no such file, line or function; the message names what there is.
+        UsageError: no such file, line or function; the message names the existing ones.
     """
     text = text.strip()
     modules = list({id(m): m for m in modules}.values())
@@ -202,10 +202,10 @@ def _files_with_code(module: Module) -> set[str]:
 
 
 def _entries(function: Function, name: str, line: int) -> list[Address]:
-    """Where control enters a line: its first instruction in each basic block, unless all that leads there is of the line."""
+    """Where control enters a line: its first instruction in each basic block, unless all predecessors are of the same line."""
     lines: list[bool] = []
     for i in function.instructions:
-        places = chain(i)  # empty for what the compiler has added, which belongs to the line before it
+        places = chain(i)  # empty for instructions that the compiler added, which belong to the line before them
         own = any(n == line and _names(name, path) for path, n in places)
         lines.append(own if places else bool(lines) and lines[-1])
     of_line = lines.__getitem__

@@ -1,7 +1,7 @@
-"""Runs a kernel under control: stops it before or after an instruction, and lets one warp or all of them go on.
+"""Controls the execution of a kernel: stops it before or after an instruction, and resumes one warp or all of them.
 
-The kernel executes on a thread of its own. Where it stops, that thread waits for an order, and until the order comes the
-session may read everything. Two threads never execute at a time.
+The kernel executes on a thread of its own. When it stops, that thread waits for a command, and until the command comes the
+session may read all state. The two threads never execute at the same time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FAULTING_TOO = re.compile(r"thread \((\d+), (\d+), (\d+)\) of CTA \((\d+), (\d+
 
 
 class AbandonedError(BaseException):
-    """The session gives the run up; ends the kernel's thread."""
+    """Raised in the kernel's thread to end it when the session abandons the run."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Event:
     Attributes:
         reason: ``"breakpoint"``, ``"watchpoint"``, ``"step"``, ``"exited"`` (the focused thread has ended), ``"fault"``,
             ``"race"``, ``"interrupt"``, ``"finished"`` (everything has ended) or ``"failed"`` (it has ended in an error).
-        message: in words; of a fault, its whole text.
+        message: a description; for a fault, its whole text.
         numbers: of the breakpoints or watchpoints that were hit.
         threads: how many threads stopped together.
-        error: what the run ended with.
-        outcome: what the run returned.
+        error: the exception that ended the run.
+        outcome: the return value of the run.
     """
 
     reason: str
@@ -73,7 +73,7 @@ class Focus:
 
 @dataclass
 class _Pending:
-    """What is known before an instruction executes, for what has to be said after it."""
+    """State recorded before an instruction executes, for the checks after it."""
 
     group: Group
     block: BasicBlock
@@ -89,11 +89,11 @@ class _Pending:
 
 @dataclass
 class Controller:
-    """Steers one run. It is the observer of the run's launches.
+    """Controls one run, as the observer of its launches.
 
     Attributes:
         subjects: entry -> kernel, for what the run may launch.
-        breakpoints, watchpoints: looked at while the kernel executes; the session changes them while it stands.
+        breakpoints, watchpoints: checked while the kernel executes; the session changes them while it is stopped.
         focus: the thread that stepping follows.
         issued: serial number of an asynchronous operation -> the instruction that issued it.
         mbarriers: those that were initialised, by their index among the 8-byte words of the wave's shared memory.
@@ -125,19 +125,19 @@ class Controller:
     # -- the session's side --------------------------------------------------------------------------------------
 
     def start(self, target: Callable[[], Any], plan: Plan) -> Event:
-        """Execute ``target`` on a thread of its own until the first stop."""
+        """Execute ``target`` on a new thread until the first stop."""
         self.plan = plan
         self.worker = threading.Thread(target=self._work, args=(target,), name="ptxkit-debug", daemon=True)
         self.worker.start()
         return self._next_event()
 
     def resume(self, plan: Plan) -> Event:
-        """Go on until the next stop."""
+        """Resume until the next stop."""
         self.orders.put(plan)
         return self._next_event()
 
     def abandon(self) -> None:
-        """End the run where it stands."""
+        """End the run at its current position."""
         if self.worker.is_alive():
             self.orders.put(None)
             self.worker.join()
@@ -154,7 +154,7 @@ class Controller:
             outcome = target()
         except AbandonedError:
             return
-        except BaseException as error:  # noqa: BLE001  handed to the session's thread, which raises what is no fault
+        except BaseException as error:  # noqa: BLE001  passed to the session's thread, which raises all but faults
             self.events.put(Event("failed", str(error), error=error))
             return
         self.events.put(Event("finished", outcome=outcome))
@@ -214,7 +214,7 @@ class Controller:
     def idle(self, wave: Wave) -> bool:
         """See :class:`~ptxkit.emulator.observer.Observer`."""
         assert self.places is not None
-        self.plan.solo = False  # the focused warp waits: the others have to run
+        self.plan.solo = False  # the focused warp waits, so the others must run
         return self.places.release()
 
     # -- threads --------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ class Controller:
             self._follow(p, lane)
 
     def _follow(self, p: _Pending, lane: Lane) -> None:
-        """The focused thread may have executed its instruction: stop where the command is done."""
+        """Called when the focused thread may have executed its instruction; stops if the command is complete."""
         assert self.places is not None
         place = self.places.find(lane)
         if place is None:
@@ -439,7 +439,7 @@ class Controller:
         self._stop(Event("breakpoint" if numbers else "step", numbers=tuple(numbers)))
 
     def _note_arguments(self, wave: Wave, p: _Pending) -> None:
-        """A call has made frames: the parameters that are registers have values."""
+        """Called when a call has made frames: its register parameters now have values."""
         assert self.written is not None
         for group in wave.ready.values():
             frame = group.frame
@@ -460,7 +460,7 @@ class Controller:
             self.mbarriers.update(stores.shared_words())
 
     def _watch(self, stores: Stores) -> bool:
-        """Look at the watched values; True when the kernel has stopped for one."""
+        """Check the watched values; True if the kernel has stopped because one changed."""
         hit: list[tuple[Watchpoint, str]] = []
         for watch in self.watchpoints:
             if watch.enabled:
@@ -484,7 +484,7 @@ class Controller:
     # -- stopping --------------------------------------------------------------------------------------
 
     def _stop(self, event: Event) -> None:
-        """Wait here for the next order."""
+        """Wait for the next command."""
         if self.wave is not None:
             self.wave.flush_output()
         self.events.put(event)

@@ -1,4 +1,4 @@
-"""Types of what the debugger shows: scalars of C and PTX, pointers, arrays and structures, and how their bytes are read."""
+"""The types of values in the debugger: scalars of C and PTX, pointers, arrays and structures, and their decoding from bytes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Value:
     Attributes:
         raw: its bytes; None where there is none.
         location: where it lies in memory; None for a register or a computed value.
-        missing: why there is no value: ``"<not written>"``, ``"<optimised out>"``.
+        missing: the reason why there is no value: ``"<not written>"``, ``"<optimised out>"``.
     """
 
     type: CType
@@ -38,7 +38,7 @@ class Value:
 
 
 class Scope(Protocol):
-    """What names and addresses mean for one thread."""
+    """The meaning of names and addresses for one thread."""
 
     def name(self, name: str) -> Value: ...
     def register(self, name: str) -> Value: ...
@@ -49,8 +49,8 @@ def evaluate(node: Node, scope: Scope) -> Value:
     """The value of an expression.
 
     Raises:
-        UsageError: an unknown name, an operation that the types do not have, memory that cannot be read, or a value that is
-            missing and is computed with.
+        UsageError: an unknown name, an operation that the types do not have, memory that cannot be read, or a
+            computation with a missing value.
     """
     match node.op:
         case "number":
@@ -129,14 +129,14 @@ def _number(value: Value) -> Any:
     if value.raw is None:
         raise UsageError(f"the value is {value.missing}")
     if not value.type.scalar:
-        raise UsageError(f"{value.type.name} is no number")
+        raise UsageError(f"{value.type.name} is not a number")
     return value.python
 
 
 def _integer(value: Value) -> int:
     number = _number(value)
     if isinstance(number, float):
-        raise UsageError(f"{number} is no integer")
+        raise UsageError(f"{number} is not an integer")
     return int(number)
 
 
@@ -148,7 +148,7 @@ def _truth(value: Value) -> bool:
 
 
 def load(made: CType, where: Location, scope: Scope) -> Value:
-    """What lies at an address, as a type."""
+    """The value at an address, read as a type."""
     return Value(made, scope.memory(where, made.size), where)
 
 
@@ -159,7 +159,7 @@ def _base(value: Value) -> tuple[CType, Location]:
             raise UsageError(f"{value.type.name} is not in memory")
         return value.type.target, value.location
     if value.type.kind != "pointer" or value.type.target is None:
-        raise UsageError(f"{value.type.name} is no pointer or array; a cast makes one: (float*)%rd1")
+        raise UsageError(f"{value.type.name} is not a pointer or array; a cast makes one: (float*)%rd1")
     if value.type.target.size == 0:
         raise UsageError(f"{value.type.name} has no element type; cast it: (float*)p")
     return value.type.target, located(_integer(value), value.type.space)

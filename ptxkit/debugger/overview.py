@@ -1,4 +1,4 @@
-"""The resident part of a kernel at a glance: where its warps stand, and its barriers, mbarriers and asynchronous operations."""
+"""Tables of the resident part of a kernel: positions of its warps, barriers, mbarriers and asynchronous operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def resident_wave(session: Session) -> tuple[Controller, Wave]:
-    """What is being executed.
+    """The wave that is being executed.
 
     Raises:
         UsageError: the kernel does not run.

@@ -1,4 +1,4 @@
-"""Where threads of a wave stand: which group each lane is in, at which instruction, and what it waits for."""
+"""The positions of a wave's threads: the group of each lane, its next instruction, and what it waits for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a group of threads stands.
+    """The position of a group of threads.
 
     Attributes:
         group: the threads.
@@ -105,7 +105,7 @@ class Places:
             yield Place(*self.failed)
 
     def find(self, lane: Lane) -> Place | None:
-        """Where a thread stands; None when it has exited."""
+        """The position of a thread; None when it has exited."""
         if not self.alive(lane):
             return None
         return next((place for place in self.all() if holds(place.group, lane)), None)
@@ -120,7 +120,7 @@ class Places:
     # -- keeping groups from running --------------------------------------------------------------------------------------
 
     def isolate(self, cta: int, warp: int) -> None:
-        """Keep every ready group but those of one warp from running; a group of several warps is split."""
+        """Prevent every ready group except those of one warp from running; a group of several warps is split."""
         wave = self.wave
         mine = np.zeros(wave.shape, np.bool_)
         mine[cta, warp] = True

@@ -1,4 +1,4 @@
-"""How far execution goes on: what each command that resumes the kernel waits for in the focused thread."""
+"""The conditions at which each command that resumes the kernel stops again, in terms of the focused thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from ptxkit.debugger.places import Place
 
 SOLO_LIMIT = 10_000
-"""Instructions that the focused warp executes alone in one command; then the others run, too, since it may poll for them."""
+"""Maximum of instructions that the focused warp executes alone in one command. After that all warps run, because it may poll
+for a result of another warp."""
 
 
 @dataclass
@@ -20,7 +21,7 @@ class Plan:
 
     Attributes:
         kind: ``"continue"``, ``"stepi"``, ``"nexti"``, ``"step"``, ``"next"``, ``"until"`` or ``"finish"``.
-        count: how many instructions or lines are still to be passed.
+        count: number of instructions or lines that remain.
         solo: only the focused warp executes. Cleared when it has to wait for others.
     """
 
@@ -34,7 +35,7 @@ class Plan:
 
     @property
     def follows(self) -> bool:
-        """Whether the command ends where the focused thread gets to, and not only at breakpoints."""
+        """Whether the position of the focused thread can end the command, in addition to breakpoints."""
         return self.kind != "continue"
 
     def begin(self, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Registers of one thread: the emulator holds what many threads have in common once, and this gives each thread its own."""
+"""Registers of one thread, taken from the emulator's arrays, which store a value common to many threads once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNTYPED = frozenset(("mov", "selp", "and", "or", "xor", "not", "shl", "prmt", "
 
 
 class Written:
-    """Which threads have written which registers: a register holds nothing for a thread that has not.
+    """Records which threads have written which registers; a register without a write has no value for a thread.
 
     Args:
         wave: whose registers.

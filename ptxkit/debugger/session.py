@@ -1,4 +1,4 @@
-"""A debugging session: breakpoints, stepping and everything that can be read of a kernel that stands still.
+"""A debugging session: breakpoints, stepping and access to the state of a stopped kernel.
 
 ::
 
@@ -31,12 +31,12 @@ Extent = tuple[int, int, int]
 
 
 class Session:
-    """One kernel, or one sequence of launches, under control.
+    """A debugging session of one kernel or one sequence of launches.
 
     Args:
         device: the emulator that the kernels are loaded on.
         subjects: the kernels that ``target`` launches, in their order.
-        target: launches them; what it returns is the outcome of the last stop.
+        target: launches them; its return value is the outcome of the last stop.
         settings: of the emulator, such as ``completion`` and ``racecheck``.
         geometry: (grid, block) of the first launch, where they are known.
     """
@@ -70,7 +70,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the run where it stands."""
+        """End the run at its current position."""
         if self.running:
             self.controller.abandon()
         self._over()
@@ -128,7 +128,7 @@ class Session:
         if self.running and self.controller.lane() is not None:
             from ptxkit.debugger.watching import changed
 
-            self.view().evaluate(expression)  # an unknown name is an error now
+            self.view().evaluate(expression)  # report an unknown name now
             changed(made, self.controller)
         self._numbers += 1
         self.controller.watchpoints.append(made)
@@ -138,7 +138,7 @@ class Session:
         """Remove a breakpoint or watchpoint.
 
         Raises:
-            UsageError: there is none of that number.
+            UsageError: no breakpoint has this number.
         """
         found = self.point(number)
         if isinstance(found, Breakpoint):
@@ -170,7 +170,7 @@ class Session:
     # -- running --------------------------------------------------------------------------------------
 
     def run(self, *, stop_at_entry: bool = False) -> Stop:
-        """Start the kernel, once more if it has been started, with the memory as it was then.
+        """Start the kernel, or restart it with the memory as it was at the first start.
 
         Args:
             stop_at_entry: stop before the first instruction.
@@ -200,7 +200,7 @@ class Session:
             return self._target()
 
     def resume(self) -> Stop:
-        """Let all threads go on until the next stop."""
+        """Resume all threads until the next stop."""
         return self._go(Plan("continue"))
 
     def stepi(self, count: int = 1) -> Stop:
@@ -208,25 +208,25 @@ class Session:
         return self._go(self._stepping("stepi", count))
 
     def nexti(self, count: int = 1) -> Stop:
-        """The same, but a call counts as one instruction."""
+        """Let the focused thread execute ``count`` instructions; a call counts as one instruction."""
         return self._go(self._stepping("nexti", count))
 
     def step(self, count: int = 1) -> Stop:
-        """Let the focused thread go on to another source line, ``count`` times, into functions too."""
+        """Let the focused thread execute to another source line, ``count`` times, also into functions."""
         return self._go(self._stepping("step", count))
 
     def next(self, count: int = 1) -> Stop:
-        """The same, but over functions."""
+        """Let the focused thread execute to another source line, ``count`` times, without stopping in called functions."""
         return self._go(self._stepping("next", count))
 
     def finish(self) -> Stop:
         """Let the focused thread return from its function."""
         if self.view().depth == 0:
-            raise UsageError("finish: the thread is in the kernel itself, which is called by none; 'continue' ends it")
+            raise UsageError("finish: the thread is in the kernel itself, which has no caller; use 'continue'")
         return self._go(Plan("finish"))
 
     def until(self, location: str | None = None) -> Stop:
-        """Let the focused thread go on to a location, or without one to a later line: a loop runs to its end."""
+        """Let the focused thread execute to a location, or without one to a later line, so that a loop runs to its end."""
         if location is None:
             return self._go(self._stepping("until", 1))
         focus = self.controller.focus
@@ -296,7 +296,7 @@ class Session:
         return self.view()
 
     def view(self, cta: int | None = None, thread: int | None = None, level: int | None = None) -> ThreadView:
-        """A thread; whatever is not given is that of the focus."""
+        """A thread; omitted coordinates are those of the focus."""
         self.need_running()
         f = self.controller.focus
         same = cta in (None, f.cta) and thread in (None, f.thread)
@@ -305,7 +305,7 @@ class Session:
         return ThreadView(self, chosen)
 
     def focus(self, thread: Coordinates | None = None, cta: Coordinates | None = None) -> None:
-        """Choose the thread that commands are about.
+        """Select the thread to which commands apply.
 
         Args:
             thread: linear in the CTA, or (x, y, z). cta: linear in the grid, or (x, y, z).

@@ -1,4 +1,4 @@
-"""Where a kernel has stopped, and the threads as they stand there."""
+"""A stop of a kernel, and its threads at that stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ThreadView:
-    """One thread of the kernel that stands still. ``view["%r3"]`` is the value of any expression.
+    """One thread of the stopped kernel. ``view["%r3"]`` is the value of any expression.
 
     Attributes:
         cta, thread: (x, y, z).
@@ -158,11 +158,11 @@ class ThreadView:
 
 
 class Stop:
-    """Where and why the kernel stands still. It can be read until the session goes on.
+    """The position and reason of a stop. It can be read until the session resumes the kernel.
 
     Attributes:
         reason: see :class:`ptxkit.debugger.controller.Event`.
-        message: a fault's text, or what a watchpoint saw.
+        message: a fault's text, or the change that a watchpoint detected.
         breakpoints: numbers of the breakpoints or watchpoints that were hit.
         threads: how many threads stopped here together.
         error: the exception that the launch ended in or is going to end in, or None.
@@ -184,7 +184,7 @@ class Stop:
         return self.reason in ("finished", "failed")
 
     def thread(self, thread: Coordinates | None = None, cta: Coordinates | None = None) -> ThreadView:
-        """A thread, linear or (x, y, z); whatever is not given is that of the focus."""
+        """A thread, linear or (x, y, z); omitted coordinates are those of the focus."""
         self._fresh()
         chosen_cta, chosen = self._session._numbered(cta, thread)
         return self._session.view(chosen_cta, chosen)
@@ -225,9 +225,9 @@ class Stop:
 
     def _fresh(self) -> None:
         if not self.current:
-            raise UsageError("this stop is over: the session has gone on since; use the stop that it returned")
+            raise UsageError("this stop is no longer current: the session has resumed since; use the stop that it returned")
         if self.ended:
-            raise UsageError(f"the kernel has ended ({self.reason}); nothing of its threads is left")
+            raise UsageError(f"the kernel has ended ({self.reason}); the state of its threads is no longer available")
 
     def __repr__(self) -> str:
         return f"Stop({self.reason}{f', {self.message}' if self.message else ''})"

@@ -1,4 +1,4 @@
-"""What is debugged: a kernel on the emulator with what is known about its parameters, and its debugging information."""
+"""The debugged kernel on the emulator, with its parameters and its debugging information."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Subject:
     """A kernel that is debugged.
 
     Attributes:
-        entry: mangled name. readable: what a person calls it.
+        entry: mangled name. readable: its readable name.
         module: its PTX.
         parameters: of the kernel.
         elements: index of a pointer parameter -> dtype of the array that is passed for it.
@@ -65,7 +65,7 @@ class Subject:
 
 
 def subject_of(kernel: Kernel, arguments: tuple[Any, ...] = ()) -> Subject:
-    """What a kernel of the emulator is debugged as; ``arguments`` are those that it is called with."""
+    """The subject for a kernel on the emulator; ``arguments`` are those of its launch."""
     elements = {
         k: np.dtype(a.dtype) for k, a in enumerate(arguments) if hasattr(a, "dtype") and hasattr(a, "shape") and a.shape
     }

@@ -1,4 +1,4 @@
-"""One thread of a stopped kernel: where it stands, its calls, registers, variables and memory."""
+"""One thread of a stopped kernel: its position, calls, registers, variables and memory."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Thread:
         return f"{base_name(function.name)} has no register {name}{hint} ('info registers' lists them)"
 
     def name(self, name: str) -> Value:
-        """What a name means: a C variable, a CUDA built-in, a parameter, or a variable of the PTX."""
+        """The meaning of a name: a C variable, a CUDA built-in, a parameter, or a variable of the PTX."""
         call = self.call() if self.place else None
         if call is not None:
             for variable in self.variables_in_scope(call):
@@ -324,7 +324,7 @@ def pointer_location(value: Value) -> Location:
         return value.location
     number = value.python
     if not isinstance(number, int):
-        raise UsageError(f"{value.missing or value.type.name} is no address")
+        raise UsageError(f"{value.missing or value.type.name} is not an address")
     return located(number, value.type.space)
 
 

@@ -1,4 +1,4 @@
-"""Watchpoints: whether a watched value has changed, and which thread's store has changed it."""
+"""Watchpoints: detect that a watched value has changed, and which thread's store changed it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Stores:
 
 
 def changed(watch: Watchpoint, controller: Controller) -> str:
-    """What has changed, in words; ``""`` when nothing has, or the expression has no value now. The first look records only."""
+    """A description of the change; ``""`` without a change or without a value. The first check only records the value."""
     try:
         raw = _bytes(watch, controller)
     except UsageError:

@@ -1,4 +1,4 @@
-"""Sessions for kernels with a description: every launch of a variant, verified where it comes to its end."""
+"""Debugging sessions for kernels with a description: every launch of a variant, verified at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def session_of(
 
     Args:
         case: its inputs, on the emulator.
-        built: what was compiled.
+        built: the compiled variant.
         settings: of the emulator.
         verify: compare the outputs with the reference at the end; the outcome is the verdict then, and None without.
 
@@ -64,7 +64,7 @@ def _passed(case: execute.Case, argument: object) -> object:
 
 
 def finished(outcome: Any) -> Reply:
-    """What to say of a verdict."""
+    """The text for a verdict."""
     if outcome is None:
         return Reply()
     text = "The result is verified." if outcome.verified else f"WRONG RESULT: {outcome.worst}"

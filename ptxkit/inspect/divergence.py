@@ -6,8 +6,8 @@ Every register is followed as *uniform* (the same in all lanes of a warp), *alig
 lane in its low five bits), *varying*, or *exchanged* (it came through a shuffle: after a whole reduction it is uniform again,
 which this analysis cannot detect). A comparison of an aligned value that can only change between warps, such as
 ``threadIdx.x < 128`` or ``threadIdx.x / 32 == 0``, is uniform. A loaded value counts as uniform when its address
-does. Values that differ because lanes took different paths are not followed, and threadIdx.y and .z count as uniform, as they are where a CTA's first
-dimension is a multiple of 32.
+does. Values that differ because lanes took different paths are not followed, and threadIdx.y and .z count as uniform, as they
+are where a CTA's first dimension is a multiple of 32.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _REGISTER_VECTORS = {".v2": 2, ".v4": 4, ".v8": 8}
 
 
 class BodyParser:
-    """Takes one body, from after its ``{`` to its ``}``, and leaves what it found in public attributes.
+    """Parses one body, from after its ``{`` to its ``}``, into public attributes.
 
     Args:
         tokens: positioned after the opening brace.

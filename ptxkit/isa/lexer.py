@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 )
 
 _LETTERS = frozenset(string.ascii_letters)
-_SENTINELS = 4  # how far any rule looks ahead without asking whether the text has ended
+_SENTINELS = 4  # the maximum look-ahead of a rule without a check for the end of the text
 
 
 class Tokens:
@@ -130,7 +130,7 @@ class Tokens:
         return PtxSyntaxError(f"{self.path}:{line}:{column}: {message}", log=f"{source_line}\n{caret}")
 
     def expected(self, what: str, index: int | None = None) -> PtxSyntaxError:
-        """An error that says what stands at token ``index`` and what should."""
+        """An error that names the token at ``index`` and what was expected there."""
         text = self.texts[self.i if index is None else index]
         found = f"'{text if len(text) <= 60 else text[:57] + '...'}'" if text else "the end of the text"
         if text == '"':

@@ -1,6 +1,6 @@
-"""The source position of a line of PTX that need not parse.
+"""The source position of a line of PTX that may be invalid.
 
-A compiler that refuses the PTX says only "ptx input, line N". The ``.loc`` before that line says which source line it
+A compiler that rejects PTX reports only "ptx input, line N". The ``.loc`` before that line says which source line it
 came from, and reading that must not depend on the rest of the text, which is known to be broken.
 """
 

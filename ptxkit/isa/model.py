@@ -1,8 +1,8 @@
-"""PTX as immutable values: a Module holds Functions, a Function holds Instructions.
+"""The data model of PTX, as immutable values: a Module contains Functions, a Function contains Instructions.
 
 The parser (:mod:`ptxkit.isa.parser`) resolves scopes: a register or label declared inside ``{ }`` gets a name that is
-unique in its function, so everything behind the parser sees one flat list of instructions and one flat set of names.
-The model knows nothing of execution.
+unique in its function, so all code after the parser works on one flat list of instructions and one flat set of names.
+The model is independent of execution.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A module back to PTX text, flat: one instruction a line, every name unique in its function.
+"""Prints a module as flat PTX text: one instruction per line, every name unique in its function.
 
-``parse(format_module(module))`` gives the module again but for line numbers and the text itself. Line numbers of the
+``parse(format_module(module))`` gives the same module except for line numbers and the text itself. Line numbers of the
 source (``.loc``) are kept; debug sections are not part of the model and are not written.
 """
 
@@ -82,7 +82,7 @@ def _statements(function: Function, files: Mapping[str, int]) -> Iterator[str]:
 
 
 def _loc_lines(loc: Loc, files: Mapping[str, int], seen: dict[tuple[str, int, int], Loc]) -> Iterator[str]:
-    """``.loc`` of a place, after those of the places it is inlined at if they are not what was last said of them."""
+    """``.loc`` of a place, after those of its call sites where these are not the ones last printed."""
     place = f"\t.loc {files.get(loc.file, 0)} {loc.line} {loc.column}"
     outer = loc.inlined_at
     if outer is not None:

@@ -27,7 +27,7 @@ _SPECIAL = re.compile(
 
 
 def special_register(name: str) -> SpecialRegister | None:
-    """The predefined register of that name, with ``.r/.g/.b/.a`` written as ``.x/.y/.z/.w``; None if there is none."""
+    """The predefined register of that name, with ``.r/.g/.b/.a`` written as ``.x/.y/.z/.w``; None for an unknown name."""
     if _SPECIAL.fullmatch(name) is None:
         return None
     stem, dot, part = name.partition(".")
@@ -35,7 +35,7 @@ def special_register(name: str) -> SpecialRegister | None:
 
 
 class Scopes:
-    """What each name means at the current place of a function body.
+    """The meaning of each name at the current position in a function body.
 
     ``names`` is one flat dict from a name as written to its operand; opening a scope starts a list of what to restore
     when it closes, so a look-up, which happens far more often than a declaration, is a single dict access.
@@ -101,7 +101,7 @@ class Scopes:
         self._restore[-1] += [(name, None) for name in fresh]
 
     def declare_symbol(self, name: str, index: int | None = None) -> str:
-        """A variable or a label; returns its unique name. ``index`` is the token to blame for a duplicate."""
+        """A variable or a label; returns its unique name. ``index`` is the token that an error about a duplicate points to."""
         unique = self._unique(name, index)
         self._bind(name, Symbol(unique))
         return unique

@@ -1,4 +1,4 @@
-"""Which special registers code reads."""
+"""The special registers that code reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays from their text: random, constant, or read from a ``.npy`` file."""
+"""Arrays from their text form: random, constant, or read from a ``.npy`` file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ptxkit.workload.inputs import dtype_of
 
 Array = np.ndarray[Any, Any]
 
-MAGIC = b"\x93NUMPY"  # how a .npy file begins
+MAGIC = b"\x93NUMPY"  # the first bytes of a .npy file
 
 
 def array_from(spec: ArrayText, rng: np.random.Generator, what: str) -> Array:
-    """The array that a text describes; ``what`` begins error messages.
+    """Make the array that a text describes; ``what`` begins error messages.
 
     Raises:
-        UsageError: a number that the element type cannot hold, an initialiser that does not suit it, an unusable file.
+        UsageError: a number that the element type cannot hold, an initialiser that does not apply to it, an unusable file.
     """
     initialiser = spec.initialiser
     if initialiser.name == "file":
@@ -50,12 +50,12 @@ def scalar_of(value: Number, dtype: np.dtype[Any], what: str) -> Any:
     """A number as a numpy scalar of exactly this type; a float is rounded to it.
 
     Raises:
-        UsageError: it is no whole number where one is wanted, or does not fit.
+        UsageError: it is not a whole number where one is required, or does not fit.
     """
     text = number_text(value)
     if dtype.kind == "b":
         if value not in (0, 1):
-            raise UsageError(f"{what}: {text} is no bool; write true or false")
+            raise UsageError(f"{what}: {text} is not a bool; write true or false")
         return np.bool_(value)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -145,8 +145,8 @@ def read_npy(file: str, what: str, dtype: str = "", shape: tuple[int, ...] = ())
     Args:
         file: its path.
         what: begins error messages.
-        dtype: numpy's name of the type that it must have; ``""`` takes the file's.
-        shape: that it must have; ``()`` takes the file's.
+        dtype: numpy's name of the required type; ``""`` takes the file's.
+        shape: the required shape; ``()`` takes the file's.
 
     Raises:
         UsageError: no such file, no array in it, another type or shape.
@@ -174,7 +174,7 @@ def read_npy(file: str, what: str, dtype: str = "", shape: tuple[int, ...] = ())
 
 
 def _unreadable(file: str, error: str) -> str:
-    """Why np.load refuses a file, and what to do."""
+    """The reason why np.load refuses a file, and the fix."""
     if Path(file).read_bytes()[: len(MAGIC)] != MAGIC:
         return "it is not written by np.save; write it with np.save of an array of numbers"
     if "Object arrays" in error:

@@ -1,4 +1,4 @@
-"""Arguments as text against a kernel's parameters: every one given once, and each of a kind that the parameter takes."""
+"""Checks arguments given as text with a kernel's parameters: each is given once and has a kind that the parameter takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Dim = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Geometry:
-    """The launch as the user gave it; None and "" for what was left out.
+    """The launch as the user gave it; None and "" for omitted parts.
 
     Attributes:
         grid: CTAs. block: threads of a CTA. cluster: CTAs of a cluster.
@@ -49,15 +49,15 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel with everything that its launch takes.
+    """A kernel with the arguments and the geometry of its launch.
 
     Attributes:
         file, entry: which kernel.
         arrays: array name -> its text, in the order of the parameters.
         values: one for each parameter: the name of an array, or a value that is passed as it is.
-        texts: one for each parameter: what was given, as text.
+        texts: one for each parameter: the given text.
         geometry: with grid and block.
-        expected: array name -> ``.npy`` file with what it must hold in the end.
+        expected: array name -> ``.npy`` file with its expected content.
         saved: array name -> ``.npy`` file to write it to.
     """
 
@@ -87,8 +87,8 @@ def make_call(
     """Check arguments and launch.
 
     Raises:
-        UsageError: an argument for no parameter, twice, or of the wrong kind; everything that is missing, in one line with a
-            command line that has it.
+        UsageError: an argument for an unknown parameter, given twice, or of the wrong kind; missing arguments, in one line with
+            an example of a complete command line.
     """
     given = _by_position(entry, arguments)
     _check_complete(file, entry, given, geometry)
@@ -188,7 +188,7 @@ def _of_arrays(entry: Entry, arrays: Mapping[str, ArrayText], files: Mapping[str
         named = [p for p in entry.parameters if p.index == position or p.name == key]
         name = entry.key(named[0]) if named else key
         if name not in arrays:
-            what = "is passed by value" if named else "is no parameter"
+            what = "is passed by value" if named else "is not a parameter"
             raise UsageError(f"{option} {key}={file}: {key} {what}; {suggestion(key, arrays)}")
         if name in found:
             raise UsageError(f"{option} {key}={file}: {name} is given already, as {found[name]}; leave one out")
@@ -197,7 +197,7 @@ def _of_arrays(entry: Entry, arrays: Mapping[str, ArrayText], files: Mapping[str
 
 
 def _value(entry: Entry, parameter: Parameter, value: Value, what: str) -> Any:
-    """What is passed: an ArrayText, or a numpy scalar or bytes."""
+    """The value to pass: an ArrayText, a numpy scalar or bytes."""
     declared = entry.declarations[parameter.index]
     if isinstance(value, ArrayText):
         if _may_be_pointer(parameter):
@@ -209,19 +209,19 @@ def _value(entry: Entry, parameter: Parameter, value: Value, what: str) -> Any:
         raise UsageError(f"{what}: {declared} is one number, not an array; write {entry.example(parameter)}")
     if isinstance(value, NullText):
         if not _may_be_pointer(parameter):
-            raise UsageError(f"{what}: {declared} is no pointer; write {entry.example(parameter)}")
+            raise UsageError(f"{what}: {declared} is not a pointer; write {entry.example(parameter)}")
         return np.uint64(0)
     if isinstance(value, BytesText):
         if len(value.data) != parameter.size:
             raise UsageError(f"{what}: {declared} has {parameter.size} bytes, not {len(value.data)}")
         if parameter.kind == "struct":
             return value.data
-        raise UsageError(f"{what}: {declared} is no structure; write {entry.example(parameter)}")
+        raise UsageError(f"{what}: {declared} is not a structure; write {entry.example(parameter)}")
     return _scalar(entry, parameter, value, what, declared)
 
 
 def _may_be_pointer(parameter: Parameter) -> bool:
-    """64 bits that the kernel uses as no address may be a pointer all the same, where no type is known."""
+    """Where its type is unknown, a 64-bit parameter may be a pointer even if the kernel does not use it as an address."""
     return parameter.kind in ("pointer", "word") or (parameter.size == 8 and not parameter.signed_known)
 
 
@@ -245,7 +245,7 @@ def _scalar(entry: Entry, parameter: Parameter, value: ScalarText, what: str, de
 
 
 def _integer_bits(parameter: Parameter, value: Number, what: str) -> Any:
-    """A whole number as so many bits, where the parameter may be signed or unsigned."""
+    """A whole number in the given number of bits, for a parameter that may be signed or unsigned."""
     number = int(value)
     signed = np.dtype(f"i{parameter.size}")
     fits = np.iinfo(signed).min <= number <= np.iinfo(signed).max

@@ -53,7 +53,7 @@ class Entry:
     """One kernel of a file.
 
     Attributes:
-        name: what a person calls it; unique in its file.
+        name: its readable name; unique in its file.
         mangled: its name in the PTX.
         function: its PTX.
         parameters: in order.
@@ -76,11 +76,11 @@ class Entry:
         return x, y, z
 
     def key(self, parameter: Parameter) -> str:
-        """How ``--arg`` calls a parameter: by its name where it is known, else by its position."""
+        """The key of a parameter in ``--arg``: its name where it is known, else its position."""
         return parameter.name or f"#{parameter.index}"
 
     def example(self, parameter: Parameter) -> str:
-        """A value that suits the parameter, for a suggested command line."""
+        """An example value for the parameter, for a suggested command line."""
         return f"{self.key(parameter)}={_example(parameter, self.declarations[parameter.index])}"
 
 
@@ -123,7 +123,7 @@ class CompiledFile:
         """The kernel called ``name``; the only one, or the only one that was instantiated, for ``""``.
 
         Raises:
-            UsageError: no such kernel, or several and none is named.
+            UsageError: no such kernel, or several and none is selected.
         """
         if name:
             try:
@@ -141,11 +141,11 @@ class CompiledFile:
 
     @property
     def path_text(self) -> str:
-        """The path so that ``ptxkit run`` takes it for one."""
+        """The path in a form that ``ptxkit run`` recognises as a path."""
         return str(self.path) if self.path.is_absolute() or "/" in str(self.path) else f"./{self.path}"
 
     def command(self, entry: Entry, arguments: Sequence[str] = (), grid: str = "", block: str = "") -> str:
-        """A command line that runs ``entry``: with these arguments, grid and block, and examples for what is missing."""
+        """A command line that runs ``entry``: with these arguments, grid and block, and examples for missing arguments."""
         given = {argument.partition("=")[0]: argument for argument in arguments}
         values = [given.get(entry.key(p)) or given.get(f"#{p.index}") or entry.example(p) for p in entry.parameters]
         required = entry.required_block

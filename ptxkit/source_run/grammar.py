@@ -9,7 +9,7 @@
     initialiser = NAME [ "(" number { "," number } ")" ] | number | FILE.npy
     scalar      = number | "true" | "false" | DTYPE "(" number ")" | "bytes(" hexadecimal digits ")"
 
-Nothing here allocates memory or looks at a file; :mod:`ptxkit.source_run.arrays` does.
+This module neither allocates arrays nor opens files; :mod:`ptxkit.source_run.arrays` does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ INITIALISERS = {
     "arange": (0, 1, 2),
     "integers": (0, 1, 2),
 }
-"""Initialiser -> how many numbers may stand in its parentheses."""
+"""Initialiser -> the permitted counts of numbers in its parentheses."""
 
 FORMS = "empty, zeros, ones, constant(3), uniform(-1,1), normal(0,1), arange(0,1), integers(0,10), FILE.npy"
 
@@ -68,11 +68,11 @@ _FLOAT = re.compile(r"[+-]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(e[+-]?\d+)?f?", re.IGN
 
 @dataclass(frozen=True)
 class Initialiser:
-    """What an array holds at first.
+    """The initial content of an array.
 
     Attributes:
         name: a key of :data:`INITIALISERS`, or ``"file"``.
-        numbers: what stands in its parentheses.
+        numbers: those in its parentheses.
         file: path of a ``.npy`` file, else ``""``.
     """
 
@@ -91,8 +91,8 @@ class ArrayText:
     """An array argument.
 
     Attributes:
-        dtype: numpy's name; ``""`` where the file decides.
-        shape: at least one dimension of at least 1; ``()`` where the file decides.
+        dtype: numpy's name; ``""`` to take the file's.
+        shape: at least one dimension of at least 1; ``()`` to take the file's.
         initialiser: how it is filled.
     """
 
@@ -150,7 +150,7 @@ class ArgumentText:
 
     Attributes:
         key: the parameter's name, or ``"#3"`` for a position from 0.
-        value: what it is given.
+        value: the value to pass.
     """
 
     key: str
@@ -183,7 +183,7 @@ def parse_argument(text: str) -> ArgumentText:
 
 
 def parse_value(text: str, what: str) -> Value:
-    """What stands behind the ``=``; ``what`` begins error messages."""
+    """The value after the ``=``; ``what`` begins error messages."""
     if text.lower() in ("null", "nullptr"):
         return NullText()
     if match := _ARRAY.fullmatch(text):
@@ -221,7 +221,7 @@ def parse_shape(text: str, what: str, example: str) -> tuple[int, ...]:
     """``1024``, ``128x64`` or ``128,64``: dimensions of at least 1; ``example`` goes into the message."""
     parts = [part.strip() for part in re.split(r"[,x]", text)]
     if not all(re.fullmatch(r"[+-]?\d[\d_]*", part) for part in parts) or any(part.endswith("_") for part in parts):
-        raise UsageError(f"{what}: {text!r} is no shape; write whole numbers, as in {example}")
+        raise UsageError(f"{what}: {text!r} is not a shape; write whole numbers, as in {example}")
     shape = tuple(int(part) if len(part) < 30 else LARGEST_DIMENSION + 1 for part in parts)
     if min(shape) < 1:
         raise UsageError(f"{what}: every dimension must be at least 1, not {min(shape)}")
@@ -231,7 +231,7 @@ def parse_shape(text: str, what: str, example: str) -> tuple[int, ...]:
 
 
 def parse_initialiser(text: str | None, what: str) -> Initialiser:
-    """What follows the shape; without it the array is left uninitialised."""
+    """The initialiser after the shape; without one the array is left uninitialised."""
     if text is None:
         return Initialiser("empty")
     text = text.strip()
@@ -258,7 +258,7 @@ def parse_number(text: str, what: str) -> Number:
     """A number of C or Python: ``-3``, ``0x1f``, ``1_000``, ``2.5f``, ``1e-3``, ``inf``, ``nan``, ``true``."""
     number = _number(text.strip())
     if number is None:
-        raise UsageError(f"{what}: {text.strip()!r} is no number; write 3, 0x1f, 2.5, 1e-3, inf, nan, true or false")
+        raise UsageError(f"{what}: {text.strip()!r} is not a number; write 3, 0x1f, 2.5, 1e-3, inf, nan, true or false")
     return number
 
 

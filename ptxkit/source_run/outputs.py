@@ -1,4 +1,4 @@
-"""What an array holds after a launch: range, mean, NaN, first elements, and how much of it the kernel changed."""
+"""Summary of an array after a launch: range, mean, NaNs, first elements, and the number of elements that changed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ArraySummary:
     Attributes:
         name: of the parameter.
         dtype, shape: numpy's.
-        minimum, maximum: of the elements that are no NaN; None where all are.
+        minimum, maximum: of the elements that are not NaN; None where all are.
         mean: of the finite elements; None where there are none.
         nans, infinities: how many.
         first: the first elements in memory order.
         changed: how many elements differ, bit for bit, from before the launch.
-        initialised: False for an array that was left uninitialised: then ``changed`` counts what is no longer the pattern that
-            its memory was filled with.
+        initialised: False for an array that was left uninitialised: then ``changed`` counts the elements that differ from the
+            fill pattern of its memory.
         file: where it was written, or "".
     """
 
@@ -52,7 +52,7 @@ class ArraySummary:
         return int(np.prod(self.shape, dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        """The array's object in the schema; a float that is no number is a string there."""
+        """The array's object in the schema; a NaN or an infinity is a string there."""
         return {
             "name": self.name,
             "dtype": self.dtype,
@@ -74,8 +74,8 @@ def summarise(name: str, after: Array, before: Array | None, poison: int, file: 
 
     Args:
         name: of the parameter.
-        after: what it holds.
-        before: what it held; None for one whose every byte was ``poison``.
+        after: its content after the launch.
+        before: its content before the launch; None for an array whose every byte was ``poison``.
         file: where it was written, or "".
     """
     flat = after.reshape(-1)
@@ -126,7 +126,7 @@ def _different(after: Array, before: Array | None, poison: int) -> int:
 
 
 def save_npy(path: str | Path, array: Array) -> None:
-    """Write an array as ``.npy``, all of it or nothing; the types of ml_dtypes as bytes without a type, as np.save does.
+    """Write an array as ``.npy``, completely or not at all; the types of ml_dtypes as bytes without a type, as np.save does.
 
     Raises:
         UsageError: the file cannot be written there.

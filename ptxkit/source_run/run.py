@@ -1,4 +1,4 @@
-"""Running a call on a device: one launch on fresh arrays, its summary, and its time or its counts."""
+"""Runs a call on a device: one launch on newly initialised arrays, its summary, and its time or its counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = "ptxkit.run_file/1"
 
 @dataclass(frozen=True)
 class FileReport:
-    """What running a kernel of a source file found.
+    """The result of running a kernel of a source file.
 
     Attributes:
         call: what was launched.
@@ -37,8 +37,8 @@ class FileReport:
         arrays: every array argument after the first launch.
         verdict: the comparison with ``--expect``; None without it.
         counters: exact counts of the launch; None where the device does not count.
-        time_us: device time of a launch, cold L2; None where there is no clock to trust, or the result is wrong.
-        iterations: timed samples asked for, or None.
+        time_us: device time of a launch, cold L2; None where there is no reliable clock or the result is wrong.
+        iterations: requested number of timed samples, or None.
     """
 
     call: Call
@@ -52,7 +52,7 @@ class FileReport:
 
     @property
     def exit_code(self) -> int:
-        """1 for a wrong result, else 0: that a launch without ``--expect`` came to its end is all that was asked."""
+        """1 for a wrong result, else 0: without ``--expect``, a launch that completes is a success."""
         from ptxkit.errors import VerificationError
 
         return VerificationError.exit_code if self.verdict is not None and not self.verdict.verified else 0
@@ -85,7 +85,7 @@ class FileReport:
 
 
 def plan_json(call: Call) -> dict[str, Any]:
-    """What is launched, as JSON values."""
+    """The launch as JSON values."""
     geometry = call.geometry
     return {
         "file": str(call.file.path),
@@ -117,15 +117,15 @@ def run_call(
     tolerance: Tolerance | Rule | None = None,
     say: Callable[[str], None] = lambda what: None,
 ) -> FileReport:
-    """Launch once, summarise and save the arrays, compare them with what is expected, and time the kernel on a GPU.
+    """Launch once, summarise and save the arrays, compare them with their expected values, and time the kernel on a GPU.
 
     Args:
         call: from :func:`ptxkit.source_run.call.make_call`.
-        device: where.
-        seed: of random arrays.
+        device: that runs it.
+        seed: for random arrays.
         iterations: timed samples; None samples until the median is known or a time budget is spent.
         tolerance: of ``--expect``; None takes the default of each array's type.
-        say: is given what is being done, for progress.
+        say: is called with a progress message before each step.
 
     Raises:
         UsageError: a file that cannot be read or written, an argument or launch that the kernel refuses, too little memory.

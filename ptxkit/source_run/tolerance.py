@@ -14,7 +14,7 @@ FORM = "PART=NUMBER[,PART=NUMBER], such as relative=1e-3,absolute=1e-6, or sums=
 
 
 def parse_tolerance(text: str) -> Rule:
-    """What ``--expect`` compares with.
+    """The tolerance with which ``--expect`` compares.
 
     Args:
         text: parts of a :class:`~ptxkit.workload.launch.Tolerance`; or ``sums=K``, the default of each array's type for results

@@ -1,4 +1,4 @@
-"""A call as an ordinary workload with one variant, so that what runs described kernels runs it, too."""
+"""A call as an ordinary workload with one variant, so that it runs in the same way as kernels with a description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Prepared:
     """The arrays of a call that come from files, read once.
 
     Args:
-        call: what is called.
+        call: from :func:`ptxkit.source_run.call.make_call`.
 
     Raises:
         UsageError: a file that cannot be read, or has another type or shape than the text says.
@@ -50,7 +50,7 @@ class Prepared:
         return sum(prod(shape) * dtype.itemsize for shape, dtype in self.specs.values())
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """The arrays that are initialised; each has random numbers of its own, whatever the others are."""
+        """The initialised arrays; the random numbers of each are independent of the other arrays."""
         made: dict[str, Any] = {}
         for (name, spec), own in zip(self.call.arrays.items(), rng.spawn(len(self.call.arrays)), strict=True):
             if name in self.files:
@@ -61,7 +61,7 @@ class Prepared:
 
     @cached_property
     def expected(self) -> dict[str, Array]:
-        """Array name -> what ``--expect`` says it must hold."""
+        """Array name -> its expected content, from ``--expect``."""
         found: dict[str, Array] = {}
         for name, file in self.call.expected.items():
             shape, dtype = self.specs[name]
@@ -87,10 +87,10 @@ def read_expected(file: str, what: str, dtype: str, shape: tuple[int, ...]) -> A
 
 
 def workload_of(prepared: Prepared) -> tuple[Workload, Variant]:
-    """The workload of a call, and its only variant. Every array is an output: what the kernel leaves in it is summarised."""
+    """The workload of a call, and its only variant. Every array is an output, so that its final content is summarised."""
     call = prepared.call
     geometry = call.geometry
-    assert geometry.grid is not None  # make_call saw to it
+    assert geometry.grid is not None  # make_call has checked this
     assert geometry.block is not None
     launch = Launch(
         call.entry.mangled,

@@ -1,4 +1,4 @@
-"""For tests of kernels: assertions on results and counts, and on the machine code, which needs no device.
+"""Assertions for tests of kernels: on results and counts, and on the machine code, which needs no device.
 
 ::
 

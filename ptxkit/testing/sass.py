@@ -25,22 +25,22 @@ def assert_sass(
     max_instructions: int | None = None,
     min_ctas_per_sm: int | None = None,
 ) -> None:
-    """Check what a kernel was compiled to.
+    """Check the machine code of a kernel.
 
     Args:
         kernel: words that ``ptxkit inspect`` takes, such as ``"fused_l2norm:vectorized@sm_90a,QUADS=4"`` or
-            ``"mine.cu:copy<256>"``; or what was compiled or disassembled already. All kernels that it names are checked.
+            ``"mine.cu:copy<256>"``; or a compiled or disassembled kernel. All kernels that it names are checked.
         has: instructions that must be there: opcodes (``"HGMMA"``), opcodes with modifiers (``"LDG.E.128"``), classes
-            (``"LDG.128"``) or groups (``"tensor"``) of :func:`ptxkit.inspect.mix`; a mapping says how many at least.
+            (``"LDG.128"``) or groups (``"tensor"``) of :func:`ptxkit.inspect.mix`; a mapping gives the minimum count of each.
         lacks: instructions that must not be there.
-        spills: the most bytes of spill stores and loads together.
-        max_registers: a thread.
+        spills: the maximum of the bytes of spill stores and loads together.
+        max_registers: per thread.
         max_instructions: of the kernel.
         min_ctas_per_sm: CTAs of its launch that an SM must hold.
 
     Raises:
-        AssertionError: something is not so; the message shows the lines that offend.
-        UsageError: no such kernel, or spills are asked of an old cubin, which does not tell them.
+        AssertionError: a condition is not met; the message shows the instructions that violate it.
+        UsageError: no such kernel, or ``spills`` for an old cubin, which does not mark spills.
     """
     __tracebackhide__ = True
     wanted = dict(has) if isinstance(has, Mapping) else dict.fromkeys([has] if isinstance(has, str) else has, 1)
@@ -121,7 +121,7 @@ def _spilled(subject: Subject, most: int | None) -> str:
     local = [i for i in subject.function.instructions if i.is_spill]
     if not subject.function.spills_known:
         raise UsageError(
-            f"{subject.title}: this cubin does not tell spills from other local memory; compile the source"
+            f"{subject.title}: this cubin does not distinguish spills from other local memory; compile the source"
         )
     total = resources.spill_store_bytes + resources.spill_load_bytes
     if total <= most:

@@ -1,4 +1,4 @@
-"""Assertions on what kernels compute: every variant verified, on any device, and its exact counts within limits."""
+"""Assertions on the results of kernels: every variant is verified, on any device, and its exact counts are within limits."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ def assert_verified(
     spills: int | None = None,
     registers: int | None = None,
 ) -> dict[str, VariantResult]:
-    """Run variants of a kernel and compare outputs with the reference, and inputs with what they were.
+    """Run variants of a kernel, compare outputs with the reference, and check that inputs are unchanged.
 
     Args:
         kernel: a workload with its sizes (``MyKernel(n=1000)``), a class or a name or path, which have the emulator's sizes.
         variants: names, or one name. None takes all; those that the device or target lacks are left out, but not all of them.
         device: ``"auto"``, ``"gpu"``, ``"emulator"``, or a device.
         target: compile for this one instead of the device's own: ``"sm_90a"``.
-        seed: of the random inputs, or several. inputs: given ones instead.
+        seed: for the input data, or several seeds. inputs: arrays to use instead of random ones.
         tile: tile parameters to fix, in the variants that have them.
-        tolerance: instead of the variant's or the workload's.
+        tolerance: replaces the variant's or the workload's.
         completion: ``"eager"``, ``"latest-legal"`` or both: when the emulator completes asynchronous operations.
         racecheck: in the emulator; True, ``"warps"`` or ``"lanes"``.
-        sectors, bank_conflicts, instructions: at most so many, of all launches together. Counted by the emulator alone.
-        spills: at most so many bytes of spill stores and loads together, of the kernels with the most.
-        registers: at most so many of a thread.
+        sectors, bank_conflicts, instructions: the maximum for all launches together. Only the emulator counts these.
+        spills: the maximum of the bytes of spill stores and loads together, for every kernel.
+        registers: the maximum per thread.
 
     Returns:
-        Variant name -> what came of its last run.
+        Variant name -> the result of its last run.
 
     Raises:
-        AssertionError: a variant has a wrong result, faults, does not compile, or exceeds a limit; the message has all that
-            ``ptxkit run`` would print of it. Also where no variant can run on the device: then nothing was verified.
-        UsageError: no such kernel, variant, tile parameter or setting; or emulator settings and counts asked of a GPU.
+        AssertionError: a variant has a wrong result, faults, does not compile, or exceeds a limit; the message has everything
+            that ``ptxkit run`` would print. Also if no variant can run on the device: then nothing was verified.
+        UsageError: no such kernel, variant, tile parameter or setting; or emulator settings or counts with a GPU.
     """
     __tracebackhide__ = True
     from ptxkit.runtime.device import device as open_device
@@ -126,7 +126,7 @@ def _chosen(workload: Workload, names: str | Iterable[str] | None, tile: Mapping
 def _modes(
     device: Device, completion: str | Iterable[str], racecheck: bool | str, limits: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """The emulator's settings of each pass; one empty one on a GPU."""
+    """The emulator's settings of each pass; on a GPU there is one pass without settings."""
     from ptxkit.runtime.device import is_emulating
 
     completions = [completion] if isinstance(completion, str) else list(completion)
@@ -165,7 +165,7 @@ def _run(
     tolerance: Tolerance | None,
     settings: AbstractContextManager[object],
 ) -> tuple[VariantResult | None, list[str]]:
-    """What came of a variant, and what is wrong with it."""
+    """The text of a variant's result and of its failure."""
     from ptxkit.workload import execute
 
     held = {name: value for name, value in (tile or {}).items() if name in variant.tile}

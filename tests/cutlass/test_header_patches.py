@@ -77,7 +77,7 @@ def test_every_passage_is_replaced():
     root = Path(package.include_dirs()[0])
     for name, edits in headers.EDITS.items():
         original = (root / name).read_text()
-        mended = headers.mend(name, original)
+        mended = headers.patched(name, original)
         assert mended != original
         for passage, replacement in edits:
             assert replacement in mended
@@ -89,12 +89,12 @@ def test_a_header_of_another_text_is_refused(name):
     with pytest.raises(
         UnavailableError, match=rf"{name} is not that of nvidia-cutlass 4\.2\.0\.0: .* 0 times"
     ) as caught:
-        headers.mend(name, "#pragma  once\n")
+        headers.patched(name, "#pragma  once\n")
     one_line(caught)
     passage = headers.EDITS[name][-1][0]
     text = (Path(package.include_dirs()[0]) / name).read_text()
     with pytest.raises(UnavailableError, match="2 times"):
-        headers.mend(name, text + passage)
+        headers.patched(name, text + passage)
 
 
 def test_only_what_an_architecture_needs_is_replaced():

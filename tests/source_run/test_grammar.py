@@ -98,7 +98,7 @@ def test_numbers_of_c_and_python(text, value):
 
 @pytest.mark.parametrize("text", ["", "1__0", "0x", "--1", "1e", "one", "1,2", "9" * 5000])
 def test_no_numbers(text):
-    with pytest.raises(UsageError, match="is no number"):
+    with pytest.raises(UsageError, match="is not a number"):
         parse_number(text, "--arg x")
 
 
@@ -134,9 +134,9 @@ def test_element_types_of_c_have_their_widths_in_cuda():
         ("a b=3", "'a b' is neither the name of a parameter nor a position"),
         ("x=flot32[4]", "unknown element type 'flot32'; did you mean 'float32'"),
         ("x=object[4]", "unknown element type 'object'"),
-        ("x=float32[4,z]", "'4,z' is no shape; write whole numbers, as in float32"),
-        ("x=float32[]", "'' is no shape"),
-        ("x=float32[1.5]", "'1.5' is no shape"),
+        ("x=float32[4,z]", "'4,z' is not a shape; write whole numbers, as in float32"),
+        ("x=float32[]", "'' is not a shape"),
+        ("x=float32[1.5]", "'1.5' is not a shape"),
         ("x=float32[0x10]", "must be at least 1, not 0"),
         ("x=float32[4,0]", "must be at least 1, not 0"),
         ("x=float32[-1]", "must be at least 1, not -1"),
@@ -146,7 +146,7 @@ def test_element_types_of_c_have_their_widths_in_cuda():
         ("x=float32[4]:uniform(1)", "uniform takes 0 or 2 numbers, not 1"),
         ("x=float32[4]:constant", "constant takes 1 number, not 0"),
         ("x=float32[4]:zeros(1)", "zeros takes 0 numbers, not 1"),
-        ("x=float32[4]:uniform(a,b)", "'a' is no number"),
+        ("x=float32[4]:uniform(a,b)", "'a' is not a number"),
         ("x=float32", r"an array needs a shape, such as float32\[1024\]"),
         ("x=zeros", r"an initialiser follows an element type and a shape: float32\[1024\]:zeros"),
         ("x=data.txt", "'data.txt' is neither a number nor an array"),
