@@ -183,7 +183,7 @@ def mbarriers(session: Session) -> list[Row]:
         rows.append(
             {
                 "address": at * 8 % wave.shared_stride,
-                "name": wave.part(Mbarriers).name(at).removeprefix("the mbarrier at "),
+                "name": _mbarrier_name(wave, at),
                 "valid": valid,
                 "parity": phase,
                 "pending": pending,
@@ -199,19 +199,15 @@ def operations(session: Session) -> list[Row]:
     """The asynchronous operations that have been issued and not been performed, of all resident CTAs."""
     controller, wave = resident_wave(session)
     rows = []
-    for mechanism, groups in wave.queue.groups.items():
-        for operation in groups.pending:
-            rows.append(_operation(controller, wave, operation, mechanism))
-            if operation.group is not None:
-                behind = groups.committed[operation.owner] - operation.group
-                rows[-1]["group"] = "not committed" if (behind == 0).any() else f"{int(behind.max()) - 1} newer"
-    for operation in wave.queue.barriers:
-        rows.append(_operation(controller, wave, operation, "mbarrier"))
-        if operation.barrier is not None:
-            left = slice(None) if operation.left is None else operation.left
-            names = {wave.part(Mbarriers).name(int(at)) for at in operation.barrier[left].tolist()}
-            rows[-1]["group"] = ", ".join(sorted(n.removeprefix("the mbarrier at ") for n in names))
+    for mechanism, pending in wave.queue.pending.items():
+        for operation in pending.operations:
+            rows.append(_operation(controller, wave, operation, mechanism.name))
+            rows[-1]["group"] = pending.describe(operation, lambda at: _mbarrier_name(wave, at))
     return sorted(rows, key=lambda r: int(r["serial"]))
+
+
+def _mbarrier_name(wave: Wave, at: int) -> str:
+    return wave.part(Mbarriers).name(at).removeprefix("the mbarrier at ")
 
 
 def _operation(controller: Controller, wave: Wave, operation: Operation, mechanism: str) -> Row:

@@ -11,7 +11,7 @@ from ptxkit.emulator.access.shared_memory import ClusterSite
 from ptxkit.emulator.instructions.atomics import AtomicSite, apply_in_order, operation_for
 from ptxkit.emulator.instructions.load_store import site_for
 from ptxkit.emulator.memory.allocations import POISON
-from ptxkit.emulator.simt.asynchronous import Operation
+from ptxkit.emulator.simt.asynchronous import MBARRIER, Operation
 from ptxkit.emulator.simt.step import Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
@@ -109,7 +109,7 @@ def _store(b: Binding) -> Step:
         def poison() -> None:
             wave.shared.reshape(-1, remote.site.size)[at] = POISON
 
-        wave.queue.submit(Operation(x.thread[active], perform, poison, barrier=words), "mbarrier")
+        wave.queue.submit(Operation(x.thread[active], perform, poison, barrier=words), MBARRIER)
 
     return Step(store, (*remote.sources, *((v, t) for v in values)))
 
@@ -152,7 +152,7 @@ def _reduce(b: Binding) -> Step:
             apply_in_order(cells, at[which], operation, (values[which],))
             wave.part(Mbarriers).complete_tx(words[which], t.bytes, remote.where)
 
-        wave.queue.submit(Operation(x.thread[x.active()], perform, barrier=words), "mbarrier")
+        wave.queue.submit(Operation(x.thread[x.active()], perform, barrier=words), MBARRIER)
 
     return Step(reduce, (*remote.sources, (b.operands[1], t)))
 

@@ -1,4 +1,4 @@
-"""cp.async and its groups. PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_group"."""
+"""cp.async and its groups. PTX ISA, "cp.async" to "cp.async.wait_group", "cp.async.mbarrier.arrive"."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from ptxkit.emulator.access.shared_memory import SharedSite
 from ptxkit.emulator.access.site import UNITS
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.memory.traffic import sectors
-from ptxkit.emulator.simt.asynchronous import Operation
+from ptxkit.emulator.simt.asynchronous import MBARRIER, Groups, Operation
+from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.step import PRED, U32, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.sync.mbarrier_instructions import address_type
+from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
+from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Immediate, Register
 
-MECHANISM = "cp.async"
+MECHANISM: Mechanism[Groups] = Mechanism(
+    "cp.async",
+    Groups,
+    "a cp.async of {}",
+    "wait for it (cp.async.wait_group), and let the others know by __syncthreads() or an mbarrier",
+)
 COUNTER = "global_to_shared"
 
 
@@ -216,3 +223,29 @@ def _wait_all(b: Binding) -> Step:
         x.wave.queue.wait(x, MECHANISM, 0)
 
     return Step(wait)
+
+
+@effect("cp.async.mbarrier.arrive{.noinc}{.<space>}.b64", space="shared shared::cta")
+def _copies_arrive(b: Binding) -> Step:
+    at = BarrierSite(b, b.operands[0], b.form["space"])
+    noinc = b.form["noinc"]
+
+    def arrive(x: Group, base: Any) -> None:
+        wave, where = x.wave, b.where
+        index = at.index(x, base)
+        wave.part(Mbarriers).check(x, index, where)
+        if not noinc:
+            wave.part(Mbarriers).update(x, index, where, arrivals=-1)
+        words = np.broadcast_to(index, x.shape)[x.active()]
+        threads = x.thread[x.active()]
+        for races in wave.races:
+            races.operations.arrive_after(MECHANISM, x, where, index)
+
+        def complete(which: Any) -> None:
+            wave.queue.of(MECHANISM).drain(threads[which], operation.serial)
+            wave.part(Mbarriers).arrive(words[which], where)
+
+        operation = Operation(threads, complete, barrier=words)
+        wave.queue.submit(operation, MBARRIER)
+
+    return Step(arrive, (at.source,))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW, Clocks
 from ptxkit.emulator.racecheck.hazards import Hazards
 from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
+from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
@@ -28,25 +29,6 @@ from ptxkit.emulator.sync.mbarriers import Mbarriers
 
 RING = 64
 """Groups a thread may have in flight; of older ones the ends are forgotten."""
-
-WARPGROUP = 4
-
-_IN_WORDS = {
-    "cp.async": (
-        "a cp.async of {}",
-        "wait for it (cp.async.wait_group), and let the others know by __syncthreads() or an mbarrier",
-    ),
-    "bulk": (
-        "a bulk copy of {}",
-        "wait until it has read (cp.async.bulk.wait_group.read), and let the others know by __syncthreads() or an mbarrier",
-    ),
-    "wgmma": (
-        "a wgmma of the warpgroup of {}",
-        "wait for it (wgmma.wait_group), and let the others know by __syncthreads() or an mbarrier",
-    ),
-}
-"""Mechanism -> what an operation is called, and how to wait for it."""
-
 
 class Recorder(Protocol):
     """What compares accesses to shared memory and records them.
@@ -103,8 +85,7 @@ class Operations:
     def __init__(self, races: Recorder) -> None:
         self.races = races
         self.clocks = races.clocks
-        self.groups: dict[str, _Groups] = {}
-        self._warpgroup = WARPGROUP * 32 >> self.clocks.shift
+        self.groups: dict[Mechanism[Any], _Groups] = {}
         words = len(races.wave.shared) // 8
         self.words_each = words // races.wave.shape[0]
         self._key_of: NDArray[np.int32] = np.full(words, -1, np.int32)
@@ -116,18 +97,22 @@ class Operations:
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
-    def _of(self, mechanism: str) -> _Groups:
+    def _of(self, mechanism: Mechanism[Any]) -> _Groups:
         g = self.groups.get(mechanism)
         if g is None:
             first = self.clocks.add_agents(self.clocks.actors)
             g = self.groups[mechanism] = _Groups(first, len(self.clocks.interval), int(np.prod(self.races.wave.shape)))
         return g
 
-    def _leader(self, mechanism: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _leader(self, mechanism: Mechanism[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row whose agent the operations of ``rows`` are."""
-        return rows - self.clocks.actor[rows] % self._warpgroup if mechanism == "wgmma" else rows
+        return rows if mechanism.span == 1 else rows - self.clocks.actor[rows] % self._actors(mechanism)
 
-    def commit(self, x: Selection, mechanism: str) -> None:
+    def _actors(self, mechanism: Mechanism[Any]) -> int:
+        """Actors whose operations are one agent's."""
+        return mechanism.span * 32 >> self.clocks.shift
+
+    def commit(self, x: Selection, mechanism: Mechanism[Any]) -> None:
         """The threads of ``x`` close their group."""
         g = self._of(mechanism)
         threads = x.thread[x.active()]
@@ -136,7 +121,7 @@ class Operations:
         g.committed[threads] += 1
         g.current[np.unique(rows)] += INTERVAL
 
-    def wait(self, x: Selection, mechanism: str, newest: int) -> None:
+    def wait(self, x: Selection, mechanism: Mechanism[Any], newest: int) -> None:
         """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
         g = self.groups.get(mechanism)
         if g is None or newest >= RING:
@@ -149,7 +134,7 @@ class Operations:
         self.clocks.learn(rows, g.first + self.clocks.actor[leaders], g.ends[leaders, (last - 1) % RING])
 
     def grouped(
-        self, mechanism: str, where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
+        self, mechanism: Mechanism[Any], where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
         rows = threads >> self.clocks.shift
@@ -157,13 +142,15 @@ class Operations:
         numbers = g.first + self.clocks.actor[rows]
         self.access(where, threads, starts, sizes, write, self.clocks.rank[rows], numbers, g.current[rows])
 
-    def multiplied(self, where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
-        """wgmma of warpgroups with the first threads ``owners``, (E,), reads 16-byte units, (E, n), of the shared memory."""
+    def multiplied(
+        self, mechanism: Mechanism[Any], where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]
+    ) -> None:
+        """Matrix products of warpgroups with the first threads ``owners``, (E,), read 16-byte units, (E, n)."""
         races, clocks = self.races, self.clocks
         rows = owners >> self.clocks.shift
-        g = self._of("wgmma")
+        g = self._of(mechanism)
         # each of the four warps reads, so each has to know of what was written
-        views = clocks.now.flat[rows[:, None] + np.arange(self._warpgroup)].min(1)
+        views = clocks.now.flat[rows[:, None] + np.arange(self._actors(mechanism))].min(1)
         element = np.repeat(np.arange(len(owners)), chunks.shape[1])
         cells, parts = races.shadow.spread(chunks.reshape(-1), 16)
         element = np.repeat(element, parts)
@@ -230,11 +217,11 @@ class Operations:
             self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
         self._passed_on(at, rows)
 
-    def copies_arrive(self, x: Selection, where: Where, index: Any) -> None:
-        """cp.async.mbarrier.arrive: an arrival when all cp.async of the thread so far are complete."""
+    def arrive_after(self, mechanism: Mechanism[Any], x: Selection, where: Where, index: Any) -> None:
+        """An arrival when all operations of the thread so far are complete, as cp.async.mbarrier.arrive makes it."""
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
-        g = self._of("cp.async")
+        g = self._of(mechanism)
         keys = self._keys_of(at)
         flat = self._arrived.flat
         agents = self.clocks.rank[rows] * self.clocks.width + g.first + self.clocks.actor[rows]
@@ -317,8 +304,7 @@ class Operations:
         """An asynchronous agent in words, and how to wait for it."""
         for mechanism, g in self.groups.items():
             if g.first <= number < g.first + self.clocks.actors:
-                who, mend = _IN_WORDS[mechanism]
-                return who.format(self.races.name(number - g.first)), mend
+                return mechanism.operation.format(self.races.name(number - g.first)), mechanism.wait
         offset = int(np.flatnonzero(self._agent_of == number)[0])
         name = self.races.wave.part(Mbarriers).name(offset)
         return f"a copy that completes on {name}", "wait for that phase of it (mbarrier.try_wait)"

@@ -10,17 +10,17 @@ PTX promises of an asynchronous operation only that it is complete once the prog
 
 How to use it. An instruction makes one :class:`Operation` for all threads that execute it together, with one
 *element* per thread (or per warpgroup, where that acts as one), and hands it to :meth:`Queue.submit` with its
-completion mechanism. Everything that can fail (bounds, alignment) is checked before that, so that the message names
-the thread that issued it. ``perform(which)`` does the work of the elements ``which``, an index for the arrays of the
+completion mechanism (:mod:`ptxkit.emulator.simt.mechanism`). Everything that can fail (bounds, alignment) is checked
+before that, so that the message names the thread that issued it. ``perform(which)`` does the work of the elements ``which``, an index for the arrays of the
 operation: :data:`EVERY` or an integer array. The mechanisms:
 
-- groups (``"cp.async"``, ``"bulk"``, ``"wgmma"``): ``owner`` is the wave-wide index of the thread
+- groups (:class:`Groups`: ``cp.async``, bulk copies, ``wgmma``): ``owner`` is the wave-wide index of the thread
   (``x.thread[x.active()]``) whose group the element belongs to; of a warpgroup take its first thread.
   ``*.commit_group`` calls :meth:`Queue.commit`, and ``*.wait_group N`` calls :meth:`Queue.wait`, which performs what
   the executing threads have to see.
-- ``"mbarrier"``: ``barrier`` is the index of each element's mbarrier among the 8-byte words of the wave's shared
+- :data:`MBARRIER`: ``barrier`` is the index of each element's mbarrier among the 8-byte words of the wave's shared
   memory (``wave.shared.view(np.uint64)``). ``perform`` ends with ``wave.part(Mbarriers).complete_tx(barrier[which],
-  bytes)``. The wave calls :meth:`Queue.force` when all threads wait.
+  bytes)``. When all threads wait, those that wait for an mbarrier call :meth:`OnBarriers.force`.
 
 ``poison()`` overwrites the destinations; it is called at once, and in latest-legal mode alone. An operation that adds
 to its destination has none. What an operation needs of registers it must copy when it is made, since the program may
@@ -32,14 +32,17 @@ reads shared memory in ``perform``, keeps the accumulators of its chain in the c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.simt.hooks import RaceHooks
+from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
+
+P = TypeVar("P", bound="Pending")
 
 EVERY = slice(None)
 """Selects all elements of an operation."""
@@ -98,12 +101,111 @@ class Operation:
             self.unread = self.unread[~chosen[self.unread]]
 
 
-@dataclass
-class _Groups:
-    """One group mechanism: operations in flight, and how many groups each thread has committed."""
+class Pending:
+    """Operations of one mechanism that have been issued and not been performed."""
 
-    committed: NDArray[np.int64]
-    pending: list[Operation] = field(default_factory=list)
+    def __init__(self, threads: int) -> None:
+        self.operations: list[Operation] = []
+
+    def submit(self, operation: Operation) -> None:
+        """One more."""
+        self.operations.append(operation)
+
+    def finish(self) -> None:
+        """Every thread has exited; what is not performed now is lost with the CTA."""
+
+    def describe(self, operation: Operation, name: Callable[[int], str]) -> str:
+        """What completes an operation, in words; ``name`` names an mbarrier."""
+        return ""
+
+
+class Groups(Pending):
+    """Operations that threads commit in groups and wait for by their number.
+
+    Attributes:
+        committed: (threads,) how many groups each thread has committed.
+    """
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.committed: NDArray[np.int64] = np.zeros(threads, np.int64)
+
+    def submit(self, operation: Operation) -> None:
+        operation.group = self.committed[operation.owner]
+        self.operations.append(operation)
+
+    def wait(self, threads: NDArray[np.int64], newest: int, reading: bool) -> None:
+        """Perform the groups of ``threads`` but for the ``newest`` ones; if ``reading``, only read their sources."""
+        if not self.operations:
+            return
+        bound = np.full(len(self.committed), -1, np.int64)
+        bound[threads] = self.committed[threads] - newest
+        remaining = []
+        for operation in self.operations:
+            assert operation.group is not None
+            chosen = operation.group < bound[operation.owner]
+            if reading:
+                operation.read(chosen)
+                remaining.append(operation)
+            elif not chosen.any() or not operation.run(chosen):
+                remaining.append(operation)
+        self.operations = remaining
+
+    def drain(self, threads: NDArray[np.int64], before: int) -> None:
+        """Perform what ``threads`` issued, committed or not, ahead of the operation with serial ``before``."""
+        mine = np.zeros(len(self.committed), np.bool_)
+        mine[threads] = True
+        self.operations = [o for o in self.operations if o.serial > before or not o.run(mine[o.owner])]
+
+    def finish(self) -> None:
+        """What has been read reaches global memory."""
+        for operation in self.operations:
+            if operation.unread is None:
+                continue
+            read = np.ones(len(operation.owner), np.bool_)
+            read[operation.unread] = False
+            operation.run(read)
+        self.operations = []
+
+    def describe(self, operation: Operation, name: Callable[[int], str]) -> str:
+        assert operation.group is not None
+        behind = self.committed[operation.owner] - operation.group
+        return "not committed" if (behind == 0).any() else f"{int(behind.max()) - 1} newer"
+
+
+class OnBarriers(Pending):
+    """Operations that complete on mbarriers."""
+
+    def force(self, wanted: NDArray[np.int64]) -> bool:
+        """Perform what completes on the mbarriers ``wanted``, since no thread can go on without; False if that is nothing."""
+        some = False
+        todo, self.operations = self.operations, []
+        for operation in todo:
+            assert operation.barrier is not None
+            chosen = np.isin(operation.barrier, wanted)
+            if not chosen.any():
+                self.operations.append(operation)
+                continue
+            before = len(operation.owner) if operation.left is None else len(operation.left)
+            if not operation.run(chosen):
+                assert operation.left is not None
+                some |= len(operation.left) < before
+                self.operations.append(operation)
+            else:
+                some = True
+        return some
+
+    def finish(self) -> None:
+        self.operations = []
+
+    def describe(self, operation: Operation, name: Callable[[int], str]) -> str:
+        assert operation.barrier is not None
+        left = operation.barrier if operation.left is None else operation.barrier[operation.left]
+        return ", ".join(sorted({name(int(at)) for at in left.tolist()}))
+
+
+MBARRIER: Mechanism[OnBarriers] = Mechanism("mbarrier", OnBarriers)
+"""Completion on an mbarrier, which several families share."""
 
 
 class Queue:
@@ -113,24 +215,28 @@ class Queue:
         threads: of the wave.
         eager: operations are performed when they are issued.
         races: the hooks that are told of commits and waits.
+
+    Attributes:
+        pending: what each mechanism holds, in the order of first use.
+        issued: how many operations were issued.
     """
 
     def __init__(self, threads: int, eager: bool, races: tuple[RaceHooks, ...] = ()) -> None:
         self.threads = threads
         self.eager = eager
         self.races = races
-        self.groups: dict[str, _Groups] = {}
-        self.barriers: list[Operation] = []
+        self.pending: dict[Mechanism[Any], Pending] = {}
         self.issued = 0
 
-    def _of(self, mechanism: str) -> _Groups:
-        g = self.groups.get(mechanism)
-        if g is None:
-            g = self.groups[mechanism] = _Groups(np.zeros(self.threads, np.int64))
-        return g
+    def of(self, mechanism: Mechanism[P]) -> P:
+        """What a mechanism holds."""
+        found = self.pending.get(mechanism)
+        if found is None:
+            found = self.pending[mechanism] = mechanism.pending(self.threads)
+        return found  # type: ignore[return-value]
 
-    def submit(self, operation: Operation, mechanism: str) -> None:
-        """Issue an operation; ``mechanism`` is ``"mbarrier"`` or the name of a kind of groups."""
+    def submit(self, operation: Operation, mechanism: Mechanism[P]) -> None:
+        """Issue an operation."""
         if self.eager:
             operation.perform(EVERY)
             return
@@ -138,21 +244,16 @@ class Queue:
             operation.poison()
         self.issued += 1
         operation.serial = self.issued
-        if mechanism == "mbarrier":
-            self.barriers.append(operation)
-            return
-        g = self._of(mechanism)
-        operation.group = g.committed[operation.owner]
-        g.pending.append(operation)
+        self.of(mechanism).submit(operation)
 
-    def commit(self, x: Selection, mechanism: str) -> None:
+    def commit(self, x: Selection, mechanism: Mechanism[Groups]) -> None:
         """The threads of ``x`` close their group."""
         for races in self.races:
             races.operations.commit(x, mechanism)
         if not self.eager:
-            self._of(mechanism).committed[x.thread[x.active()]] += 1
+            self.of(mechanism).committed[x.thread[x.active()]] += 1
 
-    def wait(self, x: Selection, mechanism: str, newest: int, reading: bool = False) -> None:
+    def wait(self, x: Selection, mechanism: Mechanism[Groups], newest: int, reading: bool = False) -> None:
         """Perform the groups of the threads of ``x`` but for the ``newest`` ones.
 
         Args:
@@ -160,62 +261,14 @@ class Queue:
         """
         for races in self.races:
             races.operations.wait(x, mechanism, newest)
-        g = self.groups.get(mechanism)
-        if g is None or not g.pending:
-            return
-        bound = np.full(len(g.committed), -1, np.int64)
-        threads = x.thread[x.active()]
-        bound[threads] = g.committed[threads] - newest
-        remaining = []
-        for operation in g.pending:
-            assert operation.group is not None
-            chosen = operation.group < bound[operation.owner]
-            if reading:
-                operation.read(chosen)
-                remaining.append(operation)
-            elif not chosen.any() or not operation.run(chosen):
-                remaining.append(operation)
-        g.pending = remaining
-
-    def drain(self, mechanism: str, threads: NDArray[np.int64], before: int) -> None:
-        """Perform what ``threads`` issued in groups, committed or not, ahead of the operation with serial ``before``."""
-        g = self.groups.get(mechanism)
-        if g is None:
-            return
-        mine = np.zeros(len(g.committed), np.bool_)
-        mine[threads] = True
-        g.pending = [o for o in g.pending if o.serial > before or not o.run(mine[o.owner])]
-
-    def force(self, wanted: NDArray[np.int64]) -> bool:
-        """Perform what completes on the mbarriers ``wanted``, since nobody can go on without; False if that is nothing."""
-        some = False
-        todo, self.barriers = self.barriers, []
-        for operation in todo:
-            assert operation.barrier is not None
-            chosen = np.isin(operation.barrier, wanted)
-            if not chosen.any():
-                self.barriers.append(operation)
-                continue
-            before = len(operation.owner) if operation.left is None else len(operation.left)
-            if not operation.run(chosen):
-                assert operation.left is not None
-                some |= len(operation.left) < before
-                self.barriers.append(operation)
-            else:
-                some = True
-        return some
+        if mechanism in self.pending:
+            self.of(mechanism).wait(x.thread[x.active()], newest, reading)
 
     def finish(self) -> None:
-        """Every thread has exited: what has been read reaches global memory; what has not been read is lost with the CTA."""
-        for g in self.groups.values():
-            for operation in g.pending:
-                if operation.unread is None:
-                    continue
-                read = np.ones(len(operation.owner), np.bool_)
-                read[operation.unread] = False
-                operation.run(read)
-        self.groups.clear()
-        self.barriers.clear()
+        """Every thread has exited."""
+        for pending in self.pending.values():
+            pending.finish()
+        self.pending.clear()
 
 
 def windows(flat: NDArray[np.uint8], unit: int, count: int) -> Any:

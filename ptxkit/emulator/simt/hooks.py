@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Lanes, Mask, Selection
 from ptxkit.emulator.simt.where import Where
 
@@ -28,19 +29,21 @@ class AccessSite(Protocol):
 class OperationHooks(Protocol):
     """Asynchronous operations and mbarriers. mbarriers are named by their index among the wave's 8-byte words."""
 
-    def commit(self, x: Selection, mechanism: str) -> None:
+    def commit(self, x: Selection, mechanism: Mechanism[Any]) -> None:
         """The threads of ``x`` close their group."""
 
-    def wait(self, x: Selection, mechanism: str, newest: int) -> None:
+    def wait(self, x: Selection, mechanism: Mechanism[Any], newest: int) -> None:
         """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
 
     def grouped(
-        self, mechanism: str, where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
+        self, mechanism: Mechanism[Any], where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
 
-    def multiplied(self, where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]) -> None:
-        """wgmma of warpgroups with the first threads ``owners``, (E,), reads 16-byte units, (E, n), of shared memory."""
+    def multiplied(
+        self, mechanism: Mechanism[Any], where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]
+    ) -> None:
+        """Matrix products of warpgroups with the first threads ``owners``, (E,), read 16-byte units, (E, n)."""
 
     def initialised(self, x: Selection, where: Where, index: Lanes) -> None:
         """mbarrier.init or mbarrier.inval, a plain write."""
@@ -67,8 +70,8 @@ class OperationHooks(Protocol):
     ) -> None:
         """Operations of ``threads``, (E,), complete on the mbarriers ``at``; ``runs`` are (written, starts, sizes)."""
 
-    def copies_arrive(self, x: Selection, where: Where, index: Lanes) -> None:
-        """cp.async.mbarrier.arrive: an arrival when all cp.async of the thread so far are complete."""
+    def arrive_after(self, mechanism: Mechanism[Any], x: Selection, where: Where, index: Lanes) -> None:
+        """An arrival when all operations of the thread so far are complete, as cp.async.mbarrier.arrive makes it."""
 
 
 class RaceHooks(Protocol):

@@ -1,4 +1,4 @@
-"""The mbarrier instructions. PTX ISA, "mbarrier.init" to "mbarrier.pending_count", "cp.async.mbarrier.arrive".
+"""The mbarrier instructions. PTX ISA, "mbarrier.init" to "mbarrier.pending_count".
 
 ptxas takes the state space ahead of semantics and scope, too, so some have a second pattern.
 """
@@ -11,7 +11,6 @@ import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
-from ptxkit.emulator.simt.asynchronous import Operation
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Gate, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking, effect
@@ -232,29 +231,3 @@ class _TryWaitGate(Gate):
 def _try_wait(b: Binding) -> Gated:
     wait = _Wait(b)
     return Gated(_TryWaitGate(wait), wait.step())
-
-
-@effect("cp.async.mbarrier.arrive{.noinc}{.<space>}.b64", space=_CTA)
-def _copies_arrive(b: Binding) -> Step:
-    at = BarrierSite(b, b.operands[0], b.form["space"])
-    noinc = b.form["noinc"]
-
-    def arrive(x: Group, base: Any) -> None:
-        wave, where = x.wave, b.where
-        index = at.index(x, base)
-        wave.part(Mbarriers).check(x, index, where)
-        if not noinc:
-            wave.part(Mbarriers).update(x, index, where, arrivals=-1)
-        words = np.broadcast_to(index, x.shape)[x.active()]
-        threads = x.thread[x.active()]
-        for races in wave.races:
-            races.operations.copies_arrive(x, where, index)
-
-        def complete(which: Any) -> None:
-            wave.queue.drain("cp.async", threads[which], operation.serial)
-            wave.part(Mbarriers).arrive(words[which], where)
-
-        operation = Operation(threads, complete, barrier=words)
-        wave.queue.submit(operation, "mbarrier")
-
-    return Step(arrive, (at.source,))

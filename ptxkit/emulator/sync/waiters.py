@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ptxkit.emulator.simt.asynchronous import MBARRIER
 from ptxkit.emulator.simt.threads import Group, WaveState
 
 
@@ -86,12 +87,13 @@ class Waiters:
 
     def force(self) -> bool:
         """Nobody can go on: perform the asynchronous operations that someone waits for. False if there are none."""
-        if not self.wave.queue.barriers:
+        pending = self.wave.queue.of(MBARRIER)
+        if not pending.operations:
             return False
         wanted = [np.broadcast_to(s.index, s.group.shape)[s.group.active()] for s in self.sleepers]
         wanted += self.polled.values()
         self.polled = {}
-        return bool(wanted) and self.wave.queue.force(np.unique(np.concatenate(wanted)))
+        return bool(wanted) and pending.force(np.unique(np.concatenate(wanted)))
 
     def time_out(self) -> bool:
         """Every try_wait gives false, as hardware's does after its time limit; False if there is none."""

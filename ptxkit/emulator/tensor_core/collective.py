@@ -19,8 +19,13 @@ from ptxkit.errors import TrapError
 from ptxkit.isa.model import Instruction
 
 _JUMPS = frozenset(("bra", "brx", "call", "ret", "exit", "trap", "brkpt"))
-_WARP = frozenset(("ldmatrix", "stmatrix", "movmatrix", "mma", "wmma", "wgmma"))
 WARPGROUP = 4
+_SPANS: dict[str, int] = {}
+
+
+def acts_together(span: int, *names: str) -> None:
+    """Declare that ``span`` whole warps execute the instructions of these names together."""
+    _SPANS.update(dict.fromkeys(names, span))
 
 
 def collective(b: Binding, step: Step | None, span: int = 1) -> Step | Gated:
@@ -38,8 +43,8 @@ def _together(b: Binding, span: int) -> bool:
         i: Instruction = instructions[at]
         if i.name in _JUMPS:
             return False
-        if i.name in _WARP:
-            return i.predicate is None and (span == 1 or i.name == "wgmma")
+        if i.name in _SPANS:
+            return i.predicate is None and span <= _SPANS[i.name]
         found = lookup(i.opcode) if i.name != "mov" else None
         if found is not None and found[0].kind == "blocking":
             return False  # whoever waits there may go on in parts

@@ -11,14 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.simt.asynchronous import Operation
+from ptxkit.emulator.simt.asynchronous import Groups, Operation
+from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.tensor_core import fragments, warpgroups
 from ptxkit.emulator.tensor_core.collective import WARPGROUP
 from ptxkit.emulator.tensor_core.multiplication import Inputs, Multiplication
 from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 
-MECHANISM = "wgmma"
+MECHANISM: Mechanism[Groups] = Mechanism(
+    "wgmma",
+    Groups,
+    "a wgmma of the warpgroup of {}",
+    "wait for it (wgmma.wait_group), and let the others know by __syncthreads() or an mbarrier",
+    span=WARPGROUP,
+)
 TAG = 0xFFC0_0000
 """A tag is this, the instruction's serial number in bits 7 to 21, and the register's number: a NaN as f32 and as f16."""
 SERIALS = 1 << 15
@@ -135,7 +142,7 @@ class Issue:
             for operand, bits in ((what.a, a), (what.b, descriptors)):
                 if operand is not None:
                     chunks = operand.chunks(x.wave, groups.cta, bits)
-                    races.operations.multiplied(what.where, groups.owner, chunks)
+                    races.operations.multiplied(MECHANISM, what.where, groups.owner, chunks)
         given = Inputs(groups.cta, a, places, descriptors)
         x.tally.add(what.number, what.flops, 2 * what.m * what.n * what.kept * groups.count)
         words = fragments.gather(x.shape, c_lanes, np.uint32)[groups.rows] if scale.any() else None

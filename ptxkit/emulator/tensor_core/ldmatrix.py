@@ -16,9 +16,11 @@ from ptxkit.emulator.memory.traffic import wavefronts
 from ptxkit.emulator.simt.step import B32, Binding, Gated, Step
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.tensor_core.collective import collective, require_whole
+from ptxkit.emulator.tensor_core.collective import acts_together, collective, require_whole
 from ptxkit.errors import MemoryFault
 from ptxkit.isa.types import TYPES
+
+acts_together(1, "ldmatrix", "stmatrix", "movmatrix")
 
 _U32, _U64 = TYPES["u32"], TYPES["u64"]
 

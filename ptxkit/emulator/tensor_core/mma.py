@@ -11,9 +11,11 @@ from ptxkit.emulator.simt.step import B32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core import fragments, numerics, sparse
-from ptxkit.emulator.tensor_core.collective import collective, require_whole
+from ptxkit.emulator.tensor_core.collective import acts_together, collective, require_whole
 from ptxkit.isa.model import Immediate
 from ptxkit.isa.types import TYPES
+
+acts_together(1, "mma")
 
 F32, F64, S32 = TYPES["f32"], TYPES["f64"], TYPES["s32"]
 

@@ -6,10 +6,12 @@ from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.step import Binding, Gated, Step
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.tensor_core import warpgroups
-from ptxkit.emulator.tensor_core.collective import WARPGROUP, collective
+from ptxkit.emulator.tensor_core.collective import WARPGROUP, acts_together, collective
 from ptxkit.emulator.tensor_core.in_flight import MECHANISM, Issue
 from ptxkit.emulator.tensor_core.multiplication import Multiplication
 from ptxkit.isa.model import Immediate
+
+acts_together(WARPGROUP, "wgmma")
 
 _FLOAT = " ".join(f"m64n{n}k{{k}}" for n in range(8, 257, 8))
 _INTEGER = " ".join(f"m64n{n}k{{k}}" for n in (8, 16, 24, *range(32, 257, 16)))

@@ -20,7 +20,7 @@ from ptxkit.emulator.simt.step import U32, U64, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core import fragments, numerics
-from ptxkit.emulator.tensor_core.collective import collective, require_whole
+from ptxkit.emulator.tensor_core.collective import acts_together, collective, require_whole
 from ptxkit.emulator.tensor_core.mma import (
     accumulator_words,
     load_accumulator,
@@ -29,6 +29,8 @@ from ptxkit.emulator.tensor_core.mma import (
     shape_of,
 )
 from ptxkit.isa.model import Immediate, Vector
+
+acts_together(1, "wmma")
 
 _WIDE = "m16n16k16 m8n32k16 m32n8k16"
 _BYTES = {"f32": 4, "s32": 4, "f64": 8, "f16": 2, "bf16": 2, "tf32": 4}

@@ -11,7 +11,8 @@ from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.instructions.atomics import operation_for
 from ptxkit.emulator.instructions.cp_async import newest
 from ptxkit.emulator.memory.allocations import POISON
-from ptxkit.emulator.simt.asynchronous import EVERY, Operation
+from ptxkit.emulator.simt.asynchronous import EVERY, MBARRIER, Groups, Operation
+from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.step import U32, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group, WaveState
@@ -21,7 +22,12 @@ from ptxkit.emulator.tma.spans import Runs, Side, copy, fill
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES, PtxType
 
-MECHANISM = "bulk"
+MECHANISM: Mechanism[Groups] = Mechanism(
+    "bulk",
+    Groups,
+    "a bulk copy of {}",
+    "wait until it has read (cp.async.bulk.wait_group.read), and let the others know by __syncthreads() or an mbarrier",
+)
 ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
 
 Reduction = tuple[Callable[..., Any], np.dtype[Any]]
@@ -196,7 +202,10 @@ class _Bulk:
 
         poison = None if self.reduction is not None else lambda: fill(target, sizes, POISON)
         operation = Operation(threads, perform, poison, capture, barrier)
-        wave.queue.submit(operation, MECHANISM if barrier is None else "mbarrier")
+        if barrier is None:
+            wave.queue.submit(operation, MECHANISM)
+        else:
+            wave.queue.submit(operation, MBARRIER)
 
 
 def _copy_masked(to: Side, source: Side, sizes: Any, which: Any, masks: Any) -> None:

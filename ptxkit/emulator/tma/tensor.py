@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.memory.allocations import POISON
-from ptxkit.emulator.simt.asynchronous import EVERY, Operation
+from ptxkit.emulator.simt.asynchronous import EVERY, MBARRIER, Operation
 from ptxkit.emulator.simt.step import Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
@@ -96,7 +96,7 @@ class _Load:
         def poison() -> None:
             boxes.put(shared, target, np.full((len(target), boxes.nbytes), POISON, np.uint8))
 
-        wave.queue.submit(Operation(threads, perform, poison, barrier=barrier), "mbarrier")
+        wave.queue.submit(Operation(threads, perform, poison, barrier=barrier), MBARRIER)
 
     def _receivers(self, runs: Runs, masks: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The element and the receiving CTA's index in the wave, one of each per copy that results."""
