@@ -11,7 +11,8 @@ PTX promises of an asynchronous operation only that it is complete once the prog
 How to use it. An instruction makes one :class:`Operation` for all threads that execute it together, with one
 *element* per thread (or per warpgroup, where that acts as one), and hands it to :meth:`Queue.submit` with its
 completion mechanism (:mod:`ptxkit.emulator.simt.mechanism`). Everything that can fail (bounds, alignment) is checked
-before that, so that the message names the thread that issued it. ``perform(which)`` does the work of the elements ``which``, an index for the arrays of the
+before that, so that the message names the thread that issued it. ``perform(which)`` does the work of the elements
+``which``, an index for the arrays of the
 before that, so that the message names
 operation: :data:`EVERY` or an integer array. The mechanisms:
 
