@@ -17,19 +17,20 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from ptxkit.bench.results.results import Results, Row, Target, load
+from ptxkit.bench.results.files import load
+from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.errors import PtxkitError, UsageError
 
 BEGIN, END = "<!-- ladder -->", "<!-- end of ladder -->"
 
 
 def tables(results: Results) -> str:
-    """Markdown: a table for each target that has steps; cold times."""
+    """Markdown: a table for each case that has steps; cold times."""
     parts = [_heading(results)]
-    for target in results.targets:
-        if any(row.name.startswith("step") for row in target.rows):
-            sizes = " x ".join(str(size) for size in target.sizes.values())
-            parts.append(f"`{target.kernel}`, {sizes}:\n\n{_table(target)}")
+    for case in results.cases:
+        if any(row.name.startswith("step") for row in case.rows):
+            sizes = " x ".join(str(size) for size in case.sizes.values())
+            parts.append(f"`{case.kernel}`, {sizes}:\n\n{_table(case)}")
     if len(parts) == 1:
         raise UsageError("no kernel with steps was measured; run: ptxkit bench run matmul_wgmma --json FILE")
     return "\n\n".join(parts)
@@ -61,9 +62,9 @@ def _heading(results: Results) -> str:
     return f"{results.device}, {versions}, ptxkit bench run of {results.created[:10]}; cold L2, medians."
 
 
-def _table(target: Target) -> str:
-    peers = [row for row in target.rows if row.kind == "peer" and row.cold]
-    lines = list(_lines(target.rows, peers))
+def _table(case: CaseResult) -> str:
+    peers = [row for row in case.rows if row.kind == "peer" and row.cold]
+    lines = list(_lines(case.rows, peers))
     headers = ["", "us", "±", "TFLOP/s", "gain", *(f"x {peer.name}" for peer in peers)]
     headers += ["tensor pipe", "FMA pipe", "issue slots", "L2 hits", "DRAM", "waits for"]
     kept = [i for i in range(len(headers)) if i == 0 or any(line[i] for line in lines)]

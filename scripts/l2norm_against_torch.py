@@ -2,7 +2,7 @@
 
     python scripts/l2norm_against_torch.py [ROWS COLS]...
 
-Each figure is the median of several rounds; in every round all contenders are timed one after another in random order, each
+Each figure is the median of several rounds; in every round all candidates are timed one after another in random order, each
 sample with a cold L2. torch's work is replayed from a CUDA graph, so that its host time does not count. Outputs are verified.
 """
 
@@ -40,11 +40,11 @@ def compare(rows: int, cols: int) -> None:
     gpu: Any = open_device("gpu")
     workload = registry.get("fused_l2norm").make([str(rows), str(cols)], {})
     case = execute.Case(workload, gpu)
-    contenders: dict[str, Callable[[], None]] = {}
+    candidates: dict[str, Callable[[], None]] = {}
     for name, variant in workload.variants().items():
         prepared = execute.prepare(case, variant)
         assert prepared.verify().verified, name
-        contenders[f"ptxkit {name}"] = prepared.launch
+        candidates[f"ptxkit {name}"] = prepared.launch
     x = torch.from_numpy(case.inputs["x"]).cuda()
     stream = torch.cuda.ExternalStream(gpu.stream_handle)
 
@@ -52,14 +52,14 @@ def compare(rows: int, cols: int) -> None:
         return v / torch.sqrt((v * v).sum(1, keepdim=True) + 1e-12)
 
     torch._dynamo.reset()
-    contenders["torch eager"] = replayed(l2norm, x, stream)
-    contenders["torch.compile"] = replayed(torch.compile(l2norm), x, stream)
+    candidates["torch eager"] = replayed(l2norm, x, stream)
+    candidates["torch.compile"] = replayed(torch.compile(l2norm), x, stream)
     copied = torch.empty_like(x)
-    contenders["copy of x"] = replayed(copied.copy_, x, stream)
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+    candidates["copy of x"] = replayed(copied.copy_, x, stream)
+    times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(ROUNDS):
-        for name in random.sample(list(contenders), len(contenders)):
-            times[name] += gpu.measure(contenders[name], SAMPLES).times_us
+        for name in random.sample(list(candidates), len(candidates)):
+            times[name] += gpu.measure(candidates[name], SAMPLES).times_us
     roof = 2 * (1 << 30) / median(gpu.measure_copy(1 << 30, 20)) / 1e3
     base = median(times["torch.compile"])
     table = []

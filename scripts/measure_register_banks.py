@@ -21,7 +21,7 @@ import numpy as np
 from tabulate import tabulate
 
 import ptxkit
-from ptxkit.bench.measure.run import require_gpu
+from ptxkit.bench.measure.environment import require_gpu
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import PtxkitError

@@ -23,8 +23,8 @@ import numpy as np
 from tabulate import tabulate
 
 import ptxkit
-from ptxkit.bench.measure.candidates import BufferSets, PeerContender, VariantContender
-from ptxkit.bench.measure.run import require_gpu
+from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
+from ptxkit.bench.measure.environment import require_gpu
 from ptxkit.bench.measure.statistics import summarize
 from ptxkit.bench.peers import peers
 from ptxkit.compiler.image import Image
@@ -33,7 +33,7 @@ from ptxkit.errors import PtxkitError
 from ptxkit.workload import registry
 
 NODES = 200  # launches of a graph
-BATCH = 3  # samples of a contender in one round
+BATCH = 3  # samples of a candidate in one round
 EPS = np.float32(1e-12)
 SOURCE = r"""
 #include "ptxkit/ptx/data_movement.cuh"
@@ -118,7 +118,7 @@ PIECES = (
 
 @dataclass
 class Line:
-    """A contender, its graph of NODES calls, and microseconds of a call.
+    """A candidate, its graph of NODES calls, and microseconds of a call.
 
     Attributes:
         kernel: which it computes. peer: whether as torch.compile has it.
@@ -168,17 +168,17 @@ def kernels(device: Any, size: Size) -> list[Line]:
     lines = []
     for kernel in size.kernels:
         sets = BufferSets(registry.get(kernel).make([str(size.rows), str(size.cols)], {}), device, 1, seed=0)
-        contenders: list[tuple[str, Any]] = [
-            (f"{kernel}, ptxkit", VariantContender(sets, sets.workload.variant("vectorized")))
+        candidates: list[tuple[str, Any]] = [
+            (f"{kernel}, ptxkit", VariantCandidate(sets, sets.workload.variant("vectorized")))
         ]
         there, _ = peers(["compile"])
-        contenders += [(f"{kernel}, torch.compile", PeerContender(sets, peer)) for peer in there]
-        for name, contender in contenders:
-            replay = contender.replay([0] * NODES)
-            verdict, _ = contender.check(replay, 0)
-            if verdict is not None and not verdict.verified:
-                raise PtxkitError(f"{name} is wrong: {verdict.worst}")
-            lines.append(Line(name, replay, kernel, "torch" in name, contender))
+        candidates += [(f"{kernel}, torch.compile", PeerCandidate(sets, peer)) for peer in there]
+        for name, candidate in candidates:
+            replay = candidate.replay([0] * NODES)
+            for verdict in (candidate.check(percentiles=False)[0], candidate.check_graph(replay, 0)):
+                if verdict is not None and not verdict.verified:
+                    raise PtxkitError(f"{name} is wrong: {verdict.worst}")
+            lines.append(Line(name, replay, kernel, "torch" in name, candidate))
     return lines
 
 

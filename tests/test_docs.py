@@ -20,7 +20,7 @@ import click
 import pytest
 
 from ptxkit import cli
-from ptxkit.bench.measure.runner import Runner
+from ptxkit.bench.measure.run import Run
 from ptxkit.runtime.device import device
 from ptxkit.workload import registry
 
@@ -175,23 +175,23 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> type[registry.Workload]:
 @pytest.mark.parametrize("sizes", [(3, 257), (1, 1), (40, 1024)])
 def test_the_kernel_of_the_page_is_right(kernel, dtype, sizes):
     emulator = device("emulator")
-    report = Runner(kernel.make(sizes, {"dtype": dtype}), emulator).run()
-    assert [(v.name, v.verified) for v in report.variants] == [("unfused", True), ("fused", True)]
+    report = Run(kernel.make(sizes, {"dtype": dtype}), emulator).run()
+    assert [(v.name, v.verified) for v in report.cases[0].rows] == [("unfused", True), ("fused", True)]
 
 
 def test_its_variants_agree_bit_for_bit_as_the_page_says(kernel):
     from ptxkit.bench.cases import Plan
-    from ptxkit.bench.measure.run import BenchRun
+    from ptxkit.bench.measure.benchmark import Benchmark
 
-    (target,) = BenchRun(device("emulator")).run([Plan(kernel.make((5, 300), {"dtype": "f16"}))]).targets
-    assert len({row.accuracy.outputs_sha256 for row in target.rows}) == 1
+    (case,) = Benchmark(device("emulator")).run([Plan(kernel.make((5, 300), {"dtype": "f16"}))]).cases
+    assert len({row.accuracy.outputs_sha256 for row in case.rows}) == 1
 
 
 def test_it_refuses_rows_that_do_not_fit(kernel):
     with pytest.raises(Exception, match="cols must be at most 57344"):
         kernel.make((1, 57345))
-    report = Runner(kernel.make((1, 57344)), device("emulator"), variants=["fused"]).run()
-    assert report.variants[0].verified
+    report = Run(kernel.make((1, 57344)), device("emulator"), variants=["fused"]).run()
+    assert report.cases[0].rows[0].verified
 
 
 @pytest.mark.parametrize(("page", "words"), sorted(set(commands())))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptxkit.bench.results.results import Target
+from ptxkit.bench.results.results import CaseResult
 from ptxkit.errors import UsageError
 from ptxkit.workload import registry
 from ptxkit.workload.workload import Workload, suggestion
@@ -16,12 +16,12 @@ from ptxkit.workload.workload import Workload, suggestion
 
 @dataclass(frozen=True)
 class Plan:
-    """One target.
+    """One case to be measured.
 
     Attributes:
         workload: what is computed.
-        variants: those that are measured; all where none are named. tiles: variant -> tile parameters it is held to.
-        peers: only these of the run's; None for all.
+        variants: those that are measured; all where none are named. tiles: variant -> tile parameters to fix.
+        peers: only these of the peers of the run; None for all.
     """
 
     workload: Workload
@@ -37,7 +37,7 @@ def plans(
     *,
     small: bool = False,
 ) -> list[Plan]:
-    """The targets that the words name.
+    """The cases that the words name.
 
     Args:
         words: ``KERNEL`` or ``KERNEL:VARIANT``, a description file in place of the name; none means every bundled kernel.
@@ -58,14 +58,14 @@ def plans(
             wanted.append(kernel.variant(variant).name)
         else:
             whole.add(kernel)
-    held = dict(options or {})
-    for option in held:
+    given = dict(options or {})
+    for option in given:
         if not any(option in kernel.option_types() for kernel in chosen):
             known = dict.fromkeys(o for kernel in chosen for o in kernel.option_types())
             raise UsageError(f"none of these kernels has an option {option!r}; {suggestion(option, known)}")
     made: dict[Workload, Plan] = {}
     for kernel, variants in chosen.items():
-        mine = {name: value for name, value in held.items() if name in kernel.option_types()}
+        mine = {name: value for name, value in given.items() if name in kernel.option_types()}
         if sizes:
             cases = [kernel.make(list(s), mine) for s in sizes]
         elif small:
@@ -84,13 +84,13 @@ def description_of(kernel: type[Workload]) -> str:
     return str(sys.modules[kernel.__module__].__file__)
 
 
-def kernel_of(target: Target) -> type[Workload]:
+def kernel_of(case: CaseResult) -> type[Workload]:
     """The kernel of a result.
 
     Raises:
-        UsageError: it is not here.
+        UsageError: this version has no such kernel.
     """
-    return registry.find(target.description or target.kernel)
+    return registry.find(case.description or case.kernel)
 
 
 def parse_sizes(text: str) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What ``ptxkit bench`` keeps when it is stopped in the middle: every target that is measured by then."""
+"""What ``ptxkit bench`` keeps when it is stopped early: every case that was measured by then."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Kept:
         self._results: Results | None = None
 
     def done(self, results: Results) -> None:
-        """Keep these; they are all there is by now."""
+        """Keep these, which replace what was kept before."""
         from ptxkit.files import write_json
 
         self._results = results
@@ -52,26 +52,26 @@ class Kept:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Inside, Ctrl-C, SIGTERM and errors end the block and no more, once a target is measured; :meth:`end` raises them."""
+        """Inside, Ctrl-C, SIGTERM and errors end the block and no more, once a case is measured; :meth:`end` raises them."""
         from ptxkit.cli._signals import Stop
 
         stop = Stop()
         with stop.kept():
             yield
-        if stop.reason is not None and (self._results is None or not self._results.targets):
+        if stop.reason is not None and (self._results is None or not self._results.cases):
             raise stop.reason
         self.stopped = stop.reason
 
-    def end(self, targets: int) -> None:
-        """Say how much there is, and raise what stopped it, if anything did.
+    def end(self, cases: int) -> None:
+        """Print how much was measured, and raise what stopped it, if anything did.
 
         Args:
-            targets: that there were to be.
+            cases: how many were to be measured.
         """
         from ptxkit.cli._text import to_stderr
 
         if self.stopped is not None:
-            measured = len(self.results.targets)
-            rest = "; what was to follow them is missing" if measured == targets else ""
-            to_stderr(f"stopped: {measured} of {targets} targets are measured{rest}")
+            measured = len(self.results.cases)
+            rest = "; what would have followed is missing" if measured == cases else ""
+            to_stderr(f"stopped: {measured} of {cases} cases are measured{rest}")
             raise self.stopped

@@ -1,4 +1,4 @@
-"""The text of ``ptxkit bench``: tables, and what is to be said below them."""
+"""The text of ``ptxkit bench``: tables, and notes below them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def rendered(found: Sequence[Table], kind: Any) -> str:
 
 
 def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
-    """Everything that was found, a few tables a target.
+    """Everything that was found, a few tables for each case.
 
     Args:
-        kind: ``"table"``, ``"markdown"`` or ``"csv"``. notes: what else is to be said of the run; CSV has none.
+        kind: ``"table"``, ``"markdown"`` or ``"csv"``. notes: further lines on the run; CSV has none.
     """
     if kind == "csv":
         from ptxkit.bench.report.csv_text import results_csv
@@ -34,23 +34,21 @@ def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
     roof = results.roofs.copy_gbs if results.roofs else None
     found = [
         table
-        for target in results.targets
-        for table in (tables.target_table(target, roof), details.traffic_table(target), details.accuracy_table(target))
+        for case in results.cases
+        for table in (tables.case_table(case, roof), details.traffic_table(case), details.accuracy_table(case))
         if table is not None
     ]
-    absent = (f"{name}: not here, {reason}" for name, reason in results.absent.items())
+    absent = (f"{name}: not available, {reason}" for name, reason in results.absent.items())
     return "\n\n".join([rendered(found, kind), "\n".join([_how(results), *notes, *absent])])
 
 
 def _how(results: Results) -> str:
-    """What the figures rest on."""
+    """How the figures were obtained."""
     from ptxkit.bench.report.roofline import peaks
 
     roofs = results.roofs
     if roofs is None:
-        return (
-            "Counts are exact, of PTX instructions; the emulator has no times. x least: bytes over the least there are."
-        )
+        return "Counts are exact, of PTX instructions; the emulator has no times. traffic ratio: bytes moved over the minimum."
     rates = "; ".join(f"{units} {value:.4g} TFLOP/s" for units, value in peaks(roofs))
     return (
         f"{results.device}: copy {roofs.copy_gbs:.0f} GB/s, in L2 {roofs.l2_gbs:.0f} GB/s; {rates}; all measured in this run. "
@@ -59,10 +57,10 @@ def _how(results: Results) -> str:
 
 
 def compared_text(before: Results, after: Results, kind: Any, *, distances: bool = False) -> str:
-    """Two results against each other, a table a target.
+    """Two results compared, a table for each case.
 
     Args:
-        distances: of our variants from the peers, too, then and now; not in CSV, whose times say as much.
+        distances: whether to add the ratios to the peers, before and now; not in CSV, which has the times.
 
     Raises:
         UsageError: they have no time and no count in common.
@@ -79,14 +77,14 @@ def compared_text(before: Results, after: Results, kind: Any, *, distances: bool
         return compare_csv(before, after)
     further = tables.distance_table(before, after) if distances else None
     found = [table for table in (times, further) if table is not None]
-    return rendered([part for table in found for part in tables.by_target(table)], kind)
+    return rendered([part for table in found for part in tables.by_case(table)], kind)
 
 
 def _contents(results: Results) -> str:
     """What a result is of, in a few words: ``times of saxpy n=1000 and 2 more``."""
-    keys = [target.key for target in results.targets]
+    keys = [case.key for case in results.cases]
     more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-    return f"{'times' if results.roofs else 'counts'} of {keys[0]}{more}" if keys else "no targets"
+    return f"{'times' if results.roofs else 'counts'} of {keys[0]}{more}" if keys else "no cases"
 
 
 def listed(plan: Plan, peers: Sequence[Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What ``ptxkit bench`` complains of on stderr, and the exit code that follows."""
+"""Errors of ``ptxkit bench`` on stderr, and the exit code that follows from them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 def complain(results: Results) -> ExitCode:
-    """Print a line for each result that must not be believed and each variant without one; return the code that follows."""
+    """Print a line for each result that is wrong or impossible and each variant without one; return the exit code."""
     from ptxkit.cli._text import to_stderr
 
     codes: list[int] = []
-    for target in results.targets:
+    for case in results.cases:
         failures: dict[str, list[str]] = {}  # variants that fail alike share a line
-        for row in target.rows:
+        for row in case.rows:
             for complaint, exit_code in _complaints(row):
                 failures.setdefault(complaint, []).append(row.name)
                 codes.append(exit_code)
         for complaint, names in failures.items():
-            to_stderr(f"error: {target.key} {', '.join(names)}: {complaint}", fg="red")
-        variants = [row for row in target.rows if row.kind == "variant"]
+            to_stderr(f"error: {case.key} {', '.join(names)}: {complaint}", fg="red")
+        variants = [row for row in case.rows if row.kind == "variant"]
         if all(row.skipped is not None for row in variants):
-            skipped = ", ".join(row.name for row in variants) or "there are no variants"
-            to_stderr(f"error: {target.key}: nothing was verified, every variant was skipped: {skipped}", fg="red")
+            skipped = ", ".join(row.name for row in variants) or "no variants"
+            to_stderr(f"error: {case.key}: nothing was verified, every variant was skipped: {skipped}", fg="red")
             codes.append(ExitCode.NOTHING_VERIFIED)
-    if not results.targets:
+    if not results.cases:
         to_stderr("error: nothing was verified: no kernel can run here", fg="red")
         codes.append(ExitCode.NOTHING_VERIFIED)
     return most_severe(codes)
@@ -44,8 +44,8 @@ def _complaints(row: Row) -> Iterator[tuple[str, int]]:
         yield f"wrong result: {row.worst}", ExitCode.WRONG
 
 
-def held(expected: Mapping[str, Any], results: Results) -> ExitCode:
-    """Whether a variant is slower than expected (1), or none of the targets has an expectation (3)."""
+def checked(expected: Mapping[str, Any], results: Results) -> ExitCode:
+    """Compare with expectations: 1 where a variant is slower, 3 where no case has an expectation."""
     from ptxkit.bench.results import expectations
     from ptxkit.cli._text import to_stderr
 
@@ -54,31 +54,31 @@ def held(expected: Mapping[str, Any], results: Results) -> ExitCode:
         if h.judgement.word == "slower":
             times = f"{h.found_us:.4g} us, expected {h.expected_us:.4g} us"
             code = f", {h.code}" if h.code else ""
-            to_stderr(f"error: {h.target} {h.row} {h.mode}: {times}: {h.judgement}{code}", fg="red")
-    unknown = [target.key for target in results.targets if target.key not in expected["targets"]]
+            to_stderr(f"error: {h.case} {h.row} {h.mode}: {times}: {h.judgement}{code}", fg="red")
+    unknown = [case.key for case in results.cases if case.key not in expected["cases"]]
     if not found:
         which = ", ".join(unknown) or "these variants"
-        to_stderr(f"error: there are no expectations for {which}; --update-expectations records them", fg="red")
+        to_stderr(f"error: no expectations found for {which}; --update-expectations records them", fg="red")
         return ExitCode.UNAVAILABLE
     slower = sum(h.judgement.word == "slower" for h in found)
-    to_stderr(f"{len(found)} times held against expectations: {slower} slower")
+    to_stderr(f"{len(found)} times compared with expectations: {slower} slower")
     for key in unknown:
-        to_stderr(f"{key}: there are no expectations")
+        to_stderr(f"{key}: no expectations found")
     return ExitCode.WRONG if slower else ExitCode.DONE
 
 
 def rerun(before: Results, after: Results) -> ExitCode:
-    """Of a receipt run again: 1 where a variant is slower, or has no time any more."""
+    """Exit code of a result file run again: 1 where a variant is slower, or has no time any more."""
     from ptxkit.bench.results.comparison import compared
     from ptxkit.cli._text import to_stderr
 
     slower = any(c.kind == "variant" and c.judgement.word == "slower" for c in compared(before, after))
     lost = False
-    for target in after.targets:
-        old = before.target(target.key)
+    for case in after.cases:
+        old = before.case(case.key)
         for row in old.rows if old else ():
-            now = target.row(row.name)
+            now = case.row(row.name)
             if row.kind == "variant" and row.cold and (now is None or (now.cold is None and now.error is None)):
-                to_stderr(f"error: {target.key} {row.name}: has a time in the receipt, and none now", fg="red")
+                to_stderr(f"error: {case.key} {row.name}: has a time in the result file, and none now", fg="red")
                 lost = True
     return ExitCode.WRONG if slower or lost else ExitCode.DONE

@@ -131,10 +131,10 @@ def verdict_text(report: FileReport) -> str:
 
 def counts_text(report: FileReport) -> list[str]:
     """One line of counts, or one of times."""
-    counters, time = report.counters, report.time_us
+    counters, time = report.counters, report.time
     if time is not None:
-        spread = f"{time_text(time.median)} ± {100 * time.relative_spread:.1f}%"
-        return [f"time: {spread} (median of {count(time.samples)} launches with a cold L2)"]
+        spread = f"{time_text(time.median_us)} ± {100 * time.relative_spread:.1f}%"
+        return [f"time: {spread} (median of {count(time.samples)} samples with a cold L2)"]
     if counters is None:
         return []
     counted = (

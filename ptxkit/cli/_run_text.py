@@ -8,16 +8,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.bench.results.results import BASELINE
 from ptxkit.cli._text import count, styled, table
 from ptxkit.exit_codes import ExitCode
 from ptxkit.quantities import optional, quantity, time_text
 from ptxkit.runtime import registry
 
 if TYPE_CHECKING:
-    from ptxkit.bench.results.run_report import RunReport, VariantReport
-    from ptxkit.workload.launch import Work
+    from ptxkit.bench.results.results import CaseResult, Results, Row
 
-Row = list[str]
+Cells = list[str]
 
 
 @contextlib.contextmanager
@@ -47,86 +47,93 @@ def progress() -> Iterator[Callable[[str], None]]:
             write("")
 
 
-def report_text(report: RunReport) -> str:
-    """The header, a row a variant, and notes."""
-    counted = not registry.measures_time(report.device_kind)
+def report_text(results: Results) -> str:
+    """The header, a row for each variant, and notes."""
+    (case,) = results.cases
+    counted = not registry.measures_time(results.device_kind)
     headers, row = (COUNTED_HEADERS, counted_row) if counted else (TIMED_HEADERS, timed_row)
-    ran = [v for v in report.variants if v.skipped is None]
-    lines = [*header(report.kernel, report.sizes, report.device_name, report.target, report.work), ""]
-    done = any(v.error is None for v in ran)  # failures are reported on stderr; rows of dashes would add nothing
+    ran = [v for v in case.rows if v.skipped is None]
+    lines = [*header(case, results.device, results.target), ""]
+    done = any(v.error is None for v in ran)  # failures are on stderr; rows of dashes would add nothing
     if done:
-        lines.append(table([row(report, v) for v in ran], headers))
-    notes = [f"{v.name}: skipped, {v.skipped}" for v in report.variants if v.skipped is not None]
+        lines.append(table([row(case, v) for v in ran], headers))
+    notes = [f"{v.name}: skipped, {v.skipped}" for v in case.rows if v.skipped is not None]
     notes += [f"{v.name}: {tile_text(v)}" for v in ran if v.tile]
-    notes += [f"{v.name}: compiled for {v.target}" for v in ran if v.target not in ("", report.target)]
+    notes += [f"{v.name}: compiled for {v.target}" for v in ran if v.target not in ("", results.target)]
     notes += [note for v in ran for note in misaligned(v)]
     if counted and done:
         notes.append("Counts are exact, of PTX instructions; the emulator has no times.")
-        if report.iterations is not None:
+        if results.iterations is not None:
             notes.append("ITERATIONS do not apply to exact counts: every variant ran once.")
-    elif report.roof_gbs:
-        notes.append(
-            f"Roof: {report.roof_gbs:.0f} GB/s, a device-to-device copy measured in this run. Times with a cold L2."
-        )
+    elif results.roofs:
+        notes += [roof_text(case), "Times with a cold L2."]
+        if case.conditions and any(v.cold and v.cold.dropped for v in ran):
+            notes.append(str(case.conditions))
     return "\n".join([*lines, "", *notes]).rstrip()
 
 
-def tile_text(variant: VariantReport) -> str:
+def roof_text(case: CaseResult) -> str:
+    """Which roof the column "of roof" refers to."""
+    if case.ceiling is not None:
+        return f"Roof: {case.ceiling}."
+    return f"Roof: none, because no peak rate of {case.unit} is known for this GPU, neither measured nor documented."
+
+
+def tile_text(row: Row) -> str:
     """``"THREADS=256"``, and why it is not the default tile."""
-    tile = " ".join(f"{name}={value}" for name, value in variant.tile.items())
-    return f"{tile} ({variant.tile_note})" if variant.tile_note else tile
+    tile = " ".join(f"{name}={value}" for name, value in row.tile.items())
+    return f"{tile} ({row.tile_note})" if row.tile_note else tile
 
 
-def misaligned(variant: VariantReport) -> Iterator[str]:
+def misaligned(row: Row) -> Iterator[str]:
     """Advice about bulk copies to shared memory that is not aligned to 128 bytes."""
-    counters = variant.counters
-    if counters is not None and counters.async_misaligned_bytes:
-        share = counters.async_misaligned_bytes / counters.async_bytes["global_to_shared"]
+    counted = row.counted
+    if counted is not None and counted.misaligned_bytes:
+        share = counted.misaligned_bytes / counted.copied_bytes
         yield (
-            f"{variant.name}: {share:.0%} of the bytes copied to shared memory go, by cp.async.bulk, to less than 128-byte "
+            f"{row.name}: {share:.0%} of the bytes copied to shared memory go, by cp.async.bulk, to less than 128-byte "
             "alignment, which costs up to a fifth of the pace: declare the destination __align__(128)"
         )
 
 
-def header(kernel: str, sizes: Mapping[str, int], device: str, target: str, work: Work) -> list[str]:
+def header(case: CaseResult, device: str, target: str) -> list[str]:
     """The header: kernel, sizes and device, and the minimum work of the problem."""
-    size_text = " ".join(f"{name}={value}" for name, value in sizes.items())
+    size_text = " ".join(f"{name}={value}" for name, value in case.sizes.items())
     return [
-        f"{styled(kernel, bold=True)}  {size_text}  on {device} ({target})",
-        f"work: {quantity(work.flops, 'flop')}, {quantity(work.bytes, 'B')}, {work.intensity:.3g} flop/B",
+        f"{styled(case.kernel, bold=True)}  {size_text}  on {device} ({target})",
+        f"work: {quantity(case.flops, 'flop')}, {quantity(case.bytes, 'B')}, {case.intensity:.3g} flop/B",
     ]
 
 
-def verdict(variant: VariantReport) -> Row:
+def verdict(row: Row) -> Cells:
     """The cells about launches, the verdict, and the largest error."""
-    if variant.error is not None:
-        kinds: dict[int, str] = {
-            ExitCode.NOT_COMPILED: "does not compile",
-            ExitCode.FAULT: "fault",
-            ExitCode.TIME_LIMIT: "time limit",
-        }
-        return [str(variant.launches or "-"), styled(kinds.get(variant.error.exit_code, "failed"), fg="red"), "-"]
-    word = styled("verified", fg="green") if variant.verified else styled("WRONG", fg="red")
-    error = variant.max_rel_error
-    return [str(variant.launches), word, "-" if error is None else f"{error:.2g}"]
+    kinds: dict[int, str] = {
+        ExitCode.NOT_COMPILED: "does not compile",
+        ExitCode.FAULT: "fault",
+        ExitCode.TIME_LIMIT: "time limit",
+    }
+    if row.error is not None and (row.verified is None or row.exit_code in kinds):
+        return [str(row.launches or "-"), styled(kinds.get(row.exit_code, "failed"), fg="red"), "-"]
+    word = styled("verified", fg="green") if row.verified else styled("WRONG", fg="red")
+    return [str(row.launches), word, optional(row.accuracy.max_rel if row.accuracy else None, ".2g")]
 
 
 TIMED_HEADERS = ["variant", "launches", "", "max rel error", "time", "", "GB/s", "of roof", "speed-up", "flop/B"]
 
 
-def timed_row(report: RunReport, variant: VariantReport) -> Row:
+def timed_row(case: CaseResult, row: Row) -> Cells:
     """A variant with its time."""
-    row = [variant.name, *verdict(variant)]
-    if variant.time_us is None:
-        return row + ["-"] * 6
+    cells = [row.name, *verdict(row)]
+    if row.cold is None:
+        return cells + ["-"] * 6
     return [
-        *row,
-        time_text(variant.time_us.median),
-        f"± {100 * variant.time_us.relative_spread:.1f}%",
-        optional(variant.bandwidth_gbs, ".0f"),
-        optional(variant.roof_fraction, ".1%"),
-        optional(variant.speedup, ".2f", "x"),
-        f"{report.work.intensity:.3g}",
+        *cells,
+        time_text(row.cold.median_us),
+        f"± {100 * row.cold.relative_spread:.1f}%",
+        optional(row.bandwidth_gbs, ".0f"),
+        optional(row.roof_fraction, ".1%"),
+        optional(case.ratio(case.row(BASELINE), row, "cold"), ".2f", "x"),
+        f"{case.intensity:.3g}",
     ]
 
 
@@ -144,21 +151,20 @@ COUNTED_HEADERS = [
 ]
 
 
-def counted_row(report: RunReport, variant: VariantReport) -> Row:
+def counted_row(case: CaseResult, row: Row) -> Cells:
     """A variant with its counts; the intensity is computed from the counted operations and bytes."""
-    row = [variant.name, *verdict(variant)]
-    counters = variant.counters
-    if counters is None:
-        return row + ["-"] * 6
-    moved = counters.global_bytes
+    cells = [row.name, *verdict(row)]
+    counted = row.counted
+    if counted is None:
+        return cells + ["-"] * 6
     return [
-        *row,
-        count(counters.instructions),
-        quantity(counters.read_bytes, "B"),
-        quantity(counters.written_bytes, "B"),
-        count(counters.global_sectors),
-        count(counters.shared_bank_conflicts),
-        f"{counters.flops / moved:.3g}" if moved else "-",
+        *cells,
+        count(counted.instructions),
+        quantity(counted.load_bytes, "B"),
+        quantity(counted.store_bytes, "B"),
+        count(counted.load_sectors + counted.store_sectors),
+        count(counted.bank_conflicts),
+        optional(counted.intensity, ".3g"),
     ]
 
 

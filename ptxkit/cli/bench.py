@@ -1,4 +1,4 @@
-"""``ptxkit bench``: kernels measured against what people would use instead, and results held against each other."""
+"""``ptxkit bench``: kernels measured next to what else computes the same, and results compared with each other."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ FORMATS = click.Choice(["table", "markdown", "csv"])
 
 @click.group()
 def command() -> None:
-    """Measure kernels against their peers, and hold results against each other."""
+    """Measure kernels and their peers, and compare results."""
 
 
 @command.command("list")
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON array on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array on stdout.")
 def list_(kind: Any, as_json: bool) -> int:
-    """What can be measured: kernels, sizes, variants, and the peers that know them."""
+    """List what can be measured: kernels, sizes, variants, and the peers that support them."""
     from ptxkit.bench.cases import plans
     from ptxkit.bench.peers import every, peers
     from ptxkit.bench.report import csv_text, tables
@@ -55,31 +55,40 @@ def list_(kind: Any, as_json: bool) -> int:
     click.echo(text or _bench_text.rendered([tables.list_table(cells)], kind))
     for name, reason in peers(None)[1]:
         say = to_stderr if kind == "csv" else click.echo
-        say(f"{name}: not here, {reason}")
+        say(f"{name}: not available, {reason}")
     return 0
 
 
 @command.command("run")
-@click.argument("targets", nargs=-1, metavar="[TARGET]...", shell_complete=kernel_argument)
-@click.option("--sizes", metavar="SIZES", help="Instead of the kernels' own: 8192x4096,128x4096.")
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_argument)
+@click.option("--sizes", metavar="SIZES", help="Measure these sizes instead of the kernels' own: 8192x4096,128x4096.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernels.")
-@click.option("--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Hold a tile parameter.")
-@click.option("--peers", "peer_names", metavar="NAMES", help="Only these: torch,compile,triton; none for none.")
-@click.option("--iterations", type=click.IntRange(2, 1_000_000), help="Exactly so many samples of each contender.")
+@click.option("--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter.")
+@click.option(
+    "--peers",
+    "peer_names",
+    metavar="NAMES",
+    help="Compare with these peers only: torch,compile,triton; none for no peers.",
+)
+@click.option(
+    "--iterations", type=click.IntRange(2, 1_000_000), help="Take exactly this many samples of each candidate."
+)
 @click.option("--time-budget", type=SECONDS, default=2.0, show_default=True, metavar="SECONDS",
-              help="Of measuring, for each target.")  # fmt: skip
+              help="Measure each case for about this long.")  # fmt: skip
 @click.option("--profile", type=click.Choice(["none", "ncu", "nsys", "torch"]), default="none", show_default=True,
-              help="Run each contender once more under a profiler.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random inputs.")
+              help="Run each variant and peer once more under a profiler.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
 @device_option
-@click.option("--no-counts", is_flag=True, help="Do not count traffic in the emulator besides.")
+@click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
 @max_instructions_option
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
-@click.option("--json", "json_file", metavar="FILE", help="Write the results (ptxkit.bench/2) there; - for stdout.")
-@click.option("--check", is_flag=True, help="Exit with 1 when a variant is slower than this GPU's expectations.")
+@click.option(
+    "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/3) to this file; - for stdout."
+)
+@click.option("--check", is_flag=True, help="Exit with 1 if a variant is slower than this GPU's expectations.")
 @click.option("--update-expectations", is_flag=True, help="Record the results as this GPU's expectations.")
 def run(
-    targets: tuple[str, ...],
+    kernels: tuple[str, ...],
     sizes: str | None,
     options: tuple[str, ...],
     tiles: tuple[str, ...],
@@ -96,20 +105,21 @@ def run(
     check: bool,
     update_expectations: bool,
 ) -> int:
-    """Measure TARGETs (KERNEL, KERNEL:VARIANT or a description file; all bundled kernels if none) and their peers.
+    """Measure KERNELs (KERNEL, KERNEL:VARIANT or a description file; all bundled kernels if none) and their peers.
 
-    On a GPU, contenders are timed cold and hot, interleaved, and verified before and after. The emulator has no times; there
-    the traffic and the intensity of every variant are counted.
+    On a GPU, variants and peers are timed cold and hot with interleaved samples, and verified before and after. The emulator
+    has no times; there the memory traffic and the arithmetic intensity of every variant are counted.
 
-    Ctrl-C and SIGTERM end it early: what is measured by then is shown, written (marked as partial), checked and recorded.
+    Ctrl-C and SIGTERM end it early: what was measured by then is shown, written (marked as partial), checked and recorded.
 
-    The exit code is 1 for a wrong result, a time that cannot be true, a variant without a time, and with --check for a variant
+    The exit code is 1 for a wrong result, an impossible time, a variant without a time, and with --check for a variant
     that became slower.
     """
     from ptxkit.bench.cases import parse_sizes, plans
+    from ptxkit.bench.measure.benchmark import Benchmark
+    from ptxkit.bench.measure.environment import require_gpu
     from ptxkit.bench.measure.method import Method
     from ptxkit.bench.measure.profilers import find, profiled
-    from ptxkit.bench.measure.run import BenchRun, require_gpu
     from ptxkit.bench.peers import peers
     from ptxkit.bench.results import expectations
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
@@ -120,7 +130,7 @@ def run(
     from ptxkit.runtime.device import is_emulating, is_timed
 
     wanted_sizes = () if sizes is None else parse_sizes(sizes)
-    held, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
+    given_options, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
     names = None if peer_names is None else peer_list(peer_names)
     kept = Kept(json_file)
     device = open_device(device_kind)
@@ -132,20 +142,20 @@ def run(
         if given:
             require_gpu(device, what)
     if profile != "none":
-        find(profile)  # said now rather than after minutes of measuring
+        find(profile)  # a missing profiler is reported now rather than after minutes of measuring
     path = expectations.path_for(device.name)
     expected = expectations.load(path) if check else None
     recorded = expectations.prepared(path) if update_expectations else None
     with stdout_set_aside():
-        chosen = plans(targets, wanted_sizes, held, small=is_emulating(device))
+        chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
     _check_tile(tile, chosen)
-    found, absent = peers(names)  # a misspelt name is said on any device
+    found, absent = peers(names)  # a misspelt name is refused on any device
     notes = []
     if not is_timed(device):
         found, absent = [], []
         notes += _without_times(iterations=iterations, peers=names)
     refuse_absent(names, absent)
-    bench = BenchRun(
+    bench = Benchmark(
         device,
         found,
         dict(absent),
@@ -154,7 +164,7 @@ def run(
         tile,
         not no_counts,
         _words(),
-        leave_out=not targets,
+        leave_out=not kernels,
     )
     changed = emulator_settings(device, {} if max_instructions is None else {"max_instructions": max_instructions})
     with changed, stdout_set_aside(), _run_text.progress() as say, kept.measuring():
@@ -168,7 +178,7 @@ def run(
         click.echo(_bench_text.results_text(results, kind, notes))
     code = _bench_verdict.complain(results)
     if expected is not None:
-        code = most_severe([code, _bench_verdict.held(expected, results)])
+        code = most_severe([code, _bench_verdict.checked(expected, results)])
     if update_expectations:
         expectations.save(path, expectations.updated(recorded, results))
         to_stderr(f"recorded in {path}")
@@ -181,80 +191,92 @@ def run(
 @click.argument("after", type=click.Path(), required=False)
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
 def compare(before: str, after: str | None, kind: Any) -> int:
-    """Hold two results against each other, time by time; of one alone, its variants against the unfused baseline."""
+    """Compare two results, time by time; of one alone, compare its variants with the unfused baseline."""
     from ptxkit.bench.report import csv_text, tables
-    from ptxkit.bench.results import results
+    from ptxkit.bench.results import files
     from ptxkit.cli import _bench_text
 
-    first = results.load(before)
+    first = files.load(before)
     if after is not None:
-        click.echo(_bench_text.compared_text(first, results.load(after), kind))
+        click.echo(_bench_text.compared_text(first, files.load(after), kind))
     elif kind == "csv":
         click.echo(csv_text.results_csv(first))
     else:
-        click.echo(_bench_text.rendered([tables.variants_table(target) for target in first.targets], kind))
+        click.echo(_bench_text.rendered([tables.variants_table(case) for case in first.cases], kind))
     return 0
 
 
 @command.command("verify")
-@click.argument("receipt", type=click.Path())
+@click.argument("result", metavar="RESULTS", type=click.Path())
 @click.option(
-    "--peers", "peer_names", metavar="NAMES", help="Of the receipt's, only these: torch,triton; none for none."
+    "--peers",
+    "peer_names",
+    metavar="NAMES",
+    help="Run only these of the file's peers: torch,triton; none for no peers.",
 )
-@click.option("--time-budget", type=SECONDS, metavar="SECONDS", help="Instead of the receipt's.")
-@click.option("--json", "json_file", metavar="FILE", help="Write the new results (ptxkit.bench/2) there; - for stdout.")
+@click.option("--time-budget", type=SECONDS, metavar="SECONDS", help="Measure each case for about this long.")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write the new results as JSON (ptxkit.bench/3) to this file; - for stdout.",
+)
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
-def verify(receipt: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:
-    """Run a RECEIPT (a file of bench run --json) again, with its peers, by its method; say same, faster, slower or ambiguous
-    of each contender, how far ours are from the peers then and now, and what changed.
+def verify(result: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:
+    """Measure the cases of RESULTS (a file of bench run --json) again, with its peers and its method. Judge each variant and
+    peer as same, faster, slower or ambiguous, show the ratios to the peers before and now, and name what has changed.
 
-    Ctrl-C and SIGTERM end it early: what is measured by then is compared and written.
+    Ctrl-C and SIGTERM end it early: what was measured by then is compared and written.
 
     The exit code is 1 where a variant is slower or has no time any more, or a result is wrong; 0 where all are the same, faster
-    or ambiguous. A peer that became slower or is not here any more is reported and does not change the exit code.
+    or ambiguous. A peer that became slower or is not installed any more is reported and does not change the exit code.
     """
-    from ptxkit.bench.results import rerun as receipts
-    from ptxkit.bench.results import results
+    from ptxkit.bench.measure import rerun
+    from ptxkit.bench.results import files
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.runtime.device import device as open_device
 
-    before = results.load(receipt)
-    if not before.targets:
-        raise UsageError(f"{receipt} has no targets; there is nothing to run again")
-    wanted = receipts.peers_of(before, None if peer_names is None else peer_list(peer_names))
+    before = files.load(result)
+    if not before.cases:
+        raise UsageError(f"{result} has no cases; there is nothing to run again")
+    wanted = rerun.peers_of(before, None if peer_names is None else peer_list(peer_names))
     kept = Kept(json_file)
     with stdout_set_aside(), _run_text.progress() as say, kept.measuring():
-        receipts.again(before, open_device("auto"), time_budget, wanted, say, kept.done)
+        rerun.again(before, open_device("auto"), time_budget, wanted, say, kept.done)
     after = kept.results
     if json_file == "-":
         print_json(after.to_json())
     elif after.roofs:
         click.echo(_bench_text.compared_text(before, after, kind, distances=True))
-    for change in receipts.changes(before, after, wanted):
+    for change in rerun.changes(before, after, wanted):
         say_change = to_stderr if json_file == "-" or kind == "csv" else click.echo
         say_change(change)
     code = most_severe([_bench_verdict.complain(after), _bench_verdict.rerun(before, after)])
-    kept.end(len(before.targets))
+    kept.end(len(before.cases))
     return code
 
 
 @command.command("roofline")
 @click.argument("result", metavar="RESULTS", type=click.Path())
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@click.option("-o", "--output", metavar="FILE", help="Draw it there: .svg, .png or .pdf. Needs matplotlib.")
+@click.option("-o", "--output", metavar="FILE", help="Draw to this file: .svg, .png or .pdf. Requires matplotlib.")
 @click.option("--mode", type=click.Choice(["cold", "hot"]), default="cold", show_default=True)
 def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: Any) -> int:
-    """Where the variants of RESULTS, of these KERNELs or all, stand under the roofs of their run: as text, or drawn."""
+    """Show the variants of RESULTS, of these KERNELs or all, below the roofs of their run, as text or as a drawing.
+
+    A type without a measured peak is compared with the documented one, which is marked so; without either, nothing is said of
+    what bounds the variant.
+    """
     from ptxkit.bench.report import roofline
-    from ptxkit.bench.results import results
+    from ptxkit.bench.results import files
     from ptxkit.cli._text import terminal_width, to_stderr
     from ptxkit.figures import check_drawable
 
     if output is not None:
         check_drawable(output, roofline.WHAT)
-    loaded = results.load(result).of_kernels(kernels)
+    loaded = files.load(result).of_kernels(kernels)
     if output is None:
         click.echo(roofline.text(loaded, mode, width=terminal_width()))
     else:
@@ -264,7 +286,7 @@ def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: An
 
 
 def _without_times(**given: Any) -> list[str]:
-    """A line for the options that mean nothing where nothing is timed."""
+    """A line for the options that have no effect where nothing is timed."""
     names = [f"--{name}" for name, value in given.items() if value]
     return [f"{' and '.join(names)} {'do' if len(names) > 1 else 'does'} not apply to counts."] if names else []
 

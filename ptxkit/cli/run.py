@@ -27,7 +27,7 @@ from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from ptxkit.bench.results.run_report import RunReport
+    from ptxkit.bench.results.results import Results
     from ptxkit.runtime.device import Device
     from ptxkit.targets import Target
     from ptxkit.workload.workload import Workload
@@ -90,7 +90,7 @@ SET_TOLERANCE = (
     metavar="SECONDS",
     help="Stop and report a variant that takes longer; if a GPU hangs, end the process.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.run/2) on stdout and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (schema ptxkit.run/3) on stdout and nothing else.")
 @click.option("--dry-run", is_flag=True, help="Show what would be launched without running it.")
 @file_options
 def command(
@@ -159,7 +159,7 @@ def command(
         for name in variants:
             workload_class.variant(name)
 
-    from ptxkit.bench.measure.runner import Runner
+    from ptxkit.bench.measure.run import Run
 
     device = open_device(device_kind)
     changed = emulator_settings(device, settings)
@@ -167,15 +167,15 @@ def command(
         workload = workload_class.make(sizes, held_options, small=is_emulating(device))
     real_stdout = os.dup(1)  # for the watchdog of --timeout, which reports while stdout is redirected
 
-    def stuck(report: RunReport) -> None:
+    def stuck(report: Results) -> None:
         os.dup2(real_stdout, 1)
         sys.stdout = sys.__stdout__ or sys.stdout
         show(report, as_json)
         sys.stdout.flush()
         sys.stderr.flush()
-        leave(int(report.exit_code))
+        leave(int(report.cases[0].exit_code))
 
-    runner = Runner(
+    measured = Run(
         workload,
         device,
         variants=variants,
@@ -188,13 +188,13 @@ def command(
     )
     if dry_run:
         with stdout_set_aside():
-            plan = runner.plan()
+            plan = measured.launches()
         print_json(plan) if as_json else click.echo(_run_text.plan_text(plan))
         return 0
     with changed, stdout_set_aside(as_json), _run_text.progress() as say:
-        report = runner.run(say)
+        report = measured.run(say)
     show(report, as_json)
-    return report.exit_code
+    return report.cases[0].exit_code
 
 
 def end_stuck(device: str, what: str) -> NoReturn:
@@ -205,13 +205,14 @@ def end_stuck(device: str, what: str) -> NoReturn:
     leave(int(ExitCode.TIME_LIMIT))
 
 
-def show(report: RunReport, as_json: bool) -> None:
-    """Print a report as JSON or text on stdout, and failures on stderr."""
+def show(report: Results, as_json: bool) -> None:
+    """Print results as JSON or text on stdout, and failures on stderr."""
+    from ptxkit.bench.report.run_json import run_json
     from ptxkit.cli import _run_text
     from ptxkit.cli._text import print_json
 
     if as_json:
-        print_json(report.to_json())
+        print_json(run_json(report))
     else:
         click.echo(_run_text.report_text(report))
     complain(report)
@@ -282,21 +283,24 @@ def parse_arch(arch: str | None) -> Target | None:
         raise UnavailableError(str(error)) from None
 
 
-def complain(report: RunReport) -> None:
+def complain(report: Results) -> None:
     """Print the compiler's warnings and the failures on stderr."""
-    from ptxkit.cli._text import explain, to_stderr
+    from ptxkit.cli._text import to_stderr
 
-    for warning in dict.fromkeys(warning for variant in report.variants for warning in variant.warnings):
+    (case,) = report.cases
+    for warning in dict.fromkeys(warning for row in case.rows for warning in row.warnings):
         to_stderr(warning.rstrip(), fg="yellow")
-    failures: dict[str, list[str]] = {}  # variants that share a source fail with the same message: print it once
-    for variant in report.variants:
-        if variant.error is not None:
-            failures.setdefault(explain(variant.error), []).append(variant.name)
-        elif variant.verified is False:
-            failures.setdefault(f"wrong result: {variant.explanation or variant.worst}", []).append(variant.name)
-    if report.exit_code == ExitCode.NOTHING_VERIFIED:
-        to_stderr(f"error: {report.kernel}: nothing was verified, every variant was skipped", fg="red")
+    failures: dict[str, list[str]] = {}  # variants that share a source fail alike: one message for all of them
+    for row in case.rows:
+        if row.error is not None:
+            failures.setdefault(row.diagnostics or row.error, []).append(row.name)
+        elif row.verified is False:
+            failures.setdefault(f"wrong result: {row.explanation or row.worst}", []).append(row.name)
+        for alarm in row.alarms:
+            failures.setdefault(alarm, []).append(row.name)
+    if case.exit_code == ExitCode.NOTHING_VERIFIED:
+        to_stderr(f"error: {case.kernel}: nothing was verified, every variant was skipped", fg="red")
     for what, names in failures.items():
-        to_stderr(f"error: {report.kernel} {', '.join(names)}: {what}", fg="red")
-    if any("tolerance: " in variant.explanation for variant in report.variants):
+        to_stderr(f"error: {case.kernel} {', '.join(names)}: {what}", fg="red")
+    if any("tolerance: " in row.explanation for row in case.rows):
         to_stderr(SET_TOLERANCE)

@@ -255,9 +255,9 @@ def _search(given: Any, problem: Problem, space: Space, sms: int) -> tuple[Searc
 def _with_roofs(outcome: Outcome, device: Any, peers: Sequence[Peer], seed: int) -> Outcome:
     """The outcome with the roofs and the best peer, measured in this process now that nothing else uses the GPU."""
     from ptxkit.bench.cases import Plan
+    from ptxkit.bench.measure.benchmark import Benchmark
     from ptxkit.bench.measure.method import Method
     from ptxkit.bench.measure.roofs import roofs
-    from ptxkit.bench.measure.run import BenchRun
 
     measured = roofs(device)
     work = outcome.problem.workload.work()
@@ -265,8 +265,8 @@ def _with_roofs(outcome: Outcome, device: Any, peers: Sequence[Peer], seed: int)
     if not peers or outcome.best is None:
         return outcome
     plan = Plan(outcome.problem.workload, (outcome.problem.variant,), {outcome.problem.variant: outcome.best.tile})
-    results = BenchRun(device, peers, method=Method(budget_s=1.0), seed=seed, counts=False).run([plan])
-    best = results.targets[0].best("peer", "cold")
+    results = Benchmark(device, peers, method=Method(budget_s=1.0), seed=seed, counts=False).run([plan])
+    best = results.cases[0].best("peer", "cold")
     if best is None or best.cold is None:
         return outcome
     return replace(outcome, best_peer=(best.name, best.cold.median_us))

@@ -27,12 +27,12 @@ def time_us(subject: Subject, device: Device) -> float | None:
     Raises:
         UsageError: the variant's sizes need more memory than the device has.
     """
-    from ptxkit.bench.measure.runner import Runner
+    from ptxkit.bench.measure.run import Run
 
     built = subject.build
     if built is None or device.target is None or not runs_on(built.target, device.target):
         return None
     tile = {name: built.tile[name] for name in built.tile}
-    runner = Runner(built.workload, device, variants=(built.variant.name,), target=built.target, tile=tile)
-    (row,) = runner.run().variants
-    return row.time_us.median if row.time_us else None
+    run = Run(built.workload, device, variants=(built.variant.name,), target=built.target, tile=tile)
+    (row,) = run.run().cases[0].rows
+    return row.cold.median_us if row.cold else None

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.measure.cold import cold_times_us
-from ptxkit.bench.measure.statistics import FixedSamples, TimeBudget, summarize
-from ptxkit.bench.results.run_report import COUNTERS
+from ptxkit.bench.measure.cold import cold_time
+from ptxkit.bench.measure.counted import counted
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.report.run_json import counted_json, time_json
 from ptxkit.source_run.call import Call, is_poison
 from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
 from ptxkit.source_run.workload import Prepared, workload_of
@@ -20,11 +21,11 @@ from ptxkit.workload.tolerance import Rule
 from ptxkit.workload.verify import Verdict, compare_all
 
 if TYPE_CHECKING:
-    from ptxkit.bench.measure.statistics import Summary
+    from ptxkit.bench.results.results import Timed
     from ptxkit.emulator.counters.counters import Counters
     from ptxkit.runtime.device import Device
 
-SCHEMA = "ptxkit.run_file/1"
+SCHEMA = "ptxkit.run_file/2"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class FileReport:
         arrays: every array argument after the first launch.
         verdict: the comparison with ``--expect``; None without it.
         counters: exact counts of the launch; None where the device does not count.
-        time_us: device time of a launch, cold L2; None where there is no reliable clock or the result is wrong.
+        time: device time of a launch, cold L2; None where there is no reliable clock or the result is wrong.
         iterations: requested number of timed samples, or None.
     """
 
@@ -47,7 +48,7 @@ class FileReport:
     arrays: tuple[ArraySummary, ...]
     verdict: Verdict | None
     counters: Counters | None
-    time_us: Summary | None
+    time: Timed | None
     iterations: int | None
 
     @property
@@ -58,8 +59,8 @@ class FileReport:
         return VerificationError.exit_code if self.verdict is not None and not self.verdict.verified else 0
 
     def to_json(self) -> dict[str, Any]:
-        """The object of schema ``ptxkit.run_file/1``."""
-        time, verdict = self.time_us, self.verdict
+        """The object of schema ``ptxkit.run_file/2``."""
+        verdict = self.verdict
         return {
             "schema": SCHEMA,
             **plan_json(self.call),
@@ -71,15 +72,8 @@ class FileReport:
             "mismatches": None if verdict is None else verdict.mismatches,
             "worst": None if verdict is None else verdict.worst,
             "explanation": None if verdict is None else verdict.explanation,
-            "time_us": time
-            and {
-                "median": time.median,
-                "mean": time.mean,
-                "std": time.std,
-                "ci95": list(time.ci95),
-                "samples": time.samples,
-            },
-            "counters": self.counters and {name: getattr(self.counters, name) for name in COUNTERS},
+            "time_us": time_json(self.time),
+            "counted": counted_json(counted(self.counters)) if self.counters else None,
             "arrays": [array.to_json() for array in self.arrays],
         }
 
@@ -154,10 +148,10 @@ def run_call(
         summarise(name, array, case.inputs.get(name), execute.POISON, call.saved.get(name, ""))
         for name, array in outputs.items()
     )
-    times: list[float] = []
+    time = None
     if measured.counters is None and (verdict is None or verdict.verified):
         say(f"timing {call.title} on {device.name}")
-        times = cold_times_us(device, prepared, TimeBudget() if iterations is None else FixedSamples(iterations))
+        time = cold_time(device, built, Method.quick(iterations), seed, say)
     return FileReport(
         call,
         device.kind,
@@ -165,7 +159,7 @@ def run_call(
         arrays,
         verdict,
         measured.counters,
-        summarize(times) if times else None,
+        time,
         iterations,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,7 @@ from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.measure.candidates import BufferSets, VariantContender
+from ptxkit.bench.measure.candidates import BufferSets, VariantCandidate, unforeseeable_poison
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.statistics import summarize
 from ptxkit.errors import FaultError, PtxkitError, UnavailableError
@@ -252,16 +251,17 @@ class Bench:
     def leaders(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[dict[str, Any]] | str:
         """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device."""
         from ptxkit.bench.measure.session import Session
-        from ptxkit.bench.results.results import Roofs
 
-        method = Method(budget_s=budget_s, precision=0.002)
-        session = Session(self.device, self.sets, method, Roofs(math.inf, math.inf), modes=("cold",))
+        method = Method(budget_s=budget_s, precision=0.002, modes=("cold",), percentiles=False)
+        session = Session(self.device, self.sets, method)
         checks = partial(self._checks_of, {})
         try:
-            contenders = [Leader(self.sets, self.problem.chosen, tile, checks) for tile in tiles]
-            rows = session.measure(contenders, lambda what: None)
+            candidates = [Leader(self.sets, self.problem.chosen, tile, checks) for tile in tiles]
+            rows = session.measure(candidates, lambda what: None)
         except PtxkitError as error:
             return str(error)
+        if self.device.lost:
+            return str(next(iter(session.errors.values())))
         return [asdict(row) for row in rows]
 
     def _checks_of(self, made: dict[tuple[int, int], DeviceChecks], which: int) -> DeviceChecks:
@@ -272,7 +272,7 @@ class Bench:
         return made[key]
 
 
-class Leader(VariantContender):
+class Leader(VariantCandidate):
     """A tile that is measured once more; what is verified on the device need not be compared on the host."""
 
     def __init__(
@@ -281,9 +281,17 @@ class Leader(VariantContender):
         super().__init__(sets, variant, tile)
         self.checks = checks
 
-    def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
-        """See :class:`~ptxkit.bench.measure.candidates.Contender`."""
-        self.computed(run, which, again)
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+        """See :class:`~ptxkit.bench.measure.candidates.Candidate`."""
+        return self._checked(partial(self.launch, 0), 0, None), None
+
+    def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
+        """See :class:`~ptxkit.bench.measure.candidates.Candidate`."""
+        return self._checked(run, which, unforeseeable_poison())
+
+    def _checked(self, run: Callable[[], None], which: int, poison: int | None) -> Verdict | None:
+        """What is wrong; None where every element is within the tolerance."""
+        self.compute(run, which, poison)
         if self.checks(which).all_right() and not self.sets.overwritten():
-            return None, None
-        return self.sets.cases[which].verify(self.variant), None
+            return None
+        return self.sets.cases[which].verify(self.variant)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ptxkit.bench.results.results import Accuracy, Counted, Results, Roofs, Row, Target, Timed
+from dataclasses import replace
+
+from ptxkit.bench.results.ceiling import Ceiling, Roofs
+from ptxkit.bench.results.results import Accuracy, CaseResult, Counted, Results, Row, Timed
 
 
 def timed(median, spread=0.05, **more):
@@ -43,7 +46,8 @@ def make_results(*, fused=25.0, unfused=100.0, peer=40.0, gpu="NVIDIA H200", ala
         ),
         Row("torch", kind="peer", version="torch 2.11", verified=True, cold=timed(peer), note="3 launches"),
     )
-    target = Target("saxpy", {"n": 1000}, {}, 2000, 1200, "f32", 12000, "DRAM", 0, "i", rows)
+    case = CaseResult("saxpy", {"n": 1000}, {}, 2000, 1200, "f32", 12000, "DRAM", 0, "i", rows)
+    case = replace(case, ceiling=Ceiling("memory", 4250.0, "measured", 1200 / 4250 / 1e3))
     base = {
         "created": "2026-01-02T03:04:05+00:00",
         "ptxkit": "0.1.0",
@@ -52,7 +56,7 @@ def make_results(*, fused=25.0, unfused=100.0, peer=40.0, gpu="NVIDIA H200", ala
         "device": gpu,
         "environment": {"gpu": gpu, "cuda_driver": "13.0"},
         "method": {"budget_s": 2.0},
-        "targets": (target,),
+        "cases": (case,),
         "roofs": Roofs(4250.0, 6200.0, {"f32": 60.0}),
     }
     return Results(**{**base, **changes})

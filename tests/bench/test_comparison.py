@@ -1,4 +1,4 @@
-"""Contenders of two results, and each peer's distance from ours."""
+"""Candidates of two results, and each peer's distance from ours."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ptxkit.bench.results.results import Timed
 
 
 def with_rows(results, change):
-    (target,) = results.targets
-    return replace(results, targets=(replace(target, rows=tuple(filter(None, map(change, target.rows)))),))
+    (case,) = results.cases
+    return replace(results, cases=(replace(case, rows=tuple(filter(None, map(change, case.rows)))),))
 
 
-def test_each_contender_has_a_verdict_of_its_own():
+def test_each_candidate_has_a_verdict_of_its_own():
     words = {
         (c.row, c.mode): (c.kind, c.judgement.word)
         for c in compared(make_results(), make_results(fused=30.0, peer=35.0))
@@ -54,7 +54,7 @@ def test_what_one_of_them_lacks_is_left_out():
     without = with_rows(make_results(), lambda row: None if row.name == "torch" else row)
     assert list(distances(make_results(), without)) == []
     assert {c.row for c in compared(make_results(), without)} == {"fused", "unfused"}
-    assert list(compared(make_results(), replace(make_results(), targets=()))) == []
+    assert list(compared(make_results(), replace(make_results(), cases=()))) == []
 
 
 def test_four_spreads_make_more_noise_than_two():

@@ -29,19 +29,19 @@ def test_recorded_then_held(tmp_path, results):
 
 def test_peers_are_recorded_but_not_held(results):
     known = expectations.updated(None, results)
-    assert known["targets"]["saxpy n=1000"]["rows"]["torch"]["version"] == "torch 2.11"
+    assert known["cases"]["saxpy n=1000"]["rows"]["torch"]["version"] == "torch 2.11"
     assert {h.row for h in expectations.check(known, make_results(peer=400.0))} == {"unfused", "fused"}
 
 
 def test_an_update_keeps_what_was_not_run(results):
-    other = replace(results, targets=(replace(results.targets[0], sizes={"n": 2000}),))
+    other = replace(results, cases=(replace(results.cases[0], sizes={"n": 2000}),))
     both = expectations.updated(expectations.updated(None, results), other)
-    assert set(both["targets"]) == {"saxpy n=1000", "saxpy n=2000"}
+    assert set(both["cases"]) == {"saxpy n=1000", "saxpy n=2000"}
 
 
 def test_alarms_are_not_recorded():
     known = expectations.updated(None, make_results(alarms=("below the floor",)))
-    assert "fused" not in known["targets"]["saxpy n=1000"]["rows"]
+    assert "fused" not in known["cases"]["saxpy n=1000"]["rows"]
 
 
 def test_the_emulator_has_nothing_to_record(results):
@@ -53,25 +53,25 @@ def test_no_file_and_another_file(tmp_path):
     with pytest.raises(UnavailableError, match="--update-expectations"):
         expectations.load(tmp_path / "none.json")
     (tmp_path / "x.json").write_text(json.dumps({"schema": "other"}))
-    with pytest.raises(UsageError, match=r"ptxkit\.expectations/1"):
+    with pytest.raises(UsageError, match=r"ptxkit\.expectations/2"):
         expectations.load(tmp_path / "x.json")
 
 
-def test_two_partial_runs_merge_contender_by_contender(results):
+def test_two_partial_runs_merge_candidate_by_candidate(results):
     """One run of the variants alone, another of the peers: neither throws the other's away."""
-    (target,) = results.targets
-    variants = replace(results, targets=(replace(target, rows=[r for r in target.rows if r.kind == "variant"]),))
-    peers = replace(results, targets=(replace(target, rows=[r for r in target.rows if r.kind == "peer"]),))
+    (case,) = results.cases
+    variants = replace(results, cases=(replace(case, rows=[r for r in case.rows if r.kind == "variant"]),))
+    peers = replace(results, cases=(replace(case, rows=[r for r in case.rows if r.kind == "peer"]),))
     both = expectations.updated(expectations.updated(None, variants), peers)
-    assert set(both["targets"]["saxpy n=1000"]["rows"]) == {"unfused", "fused", "torch"}
+    assert set(both["cases"]["saxpy n=1000"]["rows"]) == {"unfused", "fused", "torch"}
 
 
 def test_earlier_files_are_read_in_todays_names(tmp_path, results):
     path = tmp_path / "x.json"
     known = expectations.updated(None, results)
-    known["targets"]["saxpy n=1000"]["environment"] = {"gpu": "G", "driver": "13.0"}
+    known["cases"]["saxpy n=1000"]["environment"] = {"gpu": "G", "driver": "13.0"}
     expectations.save(path, known)
-    assert expectations.load(path)["targets"]["saxpy n=1000"]["environment"] == {"gpu": "G", "cuda_driver": "13.0"}
+    assert expectations.load(path)["cases"]["saxpy n=1000"]["environment"] == {"gpu": "G", "cuda_driver": "13.0"}
 
 
 def test_whether_the_code_is_the_same_is_said_where_it_is_known(results):
@@ -81,5 +81,5 @@ def test_whether_the_code_is_the_same_is_said_where_it_is_known(results):
         for code in ("a" * 64, "b" * 64, "")
     }
     assert codes == {"a" * 64: {"same code"}, "b" * 64: {"changed code"}, "": {""}}
-    del known["targets"]["saxpy n=1000"]["rows"]["fused"]["code"]  # as earlier versions recorded it
+    del known["cases"]["saxpy n=1000"]["rows"]["fused"]["code"]  # as earlier versions recorded it
     assert {h.code for h in expectations.check(known, make_results(code="a" * 64)) if h.row == "fused"} == {""}

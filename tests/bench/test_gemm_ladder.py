@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ptxkit.bench.results.results import Results, Row, Target, Timed
+from ptxkit.bench.results.results import CaseResult, Results, Row, Timed
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,8 @@ def timed(us: float) -> Timed:
 
 def results(**rows: Row) -> Results:
     sizes = {"m": 64, "n": 64, "k": 64}
-    target = Target("matmul_mma", sizes, {}, 524288, 24576, "bf16", 24576, "L2", 0, "", tuple(rows.values()))
-    return Results("2026-01-02T03:04:05", "0", (), "gpu", "A GPU", {"cuda_driver": "13.0"}, {}, (target,))
+    case = CaseResult("matmul_mma", sizes, {}, 524288, 24576, "bf16", 24576, "L2", 0, "", tuple(rows.values()))
+    return Results("2026-01-02T03:04:05", "0", (), "gpu", "A GPU", {"cuda_driver": "13.0"}, {}, (case,))
 
 
 WAITS = {"stall_wait": 0.25, "stall_gmma": 3.0, "stall_misc": 0.001, "l2_hit_percent": 78.6}

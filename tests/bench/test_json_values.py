@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ptxkit_bench_samples import make_results
 
+from ptxkit.bench.measure import rerun
 from ptxkit.bench.report import roofline, tables
-from ptxkit.bench.results import rerun as receipts
 from ptxkit.bench.results import results as module
+from ptxkit.bench.results.files import load
 from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.errors import PtxkitError, UsageError
 
@@ -48,13 +49,13 @@ def test_any_field_may_be_wrong(tmp_path_factory, place, new):
     file.write_text(changed(place, new))
     whole = make_results()
     try:
-        found = module.load(file)
-        for table in [tables.compare_table(whole, found), *(tables.variants_table(t) for t in found.targets)]:
+        found = load(file)
+        for table in [tables.compare_table(whole, found), *(tables.variants_table(t) for t in found.cases)]:
             tables.render(table, "table")
         tables.distance_table(found, whole)
         roofline.text(found)
-        list(receipts.changes(found, whole))
-        [receipts.plan_of(target) for target in found.targets]
+        list(rerun.changes(found, whole))
+        [rerun.plan_of(case) for case in found.cases]
     except PtxkitError as error:
         assert "\n" not in str(error)
 
@@ -64,25 +65,25 @@ def test_a_file_that_was_cut_off(tmp_path, length):
     file = tmp_path / "cut.json"
     file.write_text(json.dumps(WHOLE)[:length])
     with pytest.raises(UsageError, match="cut.json is not JSON"):
-        module.load(file)
+        load(file)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "1" * 10_000, "\xff"])
 def test_what_python_cannot_read_as_json_is_no_json(tmp_path, text):
     file = tmp_path / "deep.json"
     file.write_text(text, encoding="latin-1")
-    with pytest.raises(UsageError, match="is not JSON"):
-        module.load(file)
+    with pytest.raises(UsageError, match="is not (JSON|UTF-8)"):
+        load(file)
 
 
 @pytest.mark.parametrize("value", [0, -1.0, None, True, "1", float("inf"), float("nan")])
 def test_a_time_is_a_number_above_zero(value):
     with pytest.raises(UsageError, match=r"median_us must be a number above 0"):
-        read_as(module.Timed, {**WHOLE["targets"][0]["rows"][0]["cold"], "median_us": value})
+        read_as(module.Timed, {**WHOLE["cases"][0]["rows"][0]["cold"], "median_us": value})
 
 
 def test_a_spread_may_be_nothing():
-    cold = WHOLE["targets"][0]["rows"][0]["cold"]
+    cold = WHOLE["cases"][0]["rows"][0]["cold"]
     assert read_as(module.Timed, {**cold, "spread_us": 0}).spread_us == 0.0
     with pytest.raises(UsageError, match="spread_us must be a number, 0 or more"):
         read_as(module.Timed, {**cold, "spread_us": -0.1})
@@ -96,4 +97,4 @@ def test_what_stands_in_an_object_has_its_place():
 
 def test_true_is_no_number_of_samples():
     with pytest.raises(UsageError, match="samples must be a whole number, not true"):
-        read_as(module.Timed, {**WHOLE["targets"][0]["rows"][0]["cold"], "samples": True})
+        read_as(module.Timed, {**WHOLE["cases"][0]["rows"][0]["cold"], "samples": True})

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ptxkit.bench.results.ceiling import Roofs
 from ptxkit.bench.results.judge import alarms, judge, machine_difference
-from ptxkit.bench.results.results import Roofs, Timed
+from ptxkit.bench.results.results import Timed
 
 ROOFS = Roofs(4000.0, 6000.0, {"f32": 60.0})
 
@@ -68,13 +69,13 @@ def test_other_machines_are_named():
     assert machine_difference(earlier, {**earlier, "kernel_driver": "580.95.05"}) == ""
     assert (
         machine_difference({**earlier, "kernel_driver": "1"}, {**earlier, "kernel_driver": "2"})
-        == "kernel_driver 1 against 2"
+        == "kernel_driver 1 and 2"
     )
-    assert machine_difference({"gpu": "A", "cuda_driver": "1"}, {"gpu": "B", "cuda_driver": "1"}) == "gpu A against B"
+    assert machine_difference({"gpu": "A", "cuda_driver": "1"}, {"gpu": "B", "cuda_driver": "1"}) == "gpu A and B"
     assert machine_difference({"gpu": "A"}, {"gpu": "A"}) == ""
 
 
 def test_another_gpu_of_the_model_is_another_machine():
     one = {"gpu": "A", "gpu_uuid": "GPU-1", "cuda_driver": "13.0"}
-    assert machine_difference(one, {**one, "gpu_uuid": "GPU-2"}) == "gpu_uuid GPU-1 against GPU-2"
+    assert machine_difference(one, {**one, "gpu_uuid": "GPU-2"}) == "gpu_uuid GPU-1 and GPU-2"
     assert machine_difference(one, {"gpu": "A", "cuda_driver": "13.0"}) == ""  # of a version that did not record it

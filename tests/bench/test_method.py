@@ -37,13 +37,13 @@ def test_short_calls_are_put_together():
     assert Method(sample_us=500, calls=1000).calls_for(5.0, 1) == 100
 
 
-def test_a_steady_contender_stops_at_the_minimum():
+def test_a_steady_candidate_stops_at_the_minimum():
     method = Method(minimum=20)
     assert method.wants([10.0] * 19) == 1
     assert method.wants([10.0] * 20) == 0
 
 
-def test_a_noisy_contender_goes_on_until_the_maximum():
+def test_a_noisy_candidate_goes_on_until_the_maximum():
     noisy = [10.0, 20.0] * 500
     assert Method(maximum=2000).wants(noisy[:100]) > 0
     assert Method(maximum=100).wants(noisy[:100]) == 0

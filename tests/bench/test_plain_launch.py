@@ -10,8 +10,9 @@ import pytest
 from ptxkit_bench_samples import make_results
 
 from ptxkit.bench.measure import plain_launch as module
-from ptxkit.bench.measure.conditions import Conditions, Log, Span
+from ptxkit.bench.measure.sensor_log import SensorLog
 from ptxkit.bench.report import tables
+from ptxkit.bench.results.conditions import Conditions, Span
 from ptxkit.runtime.device import device
 from ptxkit.targets import Target
 
@@ -36,7 +37,7 @@ def test_the_kernel_runs_and_the_time_is_of_one_launch():
 
 
 def test_it_stands_in_the_conditions():
-    log = Log()
+    log = SensorLog()
     for time_us in (1.08, 1.25, 1.24):
         log.launched(time_us)
     conditions = log.conditions()
@@ -48,7 +49,7 @@ def test_results_of_other_launches_say_so():
     def at(launch_us):
         results = make_results()
         conditions = Conditions(plain_launch_us=Span(launch_us, launch_us, launch_us))
-        return replace(results, targets=(replace(results.targets[0], conditions=conditions),))
+        return replace(results, cases=(replace(results.cases[0], conditions=conditions),))
 
     (note,) = tables.compare_table(at(1.25), at(1.08)).notes
     assert note.startswith("saxpy n=1000: a plain launch took 1.25 us, then 1.08")

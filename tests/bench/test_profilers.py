@@ -76,12 +76,12 @@ def nsys(tmp_path, monkeypatch):
 
 def test_nsys_leaves_a_report_of_one_call_of_each_variant(nsys, tmp_path):
     results = make_results()
-    rows = [replace(row, note="WARPS=4") if row.name == "fused" else row for row in results.targets[0].rows]
+    rows = [replace(row, note="WARPS=4") if row.name == "fused" else row for row in results.cases[0].rows]
     seen = []
     found = profilers.profiled(
-        replace(results, targets=(replace(results.targets[0], rows=rows),)), "nsys", lambda what: None, seen.append
+        replace(results, cases=(replace(results.cases[0], rows=rows),)), "nsys", lambda what: None, seen.append
     )
-    notes = {row.name: row.note for row in found.targets[0].rows}
+    notes = {row.name: row.note for row in found.cases[0].rows}
     assert notes["unfused"] == "profile in saxpy-n=1000-unfused.nsys-rep"
     assert notes["fused"] == "WARPS=4, profile in saxpy-n=1000-fused.nsys-rep"
     assert notes["torch"] == "3 launches"  # a peer is left alone
@@ -112,7 +112,7 @@ def test_a_nsys_that_fails_or_writes_nothing_is_said(nsys):
 
 
 def test_reports_of_targets_that_differ_in_an_option_have_names_of_their_own():
-    (target,) = make_results().targets
-    names = {profilers.report_name(replace(target, options={"dtype": d}), target.rows[1]) for d in ("f32", "f16")}
+    (case,) = make_results().cases
+    names = {profilers.report_name(replace(case, options={"dtype": d}), case.rows[1]) for d in ("f32", "f16")}
     assert names == {"saxpy-n=1000-dtype=f32-fused", "saxpy-n=1000-dtype=f16-fused"}
-    assert "/" not in profilers.report_name(replace(target, options={"where": "a/b"}), target.rows[1])
+    assert "/" not in profilers.report_name(replace(case, options={"where": "a/b"}), case.rows[1])

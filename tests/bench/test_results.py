@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ptxkit.bench.results import results as module
+from ptxkit.bench.results import files as module
 from ptxkit.errors import UsageError
 from ptxkit.files import write_json
 
@@ -24,10 +24,10 @@ def test_what_is_written_is_read_back(results, tmp_path):
 
 def test_infinite_errors_survive_as_infinite(results, tmp_path):
     value = results.to_json()
-    value["targets"][0]["rows"][1]["accuracy"]["max_rel"] = float("inf")
+    value["cases"][0]["rows"][1]["accuracy"]["max_rel"] = float("inf")
     path = saved(tmp_path, value)
-    assert json.loads(path.read_text())["targets"][0]["rows"][1]["accuracy"]["max_rel"] is None
-    assert module.load(path).targets[0].rows[1].accuracy.max_rel == float("inf")
+    assert json.loads(path.read_text())["cases"][0]["rows"][1]["accuracy"]["max_rel"] is None
+    assert module.load(path).cases[0].rows[1].accuracy.max_rel == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def test_infinite_errors_survive_as_infinite(results, tmp_path):
     [
         (lambda v: v.update(schema="ptxkit.bench/9"), "ptxkit.bench/9"),
         (lambda v: v.pop("device"), "device is missing"),
-        (lambda v: v["targets"][0].update(flops="many"), "targets[0].flops must be a whole number"),
-        (lambda v: v["targets"][0].update(rows={}), "targets[0].rows must be a list"),
-        (lambda v: v["targets"][0]["rows"][0]["cold"].update(median_us="x"), "rows[0].cold.median_us must be a number"),
-        (lambda v: v["targets"][0].update(lives_in="L3"), "lives_in must be one of L2, DRAM"),
+        (lambda v: v["cases"][0].update(flops="many"), "cases[0].flops must be a whole number"),
+        (lambda v: v["cases"][0].update(rows={}), "cases[0].rows must be a list"),
+        (lambda v: v["cases"][0]["rows"][0]["cold"].update(median_us="x"), "rows[0].cold.median_us must be a number"),
+        (lambda v: v["cases"][0].update(lives_in="L3"), "lives_in must be one of L2, DRAM"),
     ],
 )
 def test_a_wrong_field_is_named(results, tmp_path, change, complaint):
@@ -58,11 +58,11 @@ def test_no_file_and_no_json(tmp_path):
 
 
 def test_the_best_has_no_alarm(results):
-    assert results.targets[0].best("variant", "cold").name == "fused"
+    assert results.cases[0].best("variant", "cold").name == "fused"
     from dataclasses import replace
 
-    rows = tuple(replace(r, alarms=("no",)) if r.name == "fused" else r for r in results.targets[0].rows)
-    assert replace(results.targets[0], rows=rows).best("variant", "cold").name == "unfused"
+    rows = tuple(replace(r, alarms=("no",)) if r.name == "fused" else r for r in results.cases[0].rows)
+    assert replace(results.cases[0], rows=rows).best("variant", "cold").name == "unfused"
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -81,22 +81,23 @@ def test_an_unwritable_place_is_one_line(tmp_path):
 
 def test_some_kernels_of_a_result(results):
     assert results.of_kernels(()) == results
-    assert [t.kernel for t in results.of_kernels(["saxpy"]).targets] == ["saxpy"]
+    assert [t.kernel for t in results.of_kernels(["saxpy"]).cases] == ["saxpy"]
     with pytest.raises(UsageError, match="no kernel 'softmax'; they have saxpy"):
         results.of_kernels(["softmax"])
 
 
 def test_an_earlier_file_is_read_in_todays_names(results, tmp_path):
     value = json.loads(json.dumps(results.to_json()))
-    del value["targets"][0]["conditions"]
+    del value["cases"][0]["conditions"]
+    value["targets"] = value.pop("cases")
     value.update(
         schema="ptxkit.bench/1", environment={"driver": "13.0", "gpu": "G"}, facts={"driver": "13.0", "name": "G"}
     )
     again = module.load(saved(tmp_path, value))
     assert again.environment == {"cuda_driver": "13.0", "gpu": "G"}
     assert again.facts["cuda_driver"] == "13.0"
-    assert again.targets[0].conditions is None
-    assert again.schema == "ptxkit.bench/2"
+    assert again.cases[0].conditions is None
+    assert again.schema == "ptxkit.bench/3"
     value["environment"] = []
     with pytest.raises(UsageError, match="environment must be an object"):
         module.load(saved(tmp_path, value))
@@ -105,11 +106,11 @@ def test_an_earlier_file_is_read_in_todays_names(results, tmp_path):
 def test_conditions_are_read_back_and_shown_in_a_line(results, tmp_path):
     from dataclasses import replace
 
-    from ptxkit.bench.measure.conditions import Conditions, Span
-    from ptxkit.bench.report.tables import target_table
+    from ptxkit.bench.report.tables import case_table
+    from ptxkit.bench.results.conditions import Conditions, Span
 
     conditions = Conditions(5, Span(1935, 1965, 1980), None, Span(40, 41, 42), {"power cap": 2}, 4)
-    there = replace(results, targets=(replace(results.targets[0], conditions=conditions),))
+    there = replace(results, cases=(replace(results.cases[0], conditions=conditions),))
     again = module.load(saved(tmp_path, there.to_json()))
-    assert again.targets[0].conditions == conditions
-    assert str(conditions) in target_table(again.targets[0], 4000.0).notes
+    assert again.cases[0].conditions == conditions
+    assert str(conditions) in case_table(again.cases[0], 4000.0).notes

@@ -16,13 +16,13 @@ def test_the_roof_is_the_lower_of_the_two(results):
     assert point.intensity == pytest.approx(2000 / 1200)
     assert point.bound == "memory"
     assert point.roof == pytest.approx(2000 / 1200 * 4.250)
-    heavy = replace(results.targets[0], flops=10**9, rows=[replace(r, counted=None) for r in results.targets[0].rows])
-    assert {p.bound for p in roofline.points(replace(results, targets=(heavy,)))} == {"f32"}
+    heavy = replace(results.cases[0], flops=10**9, rows=[replace(r, counted=None) for r in results.cases[0].rows])
+    assert {p.bound for p in roofline.points(replace(results, cases=(heavy,)))} == {"f32"}
 
 
 def test_measured_bytes_come_before_counted_ones(results):
-    row = replace(results.targets[0].rows[1], measured={"dram_bytes": 4000.0})
-    assert roofline.moved_intensity(results.targets[0], row) == 0.5
+    row = replace(results.cases[0].rows[1], measured={"dram_bytes": 4000.0})
+    assert roofline.moved_intensity(results.cases[0], row) == 0.5
 
 
 def test_peers_and_alarms_have_no_point():
@@ -53,16 +53,16 @@ def test_no_times_no_roofline(results, tmp_path):
 
 
 def test_names_leave_out_the_options_that_do_not_tell_targets_apart(results):
-    (target,) = results.targets
-    two = [replace(target, options={"dtype": d, "eps": 1e-5}) for d in ("f32", "bf16")]
-    named = replace(results, targets=two)
+    (case,) = results.cases
+    two = [replace(case, options={"dtype": d, "eps": 1e-5}) for d in ("f32", "bf16")]
+    named = replace(results, cases=two)
     assert [roofline._short(named, t.key) for t in two] == ["saxpy n=1000 dtype=f32", "saxpy n=1000 dtype=bf16"]
-    assert roofline._short(replace(results, targets=two[:1]), two[0].key) == "saxpy n=1000"
+    assert roofline._short(replace(results, cases=two[:1]), two[0].key) == "saxpy n=1000"
 
 
 def test_what_moves_nothing_has_no_place_under_the_roofs(results):
-    still = replace(results.targets[0], bytes=0, rows=[replace(r, counted=None) for r in results.targets[0].rows])
-    assert list(roofline.points(replace(results, targets=(still,)))) == []
+    still = replace(results.cases[0], bytes=0, rows=[replace(r, counted=None) for r in results.cases[0].rows])
+    assert list(roofline.points(replace(results, cases=(still,)))) == []
 
 
 def test_units_with_one_peak_are_named_together(results):

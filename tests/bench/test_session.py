@@ -10,7 +10,7 @@ import pytest
 from ptxkit import Launch, Work, Workload, variant
 from ptxkit.bench.measure import session as module
 from ptxkit.bench.measure.method import Method
-from ptxkit.bench.results.results import Roofs, Row
+from ptxkit.bench.results.results import Row
 from ptxkit.errors import FaultError, LaunchError
 from ptxkit.runtime.abilities import Sensors
 from ptxkit.workload.verify import Verdict
@@ -37,7 +37,7 @@ class Copied(Workload):
 
 
 class Script:
-    """A GPU whose graphs are (contender, calls) and take what the script says."""
+    """A GPU whose graphs are (candidate, calls) and take what the script says."""
 
     lost = None
     l2_bytes = 1 << 20
@@ -70,9 +70,15 @@ class Scripted:
             raise self.error
         return (self.row.name, len(order))
 
-    def check(self, run, which, again=False):
-        self.checked.append((run, which, again))
-        return (self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]), None
+    def verdict(self):
+        return self.verdicts.pop(0) if len(self.verdicts) > 1 else self.verdicts[0]
+
+    def check(self, percentiles):
+        return (None, None) if not self.verdicts else (self.verdict(), None)
+
+    def check_graph(self, run, which):
+        self.checked.append((run, which))
+        return self.verdict()
 
 
 class Sets:
@@ -91,10 +97,10 @@ class Sets:
         return self.changed
 
 
-def measured(device, *contenders, **method):
+def measured(device, *candidates, **method):
     sets = Sets()
-    s = module.Session(device, sets, Method(**{"iterations": 8, **method}), Roofs(4000.0, 6000.0, {}))
-    return s.measure(contenders, lambda what: None), sets
+    s = module.Session(device, sets, Method(**{"iterations": 8, **method}))
+    return s.measure(candidates, lambda what: None), sets
 
 
 @pytest.fixture(autouse=True)
@@ -102,18 +108,17 @@ def no_warm_up(monkeypatch):
     monkeypatch.setattr(module, "WARM_UP_S", 0.0)
 
 
-def test_times_are_of_one_call_and_bandwidth_follows():
+def test_times_are_of_one_call():
     (row,), sets = measured(Script({"a": 4.0}), Scripted("a", RIGHT, RIGHT))
     assert row.cold.median_us == pytest.approx(4.0)
     assert row.cold.samples == row.hot.samples == 8
     assert row.cold.sets == 2
     assert row.hot.sets == 1
-    assert row.bandwidth_gbs == pytest.approx(8 * (1 << 20) / 4.0 / 1e3)
     assert row.verified
-    assert sets.renewed  # inputs nobody had seen
+    assert sets.renewed  # other inputs
 
 
-def test_contenders_take_turns():
+def test_samples_of_candidates_are_interleaved():
     device = Script({"a": 4.0, "b": 4.0})
     measured(device, Scripted("a", RIGHT, RIGHT), Scripted("b", RIGHT, RIGHT), iterations=40)
     switches = sum(x != y for x, y in zip(device.order, device.order[1:]))
@@ -138,8 +143,7 @@ def test_the_graphs_that_were_timed_are_the_ones_that_are_verified():
     a = Scripted("a", RIGHT, RIGHT, RIGHT)
     measured(Script({"a": 4.0}), a)
     calls = round(500 / 4 / 2) * 2  # half a millisecond of whole rotations over two sets
-    assert [(run, which) for run, which, _ in a.checked] == [(("a", 2), 0), (("a", calls), 1), (("a", 125), 0)]
-    assert [again for *_, again in a.checked] == [False, True, True]
+    assert a.checked == [(("a", calls), 1), (("a", 125), 0)]
 
 
 def test_a_hot_graph_that_is_wrong_is_said():
@@ -153,14 +157,9 @@ def test_random_outputs_are_neither_right_nor_wrong():
     assert row.cold
 
 
-def test_faster_than_the_memory_is_an_alarm():
-    (row,), _ = measured(Script({"a": 0.5}), Scripted("a", RIGHT, RIGHT))
-    assert any("below the floor" in alarm for alarm in row.alarms)
-
-
 def test_throttled_samples_are_dropped(monkeypatch):
     device = Script({"a": 4.0}, Sensors(1900, throttled=("thermal",)))
-    s = module.Session(device, Sets(), Method(iterations=8), Roofs(4000.0, 6000.0, {}))
+    s = module.Session(device, Sets(), Method(iterations=8))
     tracks = [module.Track(0, "cold", ("a", 1), 1, 1)]
     s._take(tracks[0])
     assert tracks[0].samples == []
@@ -169,8 +168,8 @@ def test_throttled_samples_are_dropped(monkeypatch):
     s._take(tracks[0])
     assert len(tracks[0].samples) == 4
     assert tracks[0].timed().dropped == 4
-    assert (s.conditions().dropped, s.conditions().held_down) == (4, {"thermal": 1})
-    assert s.conditions().sm_clock_mhz.most == 1900
+    assert (s.conditions().dropped, s.conditions().throttle_reasons) == (4, {"thermal": 1})
+    assert s.conditions().sm_clock_mhz.maximum == 1900
 
 
 def test_one_that_cannot_run_does_not_stop_the_others():
@@ -181,11 +180,71 @@ def test_one_that_cannot_run_does_not_stop_the_others():
     assert rows[1].cold
 
 
-def test_a_lost_device_ends_it():
-    device = Script({})
-    device.lost = "a failed"
-    with pytest.raises(FaultError):
-        measured(device, Scripted("a", error=FaultError("lost")))
+class Losing(Scripted):
+    """Loses the device when it is called for the given time: 0 is its verification, 1 its first samples."""
+
+    def __init__(self, name, device, when):
+        super().__init__(name, RIGHT)
+        self.device, self.when = device, when
+
+    def check(self, percentiles):
+        if self.when == 0:
+            self.lose()
+        return super().check(percentiles)
+
+    def lose(self):
+        self.device.lost = "a failed"
+        raise FaultError("an illegal address")
+
+
+def test_a_fault_is_of_the_one_that_caused_it_and_nothing_runs_after_it():
+    device = Script({"b": 4.0})
+    device.name = "a GPU"
+    rows, _ = measured(device, Losing("a", device, 0), Scripted("b", RIGHT))
+    assert (rows[0].error, rows[0].exit_code) == ("an illegal address", 5)
+    assert rows[1].skipped == "not run: the fault in a ended this process's use of a GPU"
+    assert device.order == [] and rows[1].cold is None
+
+
+def test_a_fault_while_sampling_leaves_no_time_that_could_not_be_verified():
+    device = Script({"a": 4.0, "b": 4.0})
+    device.name = "a GPU"
+    replays = device.replays
+
+    def faulting(graph, samples, warm):
+        if graph[0] == "b" and device.order.count("b") >= 6:
+            device.lost = "b failed"
+            raise FaultError("an illegal address")
+        return replays(graph, samples, warm)
+
+    device.timing.replays = faulting
+    rows, _ = measured(device, Scripted("a", RIGHT), Scripted("b", RIGHT), iterations=1000)
+    assert rows[1].error == "an illegal address"
+    assert rows[0].cold is None and rows[0].skipped.startswith("not run: the fault in b")
+
+
+def test_a_limit_ends_one_candidate_and_counts_all_its_time():
+    from ptxkit.bench.measure.time_limit import TimeLimit
+
+    class Hanging(Scripted):
+        def check(self, percentiles):
+            import time
+
+            time.sleep(5)
+
+    device = Script({"b": 4.0})
+    sets = Sets()
+    s = module.Session(device, sets, Method(iterations=8), limit=TimeLimit(0.1))
+    rows = s.measure([Hanging("a", RIGHT), Scripted("b", RIGHT)], lambda what: None)
+    assert "not done within 0.1 s" in rows[0].error and rows[0].exit_code == 8
+    assert rows[1].cold is not None
+
+
+def test_without_fresh_inputs_the_graphs_are_verified_on_the_same_ones():
+    a = Scripted("a", RIGHT, WRONG)
+    (row,), sets = measured(Script({"a": 4.0}), a, fresh_inputs=False, modes=("cold",))
+    assert sets.renewed == [] and row.hot is None
+    assert row.worst.startswith("once more after timing, cold: y[3]")
 
 
 class Clock:
@@ -238,11 +297,11 @@ def test_a_kernel_too_slow_for_the_minimum_has_fewer_samples_and_says_so(monkeyp
 
 
 def test_a_clock_that_is_locked_low_is_no_throttling():
-    """1200 of 1980 MHz from the beginning, by somebody's choice; and a clock that falls to that in the middle."""
+    """1200 of 1980 MHz from the beginning, because it is locked; and a clock that falls to that in the middle."""
     (row,), _ = measured(Script({"a": 4.0}, Sensors(1200)), Scripted("a", RIGHT))
     assert row.cold.samples == 8
     device = Script({"a": 4.0}, Sensors(1980))
-    s = module.Session(device, Sets(), Method(iterations=8), Roofs(4000.0, 6000.0, {}))
+    s = module.Session(device, Sets(), Method(iterations=8))
     track = module.Track(0, "cold", ("a", 1), 1, 1)
     s._take(track)
     device.now = Sensors(1200)
@@ -253,10 +312,8 @@ def test_a_clock_that_is_locked_low_is_no_throttling():
 class Failing(Scripted):
     """Right before the timing; afterwards it cannot be asked."""
 
-    def check(self, run, which, again=False):
-        if again:
-            raise LaunchError("out of memory")
-        return super().check(run, which, again)
+    def check_graph(self, run, which):
+        raise LaunchError("out of memory")
 
 
 def test_one_that_fails_after_timing_has_no_place_among_the_right_ones():
@@ -273,7 +330,7 @@ def test_a_plain_launch_is_timed_in_every_round():
         return lambda: 1.08
 
     device = Script({"a": 4.0})
-    s = module.Session(device, Sets(), Method(iterations=8), Roofs(4000.0, 6000.0, {}), plain=plain)
+    s = module.Session(device, Sets(), Method(iterations=8), plain=plain)
     s.measure([Scripted("a", RIGHT)], lambda what: None)
     assert made == [device]
     assert s.conditions().plain_launch_us.median == 1.08

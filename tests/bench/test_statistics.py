@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.bench.measure.statistics import (
-    FixedSamples,
-    TimeBudget,
     median_standard_error,
     quantile,
     student_t95,
@@ -70,37 +68,6 @@ def test_student_t_falls_towards_the_normal():
     assert values[-1] == pytest.approx(1.96, abs=0.002)
 
 
-def test_fixed_samples_counts():
-    assert [FixedSamples(3).enough([1.0] * n, 99.0) for n in (0, 2, 3)] == [False, False, True]
-
-
-def test_time_budget_wants_a_minimum_then_stops_at_the_budget():
-    rule = TimeBudget(budget_s=1.0, minimum=10)
-    noisy = [1.0, 2.0] * 20
-    assert not rule.enough(noisy[:9], 100.0)
-    assert not rule.enough(noisy, 0.5)
-    assert rule.enough(noisy, 1.0)
-
-
-def test_time_budget_stops_early_on_a_quiet_sample_only():
-    rule = TimeBudget(budget_s=1e9, minimum=8)
-    assert rule.enough([1.0] * 16, 0.0)
-    assert not rule.enough([1.0, 1.5] * 8, 0.0)
-    assert rule.enough([1.0, 1.5] * rule.maximum, 0.0)
-
-
 def test_one_outlier_does_not_move_the_standard_error_of_the_median():
     quiet = [1.0 + 0.001 * (i % 5) for i in range(50)]
     assert median_standard_error([*quiet, 1000.0]) == pytest.approx(median_standard_error(quiet), rel=0.2)
-
-
-@pytest.mark.parametrize("rule", [FixedSamples(1), FixedSamples(1000), TimeBudget(budget_s=0.1)])
-def test_batches_lead_to_the_end_and_not_beyond(rule):
-    taken, looks = [], 0
-    while not rule.enough(taken, 0.01 * looks):
-        assert rule.batch(len(taken)) > 0
-        taken += [1.0 + 0.3 * (i % 7) for i in range(rule.batch(len(taken)))]
-        looks += 1
-    assert looks < 20
-    if isinstance(rule, FixedSamples):
-        assert len(taken) == rule.samples

@@ -1,4 +1,4 @@
-"""``ptxkit bench`` on the emulator: counting, receipts, and every bad word."""
+"""``ptxkit bench`` on the emulator: counting, result_files, and every bad word."""
 
 from __future__ import annotations
 
@@ -55,36 +55,36 @@ def exit_of(*args):
 
 
 @pytest.fixture(scope="module")
-def receipt(tmp_path_factory):
+def result_file(tmp_path_factory):
     file = tmp_path_factory.mktemp("bench") / "r.json"
     assert exit_of("bench", "run", "saxpy", "--sizes", "2048", "--device", "emulator", "--json", file) == 0
     return file
 
 
-def test_counts_are_shown_and_said_to_be_counts(receipt, capsys):
+def test_counts_are_shown_and_said_to_be_counts(result_file, capsys):
     assert exit_of("bench", "run", "saxpy", "--sizes", "2048", "--device", "emulator") == 0
     out = capsys.readouterr().out
     assert "the emulator has no times" in out
-    assert "24.6 kB" in out  # 12 bytes an element, the least
+    assert "24.6 kB" in out  # 12 bytes an element, the minimum
 
 
-def test_the_file_holds_counts_and_hashes(receipt):
-    value = json.loads(receipt.read_text())
-    assert value["schema"] == "ptxkit.bench/2"
-    (target,) = value["targets"]
-    assert len(target["inputs_sha256"]) == 64
-    counted = {row["name"]: row["counted"] for row in target["rows"]}
+def test_the_file_holds_counts_and_hashes(result_file):
+    value = json.loads(result_file.read_text())
+    assert value["schema"] == "ptxkit.bench/3"
+    (case,) = value["cases"]
+    assert len(case["inputs_sha256"]) == 64
+    counted = {row["name"]: row["counted"] for row in case["rows"]}
     assert counted["scalar"]["load_bytes"] == 2 * 4 * 2048
     assert counted["scalar"]["store_bytes"] == 4 * 2048
-    assert all(row["cold"] is None for row in target["rows"])
+    assert all(row["cold"] is None for row in case["rows"])
 
 
-def test_a_receipt_runs_again_with_the_same_counts(receipt, capsys, monkeypatch):
+def test_a_result_file_runs_again_with_the_same_counts(result_file, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     from ptxkit.runtime import registry
 
     monkeypatch.setattr(registry, "gpu_present", lambda: False)
-    assert exit_of("bench", "verify", receipt) == 0
+    assert exit_of("bench", "verify", result_file) == 0
     out = capsys.readouterr().out
     assert "same counts" in out
     assert "other counts" not in out
@@ -92,7 +92,7 @@ def test_a_receipt_runs_again_with_the_same_counts(receipt, capsys, monkeypatch)
 
 def test_json_alone_on_stdout(capsys):
     assert exit_of("bench", "run", "saxpy:scalar", "--sizes", "64", "--device", "emulator", "--json", "-") == 0
-    assert json.loads(capsys.readouterr().out)["targets"][0]["rows"][0]["name"] == "scalar"
+    assert json.loads(capsys.readouterr().out)["cases"][0]["rows"][0]["name"] == "scalar"
 
 
 def test_list_names_kernels_and_sizes(capsys):
@@ -154,12 +154,12 @@ def cutlass_missing(monkeypatch):
     monkeypatch.setattr(registry, "names", lambda: ("cutlass_gemm", "saxpy"))
 
 
-def test_a_kernel_whose_package_is_missing_is_a_note_where_no_target_is_named(cutlass_missing, capsys):
+def test_a_kernel_whose_package_is_missing_is_a_note_where_no_kernel_is_named(cutlass_missing, capsys):
     assert exit_of("bench", "run", "--device", "emulator") == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     notes = [line for line in captured.out.splitlines() if "cutlass" in line]
-    assert len(notes) == 1 and notes[0].startswith("cutlass_gemm: not here, CUTLASS is not installed; run: pip install")
+    assert len(notes) == 1 and notes[0].startswith("cutlass_gemm: not available, CUTLASS is not installed; run: pip install")
 
 
 def test_a_kernel_whose_package_is_missing_is_an_error_where_it_is_named(cutlass_missing, capsys):
@@ -185,8 +185,8 @@ def test_a_peer_that_is_named_and_not_installed_is_refused_before_measuring(monk
     refuse_absent(None, [("torch", "no torch here")])
 
 
-def test_a_roofline_needs_times(receipt, capsys):
-    assert exit_of("bench", "roofline", receipt) == 2
+def test_a_roofline_needs_times(result_file, capsys):
+    assert exit_of("bench", "roofline", result_file) == 2
     assert "needs times" in capsys.readouterr().err
 
 
@@ -203,24 +203,25 @@ def test_a_users_own_kernel_is_found_again_by_its_file(tmp_path, capsys, monkeyp
 
     monkeypatch.setattr(registry, "gpu_present", lambda: False)
     assert exit_of("new", "mine", "--directory", tmp_path) == 0
-    receipt = tmp_path / "r.json"
+    result_file = tmp_path / "r.json"
     assert (
-        exit_of("bench", "run", tmp_path / "mine.py", "--sizes", "512", "--device", "emulator", "--json", receipt) == 0
+        exit_of("bench", "run", tmp_path / "mine.py", "--sizes", "512", "--device", "emulator", "--json", result_file)
+        == 0
     )
     capsys.readouterr()
-    assert exit_of("bench", "verify", receipt) == 0
+    assert exit_of("bench", "verify", result_file) == 0
     assert "same counts" in capsys.readouterr().out
     (tmp_path / "mine.py").unlink()
-    assert exit_of("bench", "verify", receipt) == 2
+    assert exit_of("bench", "verify", result_file) == 2
     assert "there is no file" in capsys.readouterr().err
 
 
-def test_counts_are_compared_where_there_are_no_times(receipt, capsys):
-    assert exit_of("bench", "compare", receipt, receipt) == 0
+def test_counts_are_compared_where_there_are_no_times(result_file, capsys):
+    assert exit_of("bench", "compare", result_file, result_file) == 0
     out = capsys.readouterr().out
     assert "load bytes" in out
     assert "same" in out
-    assert exit_of("bench", "compare", receipt) == 0
+    assert exit_of("bench", "compare", result_file) == 0
     assert "identical, bit for bit" in capsys.readouterr().out
 
 
@@ -245,48 +246,48 @@ def test_what_was_measured_survives_being_stopped(tmp_path, what, sent, code, wo
     (tmp_path / "slow.cu").write_text(SLOW_CU)
     words = ["bench", "run", "saxpy", str(slow), "--sizes", "4096", "--device", "emulator", "--json", str(file)]
     if what == "verify":
-        words = ["bench", "verify", str(slow_receipt(tmp_path, slow)), "--json", str(file)]
+        words = ["bench", "verify", str(slow_result_file(tmp_path, slow)), "--json", str(file)]
     child = subprocess.Popen(
         [sys.executable, "-c", restored, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 60
-    while not (file.exists() and json.loads(file.read_text())["targets"]) and time.monotonic() < deadline:
+    while not (file.exists() and json.loads(file.read_text())["cases"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     child.send_signal(sent)
     out, err = child.communicate(timeout=60)
     assert child.returncode == code, err
-    assert word in err and "1 of 2 targets" in err
+    assert word in err and "1 of 2 cases" in err
     assert "saxpy n=4096" in out
     assert what == "run" or "same counts" in out
     value = json.loads(file.read_text())
     assert value["partial"] is True
-    assert [t["kernel"] for t in value["targets"]] == ["saxpy"]
+    assert [t["kernel"] for t in value["cases"]] == ["saxpy"]
     assert [p.name for p in tmp_path.glob(".*")] == []
 
 
-def slow_receipt(where, slow):
+def slow_result_file(where, slow):
     """Of saxpy and of a kernel that takes minutes, as if somebody had waited for it."""
     file = where / "before.json"
     assert exit_of("bench", "run", "saxpy", "--sizes", "4096", "--device", "emulator", "--json", file) == 0
     value = json.loads(file.read_text())
-    (first,) = value["targets"]
+    (first,) = value["cases"]
     rows = [{**first["rows"][0], "name": "only", "tile": {}}]
-    value["targets"].append({**first, "kernel": "slow", "description": str(slow), "rows": rows})
+    value["cases"].append({**first, "kernel": "slow", "description": str(slow), "rows": rows})
     file.write_text(json.dumps(value))
     return file
 
 
 def test_an_earlier_file_stays_until_there_is_something_to_write(gpu, tmp_path, monkeypatch):
-    from ptxkit.bench.measure import run
+    from ptxkit.bench.measure import benchmark
 
     def stopped(*_):
         raise KeyboardInterrupt
 
     file = tmp_path / "r.json"
-    file.write_text("an earlier receipt")
-    monkeypatch.setattr(run.BenchRun, "run", stopped)
+    file.write_text("an earlier file")
+    monkeypatch.setattr(benchmark.Benchmark, "run", stopped)
     assert gpu.bench("--json", file) == 130
-    assert file.read_text() == "an earlier receipt"
+    assert file.read_text() == "an earlier file"
 
 
 def test_options_of_measuring_are_said_not_to_apply_to_counts(capsys):
@@ -299,8 +300,8 @@ def test_options_of_measuring_are_said_not_to_apply_to_counts(capsys):
 
 def test_a_kernel_named_with_and_without_a_variant_is_measured_whole(capsys):
     assert exit_of("bench", "run", "saxpy:scalar", "saxpy", "--sizes", "64", "--device", "emulator", "--json", "-") == 0
-    (target,) = json.loads(capsys.readouterr().out)["targets"]
-    assert [row["name"] for row in target["rows"]] == ["scalar", "vectorized", "ptx"]
+    (case,) = json.loads(capsys.readouterr().out)["cases"]
+    assert [row["name"] for row in case["rows"]] == ["scalar", "vectorized", "ptx"]
 
 
 def test_csv_is_one_table_for_all_targets(capsys):
@@ -324,31 +325,31 @@ def test_what_does_not_compile_has_its_exit_code(tmp_path, capsys):
     assert "mine n=512 simple: " in capsys.readouterr().err
 
 
-def test_two_results_that_have_nothing_in_common(receipt, tmp_path, capsys):
+def test_two_results_that_have_nothing_in_common(result_file, tmp_path, capsys):
     other = tmp_path / "other.json"
     assert exit_of("bench", "run", "saxpy", "--sizes", "64", "--device", "emulator", "--json", other) == 0
     capsys.readouterr()
-    assert exit_of("bench", "compare", receipt, other) == 2
+    assert exit_of("bench", "compare", result_file, other) == 2
     assert (
         "nothing in common: one has counts of saxpy n=2048, the other counts of saxpy n=64" in capsys.readouterr().err
     )
 
 
-def test_a_run_that_ended_is_not_partial(receipt):
-    assert json.loads(receipt.read_text())["partial"] is False
+def test_a_run_that_ended_is_not_partial(result_file):
+    assert json.loads(result_file.read_text())["partial"] is False
 
 
 class Gpu:
     """A GPU whose results are known: ``ptxkit bench run`` without one."""
 
     def __init__(self, monkeypatch, where):
-        from ptxkit.bench.measure import run
+        from ptxkit.bench.measure import benchmark
         from ptxkit.bench.results import expectations
 
         found = types.SimpleNamespace(kind="gpu", times=True, emulates=False, name="NVIDIA H200", target=None)
         monkeypatch.setattr("ptxkit.runtime.device.device", lambda kind: found)
         monkeypatch.setattr(expectations, "directory", lambda: where)
-        monkeypatch.setattr(run.BenchRun, "run", self.run)
+        monkeypatch.setattr(benchmark.Benchmark, "run", self.run)
         self.results = make_results()
         self.stop = None
 
@@ -372,7 +373,7 @@ def test_check_needs_expectations_and_holds_to_them(gpu, capsys):
     assert "nvidia-h200.json" in capsys.readouterr().err
     assert gpu.bench("--update-expectations") == 0
     assert gpu.bench("--check") == 0
-    assert "4 times held against expectations: 0 slower" in capsys.readouterr().err
+    assert "4 times compared with expectations: 0 slower" in capsys.readouterr().err
     gpu.results = make_results(fused=30.0)
     assert gpu.bench("--check") == 1
     assert "fused cold: 30 us, expected 25 us: slower" in capsys.readouterr().err
@@ -380,15 +381,15 @@ def test_check_needs_expectations_and_holds_to_them(gpu, capsys):
 
 def test_targets_without_expectations_are_named(gpu, capsys, tmp_path):
     assert gpu.bench("--update-expectations") == 0
-    (target,) = gpu.results.targets
-    other = replace(target, sizes={"n": 7})
-    gpu.results = replace(gpu.results, targets=(target, other))
+    (case,) = gpu.results.cases
+    other = replace(case, sizes={"n": 7})
+    gpu.results = replace(gpu.results, cases=(case, other))
     capsys.readouterr()
     assert gpu.bench("--check") == 0
-    assert "saxpy n=7: there are no expectations" in capsys.readouterr().err
-    gpu.results = replace(gpu.results, targets=(other,))
+    assert "saxpy n=7: no expectations found" in capsys.readouterr().err
+    gpu.results = replace(gpu.results, cases=(other,))
     assert gpu.bench("--check") == 3
-    assert "no expectations for saxpy n=7; --update-expectations records them" in capsys.readouterr().err
+    assert "no expectations found for saxpy n=7; --update-expectations records them" in capsys.readouterr().err
     gpu.stop = KeyboardInterrupt()
     assert gpu.bench("--check", "--update-expectations") == 130
     assert "saxpy n=7" in (tmp_path / "expectations" / "nvidia-h200.json").read_text()
@@ -397,12 +398,12 @@ def test_targets_without_expectations_are_named(gpu, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"targets": {"saxpy n=1000": 3}}, "targets['saxpy n=1000'] must be an object"),
+        ({"cases": {"saxpy n=1000": 3}}, "cases['saxpy n=1000'] must be an object"),
         (
-            {"targets": {"saxpy n=1000": {"rows": {"fused": {"cold": {"median_us": 0}}}}}},
+            {"cases": {"saxpy n=1000": {"rows": {"fused": {"cold": {"median_us": 0}}}}}},
             "median_us must be a number above 0",
         ),
-        ({"schema": "ptxkit.expectations/9"}, "does not hold ptxkit.expectations/1"),
+        ({"schema": "ptxkit.expectations/9"}, "does not hold ptxkit.expectations/2"),
     ],
 )
 def test_expectations_that_somebody_edited_are_refused_by_their_place(gpu, capsys, tmp_path, change, complaint):
@@ -472,8 +473,8 @@ def test_expectations_are_replaced_whole_or_not_at_all(gpu, capsys, monkeypatch,
 
 @pytest.fixture
 def verified(monkeypatch, tmp_path):
-    """``bench verify`` of a receipt, on a GPU that finds what the test says."""
-    from ptxkit.bench.results import rerun as receipts
+    """``bench verify`` of a result_file, on a GPU that finds what the test says."""
+    from ptxkit.bench.measure import rerun
     from ptxkit.files import write_json
 
     write_json(tmp_path / "r.json", make_results().to_json())
@@ -488,22 +489,22 @@ def verified(monkeypatch, tmp_path):
             if stop:
                 raise stop
 
-        monkeypatch.setattr(receipts, "again", again)
+        monkeypatch.setattr(rerun, "again", again)
         return exit_of("bench", "verify", tmp_path / "r.json", *words)
 
     return verify
 
 
-def test_verify_judges_each_contender_and_the_distance_from_peers(verified, capsys, tmp_path):
+def test_verify_judges_each_candidate_and_the_distance_from_peers(verified, capsys, tmp_path):
     environment = {"gpu": "NVIDIA H200", "cuda_driver": "13.0", "torch": "2.12"}
     assert verified(make_results(peer=35.0, environment=environment), "--json", tmp_path / "now.json") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines.count(["saxpy", "n=1000"]) == 2  # a table of times, one of ratios
     assert ["torch", "cold", "40", "us", "±", "0.1%", "35", "us", "±", "0.1%", "-12.5%", "0.5%", "faster",
             "same", "version"] in lines  # fmt: skip
-    assert "fused against torch cold 1.6x 1.4x +14.3% 0.5% slower".split() in lines
-    assert "torch: not there then, 2.12 now".split() in lines
-    assert json.loads((tmp_path / "now.json").read_text())["schema"] == "ptxkit.bench/2"
+    assert "fused over torch cold 1.6x 1.4x +14.3% 0.5% slower".split() in lines
+    assert "torch: not installed before, 2.12 now".split() in lines
+    assert json.loads((tmp_path / "now.json").read_text())["schema"] == "ptxkit.bench/3"
 
 
 def test_verify_fails_for_our_own_alone(verified, capsys):
@@ -515,32 +516,32 @@ def test_verify_fails_for_our_own_alone(verified, capsys):
 def test_a_verification_that_is_stopped_says_and_keeps_what_there_is(verified, capsys, tmp_path):
     assert verified(make_results(fused=30.0), "--json", tmp_path / "now.json", stop=KeyboardInterrupt()) == 130
     out, err = capsys.readouterr()
-    assert "slower" in out and "stopped: 1 of 1 targets are measured" in err and "interrupted" in err
-    assert json.loads((tmp_path / "now.json").read_text())["targets"]
+    assert "slower" in out and "stopped: 1 of 1 cases are measured" in err and "interrupted" in err
+    assert json.loads((tmp_path / "now.json").read_text())["cases"]
 
 
 def test_a_variant_that_has_no_time_any_more_is_no_success(verified, capsys):
     now = make_results()
-    (target,) = now.targets
-    rows = [replace(row, cold=None, skipped="it needs sm_90a") if row.name == "fused" else row for row in target.rows]
-    assert verified(replace(now, targets=(replace(target, rows=rows),))) == 1
+    (case,) = now.cases
+    rows = [replace(row, cold=None, skipped="it needs sm_90a") if row.name == "fused" else row for row in case.rows]
+    assert verified(replace(now, cases=(replace(case, rows=rows),))) == 1
     out, err = capsys.readouterr()
     assert "saxpy n=1000 fused: no time, it needs sm_90a" in out
-    assert "saxpy n=1000 fused: has a time in the receipt, and none now" in err
+    assert "saxpy n=1000 fused: has a time in the result file, and none now" in err
 
 
 def test_verify_for_programs(verified, capsys):
     assert verified(make_results(), "--json", "-") == 0
-    assert json.loads(capsys.readouterr().out)["targets"][0]["kernel"] == "saxpy"
+    assert json.loads(capsys.readouterr().out)["cases"][0]["kernel"] == "saxpy"
     assert verified(make_results(), "--format", "csv") == 0
-    assert capsys.readouterr().out.startswith("target,contender,kind,mode,before_us,")
+    assert capsys.readouterr().out.startswith("case,candidate,kind,mode,before_us,")
 
 
-def test_a_receipt_without_targets(receipt, tmp_path, capsys):
+def test_a_result_file_without_targets(result_file, tmp_path, capsys):
     empty = tmp_path / "empty.json"
-    empty.write_text(json.dumps({**json.loads(receipt.read_text()), "targets": []}))
+    empty.write_text(json.dumps({**json.loads(result_file.read_text()), "cases": []}))
     assert exit_of("bench", "verify", empty) == 2
-    assert "has no targets" in capsys.readouterr().err
+    assert "has no cases" in capsys.readouterr().err
 
 
 def test_the_help_of_every_command_starts_no_library():

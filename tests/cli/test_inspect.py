@@ -175,7 +175,7 @@ def test_which_code_runs_where(code, gpu, runs):
 def test_a_variant_is_timed_as_it_was_built(monkeypatch):
     from types import SimpleNamespace
 
-    from ptxkit.bench.measure import runner
+    from ptxkit.bench.measure import run as measured_run
     from ptxkit.inspect.subject import subjects
     from ptxkit.inspect.timing import time_us
     from ptxkit.runtime.device import device
@@ -188,9 +188,10 @@ def test_a_variant_is_timed_as_it_was_built(monkeypatch):
             asked.update(settings, workload=workload.name)
 
         def run(self):
-            return SimpleNamespace(variants=[SimpleNamespace(time_us=SimpleNamespace(median=3.5))])
+            row = SimpleNamespace(cold=SimpleNamespace(median_us=3.5))
+            return SimpleNamespace(cases=[SimpleNamespace(rows=[row])])
 
-    monkeypatch.setattr(runner, "Runner", Recorder)
+    monkeypatch.setattr(measured_run, "Run", Recorder)
     (subject,) = subjects("saxpy:scalar@sm_90a,THREADS=512")
     assert time_us(subject, SimpleNamespace(target=Target.parse("sm_90a"))) == 3.5
     assert asked == {

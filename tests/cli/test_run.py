@@ -69,7 +69,7 @@ def test_json_is_alone_on_stdout_and_exact():
     done = ptxkit("run", "fused_l2norm", 4, 100, 7, "--json", *EMULATOR)
     assert (done.returncode, done.stderr) == (0, "")
     value = json.loads(done.stdout)
-    assert value["schema"] == "ptxkit.run/2"
+    assert value["schema"] == "ptxkit.run/3"
     assert value["sizes"] == {"rows": 4, "cols": 100} and value["iterations"] == 7
     assert value["device"] == {"kind": "emulator", "name": "ptxkit emulator", "target": "sm_90a"}
     assert [v["name"] for v in value["variants"]] == ["unfused", "fused", "vectorized", "persistent", "ptx"]
@@ -79,9 +79,9 @@ def test_json_is_alone_on_stdout_and_exact():
         assert v["verified"] is True and v["skipped"] is None and v["time_us"] is None
         assert v["max_rel_error"] < 1e-6 and v["launches"] >= 1
         assert v["bandwidth_gbs"] is v["roof_fraction"] is v["speedup"] is None
-        assert v["counters"]["global_load_bytes"] >= 4 * 100 * 4 <= v["counters"]["global_store_bytes"]
-    counts = {v["name"]: v["counters"] for v in value["variants"]}
-    assert counts["fused"]["global_load_bytes"] == counts["fused"]["global_store_bytes"] == 1600
+        assert v["counted"]["load_bytes"] >= 4 * 100 * 4 <= v["counted"]["store_bytes"]
+    counts = {v["name"]: v["counted"] for v in value["variants"]}
+    assert counts["fused"]["load_bytes"] == counts["fused"]["store_bytes"] == 1600
 
 
 def test_counts_repeat_exactly():

@@ -115,7 +115,7 @@ def test_arrays_are_summarised_saved_and_compared(run, files):
     assert found["x"]["changed"] == 0 and found["y"]["changed"] == np.count_nonzero(y != 1)
     assert found["y"]["min"] == y.min() and found["y"]["max"] == y.max() and found["y"]["first"] == y[:8].tolist()
     assert abs(found["y"]["mean"] - y.mean(dtype=np.float64)) < 1e-9 and found["y"]["nan"] == 0
-    assert value["counters"]["global_store_bytes"] == 4000 and value["grid"] == [4, 1, 1]
+    assert value["counted"]["store_bytes"] == 4000 and value["grid"] == [4, 1, 1]
     np.save("reference.npy", wanted.astype(np.float64))
     code, out, _ = run(f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1000 --expect y=reference.npy")
     assert code == 0 and "verified: y, 1,024 elements" in out

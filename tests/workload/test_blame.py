@@ -55,19 +55,19 @@ def ran(tmp_path):
     """Run the description with something replaced; the report."""
 
     def run(old="", new="", **options):
-        from ptxkit.bench.measure.runner import Runner
+        from ptxkit.bench.measure.run import Run
 
         assert old in RIGHT
         (tmp_path / "doubled.py").write_text(RIGHT.replace(old, new) if old else RIGHT)
         (tmp_path / "doubled.cu").write_text(SOURCE)
         kernel = registry.load_file(tmp_path / "doubled.py")
-        return Runner(kernel.make(options.pop("sizes", ()), small=True), device("emulator"), **options).run()
+        return Run(kernel.make(options.pop("sizes", ()), small=True), device("emulator"), **options).run()
 
     return run
 
 
 def test_without_a_mistake(ran):
-    assert [v.verified for v in ran().variants] == [True, True]
+    assert [v.verified for v in ran().cases[0].rows] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_constraints_may_fail_while_they_are_asked(ran):
 
 
 def test_a_variant_that_these_sizes_do_not_suit_leaves_the_others(ran):
-    unfused, fused = ran(sizes=(1_000_000,)).variants
+    unfused, fused = ran(sizes=(1_000_000,)).cases[0].rows
     assert unfused.error is None
     assert "has no tile for n=1000000" in str(fused.error)
     for asked in ({"variants": ["fused"]}, {"tile": {"THREADS": "64"}}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ptxkit.bench.measure.runner import Runner
+from ptxkit.bench.measure.run import Run
 from ptxkit.errors import DescriptionError
 from ptxkit.runtime.device import device
 from ptxkit.workload import registry
@@ -42,8 +42,8 @@ def including(tmp_path, dirs):
 
 
 def test_a_description_may_name_include_directories_and_macros(tmp_path):
-    report = Runner(including(tmp_path, ["headers"]), device("emulator")).run()
-    assert [(v.name, v.verified) for v in report.variants] == [("plain", True), ("replaced", True)]
+    report = Run(including(tmp_path, ["headers"]), device("emulator")).run()
+    assert [(v.name, v.verified) for v in report.cases[0].rows] == [("plain", True), ("replaced", True)]
 
 
 @pytest.mark.parametrize(

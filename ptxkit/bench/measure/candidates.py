@@ -1,4 +1,4 @@
-"""What is measured against each other: a kernel's variants and the peers, on several sets of the same buffers."""
+"""The candidates of a measurement: a kernel's variants and its peers, on several sets of the same buffers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,22 +23,28 @@ from ptxkit.workload.verify import Verdict, compare_all, error_percentiles
 if TYPE_CHECKING:
     from ptxkit.bench.peers.base import Peer
     from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
 
 
 class BufferSets:
-    """A workload's inputs, uploaded several times; all contenders read the same ones.
+    """A workload's inputs, uploaded several times; all candidates read the same ones.
 
     Args:
-        count: how many sets.
+        count: how many sets. target: what variants are compiled for, instead of the device's own.
+
+    Raises:
+        UsageError: the sizes need more memory than there is.
     """
 
-    def __init__(self, workload: Workload, device: Device, count: int, seed: int) -> None:
-        workload = self.workload = workload.on(device.facts_for(None))
+    def __init__(
+        self, workload: Workload, device: Device, count: int, seed: int, target: Target | None = None
+    ) -> None:
+        workload = self.workload = workload.on(device.facts_for(target))
         self.device = device
         self.data = execute.Data(workload, seed)
-        self.cases = [execute.Case(workload, device, data=self.data) for _ in range(count)]
+        self.cases = [execute.Case(workload, device, data=self.data, target=target) for _ in range(count)]
 
     def __len__(self) -> int:
         return len(self.cases)
@@ -53,8 +60,8 @@ class BufferSets:
             case.upload()
 
 
-class Contender(Protocol):
-    """Something that computes the workload on any of the sets.
+class Candidate(Protocol):
+    """A way to compute the workload on any of the sets.
 
     Attributes:
         row: what is known of it before it is measured.
@@ -62,54 +69,48 @@ class Contender(Protocol):
 
     row: Row
 
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+        """Compute set 0 on poisoned outputs and compare; None where there is nothing to compare with.
+
+        Args:
+            percentiles: whether the distribution of the errors is wanted, which takes longer than the verdict.
+        """
+
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
         """A graph of one call on each of these sets, in order: a callable that queues it."""
 
-    def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
-        """Poison the outputs, call ``run``, and compare those of set ``which``; None where there is nothing to compare with.
+    def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
+        """Poison the outputs with bytes that cannot be foreseen, call ``run``, and compare the outputs of set ``which``.
 
-        Args:
-            again: it was timed since: poison with bytes that nobody can know, so that a kernel which computes only where it
-                finds the poison is found out, and leave out how accurate it is, which takes longer than the verdict.
+        Another poison than that of :meth:`check` exposes a kernel that computes only where it finds the poison.
         """
 
 
-class VariantContender:
+class VariantCandidate:
     """A variant of the workload.
+
+    Args:
+        tile: tile parameters to fix. target: compile for this one instead of the device's own.
 
     Raises:
         UnavailableError, CompileError, UsageError, LaunchError: see :func:`ptxkit.workload.execute.prepare`.
     """
 
-    def __init__(self, sets: BufferSets, variant: Variant, tile: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, sets: BufferSets, variant: Variant, tile: Mapping[str, Any] | None = None, target: Target | None = None
+    ) -> None:
         self.sets = sets
         self.variant = variant
-        first = execute.prepare(sets.cases[0], variant, tile=tile)
-        build = first.build
-        self.prepared = [first, *(execute.bound(case, build, first.tuned) for case in sets.cases[1:])]
-        resources = [step.resources for step in build.steps]
-        self.row = Row(
-            name=variant.name,
-            target=build.target.name,
-            tile=dict(build.tile),
-            note=_note(self.prepared[0]),
-            launches=len(build.steps),
-            registers=max(r.registers for r in resources),
-            local_bytes=max(r.local_bytes for r in resources),
-            shared_bytes=max(
-                r.shared_bytes + step.launch.shared for r, step in zip(resources, build.steps, strict=True)
-            ),
-            source_sha256=_sha256(*(image.ptx.encode() for image in build.images)),
-            cubin_sha256=_sha256(*(image.cubin or b"" for image in build.images)),
-            code_sha256=_sha256(*(machine_code(image.cubin) for image in build.images if image.cubin)),
-        )
+        first = execute.prepare(sets.cases[0], variant, target, tile)
+        self.prepared = [first, *(execute.bound(case, first.build, first.tuned) for case in sets.cases[1:])]
+        self.row = compiled_row(first, resources=True)
 
     def launch(self, which: int) -> None:
         """Queue one call on a set."""
         self.prepared[which].launch()
 
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
-        """See :class:`Contender`."""
+        """See :class:`Candidate`."""
 
         def calls() -> None:
             for which in order:
@@ -122,9 +123,8 @@ class VariantContender:
         """Whether a call changes its own inputs, so that calling it twice gives something else."""
         return bool(set(self.sets.cases[0].output_specs) & set(self.sets.data.inputs))
 
-    def computed(self, run: Callable[[], None], which: int, again: bool = False) -> None:
-        """Have a set's outputs computed by ``run``, from poison; see :meth:`Contender.check`."""
-        poison = random.SystemRandom().randrange(1, execute.POISON) if again else None  # never the one of the first check
+    def compute(self, run: Callable[[], None], which: int, poison: int | None = None) -> None:
+        """Have a set's outputs computed by ``run``, from poison; a variant that works in place is launched alone instead."""
         for case in self.sets.cases:
             case.reset(poison)
         if self.in_place:
@@ -133,18 +133,56 @@ class VariantContender:
             run()
         self.sets.device.synchronize()
 
-    def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
-        """See :class:`Contender`."""
-        self.computed(run, which, again)
-        case = self.sets.cases[which]
-        case.check_names()
-        rule = self.sets.data.tolerance_rule(self.variant)
-        verdict, accuracy = judged(case.outputs(), case.expected, rule, details=not again)
-        return with_overwritten(verdict, self.sets.overwritten()), accuracy
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+        """See :class:`Candidate`."""
+        verdict, _ = self.prepared[0].check()
+        case = self.sets.cases[0]
+        return verdict, accuracy_of(verdict, case.outputs() if percentiles else {}, case.expected)
+
+    def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
+        """See :class:`Candidate`."""
+        self.compute(run, which, unforeseeable_poison())
+        return self.sets.cases[which].verify(self.variant)
+
+
+def unforeseeable_poison() -> int:
+    """A byte that is never the one of the first check."""
+    return random.SystemRandom().randrange(1, execute.POISON)
+
+
+def compiled_row(prepared: execute.Prepared, *, resources: bool) -> Row:
+    """What is known of a variant before it is launched.
+
+    Args:
+        resources: whether registers, memory and the hashes of the code are wanted; without a cubin they would have to be
+            compiled.
+    """
+    build = prepared.build
+    row = Row(
+        name=build.variant.name,
+        target=build.target.name,
+        tile=dict(build.tile),
+        tile_note=prepared.tile_note,
+        note=_note(prepared),
+        launches=len(build.steps),
+        warnings=tuple(image.log for image in build.images if image.log),
+    )
+    if not resources:
+        return row
+    used = [step.resources for step in build.steps]
+    return replace(
+        row,
+        registers=max(r.registers for r in used),
+        local_bytes=max(r.local_bytes for r in used),
+        shared_bytes=max(r.shared_bytes + step.launch.shared for r, step in zip(used, build.steps, strict=True)),
+        source_sha256=_sha256(*(image.ptx.encode() for image in build.images)),
+        cubin_sha256=_sha256(*(image.cubin or b"" for image in build.images)),
+        code_sha256=_sha256(*(machine_code(image.cubin) for image in build.images if image.cubin)),
+    )
 
 
 def _note(prepared: execute.Prepared) -> str:
-    """The tile, where a sweep or somebody else's generator says what it is."""
+    """The tile, where a sweep or a generator chose it."""
     tile = str(prepared.build.tile)
     if prepared.tuned:
         return f"{tile}, tuned by a sweep"
@@ -163,7 +201,7 @@ def of_peer() -> Iterator[None]:
         raise PtxkitError(": ".join([type(error).__name__, *lines[:1]])) from error
 
 
-class PeerContender:
+class PeerCandidate:
     """A peer's way to compute the workload.
 
     Raises:
@@ -186,7 +224,7 @@ class PeerContender:
         )
 
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
-        """See :class:`Contender`."""
+        """See :class:`Candidate`."""
         with of_peer():
             return self.peer.graph([self.calls[which] for which in order])
 
@@ -200,56 +238,64 @@ class PeerContender:
                 found[known] = value.numpy()
         return found
 
-    def check(self, run: Callable[[], None], which: int, again: bool = False) -> tuple[Verdict | None, Accuracy | None]:
-        """See :class:`Contender`."""
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+        """See :class:`Candidate`."""
+        found = self._compared(self.replay([0]), 0)
+        if found is None:
+            return None, None
+        return found.verdict, accuracy_of(found.verdict, found.outputs if percentiles else {}, found.expected)
+
+    def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
+        """See :class:`Candidate`; the outputs are the peer's own arrays, which are not poisoned."""
+        found = self._compared(run, which)
+        return found.verdict if found else None
+
+    def _compared(self, run: Callable[[], None], which: int) -> Comparison | None:
+        """The outputs of a call on a set, compared with the reference; None where nothing can be compared."""
         for case in self.sets.cases:
-            case.reset()  # inputs that a variant updates in place
+            case.reset()  # restores inputs that a variant updates in place
         run()
         self.sets.device.synchronize()
         outputs = self.outputs(which)
         if self.calls[which].random:
             return self._dropped(outputs, which)
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
-        if not expected:  # which would agree with everything
-            return None, None
+        if not expected:  # an empty comparison would agree with everything
+            return None
         rule = self.sets.data.tolerance_rule(own=self.calls[which].tolerance)
-        verdict, accuracy = judged(outputs, expected, rule, not again)
-        return with_overwritten(verdict, self.sets.overwritten()), accuracy
+        verdict = with_overwritten(compare_all(outputs, expected, rule), self.sets.overwritten())
+        return Comparison(verdict, outputs, expected)
 
-    def _dropped(
-        self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int
-    ) -> tuple[Verdict | None, Accuracy | None]:
-        """Of dropout with the peer's own random numbers; None where the workload has no ``threshold``."""
+    def _dropped(self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int) -> Comparison | None:
+        """Dropout with the peer's own random numbers; None where the workload has no ``threshold``."""
         workload, data = self.sets.workload, self.sets.data
         if "threshold" not in data.inputs:
-            return None, None
+            return None
         cut = dropout.first_rows(workload, outputs)
         expected, complaint = dropout.nearest(workload, dropout.first_rows(workload, data.inputs), cut)
-        verdict, accuracy = compared(cut, expected, data.tolerance_rule(own=self.calls[which].tolerance))
-        return dropout.objected(verdict, complaint), accuracy
+        verdict = compare_all(cut, expected, data.tolerance_rule(own=self.calls[which].tolerance))
+        return Comparison(dropout.objected(verdict, complaint), cut, expected)
 
 
-def judged(
-    outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any], tolerance: Any, details: bool
-) -> tuple[Verdict, Accuracy | None]:
-    """The verdict, with how far the outputs are off where ``details`` are wanted."""
-    return compared(outputs, expected, tolerance) if details else (compare_all(outputs, expected, tolerance), None)
+@dataclass(frozen=True)
+class Comparison:
+    """A verdict, and the arrays that it is on."""
+
+    verdict: Verdict
+    outputs: Mapping[str, np.ndarray[Any, Any]]
+    expected: Mapping[str, Any]
 
 
-def compared(
-    outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any], tolerance: Any
-) -> tuple[Verdict, Accuracy]:
-    """The verdict on all outputs, and how far they are off."""
-    verdict = compare_all(outputs, expected, tolerance)
-    accuracy = Accuracy(
+def accuracy_of(verdict: Verdict, outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any]) -> Accuracy:
+    """The errors of a verdict, with their distribution and the hash of ``outputs`` where some are given."""
+    return Accuracy(
         elements=verdict.elements,
         max_abs=verdict.max_abs_error,
         max_rel=verdict.max_rel_error,
         max_ulp=verdict.max_ulp_error,
-        percentiles={name: error_percentiles(outputs[name], expected[name]) for name in expected},
-        outputs_sha256=arrays_sha256(outputs),
+        percentiles={name: error_percentiles(outputs[name], expected[name]) for name in expected if name in outputs},
+        outputs_sha256=arrays_sha256(outputs) if outputs else "",
     )
-    return verdict, accuracy
 
 
 def arrays_sha256(arrays: Mapping[str, Any]) -> str:

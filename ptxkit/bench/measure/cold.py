@@ -1,43 +1,59 @@
-"""How ``ptxkit run`` measures time: cold samples until the rule is content.
-
-A sample is one pass over all of a variant's launches with nothing of its data in the L2 cache, between two events on the
-stream. Cold, because a kernel that runs inside a larger program rarely finds its input in the cache, and because a warm
-figure for a working set below the L2's size would be compared with a roof of device memory that does not apply to it.
-"""
+"""The cold time of a build whose outputs are verified elsewhere, or not at all."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ptxkit.bench.measure.candidates import BufferSets
+from ptxkit.bench.measure.session import Session
+from ptxkit.bench.results.results import Accuracy, Row, Timed
+from ptxkit.workload import execute
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.device import Device
-    from ptxkit.workload.execute import Prepared
-
-WARM_UP = 5  # samples thrown away: module loading, lazily allocated memory and rising clocks are in the first ones
-
-
-class StoppingRule(Protocol):
-    """When there are enough samples; see :mod:`ptxkit.bench.measure.statistics`."""
-
-    def enough(self, samples: Sequence[float], elapsed_s: float) -> bool:
-        """Whether to stop."""
-
-    def batch(self, taken: int) -> int:
-        """How many samples to take before asking again, ``taken`` of them being there."""
+    from ptxkit.bench.measure.method import Method
+    from ptxkit.workload.build import Build
+    from ptxkit.workload.verify import Verdict
 
 
-def cold_times_us(device: Device, prepared: Prepared, rule: StoppingRule) -> list[float]:
-    """Device times of a prepared variant, until ``rule`` has enough; empty where the device has no clock to trust.
+class Unverified:
+    """A build on several sets of buffers, which :class:`~ptxkit.bench.measure.session.Session` times without comparing."""
+
+    def __init__(self, sets: BufferSets, build: Build) -> None:
+        self.sets = sets
+        self.row = Row(build.variant.name)
+        self.prepared = [execute.bound(case, build) for case in sets.cases]
+        for case in sets.cases:
+            case.reset()
+
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+        """Nothing is compared."""
+        return None, None
+
+    def replay(self, order: Sequence[int]) -> Callable[[], None]:
+        """A graph of one call on each of these sets."""
+
+        def calls() -> None:
+            for which in order:
+                self.prepared[which].launch()
+
+        return self.sets.device.graph(calls)  # type: ignore[attr-defined,no-any-return]  # of GPUs alone
+
+    def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
+        """Nothing is compared."""
+        return None
+
+
+def cold_time(device: Any, build: Build, method: Method, seed: int, say: Callable[[str], None]) -> Timed | None:
+    """Cold times of a build on a GPU, as every other command takes them; None where no sample could be kept.
 
     Raises:
-        FaultError: a kernel failed.
+        PtxkitError: a kernel failed, or the buffers need more memory than there is.
     """
-    times: list[float] = []
-    if not device.measure(prepared.launch, samples=WARM_UP).times_us:
-        return times
-    start = time.perf_counter()
-    while not rule.enough(times, time.perf_counter() - start):
-        times += device.measure(prepared.launch, samples=rule.batch(len(times))).times_us
-    return times
+    count = method.sets(build.workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
+    sets = BufferSets(build.workload, device, count, seed)
+    session = Session(device, sets, method)
+    (row,) = session.measure([Unverified(sets, build)], say)
+    for error in session.errors.values():
+        raise error
+    return row.cold

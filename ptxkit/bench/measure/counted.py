@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def counted(counters: Counters, sizes: Mapping[str, int] | None = None) -> Counted:
-    """The counts that a benchmark shows; ``sizes`` are said where they are not the target's."""
+    """The counts of a result.
+
+    Args:
+        sizes: those counted, where they are not the case's.
+    """
     moved = counters.global_bytes
     return Counted(
         instructions=counters.instructions,
@@ -29,6 +33,8 @@ def counted(counters: Counters, sizes: Mapping[str, int] | None = None) -> Count
         bank_conflicts=counters.shared_bank_conflicts,
         intensity=counters.flops / moved if moved else None,
         sizes=dict(sizes or {}),
+        copied_bytes=counters.async_bytes.get("global_to_shared", 0),
+        misaligned_bytes=counters.async_misaligned_bytes,
     )
 
 

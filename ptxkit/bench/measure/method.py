@@ -1,4 +1,4 @@
-"""How ``ptxkit bench`` measures, as numbers; docs/benchmarking.md gives the reasons. Pure."""
+"""The parameters of every measurement, and how many samples it takes; docs/benchmarking.md gives the reasons. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from ptxkit.bench.measure.statistics import median_standard_error, quantile
 from ptxkit.bench.results.json_values import Positive
+from ptxkit.bench.results.results import Mode
+
+QUICK_BUDGET_S = 0.25
+QUICK_MINIMUM = 16
 
 
 @dataclass(frozen=True)
@@ -16,15 +20,18 @@ class Method:
     """The parameters of a measurement.
 
     Attributes:
-        budget_s: seconds after which a target's measurement ends, once there are ``minimum`` samples of each contender.
-        precision: relative half-width of the median's 95% interval at which a contender needs no more samples.
-        minimum: samples of each contender at least, unless they take longer than ``limit_s``. maximum: at most.
+        budget_s: seconds after which a case's measurement ends, once there are ``minimum`` samples of each candidate.
+        precision: relative half-width of the median's 95% interval at which a candidate needs no more samples.
+        minimum: samples of each candidate at least, unless they take longer than ``limit_s``. maximum: at most.
         iterations: exactly so many samples instead, however long that takes, or None.
-        batch: samples of a contender in one round.
+        batch: samples of a candidate in one round.
         sample_us: calls are put together in one graph until a sample takes about so long.
         calls: at most so many.
         cache_factor: the sets of buffers together are at least so many times the L2 cache.
         order_seed: of the random order within a round.
+        modes: which times are taken.
+        fresh_inputs: whether outputs are verified on other inputs after the timing, not only on other poison.
+        percentiles: whether the distribution of the errors is recorded, not only the largest ones.
     """
 
     budget_s: Positive = 2.0
@@ -37,6 +44,21 @@ class Method:
     calls: int = 400
     cache_factor: Positive = 3.0
     order_seed: int = 0
+    modes: Sequence[Mode] = ("cold", "hot")
+    fresh_inputs: bool = True
+    percentiles: bool = True
+
+    @classmethod
+    def quick(cls, iterations: int | None = None, candidates: int = 1) -> Method:
+        """The method of ``ptxkit run``: cold times only and a shorter budget; the rule for when to stop is the same."""
+        return cls(
+            budget_s=QUICK_BUDGET_S * candidates,
+            minimum=QUICK_MINIMUM,
+            iterations=iterations,
+            modes=("cold",),
+            fresh_inputs=False,
+            percentiles=False,
+        )
 
     @property
     def limit_s(self) -> float:
@@ -44,7 +66,7 @@ class Method:
         return 10 * self.budget_s + 60
 
     def sets(self, footprint_bytes: int, l2_bytes: int, free_bytes: int) -> int:
-        """How many sets of buffers the cold calls rotate over: at least two, as many as memory allows."""
+        """How many sets of buffers the cold calls rotate over: at least two where memory allows."""
         wanted = max(2, math.ceil(self.cache_factor * l2_bytes / max(1, footprint_bytes)) + 1)
         return max(1, min(wanted, self.calls, int(free_bytes // max(1, 2 * footprint_bytes))))
 
@@ -54,7 +76,7 @@ class Method:
         return sets * min(rotations, max(1, self.calls // sets))
 
     def wants(self, samples: Sequence[float]) -> int:
-        """How many samples more a contender needs now; 0 when it is known well enough."""
+        """How many more samples of a candidate to take in this round; 0 when its median is known to ``precision``."""
         n = len(samples)
         if self.iterations is not None:
             return min(self.batch, self.iterations - n) if n < self.iterations else 0
@@ -65,7 +87,7 @@ class Method:
         return self.batch
 
     def over(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> bool:
-        """Whether to stop: nobody needs more, or the budget is spent and everybody has the minimum, or ``limit_s`` are over."""
+        """Whether to stop: no candidate needs more; or the budget is spent and each has ``minimum``; or ``limit_s`` passed."""
         if not any(self.wants(s) for s in samples):
             return True
         if self.iterations is not None:
@@ -75,7 +97,7 @@ class Method:
         )
 
     def progress(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> str:
-        """What there is to wait for, in words."""
+        """What the measurement waits for, in words."""
         fewest = min(map(len, samples), default=0)
         if self.iterations is not None:
             return f"{fewest} of {self.iterations} samples"
@@ -83,11 +105,11 @@ class Method:
             return f"at most {self.budget_s - elapsed_s:.0f} s more"
         return f"{fewest} of at least {self.minimum} samples"
 
-    def rounds(self, contenders: int) -> Iterator[list[int]]:
-        """Endless random orders of the contenders, reproducible from ``order_seed``."""
+    def rounds(self, candidates: int) -> Iterator[list[int]]:
+        """Endless random orders of the candidates, reproducible from ``order_seed``."""
         generator = random.Random(self.order_seed)
         while True:
-            yield generator.sample(range(contenders), contenders)
+            yield generator.sample(range(candidates), candidates)
 
 
 def known(samples: Sequence[float], precision: float) -> bool:
@@ -100,18 +122,18 @@ def known(samples: Sequence[float], precision: float) -> bool:
 
 HARD = ("hardware slowdown", "thermal", "hardware thermal slowdown", "power brake")
 POWER_CAP = "power cap"
-SLOW_CLOCK = 0.75  # of the highest seen: below that something holds the clock that did not when it was seen
+SLOW_CLOCK = 0.75  # of the highest clock seen: a clock below that counts as throttled
 
 
 def throttled(reasons: Sequence[str], clock_mhz: int | None, highest_mhz: int) -> bool:
-    """Whether samples taken now are worth nothing.
+    """Whether samples taken now must be discarded.
 
-    A power cap alone is no reason: matrix kernels on random data run into it always, and so does whoever uses them.
+    A power cap alone is no reason to discard them: matrix kernels on random data always reach it, in applications too.
 
     Args:
-        reasons: what the driver says holds the clock down. clock_mhz: of the SMs, now.
-        highest_mhz: the highest clock seen since this measurement began, 0 before there is one. Not what the data sheet says:
-            clocks that somebody has locked, and boards that never get there, are no throttling.
+        reasons: why the driver reduces the clock. clock_mhz: of the SMs, now.
+        highest_mhz: the highest clock seen since this measurement began, 0 before there is one. The data sheet's clock is not
+            used, because locked clocks, and boards that never reach it, are not throttling.
     """
     if any(reason in HARD for reason in reasons):
         return True

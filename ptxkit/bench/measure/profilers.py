@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ptxkit.bench.results.results import Results, Row, Target
+from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.errors import UnavailableError
 
 # Why a warp cannot issue: cycles of waiting for each instruction that is issued, in Nsight Compute's words.
@@ -56,23 +56,23 @@ def profiled(
     ``ncu`` fills in ``measured``; ``nsys`` and ``torch`` leave a report in the working directory, named in the row's note.
 
     Args:
-        done: is given the results so far, marked as partial until the last target: at once, and after each target.
+        done: is given the results so far, marked as partial until the last case: at once, and after each case.
 
     Raises:
         UnavailableError: the profiler is not here, or is not allowed to read the counters.
     """
     find(tool)
-    before, targets = results.partial, list(results.targets)
+    before, cases = results.partial, list(results.cases)
     done(replace(results, partial=True))
-    for number, target in enumerate(results.targets):
+    for number, case in enumerate(results.cases):
         rows = []
-        for row in target.rows:
+        for row in case.rows:
             if row.kind == "variant" and row.cold:
-                say(f"{tool}: {target.key} {row.name}")
-                row = _one(tool, target, row)
+                say(f"{tool}: {case.key} {row.name}")
+                row = _one(tool, case, row)
             rows.append(row)
-        targets[number] = replace(target, rows=tuple(rows))
-        results = replace(results, targets=tuple(targets), partial=before or number + 1 < len(targets))
+        cases[number] = replace(case, rows=tuple(rows))
+        results = replace(results, cases=tuple(cases), partial=before or number + 1 < len(cases))
         done(results)
     return results
 
@@ -92,16 +92,16 @@ def find(tool: str) -> str:
     return path
 
 
-def _one(tool: str, target: Target, row: Row) -> Row:
+def _one(tool: str, case: CaseResult, row: Row) -> Row:
     call: dict[str, Any] = {
-        "kernel": target.description or target.kernel,
-        "sizes": target.sizes,
-        "options": target.options,
+        "kernel": case.description or case.kernel,
+        "sizes": case.sizes,
+        "options": case.options,
         "variant": row.name,
     }
-    call |= {"tile": row.tile, "seed": target.seed}
+    call |= {"tile": row.tile, "seed": case.seed}
     child = [sys.executable, "-m", "ptxkit.bench.measure.profiled_call", json.dumps(call)]
-    name = report_name(target, row)
+    name = report_name(case, row)
     if tool == "nsys":
         # User Guide, "Command Line Options": a long option is followed by an equal sign. Without capture-range-end=stop nsys
         # ends the child with the range, and fails with it
@@ -118,9 +118,9 @@ def _one(tool: str, target: Target, row: Row) -> Row:
     return replace(row, measured=read_ncu(_run([*command, "--metrics", metrics, *child])))
 
 
-def report_name(target: Target, row: Row) -> str:
+def report_name(case: CaseResult, row: Row) -> str:
     """What the files of a variant are called, without a suffix: ``softmax-rows=64-cols=1024-dtype=f16-fused``."""
-    return re.sub(r"[^\w=.]+", "-", f"{target.key} {row.name}")
+    return re.sub(r"[^\w=.]+", "-", f"{case.key} {row.name}")
 
 
 def _with_report(row: Row, what: str, file: Path) -> Row:

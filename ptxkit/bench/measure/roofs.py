@@ -1,38 +1,60 @@
-"""The device's ceilings, measured in the run that refers to them, never looked up."""
+"""Measuring the ceilings of a GPU: copies in device memory and in L2, multiply-adds, tensor cores."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.bench.results.results import Roofs
+from ptxkit.bench.results.ceiling import Roofs, documented_peaks
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device
+    from ptxkit.workload.launch import Work
     from ptxkit.workload.workload import Workload
 
 COPY_BYTES = 1 << 30  # beyond any L2 by a factor of ten; H200: 0.5 ms a copy
 SAMPLES = 20
-
-
 L2_PART = 4  # the copy that stays in L2 reads and writes this part of it, each
+CLEAR = 2.0  # a documented peak this many times above the rate at the memory roof need not be measured
 
 
-def roofs(device: Any) -> Roofs:
-    """What a GPU can do, measured now.
+def roofs(device: Any, works: Iterable[Work] | None = None) -> Roofs:
+    """The ceilings of a GPU, measured now, and the peak rates that its data sheet states.
+
+    Args:
+        works: measure only the peaks that may bound one of these; None measures all. A documented peak far above what memory
+            allows is not measured, because it cannot bound the work.
 
     Raises:
         FaultError: a kernel failed.
     """
     size = device.l2_bytes // L2_PART // 4096 * 4096
     l2_us = statistics.median(device.timing.l2_copy(size, SAMPLES))
-    return Roofs(
-        copy_gbs=copy_bandwidth_gbs(device),
-        l2_gbs=2 * size / l2_us / 1e3,
-        peak_tflops={"f32": fma_peak_tflops(device), **tensor_peaks_tflops(device)},
-    )
+    copy_gbs = copy_bandwidth_gbs(device)
+    documented = documented_peaks(device.name)
+    units = None if works is None else {work.unit for work in works if may_be_bound(work, copy_gbs, documented)}
+    return Roofs(copy_gbs, 2 * size / l2_us / 1e3, measured_peaks(device, units), documented)
+
+
+def may_be_bound(work: Work, copy_gbs: float, documented: Mapping[str, float]) -> bool:
+    """Whether a peak rate, not memory, may bound the work."""
+    if not work.flops:
+        return False
+    peak = documented.get(work.unit)
+    return peak is None or work.intensity * copy_gbs / 1e3 * CLEAR > peak
+
+
+def measured_peaks(device: Any, units: Collection[str] | None = None) -> dict[str, float]:
+    """Type of the operands -> TFLOP/s, of those among ``units`` (None: all) that there is a kernel to measure with."""
+    found = {}
+    if units is None or "f32" in units:
+        found["f32"] = fma_peak_tflops(device)
+    if units is None or {"bf16", "f16"} & set(units):
+        found |= tensor_peaks_tflops(device)
+    return found
 
 
 PEAK_SHARED = (64 + 256) * 64 * 2  # bytes of the tiles that cu/kernels/tensor_peak.cu multiplies

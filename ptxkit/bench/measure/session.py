@@ -1,43 +1,49 @@
-"""Measuring the contenders of one target against each other: round by round, in random order, until all are known."""
+"""Measuring the candidates of one case against each other: round by round, in random order, until all are known.
+
+Each candidate is verified, then timed in CUDA graphs, and the graphs that were timed are verified afterwards. A candidate that
+fails gets a row with its error and the others go on, unless the device is lost with it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.bench.measure.conditions import Conditions, Log
 from ptxkit.bench.measure.method import Method, throttled
+from ptxkit.bench.measure.sensor_log import SensorLog
 from ptxkit.bench.measure.statistics import summarize
-from ptxkit.bench.results.judge import alarms
-from ptxkit.bench.results.results import Mode, Roofs, Row, Timed
+from ptxkit.bench.measure.time_limit import TimeLimit
+from ptxkit.bench.results.conditions import Conditions
+from ptxkit.bench.results.results import Mode, Row, Timed
 from ptxkit.errors import PtxkitError
 from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from ptxkit.bench.measure.candidates import BufferSets, Contender
+    from ptxkit.bench.measure.candidates import BufferSets, Candidate
 
-WARM_UP_S = 0.1  # at least, of calls that nobody times
-SETTLED = 0.01  # relative change of the SM clock between looks that counts as none
-LOOKS = 3  # in a row, without change
+WARM_UP_S = 0.1  # minimum time of calls that are not recorded
+SETTLED = 0.01  # relative change of the SM clock between readings that counts as none
+READINGS = 3  # in a row, without change
 WARM_UP_LIMIT_S = 2.0
-PATIENCE_S = 30.0  # without one sample that counts: a GPU that throttles for good gives none
+PATIENCE_S = 30.0  # without one sample that is kept: a GPU that throttles permanently gives none
 PAUSE_S = 0.05  # after a sample taken under throttling, for the chip to cool
 FRESH_SEED = 0x5EED  # added to the seed: inputs of the check after timing
 
 
 @dataclass
 class Track:
-    """The samples of one contender in one mode.
+    """The samples of one candidate in one mode.
 
     Attributes:
-        replay: queues the graph of one sample.
-        calls: calls in it.
-        samples: microseconds of a call. dropped: samples thrown away.
+        candidate: its index. replay: queues the graph of one sample.
+        calls: calls in it. sets: sets of buffers that they rotate over.
+        samples: microseconds of a call. dropped: samples discarded.
     """
 
-    contender: int
+    candidate: int
     mode: Mode
     replay: Callable[[], None]
     calls: int
@@ -54,15 +60,17 @@ class Track:
 
 
 class Session:
-    """One target's contenders on a GPU.
+    """One case's candidates on a GPU.
 
     Args:
         device: the GPU.
         sets: the buffers they all work on.
         method: how to measure.
-        roofs: measured in this run.
-        modes: in which each contender is timed.
         plain: makes a call that gives the time of a plain launch, taken once a round; None for none.
+        limit: on the time of each candidate.
+
+    Attributes:
+        rows: what is known of each candidate so far. errors: index of a candidate -> the error that ended it.
     """
 
     def __init__(
@@ -70,80 +78,94 @@ class Session:
         device: Any,
         sets: BufferSets,
         method: Method,
-        roofs: Roofs,
-        modes: Sequence[Mode] = ("cold", "hot"),
         plain: Callable[[Any], Callable[[], float]] | None = None,
+        limit: TimeLimit = TimeLimit(),  # noqa: B008  # immutable
     ) -> None:
-        self.modes = modes
         self.device = device
         self.sets = sets
         self.method = method
-        self.roofs = roofs
-        self.highest_mhz = 0  # seen since the warm-up began
-        self.log = Log()
+        self.limit = limit
+        self.highest_mhz = 0  # since the warm-up began
+        self.log = SensorLog()
         self.plain = plain
+        self.rows: list[Row] = []
+        self.errors: dict[int, PtxkitError] = {}
+        self._spent_s: dict[int, float] = {}
 
-    def measure(self, contenders: Sequence[Contender], say: Callable[[str], None]) -> list[Row]:
-        """Verify, time, and verify again on fresh inputs; a row a contender.
-
-        Raises:
-            FaultError: a kernel failed, and with it the device.
-        """
-        rows = [c.row for c in contenders]
+    def measure(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> list[Row]:
+        """Verify, time, and verify again; a row for each candidate."""
+        self.rows = [c.row for c in candidates]
         tracks: list[Track] = []
-        for i, contender in enumerate(contenders):
-            say(f"{contender.row.name}: verifying")
-            try:
-                rotation = contender.replay(range(len(self.sets)))
-                verdict, accuracy = contender.check(rotation, 0)
-                right = verdict is None or verdict.verified  # the time of a wrong result is worth nothing
-                found = self._tracks(i, contender, rotation) if right else []
-            except PtxkitError as error:
-                if self.device.lost:
-                    raise
-                rows[i] = rows[i].failed(error)
-                continue
-            tracks += found
-            rows[i] = replace(
-                rows[i],
-                verified=verdict.verified if verdict else None,
-                worst=verdict.worst if verdict else "",
-                accuracy=accuracy,
-            )
+        for i, candidate in enumerate(candidates):
+            if not self.device.lost:
+                say(f"{candidate.row.name}: verifying")
+                with self._guarded(i):
+                    tracks += self._verified(i, candidate)
         if tracks:
             say("warming up")
             self._warm_up(tracks)
             self._sample(tracks, say)
-            self._check_again(contenders, rows, tracks, say)
+            self._check_again(candidates, tracks, say)
         for track in tracks:
-            i = track.contender
-            changed: dict[str, Any] = {track.mode: track.timed()}
-            rows[i] = replace(rows[i], **changed)
-            if complaint := self._too_few(track):
-                rows[i] = complaint_added(rows[i], complaint, nothing=not track.samples)
-        return [self._finished(row) for row in rows]
+            self._finish(track)
+        if self.device.lost:
+            self._mark_not_run()
+        return self.rows
 
     def conditions(self) -> Conditions:
-        """How the GPU was while samples were taken."""
+        """The state of the GPU while samples were taken."""
         return self.log.conditions()
 
-    def _tracks(self, i: int, contender: Contender, rotation: Callable[[], None]) -> list[Track]:
+    @contextmanager
+    def _guarded(self, i: int) -> Iterator[None]:
+        """Inside, an error ends candidate ``i`` alone, and the time counts towards its limit."""
+        begin = time.perf_counter()
+        try:
+            with self.limit.around(self.rows[i].name, self._spent_s.get(i, 0.0)):
+                yield
+        except PtxkitError as error:
+            self.rows[i] = self.rows[i].failed(error)
+            self.errors[i] = error
+        finally:
+            self._spent_s[i] = self._spent_s.get(i, 0.0) + time.perf_counter() - begin
+
+    def _verified(self, i: int, candidate: Candidate) -> list[Track]:
+        """What to time of a candidate, after its first verification: nothing where it is wrong."""
+        verdict, accuracy = candidate.check(self.method.percentiles)
+        if verdict is not None:
+            self.rows[i] = replace(
+                self.rows[i],
+                verified=verdict.verified,
+                worst=verdict.worst,
+                explanation=verdict.explanation,
+                accuracy=accuracy,
+            )
+            if not verdict.verified:
+                return []
         timing, sets = self.device.timing, len(self.sets)
+        rotation = candidate.replay(range(sets))
         call_us = min(timing.replays(rotation, 3, warm=False)) / sets
         calls = self.method.calls_for(call_us, sets)
-        cold = rotation if calls == sets else contender.replay(list(range(sets)) * (calls // sets))
-        hot_calls = self.method.calls_for(call_us, 1)
-        hot = contender.replay([0] * hot_calls)
-        tracks = [Track(i, "cold", cold, calls, sets), Track(i, "hot", hot, hot_calls, 1)]
-        return [track for track in tracks if track.mode in self.modes]
+        found = []
+        if "cold" in self.method.modes:
+            cold = rotation if calls == sets else candidate.replay(list(range(sets)) * (calls // sets))
+            found.append(Track(i, "cold", cold, calls, sets))
+        if "hot" in self.method.modes:
+            calls = self.method.calls_for(call_us, 1)
+            found.append(Track(i, "hot", candidate.replay([0] * calls), calls, 1))
+        return found
+
+    def _alive(self, track: Track) -> bool:
+        return track.candidate not in self.errors and not self.device.lost
 
     def _warm_up(self, tracks: Sequence[Track]) -> None:
-        """Until the clock has settled: the first calls after a pause run at a clock that falls with temperature and power."""
+        """Run until the clock has settled: after a pause it is high at first and falls with temperature and power."""
         begin = time.perf_counter()
         steady, last = 0, 0
-        while steady < LOOKS or time.perf_counter() - begin < WARM_UP_S:
-            for track in tracks:
-                self.device.timing.replays(track.replay, 2, warm=False)
+        while not self.device.lost and (steady < READINGS or time.perf_counter() - begin < WARM_UP_S):
+            for track in filter(self._alive, tracks):
+                with self._guarded(track.candidate):
+                    self.device.timing.replays(track.replay, 2, warm=False)
             clock = self.device.sensors().sm_clock_mhz or 0
             self.highest_mhz = max(self.highest_mhz, clock)
             steady = steady + 1 if abs(clock - last) <= SETTLED * clock else 0
@@ -152,22 +174,27 @@ class Session:
                 return
 
     def _sample(self, tracks: Sequence[Track], say: Callable[[str], None]) -> None:
+        if self.device.lost:
+            return
         self.device.reset_persisting_l2()
-        plain = self.plain(self.device) if self.plain else None  # made where the contenders' graphs were
-        begin = fruitful = time.perf_counter()
+        plain = self.plain(self.device) if self.plain else None  # made where the candidates' graphs were made
+        begin = last_kept = time.perf_counter()
         kept = 0
         for number, order in enumerate(self.method.rounds(len(tracks))):
-            samples = [t.samples for t in tracks]
+            samples = [t.samples for t in tracks if self._alive(t)]
             now = time.perf_counter()
             if sum(map(len, samples)) > kept:
-                kept, fruitful = sum(map(len, samples)), now
-            if self.method.over(samples, now - begin) or now - fruitful > PATIENCE_S:
+                last_kept = now
+            kept = sum(map(len, samples))
+            if self.method.over(samples, now - begin) or now - last_kept > PATIENCE_S:
                 return
             say(f"round {number + 1}, {self.method.progress(samples, now - begin)}")
             if plain:
                 self.log.launched(plain())
             for k in order:
-                self._take(tracks[k])
+                if self._alive(tracks[k]):
+                    with self._guarded(tracks[k].candidate):
+                        self._take(tracks[k])
 
     def _take(self, track: Track) -> None:
         count = self.method.wants(track.samples)
@@ -184,68 +211,64 @@ class Session:
             self.log.keep(now)
             track.samples += [t / track.calls for t in times]
 
-    def _too_few(self, track: Track) -> str | None:
-        """Why a track has fewer samples than the method asks for, or None."""
-        wanted = self.method.minimum if self.method.iterations is None else self.method.iterations
-        if len(track.samples) >= wanted:
-            return None
-        few = f"{len(track.samples)} samples" if track.samples else "no sample"
-        return f"{few} of {wanted}, {track.dropped} dropped for throttling"
-
     def _check_again(
-        self,
-        contenders: Sequence[Contender],
-        rows: list[Row],
-        tracks: Sequence[Track],
-        say: Callable[[str], None],
+        self, candidates: Sequence[Candidate], tracks: Sequence[Track], say: Callable[[str], None]
     ) -> None:
-        """Verify the very graphs that were timed, on fresh inputs and the last set that each computes; and that timing changed
-        no input."""
-        say("verifying on fresh inputs")
+        """Verify the very graphs that were timed, on the last set of buffers that each computes, with another poison and where
+        the method says so on fresh inputs; and that timing changed no input."""
+        if self.device.lost:
+            return
+        what = "on fresh inputs" if self.method.fresh_inputs else "once more"
+        say(f"verifying {what}")
         changed = self.sets.overwritten()
-        self.sets.renew(self.sets.data.seed + FRESH_SEED)
-        for track in sorted(tracks, key=lambda t: t.contender):
-            i = track.contender
-            if rows[i].verified is False or rows[i].error:
-                continue
-            try:
-                verdict, _ = contenders[i].check(track.replay, track.sets - 1, again=True)
-            except PtxkitError as error:
-                if self.device.lost:
-                    raise
-                rows[i] = rows[i].failed(error)
-                continue
-            if verdict is not None and not verdict.verified:
-                worst = f"on fresh inputs after timing, {track.mode}: {verdict.worst}"
-                rows[i] = replace(rows[i], verified=False, worst=worst)
-        if changed and all(row.verified is not False for row in rows):  # the launch that did it cannot be named
+        if self.method.fresh_inputs:
+            self.sets.renew(self.sets.data.seed + FRESH_SEED)
+        for track in sorted(tracks, key=lambda t: t.candidate):
+            i = track.candidate
+            if self._alive(track) and self.rows[i].verified is not False:
+                with self._guarded(i):
+                    verdict = candidates[i].check_graph(track.replay, track.sets - 1)
+                    if verdict is not None and not verdict.verified:
+                        self._wrong(i, f"{what} after timing, {track.mode}: ", verdict.worst, verdict.explanation)
+        if changed and all(row.verified is not False for row in self.rows):  # the launch that did it is not known
             worst = f"one of the variants or peers changed an input while samples were taken: {changed[0]}"
-            for i, row in enumerate(rows):
+            for i, row in enumerate(self.rows):
                 if row.kind == "variant" and not row.error:
-                    rows[i] = replace(row, verified=False, worst=worst)
+                    self._wrong(i, "", worst, worst)
 
-    def _finished(self, row: Row) -> Row:
-        """The row with what follows from its cold time."""
-        if row.cold is None:
-            return row
-        work = self.sets.workload.work()
-        bandwidth = work.bytes / row.cold.median_us / 1e3
-        in_l2 = self.sets.workload.bytes_needed() <= self.device.l2_bytes
-        cold = alarms(row.cold.median_us, work.bytes, work.flops, work.unit, in_l2, self.roofs)
-        hot = []
-        if row.hot is not None:
-            hot = alarms(row.hot.median_us, work.bytes, work.flops, work.unit, True, self.roofs)
-        return replace(
-            row,
-            bandwidth_gbs=bandwidth,
-            tflops=work.flops / row.cold.median_us / 1e6,
-            roof_fraction=bandwidth / self.roofs.copy_gbs,
-            alarms=[*(f"cold: {a}" for a in cold), *(f"hot: {a}" for a in hot)],
+    def _wrong(self, i: int, when: str, worst: str, explanation: str) -> None:
+        self.rows[i] = replace(
+            self.rows[i], verified=False, worst=when + worst, explanation=when + (explanation or worst)
         )
+
+    def _finish(self, track: Track) -> None:
+        """Enter a track's times into its row, or why it has fewer samples than the method asks for."""
+        i = track.candidate
+        if i in self.errors or self.device.lost:
+            return
+        row = (
+            replace(self.rows[i], cold=track.timed())
+            if track.mode == "cold"
+            else replace(self.rows[i], hot=track.timed())
+        )
+        wanted = self.method.minimum if self.method.iterations is None else self.method.iterations
+        if len(track.samples) < wanted:
+            few = f"{len(track.samples)} samples" if track.samples else "no sample"
+            complaint = f"{few} of {wanted}, {track.dropped} dropped for throttling"
+            row = complaint_added(row, complaint, nothing=not track.samples)
+        self.rows[i] = row
+
+    def _mark_not_run(self) -> None:
+        """Say of the candidates that have no result why they cannot have one: the device was lost with another."""
+        culprit = next((row.name for row in self.rows if row.error), "a kernel")
+        why = f"not run: the fault in {culprit} ended this process's use of {self.device.name}"
+        for i, row in enumerate(self.rows):
+            if not row.error and row.verified is not False:
+                self.rows[i] = replace(row, skipped=why, verified=None, accuracy=None)
 
 
 def complaint_added(row: Row, complaint: str, *, nothing: bool) -> Row:
-    """The row with what is to be said of its samples: an error where it has none."""
+    """The row with a remark on its samples: an error where it has none."""
     if nothing:
         return replace(row, error=f"no time: {complaint}", exit_code=int(ExitCode.WRONG))
     return replace(row, note=", ".join(filter(None, [row.note, complaint])))

@@ -1,4 +1,4 @@
-"""What a list of samples says, and when there are enough of them. Pure: nothing here knows of a device."""
+"""Summaries of samples. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Summary:
     """The summary of a sample, in the sample's unit.
 
     Attributes:
-        median: the figure to quote; times have a long right tail, which pulls the mean.
+        median: the figure to quote, because times have a long right tail, which shifts the mean.
         mean, std: arithmetic mean; standard deviation with n-1 in the denominator (0 for one sample).
         ci95: 95% confidence interval of the mean by Student's t, (low, high).
         spread: half the interquartile range, what "±" stands for in a table.
@@ -83,51 +83,6 @@ def quantile(samples: Sequence[float], q: float) -> float:
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-@dataclass(frozen=True)
-class FixedSamples:
-    """Stop after exactly so many samples."""
-
-    samples: int
-
-    def enough(self, samples: Sequence[float], elapsed_s: float) -> bool:
-        """Whether to stop, given the samples so far and the seconds since the first."""
-        return len(samples) >= self.samples
-
-    def batch(self, taken: int) -> int:
-        """Samples to take before asking again: up to 256, so that an interrupt is noticed."""
-        return min(self.samples - taken, 256)
-
-
-@dataclass(frozen=True)
-class TimeBudget:
-    """Stop when the median is known well enough, or when the time is up.
-
-    Attributes:
-        budget_s: seconds of wall time after which to stop, once there are ``minimum`` samples.
-        minimum: samples below which nothing is concluded.
-        relative_error: stop early when the standard error of the median, over the median, is below this.
-        maximum: never more samples than this.
-    """
-
-    budget_s: float = 0.25
-    minimum: int = 16
-    relative_error: float = 0.002
-    maximum: int = 10_000
-
-    def enough(self, samples: Sequence[float], elapsed_s: float) -> bool:
-        """Whether to stop, given the samples so far and the seconds since the first."""
-        n = len(samples)
-        if n < self.minimum:
-            return False
-        if n >= self.maximum or elapsed_s >= self.budget_s:
-            return True
-        return median_standard_error(samples) <= self.relative_error * statistics.median(samples)
-
-    def batch(self, taken: int) -> int:
-        """Samples to take before asking again: as many again as there are, so that looking costs little."""
-        return min(max(8, taken), 256)
 
 
 def median_standard_error(samples: Sequence[float]) -> float:

@@ -27,8 +27,11 @@ class TimeLimit:
     stuck: Callable[[str], None] = lambda what: None
 
     @contextmanager
-    def around(self, what: str) -> Iterator[None]:
+    def around(self, what: str, spent_s: float = 0.0) -> Iterator[None]:
         """Limit a ``with`` block. Without a limit, and in other threads than the main one, nothing is limited.
+
+        Args:
+            what: is named to ``stuck``. spent_s: seconds of the limit that earlier blocks took.
 
         Raises:
             TimeLimitError: the block took longer.
@@ -36,16 +39,17 @@ class TimeLimit:
         if self.seconds is None or threading.current_thread() is not threading.main_thread():
             yield
             return
+        left_s = max(self.seconds - spent_s, 1e-3)
         message = f"not done within {self.seconds:g} s, the limit of --timeout"
 
         def late(*_: object) -> None:
             raise TimeLimitError(message)
 
-        watchdog = threading.Timer(self.seconds + GRACE_S, self.stuck, (what,))
+        watchdog = threading.Timer(left_s + GRACE_S, self.stuck, (what,))
         watchdog.daemon = True
         before = signal.signal(signal.SIGALRM, late)
         watchdog.start()
-        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        signal.setitimer(signal.ITIMER_REAL, left_s)
         try:
             yield
         finally:

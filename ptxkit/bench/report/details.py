@@ -1,27 +1,27 @@
-"""What stands behind a target's times: the bytes that each contender moves, counted and measured, and how exact it is."""
+"""What explains a case's times: the bytes that each candidate moves, counted and measured; and the errors of its outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ptxkit.bench.report.roofline import moved_intensity
-from ptxkit.bench.report.tables import BASELINE, Table
-from ptxkit.bench.results.results import Accuracy, Row, Target
+from ptxkit.bench.report.tables import Table
+from ptxkit.bench.results.results import BASELINE, Accuracy, CaseResult, Row
 from ptxkit.quantities import optional, quantity
 
 Column = tuple[str, Callable[[Row], str]]
 SHOWN = ("50", "99.9")  # percentiles, before the largest
 
 
-def traffic_table(target: Target) -> Table | None:
+def traffic_table(case: CaseResult) -> Table | None:
     """Bytes of every variant: by threads, as the emulator counts them, and in device memory, as ncu measures them. None where
     neither is known."""
-    rows = [row for row in target.rows if row.cold and (row.counted or row.measured)]
+    rows = [row for row in case.rows if row.cold and (row.counted or row.measured)]
     if not rows:
         return None
-    base = target.row(BASELINE)
+    base = case.row(BASELINE)
     columns: list[Column] = [
-        ("flop/B moved", lambda row: f"{moved_intensity(target, row):.3g}"),
+        ("flop/B moved", lambda row: f"{moved_intensity(case, row):.3g}"),
         ("loaded", lambda row: quantity(row.counted.load_bytes, "B") if row.counted else "-"),
         ("stored", lambda row: quantity(row.counted.store_bytes, "B") if row.counted else "-"),
         ("counted, x unfused", lambda row: _fewer(_counted_bytes(base), _counted_bytes(row))),
@@ -38,15 +38,15 @@ def traffic_table(target: Target) -> Table | None:
     sizes = next((row.counted.sizes for row in rows if row.counted and row.counted.sizes), None)
     if any(row.counted for row in rows):
         at = f", at {' '.join(f'{k}={v}' for k, v in sizes.items())}" if sizes else ""
-        notes.append(f"loaded, stored: what threads ask for, counted in the emulator{at}")
+        notes.append(f"loaded, stored: bytes requested by threads and asynchronous copies, counted in the emulator{at}")
     if any(row.measured for row in rows):
         notes.append("DRAM, L2 hits, occupancy: measured by ncu, one call; ratios are of the longest kernel")
-    return _table(f"{target.key}: what moves", rows, columns, notes)
+    return _table(f"{case.key}: memory traffic", rows, columns, notes)
 
 
-def accuracy_table(target: Target) -> Table | None:
+def accuracy_table(case: CaseResult) -> Table | None:
     """Errors against the float64 reference: median, 99.9th percentile, largest. None where nothing was compared."""
-    rows = [row for row in target.rows if row.accuracy]
+    rows = [row for row in case.rows if row.accuracy]
     if not rows:
         return None
     columns: list[Column] = [
@@ -56,7 +56,7 @@ def accuracy_table(target: Target) -> Table | None:
         )
         for name, key in (("absolute error", "abs"), ("relative error", "rel"), ("ulp", "ulp"))
     ]
-    return _table(f"{target.key}: how exact", rows, columns, ())
+    return _table(f"{case.key}: accuracy", rows, columns, ())
 
 
 def _errors(accuracy: Accuracy | None, kind: str) -> str:
@@ -70,7 +70,7 @@ def _errors(accuracy: Accuracy | None, kind: str) -> str:
 
 
 def _table(title: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str]) -> Table:
-    """Without the columns in which nobody has anything."""
+    """A table without the columns that are empty in every row."""
     made = [(header, [cell(row) for row in rows]) for header, cell in columns]
     kept = [(header, cells) for header, cells in made if any(c != "-" for c in cells)]
     lines = [[row.name, *(cells[i] for _, cells in kept)] for i, row in enumerate(rows)]
@@ -78,7 +78,7 @@ def _table(title: str, rows: Sequence[Row], columns: Sequence[Column], notes: Se
 
 
 def _counted_bytes(row: Row | None) -> float | None:
-    return row.counted.load_bytes + row.counted.store_bytes if row and row.counted else None
+    return row.counted.moved_bytes if row and row.counted else None
 
 
 def _dram_bytes(row: Row | None) -> float | None:

@@ -8,17 +8,16 @@ from typing import Literal
 
 from ptxkit.bench.results.comparison import compared, distances, other_launches
 from ptxkit.bench.results.judge import judge, machine_difference
-from ptxkit.bench.results.results import Counted, Mode, Results, Row, Target, Timed
+from ptxkit.bench.results.results import BASELINE, COUNTS, CaseResult, Counted, Mode, Results, Row, Timed
 from ptxkit.columns import plain
 from ptxkit.quantities import optional, quantity, time_text
 
 Format = Literal["table", "markdown"]
-BASELINE = "unfused"
 
 
 @dataclass(frozen=True)
 class Table:
-    """Headers, rows of text, and what is to be said above and below."""
+    """Headers, rows of text, a title above and notes below."""
 
     title: str
     headers: Sequence[str]
@@ -39,41 +38,54 @@ TIMED = [
     "TFLOP/s",
     "x unfused",
     "x best peer",
-    "traffic",
+    "traffic ratio",
     "max rel err",
     "regs",
 ]
-COUNTED = ["", "", "instructions", "loaded", "stored", "sectors", "bank conflicts", "flop/B", "x least", "x unfused"]
+COUNTED = [
+    "",
+    "",
+    "instructions",
+    "loaded",
+    "stored",
+    "sectors",
+    "bank conflicts",
+    "flop/B",
+    "traffic ratio",
+    "x unfused",
+]
 
 
-def target_table(target: Target, roof_gbs: float | None) -> Table:
-    """One target: timed on a GPU, counted in the emulator."""
-    notes = [f"{row.name}: skipped, {row.skipped}" for row in target.rows if row.skipped]
-    notes += [f"{row.name}: error: {row.error}" for row in target.rows if row.error]
-    notes += [f"{row.name}: WRONG: {row.worst}" for row in target.rows if row.verified is False]
-    notes += [f"{row.name}: ALARM: {alarm}" for row in target.rows for alarm in row.alarms]
-    notes += [f"{row.name}: {row.note}" for row in target.rows if row.note and row.cold]
-    shown = [row for row in target.rows if row.cold or row.counted]
+def case_table(case: CaseResult, roof_gbs: float | None) -> Table:
+    """One case: timed on a GPU, counted in the emulator."""
+    notes = [f"{row.name}: skipped, {row.skipped}" for row in case.rows if row.skipped]
+    notes += [f"{row.name}: error: {row.error}" for row in case.rows if row.error]
+    notes += [f"{row.name}: WRONG: {row.worst}" for row in case.rows if row.verified is False]
+    notes += [f"{row.name}: ALARM: {alarm}" for row in case.rows for alarm in row.alarms]
+    notes += [f"{row.name}: {row.note}" for row in case.rows if row.note and row.cold]
+    if any(row.cold for row in case.rows):
+        notes.append(f"of roof: {roof_note(case)}")
+    shown = [row for row in case.rows if row.cold or row.counted]
     title = (
-        f"{target.key}: {quantity(target.flops, 'flop')}, {quantity(target.bytes, 'B')}, {target.intensity:.3g} flop/B; "
-        f"{quantity(target.footprint_bytes, 'B')} of arrays"
+        f"{case.key}: {quantity(case.flops, 'flop')}, {quantity(case.bytes, 'B')}, {case.intensity:.3g} flop/B; "
+        f"{quantity(case.footprint_bytes, 'B')} of arrays"
     )
-    if target.conditions:
-        notes.append(str(target.conditions))
+    if case.conditions:
+        notes.append(str(case.conditions))
     if roof_gbs is None:
-        return Table(title, COUNTED, [_counted_row(target, row) for row in shown], notes)
+        return Table(title, COUNTED, [_counted_row(case, row) for row in shown], notes)
     small = {tuple(row.counted.sizes.items()) for row in shown if row.counted and row.counted.sizes}
     notes += [
-        "traffic: bytes that threads load and store, over the least, counted in the emulator"
+        "traffic ratio: bytes loaded and stored over the minimum, counted in the emulator"
         + (f" at {' '.join(f'{k}={v}' for k, v in sizes)}" if sizes else "")
         for sizes in sorted(small)[:1]
     ]
-    title += f", in {target.lives_in}"
-    return Table(title, TIMED, [_timed_row(target, row) for row in shown], notes)
+    title += f", in {case.lives_in}"
+    return Table(title, TIMED, [_timed_row(case, row) for row in shown], notes)
 
 
-def _timed_row(target: Target, row: Row) -> list[str]:
-    base, peer = target.row(BASELINE), target.best("peer", "cold")
+def _timed_row(case: CaseResult, row: Row) -> list[str]:
+    base, peer = case.row(BASELINE), case.best("peer", "cold")
     mode: Mode = "cold"
     return [
         row.name,
@@ -84,18 +96,18 @@ def _timed_row(target: Target, row: Row) -> list[str]:
         optional(row.tflops, ".3g"),
         _ratio(base, row, mode),
         _ratio(peer, row, mode),
-        optional(traffic(target, row.counted), ".2f", "x"),
+        optional(traffic(case, row.counted), ".2f", "x"),
         optional(row.accuracy.max_rel if row.accuracy else None, ".2g"),
         optional(row.registers, "d"),
     ]
 
 
-def _counted_row(target: Target, row: Row) -> list[str]:
-    c, base = row.counted, target.row(BASELINE)
+def _counted_row(case: CaseResult, row: Row) -> list[str]:
+    c, base = row.counted, case.row(BASELINE)
     if c is None:
         return [row.name, *["-"] * (len(COUNTED) - 1)]
-    mine = c.load_bytes + c.store_bytes
-    others = base.counted.load_bytes + base.counted.store_bytes if base and base.counted else None
+    mine = c.moved_bytes
+    others = base.counted.moved_bytes if base and base.counted else None
     return [
         row.name,
         "verified" if row.verified else "WRONG",
@@ -105,34 +117,31 @@ def _counted_row(target: Target, row: Row) -> list[str]:
         f"{c.load_sectors + c.store_sectors:,}",
         f"{c.bank_conflicts:,}",
         optional(c.intensity, ".3g"),
-        optional(traffic(target, c), ".2f", "x"),
+        optional(traffic(case, c), ".2f", "x"),
         optional(others / mine if others and mine else None, ".2f", "x"),
     ]
 
 
-def traffic(target: Target, c: Counted | None) -> float | None:
-    """Bytes that threads ask for over the least; scaled to the target where other sizes were counted."""
-    if c is None or not target.bytes:
+def traffic(case: CaseResult, c: Counted | None) -> float | None:
+    """Bytes loaded and stored over the minimum of the sizes that were counted; None where that minimum is not known."""
+    if c is None or not case.bytes:
         return None
-    least = target.bytes
+    minimum = case.bytes
     if c.sizes:
         from ptxkit.bench.cases import kernel_of
         from ptxkit.errors import UsageError
 
         try:
-            kernel = kernel_of(target)
+            kernel = kernel_of(case)
         except UsageError:
-            return None  # a kernel that is not here
-        least = kernel(**{**target.options, **c.sizes}).work().bytes
-    return (c.load_bytes + c.store_bytes) / least
+            return None  # the kernel does not exist in this version
+        minimum = kernel(**{**case.options, **c.sizes}).work().bytes
+    return c.moved_bytes / minimum
 
 
 def list_table(rows: Sequence[Sequence[str]]) -> Table:
     """What can be measured."""
     return Table("", ["kernel", "sizes", "variants", "peers"], rows, texts=True)
-
-
-COUNTS = ("instructions", "load_bytes", "store_bytes", "load_sectors", "store_sectors", "bank_conflicts")
 
 
 def compare_table(before: Results, after: Results) -> Table:
@@ -141,7 +150,7 @@ def compare_table(before: Results, after: Results) -> Table:
         return _compare_counts(before, after)
     rows = [
         [
-            c.target,
+            c.case,
             c.row,
             c.mode,
             " ".join(_time(c.before)),
@@ -162,11 +171,11 @@ def compare_table(before: Results, after: Results) -> Table:
 
 
 def distance_table(before: Results, after: Results) -> Table | None:
-    """Each peer's time over that of our fastest variant, then and now; None where no peer was timed in both."""
+    """Each peer's time over that of the fastest variant, before and after; None where no peer was timed in both."""
     rows = [
         [
-            d.target,
-            f"{d.variant} against {d.peer}",
+            d.case,
+            f"{d.variant} over {d.peer}",
             d.mode,
             f"{d.before:.3g}x",
             f"{d.after:.3g}x",
@@ -179,68 +188,68 @@ def distance_table(before: Results, after: Results) -> Table | None:
     if not rows:
         return None
     notes = [
-        "before, after: the peer's time over ours, each of one run, in which they took turns. change: of our share of it."
+        "before, after: the peer's time over the variant's in one run, with interleaved samples. change: of the inverse ratio."
     ]
     return Table("", ["", "", "", "before", "after", "change", "noise", ""], rows, notes, keys=3)
 
 
 def compared_counts(before: Results, after: Results) -> Iterator[tuple[str, str, str, int, int]]:
-    """Every count that both have, and that is not 0 in both: target, contender, what, before, after."""
-    for target in before.targets:
-        other = after.target(target.key)
-        for row in target.rows:
+    """Every count that both have and that is not 0 in both: case, candidate, which count, before, after."""
+    for case in before.cases:
+        other = after.case(case.key)
+        for row in case.rows:
             now = other.row(row.name) if other else None
             if row.counted is None or now is None or now.counted is None:
                 continue
             for name in COUNTS:
                 a, b = getattr(row.counted, name), getattr(now.counted, name)
                 if a or b:
-                    yield target.key, row.name, name, a, b
+                    yield case.key, row.name, name, a, b
 
 
 def _compare_counts(before: Results, after: Results) -> Table:
     rows = []
-    for target, row, name, a, b in compared_counts(before, after):
+    for case, row, name, a, b in compared_counts(before, after):
         change = "same" if a == b else f"{b / a - 1:+.1%}" if a else "new"
-        rows.append([target, row, name.replace("_", " "), f"{a:,}", f"{b:,}", change])
+        rows.append([case, row, name.replace("_", " "), f"{a:,}", f"{b:,}", change])
     notes = [*_only(before, after), "Counts of the emulator, exact; neither has times."]
     return Table("", ["", "", "", "before", "after", "change"], rows, notes, keys=3)
 
 
 def _only(before: Results, after: Results) -> list[str]:
     """Targets that one of two results lacks, in words."""
-    only = [t.key for t in before.targets if after.target(t.key) is None]
-    only += [t.key for t in after.targets if before.target(t.key) is None]
+    only = [t.key for t in before.cases if after.case(t.key) is None]
+    only += [t.key for t in after.cases if before.case(t.key) is None]
     return [f"only in one of them: {key}" for key in only]
 
 
-def variants_table(target: Target) -> Table:
-    """A target's variants held against its baseline, and whether their outputs agree with the same reference."""
-    ran = [row for row in target.rows if row.cold] or [row for row in target.rows if row.counted]
-    notes = [f"{row.name}: {row.skipped or row.error or 'no figures'}" for row in target.rows if row not in ran]
+def variants_table(case: CaseResult) -> Table:
+    """A case's variants compared with its baseline, and whether their outputs agree with the same reference."""
+    ran = [row for row in case.rows if row.cold] or [row for row in case.rows if row.counted]
+    notes = [f"{row.name}: {row.skipped or row.error or 'no figures'}" for row in case.rows if row not in ran]
     if not ran:
-        return Table(target.key, ["", "outputs"], [], notes or ["nothing was run"])
+        return Table(case.key, ["", "outputs"], [], notes or ["nothing was run"])
     base = next((row for row in ran if row.name == BASELINE), ran[0])
     if base.cold is None:
         counted = [[row.name, *_less(base, row), _agreement(base, row)] for row in ran]
-        return Table(target.key, ["", "instructions", "bytes", f"less than {base.name}", "outputs"], counted, notes)
+        return Table(case.key, ["", "instructions", "bytes", f"x {base.name}", "outputs"], counted, notes)
     rows = []
     for row in ran:
         j = judge(base.cold, row.cold) if row.cold else None
         rows.append([row.name, " ".join(_time(row.cold)), str(j) if j else "-", _agreement(base, row)])
-    return Table(target.key, ["", "cold", f"against {base.name}", "outputs"], rows, notes)
+    return Table(case.key, ["", "cold", f"compared with {base.name}", "outputs"], rows, notes)
 
 
 def _less(base: Row, row: Row) -> list[str]:
     """Instructions, bytes, and how many times fewer bytes than the baseline moves."""
     assert row.counted is not None
-    mine = row.counted.load_bytes + row.counted.store_bytes
-    theirs = base.counted.load_bytes + base.counted.store_bytes if base.counted else 0
+    mine = row.counted.moved_bytes
+    theirs = base.counted.moved_bytes if base.counted else 0
     return [f"{row.counted.instructions:,}", quantity(mine, "B"), f"{theirs / mine:.2f}x" if mine else "-"]
 
 
 def _agreement(base: Row, row: Row) -> str:
-    """How a row's outputs stand to the baseline's."""
+    """Whether a row's outputs agree with the baseline's."""
     if row.accuracy is None or not row.verified:
         return "not verified"
     if base.accuracy and base.accuracy.outputs_sha256 == row.accuracy.outputs_sha256 != "":
@@ -248,12 +257,19 @@ def _agreement(base: Row, row: Row) -> str:
     return f"verified, at most {row.accuracy.max_ulp:.3g} ulp from the reference"
 
 
+def roof_note(case: CaseResult) -> str:
+    """What the column "of roof" refers to."""
+    if case.ceiling is not None:
+        return str(case.ceiling)
+    return f"unknown, because no peak rate of {case.unit} was measured or is documented for this GPU"
+
+
 def render(table: Table, kind: Format, width: int | None = None) -> str:
     """The table as text; a plain one fits into ``width`` columns, where it is given."""
     align = ["left"] + ["left" if table.texts else "right"] * (len(table.headers) - 1)
     parts = [f"**{table.title}**" if kind == "markdown" else table.title] if table.title else []
     notes = "\n".join(f"- {n}" if kind == "markdown" else n for n in table.notes)
-    if table.rows or not notes:  # headers above nothing say less than why it is nothing
+    if table.rows or not notes:  # without rows the notes say why there are none
         whole = kind == "markdown"
         parts.append(_markdown(table, align) if whole else plain(table.rows, table.headers, align, width, table.keys))
     return "\n\n".join([*parts, *([notes] if notes else [])])
@@ -266,13 +282,13 @@ def _markdown(table: Table, align: Sequence[str]) -> str:
     return tabulate(table.rows, headers=table.headers, colalign=given, disable_numparse=True, tablefmt="github")
 
 
-def by_target(table: Table) -> list[Table]:
-    """A table whose first column is the target as one a target."""
+def by_case(table: Table) -> list[Table]:
+    """A table whose first column is the case as one table for each case."""
     if not table.rows:
         return [table]
     groups: dict[str, list[Sequence[str]]] = {}
-    for target, *rest in table.rows:
-        groups.setdefault(target, []).append(rest)
+    for case, *rest in table.rows:
+        groups.setdefault(case, []).append(rest)
     keys = max(1, table.keys - 1)
     made = [replace(table, title=t, headers=table.headers[1:], rows=r, notes=(), keys=keys) for t, r in groups.items()]
     return [*made[:-1], replace(made[-1], notes=table.notes)]
@@ -285,5 +301,4 @@ def _time(timed: Timed | None) -> tuple[str, str]:
 
 
 def _ratio(base: Row | None, row: Row, mode: Mode) -> str:
-    theirs, mine = base.timed(mode) if base else None, row.timed(mode)
-    return f"{theirs.median_us / mine.median_us:.3g}x" if theirs and mine else "-"
+    return optional(CaseResult.ratio(base, row, mode), ".3g", "x")

@@ -1,4 +1,4 @@
-"""Two results of the same targets held against each other: time by time, and each peer's distance from ours. Pure."""
+"""Comparison of two results of the same cases: each time, and each peer's time relative to the fastest variant. Pure."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ptxkit.bench.results.judge import Judgement, judge, judge_ratio
-from ptxkit.bench.results.results import Mode, Results, Row, Target, Timed
+from ptxkit.bench.results.results import CaseResult, Mode, Results, Row, Timed
 
 MODES: tuple[Mode, ...] = ("cold", "hot")
-LAUNCHES_ALIKE = 0.05  # relative difference of plain launches that is not worth a word
+LAUNCHES_ALIKE = 0.05  # relative difference of plain launches that is not reported
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A contender's times in both results.
+    """A candidate's times in both results.
 
     Attributes:
-        target: its key. row, kind: which contender. before, after: its times.
+        case: its key. row, kind: which candidate. before, after: its times.
         judgement: of the second by the first.
         code: whether it is the same machine code, or the same version of a peer.
     """
 
-    target: str
+    case: str
     row: str
     kind: Literal["variant", "peer"]
     mode: Mode
@@ -38,12 +38,12 @@ class Distance:
     """A peer's time over that of a variant, in both results: more than 1 where the variant is faster.
 
     Attributes:
-        target: its key. variant: the fastest of the first result that both have, so that it is one and the same.
-        judgement: "faster" where the variant has gained on the peer. Both were timed in turn, so a clock that has changed for
-            both does not show here.
+        case: its key. variant: the fastest of the first result that both have, so that it is one and the same.
+        judgement: "faster" where the variant has gained on the peer. Their samples are interleaved, so a clock that has
+            changed for both does not show here.
     """
 
-    target: str
+    case: str
     peer: str
     variant: str
     mode: Mode
@@ -54,21 +54,21 @@ class Distance:
 
 def compared(before: Results, after: Results) -> Iterator[Compared]:
     """Every time that both have."""
-    for target, other in _common(before, after):
-        for row in target.rows:
+    for case, other in _common(before, after):
+        for row in case.rows:
             now = other.row(row.name)
             for mode in MODES:
                 a, b = row.timed(mode), now.timed(mode) if now else None
                 if now and a and b:
-                    yield Compared(target.key, row.name, row.kind, mode, a, b, judge(a, b), _code(row, now))
+                    yield Compared(case.key, row.name, row.kind, mode, a, b, judge(a, b), _code(row, now))
 
 
 def distances(before: Results, after: Results) -> Iterator[Distance]:
-    """Every peer that both timed, against the fastest variant that both timed and found right."""
-    for target, other in _common(before, after):
+    """Every peer that both timed, compared with the fastest variant that both timed and found right."""
+    for case, other in _common(before, after):
         for mode in MODES:
-            ours = _fastest(target, other, mode)
-            for peer in target.rows:
+            ours = _fastest(case, other, mode)
+            for peer in case.rows:
                 now = other.row(peer.name)
                 times = (peer.timed(mode), now.timed(mode) if now else None)
                 if peer.kind != "peer" or ours is None or times[0] is None or times[1] is None:
@@ -76,31 +76,31 @@ def distances(before: Results, after: Results) -> Iterator[Distance]:
                 name, mine_before, mine_after = ours
                 then, today = times[0].median_us / mine_before.median_us, times[1].median_us / mine_after.median_us
                 judgement = judge_ratio((mine_before, times[0]), (mine_after, times[1]))
-                yield Distance(target.key, peer.name, name, mode, then, today, judgement)
+                yield Distance(case.key, peer.name, name, mode, then, today, judgement)
 
 
 def other_launches(before: Results, after: Results) -> Iterator[str]:
-    """A line for each target that was measured while plain launches cost something else; both must say what they cost."""
-    for target, other in _common(before, after):
-        spans = [t.conditions.plain_launch_us if t.conditions else None for t in (target, other)]
+    """A line for each case whose plain launches took another time; only where both results have that time."""
+    for case, other in _common(before, after):
+        spans = [t.conditions.plain_launch_us if t.conditions else None for t in (case, other)]
         if spans[0] and spans[1] and abs(spans[1].median / spans[0].median - 1) > LAUNCHES_ALIKE:
             yield (
-                f"{target.key}: a plain launch took {spans[0].median:.2f} us, then {spans[1].median:.2f}: "
+                f"{case.key}: a plain launch took {spans[0].median:.2f} us, then {spans[1].median:.2f}: "
                 "times of a few microseconds differ by that"
             )
 
 
-def _common(before: Results, after: Results) -> Iterator[tuple[Target, Target]]:
-    for target in before.targets:
-        other = after.target(target.key)
+def _common(before: Results, after: Results) -> Iterator[tuple[CaseResult, CaseResult]]:
+    for case in before.cases:
+        other = after.case(case.key)
         if other is not None:
-            yield target, other
+            yield case, other
 
 
-def _fastest(target: Target, other: Target, mode: Mode) -> tuple[str, Timed, Timed] | None:
-    """Name and both times of the variant that was the fastest in ``target``, of those that are right in both."""
+def _fastest(case: CaseResult, other: CaseResult, mode: Mode) -> tuple[str, Timed, Timed] | None:
+    """Name and both times of the variant that was the fastest in ``case``, of those that are right in both."""
     found: list[tuple[str, Timed, Timed]] = []
-    for row in target.rows:
+    for row in case.rows:
         now = other.row(row.name)
         if row.kind == "variant" and now and _right(row) and _right(now):
             a, b = row.timed(mode), now.timed(mode)

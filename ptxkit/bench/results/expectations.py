@@ -1,4 +1,4 @@
-"""What a GPU did before: ``expectations/<gpu>.json``, written from real runs only, and held against new ones."""
+"""Earlier times of a GPU: ``expectations/<gpu>.json``, written from runs on that GPU only, and compared with new ones."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ptxkit.bench.results.files import cuda_driver_named
 from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.bench.results.judge import Judgement, judge
-from ptxkit.bench.results.results import Mode, Results, Row, Target, Timed, cuda_driver_named
+from ptxkit.bench.results.results import CaseResult, Mode, Results, Row, Timed
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import check_writable, read_text, stem_of, write_json
 from ptxkit.runtime import registry
 
-SCHEMA = "ptxkit.expectations/1"
-MACHINES = 0.03  # allowed beside the spread for another GPU of the model, or another day; not measured
+SCHEMA = "ptxkit.expectations/2"
+EARLIER = "ptxkit.expectations/1"  # calls its cases targets
+MACHINES = 0.03  # tolerated beside the spread for another GPU of the model, or another day; an estimate, not measured
 MODES: tuple[Mode, ...] = ("cold", "hot")
-CODE = 16  # digits of its hash that are recorded
+CODE = 16  # digits of the hash of the machine code that are recorded
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ExpectedTime:
 
 @dataclass(frozen=True)
 class ExpectedRow:
-    """A contender's times, and the first digits of the hash of its machine code."""
+    """A candidate's times, and the first digits of the hash of its machine code."""
 
     cold: ExpectedTime | None = None
     hot: ExpectedTime | None = None
@@ -41,7 +43,7 @@ class ExpectedRow:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a file must say of a target; what else it says is for people."""
+    """The fields of a case that are checked when a file is read; the others are for readers of the file."""
 
     rows: Mapping[str, ExpectedRow]
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +61,7 @@ def path_for(gpu: str, where: Path | None = None) -> Path:
 
 
 def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]:
-    """The expectations with what these results say put in; targets and contenders that were not run stay.
+    """The expectations with the times of these results entered; cases and candidates that were not run stay.
 
     Rows that were wrong, raised an alarm or have no time are left out.
 
@@ -68,18 +70,18 @@ def updated(known: Mapping[str, Any] | None, results: Results) -> dict[str, Any]
     """
     if not registry.measures_time(results.device_kind):
         raise UsageError("expectations come from a GPU; the emulator has no times")
-    targets = dict((known or {}).get("targets", {}))
-    for target in results.targets:
-        rows = {row.name: _record(row) for row in target.rows if _good(row)}
+    cases = dict((known or {}).get("cases", {}))
+    for case in results.cases:
+        rows = {row.name: _record(row) for row in case.rows if _good(row)}
         if rows:
-            rows = {**targets.get(target.key, {}).get("rows", {}), **rows}
-            targets[target.key] = {
+            rows = {**cases.get(case.key, {}).get("rows", {}), **rows}
+            cases[case.key] = {
                 "created": results.created,
                 "environment": dict(results.environment),
                 "roof_gbs": results.roofs and results.roofs.copy_gbs,
                 "rows": rows,
             }
-    return {"schema": SCHEMA, "gpu": results.device, "targets": dict(sorted(targets.items()))}
+    return {"schema": SCHEMA, "gpu": results.device, "cases": dict(sorted(cases.items()))}
 
 
 def _good(row: Row) -> bool:
@@ -109,24 +111,26 @@ def load(path: Path) -> dict[str, Any]:
     """The expectations in a file.
 
     Raises:
-        UnavailableError: there is none. UsageError: it is not one.
+        UnavailableError: there is no such file. UsageError: it holds something else.
     """
     try:
         value = json.loads(read_text(path))
     except FileNotFoundError:
         raise UnavailableError(
-            f"there are no expectations for this GPU ({path}); ptxkit bench run --update-expectations records them"
+            f"no expectations found for this GPU ({path}); ptxkit bench run --update-expectations records them"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as expectations: {error}") from None
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA or not isinstance(value.get("targets"), dict):
+    if isinstance(value, dict) and value.get("schema") == EARLIER:
+        value = {{"targets": "cases"}.get(name, name): v for name, v in value.items()} | {"schema": SCHEMA}
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA or not isinstance(value.get("cases"), dict):
         raise UsageError(f"{path} does not hold {SCHEMA}; ptxkit bench run --update-expectations writes it")
-    for key, target in value["targets"].items():
+    for key, case in value["cases"].items():
         try:
-            read_as(Expected, target, f"targets[{key!r}]")
+            read_as(Expected, case, f"cases[{key!r}]")
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
-        target["environment"] = cuda_driver_named(target.get("environment", {}))
+        case["environment"] = cuda_driver_named(case.get("environment", {}))
     return value
 
 
@@ -155,16 +159,16 @@ def save(path: Path, value: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Held:
-    """One row held against its expectation.
+class Checked:
+    """One time compared with its expectation.
 
     Attributes:
-        target: its key. row, mode: which time. expected_us, found_us: medians.
-        judgement: what the difference is.
+        case: its key. row, mode: which time. expected_us, found_us: medians.
+        judgement: of the difference.
         code: ``"same code"``, ``"changed code"``, or ``""`` where the expectation does not say which code it is of.
     """
 
-    target: str
+    case: str
     row: str
     mode: Mode
     expected_us: float
@@ -173,22 +177,22 @@ class Held:
     code: str = ""
 
 
-def check(expected: Mapping[str, Any], results: Results) -> Iterator[Held]:
-    """Every variant's times that have an expectation. Peers are not held to anything."""
-    for target in results.targets:
-        recorded = expected["targets"].get(target.key, {}).get("rows", {})
-        for row, mode, now in _times(target):
+def check(expected: Mapping[str, Any], results: Results) -> Iterator[Checked]:
+    """Compare every variant's times that have an expectation; peers are not checked."""
+    for case in results.cases:
+        recorded = expected["cases"].get(case.key, {}).get("rows", {})
+        for row, mode, now in _times(case):
             before = recorded.get(row.name, {}).get(mode)
             if before:
                 then = Timed(
                     before["median_us"], before["median_us"], 0.0, (0.0, 0.0), before["spread_us"], before["samples"]
                 )
                 code = _code(recorded[row.name].get("code"), row)
-                yield Held(target.key, row.name, mode, then.median_us, now.median_us, judge(then, now, MACHINES), code)
+                yield Checked(case.key, row.name, mode, then.median_us, now.median_us, judge(then, now, MACHINES), code)
 
 
-def _times(target: Target) -> Iterator[tuple[Row, Mode, Timed]]:
-    for row in target.rows:
+def _times(case: CaseResult) -> Iterator[tuple[Row, Mode, Timed]]:
+    for row in case.rows:
         for mode in MODES:
             timed = row.timed(mode)
             if row.kind == "variant" and timed:

@@ -1,4 +1,4 @@
-"""Whether a time is the same as another, and whether it can be at all. Pure."""
+"""Whether two times are the same, and whether a time is physically possible. Pure."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ptxkit.bench.results.results import Roofs, Timed
+from ptxkit.bench.results.ceiling import Roofs
+from ptxkit.bench.results.results import Timed
 
 Word = Literal["same", "faster", "slower", "ambiguous"]
 
 SMALLEST = 0.005  # relative: no two runs of one binary agree better than this on a GPU that manages its own clocks
-CERTAIN = 3.0  # times the combined spread, beyond which a difference is called one
-OVERSHOOT = 1.08  # of a measured bandwidth: the copy that measures it is itself not perfect
+CERTAIN = 3.0  # times the combined spread, beyond which a difference is significant
+OVERSHOOT = 1.08  # of a measured bandwidth: the copy that measures it does not reach the maximum itself
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a second time says about a first.
+    """How a second time compares with a first.
 
     Attributes:
-        word: ``"same"``, ``"faster"``, ``"slower"``, or ``"ambiguous"`` where the spread hides what it is.
-        change: relative, negative where the second is faster. noise: the relative difference that means nothing.
+        word: ``"same"``, ``"faster"``, ``"slower"``, or ``"ambiguous"`` where the spread is too large to tell.
+        change: relative, negative where the second is faster. noise: the relative difference that is not significant.
     """
 
     word: Word
@@ -36,8 +37,8 @@ class Judgement:
 def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
     """Compare two medians in the light of their spreads.
 
-    The noise is the root of the sum of the squares of both relative spreads (half the interquartile range), at least 0.5%; up
-    to that a difference means nothing, beyond three times that it is one, and in between more samples are needed.
+    The noise is the root of the sum of the squares of both relative spreads (half the interquartile range), at least 0.5%. A
+    difference up to that is not significant, one beyond three times that is, and in between more samples are needed.
 
     Args:
         extra: relative difference between two machines or days that is to be expected, added to each of the two limits.
@@ -56,7 +57,7 @@ def judge_ratio(before: tuple[Timed, Timed], after: tuple[Timed, Timed]) -> Judg
 
 
 def _together(*times: Timed) -> float:
-    """The relative spread of what is made of independent times by multiplying and dividing."""
+    """The relative spread of a product or quotient of independent times."""
     return math.sqrt(sum((t.spread_us / t.median_us) ** 2 for t in times))
 
 
@@ -69,11 +70,11 @@ def _judged(change: float, noise: float, extra: float = 0.0) -> Judgement:
 
 
 def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roofs: Roofs) -> list[str]:
-    """Why a time cannot be, as sentences; none when it can.
+    """Why a time is physically impossible, as sentences; none when it is possible.
 
     Args:
         cold_us: time of one call with nothing in the L2 cache.
-        nbytes, flops, unit: the least work.
+        nbytes, flops, unit: the minimum work.
         in_l2: the working set fits into L2, so that writes need not reach device memory within the time.
         roofs: measured in the same run.
     """
@@ -82,7 +83,7 @@ def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roof
     floor_us = nbytes / (roof * 1e3) / OVERSHOOT
     if cold_us < floor_us:
         found.append(
-            f"{cold_us:.4g} us is below the floor: {nbytes:,} bytes take {floor_us:.4g} us at {OVERSHOOT:.2f} x {roof:.0f} GB/s"
+            f"{cold_us:.4g} us is below the minimum: {floor_us:.4g} us for {nbytes:,} bytes at {OVERSHOOT} x {roof:.0f} GB/s"
         )
     peak = roofs.peak_tflops.get(unit)
     if peak and cold_us < flops / (peak * 1e6) / OVERSHOOT:
@@ -92,8 +93,8 @@ def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roof
 
 
 def machine_difference(before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """In words, what makes times of two environments incomparable; "" when nothing does."""
+    """What makes times of two environments incomparable, in words; "" when nothing does."""
     # earlier files lack some
     recorded = [k for k in ("gpu_uuid", "cuda_driver", "kernel_driver") if k in before and k in after]
     known = ["gpu", *recorded]
-    return ", ".join(f"{k} {before.get(k)} against {after.get(k)}" for k in known if before.get(k) != after.get(k))
+    return ", ".join(f"{k} {before.get(k)} and {after.get(k)}" for k in known if before.get(k) != after.get(k))

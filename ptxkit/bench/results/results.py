@@ -1,28 +1,29 @@
-"""What ``ptxkit bench run`` found, as values, and their JSON: schema ``ptxkit.bench/2``; files of
-``ptxkit.bench/1`` are read, too.
+"""What a benchmark found, as values, and their JSON: schema ``ptxkit.bench/3``; files of ``ptxkit.bench/1`` and
+``ptxkit.bench/2`` are read, too.
 
-A result is a receipt: with the hashes of source, cubin and inputs, the driver, the clocks and the method it can be run again
-and held against what it says (:mod:`ptxkit.bench.results.judge`). Field names carry their units.
+A result file holds the hashes of source, cubin and inputs, the driver, the clocks and the method, so that it can be run again
+and compared with what it says (:mod:`ptxkit.bench.results.judge`). Field names carry their units.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from ptxkit.bench.measure.conditions import Conditions
-from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
-from ptxkit.errors import PtxkitError, UsageError
-from ptxkit.exit_codes import ExitCode
-from ptxkit.files import read_text
+from ptxkit.bench.results.ceiling import Ceiling, Roofs
+from ptxkit.bench.results.conditions import Conditions
+from ptxkit.bench.results.json_values import NotNegative, Positive
+from ptxkit.errors import CompileError, PtxkitError, UsageError
+from ptxkit.exit_codes import ExitCode, most_severe
 
-SCHEMA = "ptxkit.bench/2"
-EARLIER = "ptxkit.bench/1"
+SCHEMA = "ptxkit.bench/3"
+BASELINE = "unfused"
+"""The variant that speed-ups refer to."""
+COUNTS = ("instructions", "load_bytes", "store_bytes", "load_sectors", "store_sectors", "bank_conflicts")
+"""The fields of :class:`Counted` that results are compared by."""
 Mode = Literal["cold", "hot"]
 
 
@@ -34,8 +35,8 @@ class Timed:
         median_us, mean_us, std_us: of the samples.
         ci95_us: 95% confidence interval of the mean (low, high).
         spread_us: half the interquartile range.
-        samples: how many there are. dropped: how many more were taken under throttling and thrown away.
-        calls: calls of the contender in one sample. sets: sets of buffers that the calls went through.
+        samples: how many there are. dropped: how many more were discarded because the GPU throttled.
+        calls: calls of the candidate in one sample. sets: sets of buffers that the calls rotate over.
     """
 
     median_us: Positive
@@ -48,15 +49,22 @@ class Timed:
     calls: int = 1
     sets: int = 1
 
+    @property
+    def relative_spread(self) -> float:
+        """The spread over the median."""
+        return self.spread_us / self.median_us
+
 
 @dataclass(frozen=True)
 class Accuracy:
     """Errors against the float64 reference over all elements of all outputs.
 
     Attributes:
+        elements: how many were compared.
         max_abs, max_rel, max_ulp: the largest.
-        outputs_sha256: over the bytes of all outputs: two contenders with the same one agree bit for bit.
-        percentiles: output -> ``{"abs": {"50": ..., "99.9": ...}, "rel": ..., "ulp": ...}``.
+        percentiles: output -> ``{"abs": {"50": ..., "99.9": ...}, "rel": ..., "ulp": ...}``; empty where only the largest
+            errors were wanted.
+        outputs_sha256: over the bytes of all outputs: two candidates with the same one agree bit for bit; "" as above.
     """
 
     elements: int
@@ -72,9 +80,14 @@ class Counted:
     """What the emulator counts of one call, exactly, at PTX level; bytes and sectors are of global memory.
 
     Attributes:
-        load_bytes, store_bytes: that threads ask for. load_sectors, store_sectors: 32-byte sectors touched.
-        intensity: flops over bytes loaded and stored.
+        instructions: executed by threads. flops: floating-point operations.
+        load_bytes, store_bytes: requested by threads and by asynchronous copies; atomics are stores.
+        load_sectors, store_sectors: 32-byte sectors touched.
+        bank_conflicts: of shared memory.
+        intensity: flops per byte; None where no byte is moved.
         sizes: the sizes counted, where they are smaller than the ones measured.
+        copied_bytes: of them, by asynchronous copies to shared memory. misaligned_bytes: of those, by cp.async.bulk to
+            addresses that are not 128-byte aligned.
     """
 
     instructions: int
@@ -86,24 +99,35 @@ class Counted:
     bank_conflicts: int
     intensity: float | None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    copied_bytes: int = 0
+    misaligned_bytes: int = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes loaded and stored."""
+        return self.load_bytes + self.store_bytes
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender: a variant, or a peer.
+    """One candidate: a variant, or a peer.
 
     Attributes:
         name: of the variant or the peer. kind: ``"variant"`` or ``"peer"``.
-        version: of a peer: "torch 2.11.0". note: what else is to be said of how it ran.
-        target, tile, launches: of a variant; launches is 0 where a peer does not know.
-        skipped, error: why there are no figures; None where there are some. exit_code: that the error stands for.
-        verified: every output was right before the timing, and on fresh inputs after it. None where nothing was compared.
-        worst: the first element that was not, in words.
-        cold: with nothing in the L2 cache. hot: with whatever the call before left there.
-        bandwidth_gbs, tflops: the least bytes and the flops of the work over the cold median.
-        roof_fraction: bandwidth over the copy bandwidth of the same run.
-        alarms: what cannot be, such as a time below the physical floor.
-        registers, local_bytes, shared_bytes: the most of its kernels.
+        version: of a peer: "torch 2.11.0". note: remarks on how it ran.
+        target: what a variant was compiled for, "sm_90a"; "" where it was not.
+        tile: its tile parameters. tile_note: why they are not the declared default, "" where they are.
+        launches: kernel launches of one call; 0 where a peer does not know.
+        skipped, error: why there are no figures; None where there are. exit_code: the one the error stands for.
+        diagnostics: the compiler's, of an error; they begin with the error.
+        warnings: what the compiler remarked, mapped to source lines.
+        verified: every output was right before the timing, and after it. None where nothing was compared.
+        worst: the first element that was not, in words. explanation: all that is known of the wrong elements, in several lines.
+        cold: with none of its data in the L2 cache. hot: with whatever the call before left there.
+        bandwidth_gbs, tflops: the minimum bytes and the flops of the work over the cold median.
+        roof_fraction: time at the case's ceiling (:attr:`CaseResult.ceiling`) over the cold median; None without a ceiling.
+        alarms: why a time cannot be right, such as one below the physical minimum.
+        registers, local_bytes, shared_bytes: the maximum over its kernels.
         source_sha256, cubin_sha256: over its sources as compiled (PTX) and its cubins, in order.
         code_sha256: over its machine code, which no comment changes; "" in earlier files.
         counted: by the emulator. measured: by a profiler.
@@ -115,12 +139,16 @@ class Row:
     note: str = ""
     target: str = ""
     tile: Mapping[str, Any] = field(default_factory=dict)
+    tile_note: str = ""
     launches: int = 0
     skipped: str | None = None
     error: str | None = None
     exit_code: int = int(ExitCode.INTERNAL)
+    diagnostics: str = ""
+    warnings: Sequence[str] = ()
     verified: bool | None = None
     worst: str = ""
+    explanation: str = ""
     accuracy: Accuracy | None = None
     cold: Timed | None = None
     hot: Timed | None = None
@@ -139,7 +167,8 @@ class Row:
 
     def failed(self, error: PtxkitError) -> Row:
         """The row without figures, because of an error."""
-        return dataclasses.replace(self, error=str(error), exit_code=int(error.exit_code))
+        log = error.log.rstrip() if isinstance(error, CompileError) else ""
+        return dataclasses.replace(self, error=str(error), exit_code=int(error.exit_code), diagnostics=log)
 
     def timed(self, mode: Mode) -> Timed | None:
         """The cold or the hot times."""
@@ -147,15 +176,16 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Target:
-    """One kernel at one size.
+class CaseResult:
+    """One case: a kernel at one size, and what was found of each candidate.
 
     Attributes:
-        flops, bytes: the least work. unit: whose peak the flops are held against.
+        flops, bytes: the minimum work. unit: the type whose peak rate applies to the flops: "f32", "bf16", ...
         footprint_bytes: of all arrays. lives_in: ``"L2"`` where they all fit into it, else ``"DRAM"``.
-        inputs_sha256: over the input arrays, by name. seed: that they came from.
+        inputs_sha256: over the input arrays, by name. seed: of the inputs.
         description: path of the description's file where the kernel is a user's own, else "".
         conditions: clock, power and temperature while it was measured; None where nothing was timed, and in earlier files.
+        ceiling: what bounds the minimum work; None where nothing was timed, or no peak rate of ``unit`` is known.
     """
 
     kernel: str
@@ -171,6 +201,7 @@ class Target:
     rows: Sequence[Row]
     description: str = ""
     conditions: Conditions | None = None
+    ceiling: Ceiling | None = None
 
     @property
     def key(self) -> str:
@@ -184,28 +215,30 @@ class Target:
         return self.flops / self.bytes if self.bytes else math.inf
 
     def row(self, name: str) -> Row | None:
-        """The contender of that name."""
+        """The candidate of that name."""
         return next((row for row in self.rows if row.name == name), None)
 
     def best(self, kind: str, mode: Mode) -> Row | None:
-        """The fastest of a kind that is right and raised no alarm, the baseline among them; None without one."""
+        """The fastest candidate of a kind that is right and raised no alarm, baseline included; None without one."""
         right = [r for r in self.rows if r.verified is not False and r.error is None and not r.alarms]
         rows = [r for r in right if r.kind == kind and r.timed(mode)]
         return min(rows, key=lambda r: r.timed(mode).median_us, default=None)  # type: ignore[union-attr]
 
+    @staticmethod
+    def ratio(base: Row | None, row: Row, mode: Mode) -> float | None:
+        """How many times faster a row is than another; None where one has no time."""
+        theirs, mine = base.timed(mode) if base else None, row.timed(mode)
+        return theirs.median_us / mine.median_us if theirs and mine else None
 
-@dataclass(frozen=True)
-class Roofs:
-    """Ceilings measured in the run.
-
-    Attributes:
-        copy_gbs: device-to-device copy of 1 GiB, bytes read plus written. l2_gbs: the same of what stays in L2.
-        peak_tflops: unit -> floating-point rate: "f32" by fused multiply-adds, "bf16" by the tensor cores.
-    """
-
-    copy_gbs: Positive
-    l2_gbs: Positive
-    peak_tflops: Mapping[str, Positive] = field(default_factory=dict)
+    @property
+    def exit_code(self) -> ExitCode:
+        """``DONE`` when every variant that ran is right and at least one ran; else the code of the most severe failure."""
+        variants = [row for row in self.rows if row.kind == "variant"]
+        if all(row.skipped is not None for row in variants):
+            return ExitCode.NOTHING_VERIFIED
+        failed = [row.exit_code for row in variants if row.error is not None]
+        wrong = [ExitCode.WRONG for row in self.rows if row.verified is False or row.alarms]
+        return most_severe([*failed, *wrong])
 
 
 @dataclass(frozen=True)
@@ -221,8 +254,9 @@ class Results:
         facts: what the GPU is. sensors: clocks, power and temperature, at the start and the end.
         method: the parameters of the measurement.
         roofs: None where nothing was timed.
-        absent: peer -> why it was not there.
-        partial: the run was stopped, or is not over: targets are missing, or what a profiler was to add.
+        absent: peer -> why it could not be run.
+        partial: the run was stopped, or is not over: cases are missing, or what a profiler was to add.
+        target: what variants are compiled for unless a row says otherwise; "" in earlier files.
     """
 
     created: str
@@ -232,65 +266,36 @@ class Results:
     device: str
     environment: Mapping[str, str]
     method: Mapping[str, Any]
-    targets: Sequence[Target]
+    cases: Sequence[CaseResult]
     facts: Mapping[str, Any] = field(default_factory=dict)
     sensors: Mapping[str, Any] = field(default_factory=dict)
     roofs: Roofs | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     partial: bool = False
+    target: str = ""
     schema: str = SCHEMA
+
+    @property
+    def iterations(self) -> int | None:
+        """Samples that were asked for; None where the method decides."""
+        return self.method.get("iterations")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         return dataclasses.asdict(self)
 
     def of_kernels(self, names: Sequence[str]) -> Results:
-        """These kernels' targets alone; all where none are named.
+        """These kernels' cases alone; all where none are named.
 
         Raises:
-            UsageError: there is no target of such a kernel.
+            UsageError: there is no case of such a kernel.
         """
-        known = dict.fromkeys(t.kernel for t in self.targets)
+        known = dict.fromkeys(t.kernel for t in self.cases)
         if missing := [name for name in names if name not in known]:
             raise UsageError(f"these results have no kernel {missing[0]!r}; they have {', '.join(known) or 'none'}")
-        kept = tuple(t for t in self.targets if t.kernel in names) if names else self.targets
-        return dataclasses.replace(self, targets=kept)
+        kept = tuple(t for t in self.cases if t.kernel in names) if names else self.cases
+        return dataclasses.replace(self, cases=kept)
 
-    def target(self, key: str) -> Target | None:
-        """The target with that key."""
-        return next((t for t in self.targets if t.key == key), None)
-
-
-def load(path: str | Path) -> Results:
-    """Results from a file that ``bench run --json`` wrote.
-
-    Raises:
-        UsageError: no such file, no JSON, another schema, or a field that is missing or of the wrong type.
-    """
-    try:
-        value = json.loads(read_text(path))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of thousands of digits, or too deep
-        raise UsageError(f"{path} is not JSON: {error}; pass a file written by ptxkit bench run --json") from None
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if schema == EARLIER:
-        value = _renamed(value)
-    elif schema != SCHEMA:
-        raise UsageError(f"{path} has the schema {schema!r}; this version of ptxkit reads {SCHEMA} and {EARLIER}")
-    try:
-        results: Results = read_as(Results, value)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from None
-    return results
-
-
-def cuda_driver_named(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions as :data:`EARLIER` names them, which calls the driver's CUDA version ``driver``, in today's names."""
-    return {"cuda_driver" if name == "driver" else name: value for name, value in environment.items()}
-
-
-def _renamed(value: dict[str, Any]) -> dict[str, Any]:
-    """An earlier file's value in today's names; what is not an object is left for :func:`read_as` to complain of."""
-    places = {name: cuda_driver_named(v) for name in ("environment", "facts") if isinstance(v := value.get(name), dict)}
-    return {**value, **places, "schema": SCHEMA}
+    def case(self, key: str) -> CaseResult | None:
+        """The case with that key."""
+        return next((c for c in self.cases if c.key == key), None)

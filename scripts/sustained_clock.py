@@ -1,11 +1,11 @@
 """Kernels and peers against each other on one GPU, each in turns so long that it runs at a clock of its own.
 
-    python scripts/long_turns.py 4096x4096x4096 matmul_wgmma:step8_tma_store matmul_mma:step6_tma@BK=64,STAGES=3 cublas
-    python scripts/long_turns.py 8192x8192x8192 matmul_wgmma:step8_tma_store cutlass --turn 0.016      # of one clock for all
+    python scripts/sustained_clock.py 4096x4096x4096 matmul_wgmma:step8_tma_store matmul_mma:step6_tma@BK=64,STAGES=3 cublas
+    python scripts/sustained_clock.py 8192x8192x8192 matmul_wgmma:step8_tma_store cutlass --turn 0.016  # one clock
 
-`ptxkit bench run` changes contenders every few milliseconds. The driver averages power over longer than that, so that at the
+`ptxkit bench run` changes candidates every few milliseconds. The driver averages power over longer than that, so that at the
 power cap they all run at one clock, and who draws less is slowed by the others. Here a turn lasts most of a second, of which
-the later half counts. Contenders are KERNEL:VARIANT[@TILE] or peers of the first kernel, all at the same sizes, in an order
+the later half counts. Candidates are KERNEL:VARIANT[@TILE] or peers of the first kernel, all at the same sizes, in an order
 drawn anew each round; the quotients are with the first, round by round. Every output is compared with the reference first.
 """
 
@@ -24,8 +24,8 @@ from tabulate import tabulate
 
 import ptxkit
 from ptxkit.bench.cases import parse_sizes
-from ptxkit.bench.measure.candidates import BufferSets, PeerContender, VariantContender
-from ptxkit.bench.measure.run import require_gpu
+from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
+from ptxkit.bench.measure.environment import require_gpu
 from ptxkit.bench.measure.statistics import median_standard_error, summarize
 from ptxkit.bench.peers import peers
 from ptxkit.errors import PtxkitError, UsageError
@@ -38,15 +38,15 @@ GRAPH_US = 25_000.0  # of one graph at most; a turn is at least two
 
 @dataclass
 class Track:
-    """A contender: its graph of ``calls`` calls, how many of them make a turn, and what was measured in each turn.
+    """A candidate: its graph of ``calls`` calls, how many of them make a turn, and what was measured in each turn.
 
     Attributes:
-        contender: owns the device memory that the graph works on. tflops_us: TFLOP/s times us.
+        candidate: owns the device memory that the graph works on. tflops_us: TFLOP/s times us.
         times_us: of a call, the median of a turn's later half. clocks_mhz, power_w: right after it.
     """
 
     name: str
-    contender: Any
+    candidate: Any
     tflops_us: float
     replay: Callable[[], None]
     calls: int
@@ -96,22 +96,22 @@ def tracks(device: Any, words: Sequence[str], sizes: Sequence[str], turn_us: flo
             workload, variant, tile = parsed
             if workload.name not in sets:
                 sets[workload.name] = BufferSets(workload, device, SETS, seed=0)
-            contender: Any = VariantContender(sets[workload.name], workload.variant(variant), tile)
+            candidate: Any = VariantCandidate(sets[workload.name], workload.variant(variant), tile)
         elif sets:
-            contender = PeerContender(next(iter(sets.values())), _peer(word))
+            candidate = PeerCandidate(next(iter(sets.values())), _peer(word))
         else:
-            raise UsageError(f"{word}: the first contender is a KERNEL:VARIANT")
-        rotation = contender.replay(range(SETS))
-        verdict, _ = contender.check(rotation, 0)
-        if verdict is not None and not verdict.verified:
-            raise UsageError(f"{word} is wrong: {verdict.worst}")
+            raise UsageError(f"{word}: the first candidate is a KERNEL:VARIANT")
+        rotation = candidate.replay(range(SETS))
+        for verdict in (candidate.check(percentiles=False)[0], candidate.check_graph(rotation, SETS - 1)):
+            if verdict is not None and not verdict.verified:
+                raise UsageError(f"{word} is wrong: {verdict.worst}")
         call_us = min(device.timing.replays(rotation, 3, warm=False)) / SETS
         rotations = max(1, round(min(GRAPH_US, turn_us / 2) / call_us / SETS))
         calls = rotations * SETS
         replays = max(2, round(turn_us / call_us / calls))
-        work = contender.sets.workload.work()
-        graph = contender.replay(list(range(SETS)) * rotations)
-        found.append(Track(word, contender, work.flops / 1e6, graph, calls, replays))
+        work = candidate.sets.workload.work()
+        graph = candidate.replay(list(range(SETS)) * rotations)
+        found.append(Track(word, candidate, work.flops / 1e6, graph, calls, replays))
     return found
 
 
@@ -139,15 +139,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", help="such as 4096x4096x4096")
-    parser.add_argument("contenders", nargs="+", metavar="KERNEL:VARIANT[@TILE]|PEER")
-    parser.add_argument("--turn", type=float, default=0.7, metavar="SECONDS", help="of one contender [default: 0.7]")
+    parser.add_argument("candidates", nargs="+", metavar="KERNEL:VARIANT[@TILE]|PEER")
+    parser.add_argument("--turn", type=float, default=0.7, metavar="SECONDS", help="of one candidate [default: 0.7]")
     parser.add_argument("--seconds", type=float, default=30.0, help="in all; at least three rounds [default: 30]")
     options = parser.parse_args(arguments)
     try:
         device: Any = ptxkit.device()
         require_gpu(device, "measuring")
         (sizes,) = parse_sizes(options.sizes)
-        found = tracks(device, options.contenders, sizes, options.turn * 1e6)
+        found = tracks(device, options.candidates, sizes, options.turn * 1e6)
         begin, order = time.perf_counter(), random.Random(0)
         while len(found[0].times_us) < 3 or time.perf_counter() - begin < options.seconds:
             for track in order.sample(found, len(found)):

@@ -1,4 +1,4 @@
-"""scripts/long_turns.py: what its words mean, and what its turns say."""
+"""scripts/sustained_clock.py: what its words mean, and what its turns say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ptxkit.runtime.abilities import Sensors
 
 @pytest.fixture(scope="module")
 def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
-    return load_script("long_turns")
+    return load_script("sustained_clock")
 
 
 def test_words_are_variants_with_tiles_or_peers(script: ModuleType) -> None:
@@ -46,20 +46,23 @@ def test_quotients_are_taken_round_by_round(script: ModuleType) -> None:
 def test_a_track_owns_the_memory_that_its_graph_works_on(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph knows addresses alone: memory that nobody refers to is freed under it."""
 
-    class Contender:
+    class Candidate:
         def __init__(self, sets: object, *_: object) -> None:
             self.sets = SimpleNamespace(workload=SimpleNamespace(work=lambda: SimpleNamespace(flops=10**6)))
 
         def replay(self, order: object) -> Callable[[], None]:
             return lambda: None
 
-        def check(self, run: object, which: int) -> tuple[None, None]:
+        def check(self, percentiles: bool) -> tuple[None, None]:
             return None, None
 
-    made: list[Contender] = []
+        def check_graph(self, run: object, which: int) -> None:
+            return None
+
+    made: list[Candidate] = []
     monkeypatch.setattr(script, "BufferSets", lambda *_, **__: object())
-    monkeypatch.setattr(script, "VariantContender", lambda *_: made.append(Contender(None)) or made[-1])
+    monkeypatch.setattr(script, "VariantCandidate", lambda *_: made.append(Candidate(None)) or made[-1])
     device = SimpleNamespace(timing=SimpleNamespace(replays=lambda replay, samples, warm: [10.0] * samples))
     (track,) = script.tracks(device, ["saxpy:scalar"], ["64"], 1e6)
-    assert track.contender is made[0]
+    assert track.candidate is made[0]
     assert (track.calls * 5.0 * track.replays) == pytest.approx(1e6, rel=0.01)

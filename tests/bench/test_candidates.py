@@ -1,4 +1,4 @@
-"""Peers as contenders: what they raise ends them alone, and what they compute is compared by its name or by its order."""
+"""Peers as candidates: what they raise ends them alone, and what they compute is compared by its name or by its order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ptxkit import Launch, Work, Workload, variant
-from ptxkit.bench.measure.candidates import BufferSets, PeerContender
-from ptxkit.bench.measure.run import BenchRun
+from ptxkit.bench.measure.benchmark import Benchmark
+from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate
 from ptxkit.bench.peers.base import PeerCall
 from ptxkit.errors import FaultError, PtxkitError, UsageError
 from ptxkit.runtime.device import device
@@ -66,8 +66,8 @@ class Peer:
 
 def checked(results):
     sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
-    contender = PeerContender(sets, Peer(results))
-    return contender.check(contender.replay([0]), 0)
+    candidate = PeerCandidate(sets, Peer(results))
+    return candidate.check(percentiles=True)
 
 
 @pytest.mark.parametrize("names", [("sum", "difference"), ("0", "1")])
@@ -101,7 +101,7 @@ extern "C" __global__ void cheat(const float* x, const float* y, float* sum, flo
 
 def test_a_kernel_that_looks_for_the_poison_is_found_out_after_timing(tmp_path):
     """It is right where every check poisons alike, and does nothing while it is timed."""
-    from ptxkit.bench.measure.candidates import VariantContender
+    from ptxkit.bench.measure.candidates import VariantCandidate
     from ptxkit.workload import registry
 
     (tmp_path / "cheat.cu").write_text(CHEAT)
@@ -114,36 +114,36 @@ def test_a_kernel_that_looks_for_the_poison_is_found_out_after_timing(tmp_path):
         "    @variant\n    def only(self): return [Launch('cheat', 1, 32, ('x', 'y', 'sum', 'difference', self.n))]\n"
     )
     kernel = registry.load_file(tmp_path / "cheat.py")
-    contender = VariantContender(BufferSets(kernel(), device("emulator"), 1, seed=0), kernel.variant("only"))
-    first, accuracy = contender.check(lambda: contender.launch(0), 0)
-    assert first.verified and accuracy
+    candidate = VariantCandidate(BufferSets(kernel(), device("emulator"), 1, seed=0), kernel.variant("only"))
+    first, accuracy = candidate.check(percentiles=False)
+    assert first.verified and not accuracy.percentiles
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("random.SystemRandom.randrange", lambda self, low, high: 0x5A)
-        second, nothing = contender.check(lambda: contender.launch(0), 0, again=True)
-    assert not second.verified and nothing is None
+        second = candidate.check_graph(lambda: candidate.launch(0), 0)
+    assert not second.verified
 
 
 def test_whatever_a_package_raises_is_a_line():
     error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\n  a hint\n  another")
     sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
     with pytest.raises(PtxkitError) as raised:
-        PeerContender(sets, Peer(None, error))
+        PeerCandidate(sets, Peer(None, error))
     assert str(raised.value) == "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
     with pytest.raises(PtxkitError, match=r"^ValueError$"):
         checked(lambda x, y: {"0": ValueError()})
     for ours in (FaultError("lost"), MemoryError("host"), UsageError("size")):
         with pytest.raises(type(ours)):
-            PeerContender(sets, Peer(None, ours))
+            PeerCandidate(sets, Peer(None, ours))
 
 
 def test_a_peer_that_fails_is_a_row_and_no_more():
     from ptxkit.bench.results.results import Row
 
-    run = BenchRun(SimpleNamespace(kind="gpu", times=True))
-    rows, contenders = [], []
+    run = Benchmark(SimpleNamespace(kind="gpu", times=True))
+    candidates = []
 
     def make():
         raise PtxkitError("RuntimeError: no")
 
-    run._enter(rows, contenders, Row("other", kind="peer"), make)
-    assert [(row.name, row.error, contenders) for row in rows] == [("other", "RuntimeError: no", [])]
+    run._enter(candidates, Row("other", kind="peer"), make)
+    assert [(row.name, row.error, candidates) for row in run._rows] == [("other", "RuntimeError: no", [])]

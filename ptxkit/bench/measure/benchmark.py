@@ -1,0 +1,354 @@
+"""Measuring cases one after another, each with all its candidates: what ``ptxkit run`` and ``ptxkit bench run`` do."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import ptxkit
+from ptxkit.bench.cases import Plan, description_of
+from ptxkit.bench.measure import counted
+from ptxkit.bench.measure.candidates import (
+    BufferSets,
+    Candidate,
+    PeerCandidate,
+    VariantCandidate,
+    accuracy_of,
+    arrays_sha256,
+    compiled_row,
+)
+from ptxkit.bench.measure.environment import environment
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.plain_launch import plain_launch
+from ptxkit.bench.measure.session import Session
+from ptxkit.bench.measure.time_limit import TimeLimit
+from ptxkit.bench.results.ceiling import Roofs
+from ptxkit.bench.results.derived import with_figures
+from ptxkit.bench.results.results import CaseResult, Counted, Results, Row
+from ptxkit.errors import DescriptionError, FaultError, PtxkitError, TimeLimitError, UnavailableError, UsageError
+from ptxkit.exit_codes import ExitCode
+from ptxkit.runtime.abilities import is_timed
+from ptxkit.workload import execute
+from ptxkit.workload.ahead import compile_ahead
+from ptxkit.workload.resolve import target_for, unavailable
+
+if TYPE_CHECKING:
+    from ptxkit.bench.peers.base import Peer
+    from ptxkit.targets import Target
+    from ptxkit.workload.variant import Variant
+    from ptxkit.workload.workload import Workload
+
+Say = Callable[[str], None]
+
+
+def silent(what: str) -> None:
+    """Report no progress."""
+
+
+@dataclass
+class Benchmark:
+    """One run.
+
+    Args:
+        device: a GPU, or the emulator, which counts instead of measuring.
+        peers: what to compare with. absent: peers that cannot be run, and why.
+        method: how to measure. seed: of the inputs.
+        tile: tile parameters to fix, for the variants that have them.
+        counts: whether the emulator also counts what each variant moves.
+        command: the words after ``ptxkit``, for the result file.
+        target: compile for this one instead of the device's own.
+        strict: raise an error of use (an unavailable variant that was named, a wrong tile, a wrong description) instead of
+            reporting it as the variant's.
+        recorded: collect what a result file needs: versions, sensors, the cost of a plain launch, hashes of the inputs, and
+            every peak rate; without it, only the peak rates that may bound the work are measured.
+        timeout_s: limit for one variant, or None.
+        leave_out: kernels of which no variant can run here, because of a package or the target, become notes in the results'
+            ``absent`` instead of failed cases: for runs of the whole catalogue.
+        stuck: given the results so far when a variant is stuck where only the end of the process ends it; must end it.
+    """
+
+    device: Any
+    peers: Sequence[Peer] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    method: Method = field(default_factory=Method)
+    seed: int = 0
+    tile: Mapping[str, Any] = field(default_factory=dict)
+    counts: bool = True
+    command: Sequence[str] = ()
+    target: Target | None = None
+    strict: bool = False
+    recorded: bool = True
+    timeout_s: float | None = None
+    leave_out: bool = False
+    stuck: Callable[[Results], None] = lambda results: None
+
+    def __post_init__(self) -> None:
+        self.limit = TimeLimit(self.timeout_s, self._stuck)
+        self._rows: list[Row] = []  # of the case at work, without the candidates of a session
+        self._session: Session | None = None
+        self._case: tuple[Plan, Workload] | None = None
+
+    def run(
+        self, plans: Sequence[Plan], say: Say = silent, done: Callable[[Results], None] = lambda results: None
+    ) -> Results:
+        """Measure all cases.
+
+        Args:
+            say: is called with what is being done.
+            done: is called with the results so far after each case, marked as partial until the last, so that an interrupt
+                loses only one.
+
+        Raises:
+            UsageError: a case needs more memory than there is.
+            FaultError: the device was lost before the last case.
+        """
+        for plan in plans:
+            execute.check_memory(plan.workload, self.device)
+        self._results = replace(self._empty(), target=self._target_name(plans[0]) if plans else "")
+        if self.recorded and is_timed(self.device):
+            self._roofs(plans, say)
+        begin = time.perf_counter()
+        for number, plan in enumerate(plans):
+            if self.device.lost:
+                raise FaultError(f"{self.device.name} was lost: {self.device.lost}")
+            left = (time.perf_counter() - begin) / number * (len(plans) - number) if number else 0
+            about = f", about {left:.0f} s left" if left else ""
+            place = f"[{number + 1}/{len(plans)}{about}] " if len(plans) > 1 else ""
+            prefix = f"{place}{plan.workload.name} {plan.workload.size_text()}: "
+            self._measure(plan, plans, partial(_say_of, say, prefix))
+            self._results = replace(self._results, partial=number + 1 < len(plans))
+            done(self._results)
+        return self._results
+
+    def _measure(self, plan: Plan, plans: Sequence[Plan], say: Say) -> None:
+        """Append a case to the results."""
+        workload = plan.workload.on(self.device.facts_for(self.target))
+        self._rows, self._session, self._case = [], None, (plan, workload)
+        if is_timed(self.device):
+            case = self._timed(plan, workload, plans, say)
+        else:
+            case = self._counted(plan, workload, say)
+        if self.leave_out and (reason := cannot_run(case)) is not None:
+            self._results = replace(self._results, absent={**self._results.absent, case.kernel: reason})
+        else:
+            self._results = replace(self._results, cases=(*self._results.cases, case))
+
+    def _empty(self) -> Results:
+        gpu = is_timed(self.device)
+        return Results(
+            created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            ptxkit=ptxkit.__version__,
+            command=tuple(self.command),
+            device_kind=self.device.kind,
+            device=self.device.name,
+            environment=environment(self.device) if self.recorded else {},
+            facts=asdict(self.device.facts()) if gpu and self.recorded else {},
+            method=asdict(self.method),
+            cases=(),
+            absent=dict(self.absent),
+        )
+
+    # -- on a GPU ----------------------------------------------------------------------------------------------------
+
+    def _timed(self, plan: Plan, workload: Workload, plans: Sequence[Plan], say: Say) -> CaseResult:
+        device = self.device
+        count = self.method.sets(workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
+        sets = BufferSets(workload, device, count, self.seed, self.target)
+        compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
+        say("preparing inputs")
+        if self.timeout_s is not None:
+            _ = sets.data.expected  # computed before the first variant's time begins
+        inputs_hash = arrays_sha256(sets.data.inputs) if self.recorded else ""
+        candidates: list[Candidate] = []
+        for variant in self._variants(plan):
+            say(f"compiling {variant.name}")
+            make = partial(self._variant, plan, sets, variant)
+            self._enter(candidates, Row(name=variant.name), make)
+        for peer in self.peers:
+            if (plan.peers is None or peer.name in plan.peers) and peer.offers(workload):
+                say(f"preparing {peer.name}")
+                self._enter(candidates, Row(name=peer.name, kind="peer"), partial(PeerCandidate, sets, peer))
+        plain = plain_launch if self.recorded else None
+        session = self._session = Session(device, sets, self.method, plain, self.limit)
+        measured = session.measure(candidates, say)
+        if self.counts and not device.lost:
+            measured = self._with_counts(workload, measured, say)
+        case = self._result(workload, [*measured, *self._rows], inputs_hash)
+        case = replace(case, conditions=session.conditions())
+        if any(row.cold or row.hot for row in measured) and not device.lost:
+            case = with_figures(case, self._roofs(plans, say))
+        if self.recorded and not device.lost:
+            sensors = {**self._results.sensors, "end": asdict(device.sensors())}
+            # the peers have imported their packages by now
+            self._results = replace(self._results, sensors=sensors, environment=environment(device))
+        return case
+
+    def _roofs(self, plans: Sequence[Plan], say: Say) -> Roofs:
+        """The ceilings of the GPU, measured for the first case that needs them."""
+        if self._results.roofs is None:
+            from ptxkit.bench.measure.roofs import roofs
+
+            say("measuring the roofs")
+            self.device.reset_persisting_l2()
+            start = {"start": asdict(self.device.sensors())} if self.recorded else {}
+            works = None if self.recorded else [plan.workload.work() for plan in plans]
+            self._results = replace(self._results, roofs=roofs(self.device, works), sensors=start)
+        assert self._results.roofs is not None
+        return self._results.roofs
+
+    def _with_counts(self, workload: Workload, rows: Sequence[Row], say: Say) -> list[Row]:
+        say("counting in the emulator")
+        names = [row.name for row in rows if row.kind == "variant" and not row.error and not row.skipped]
+        counts = counted.count(workload, names, self.target or self.device.target)
+        return [
+            replace(row, counted=found) if isinstance(found := counts.get(row.name), Counted) else row for row in rows
+        ]
+
+    def _enter(self, candidates: list[Candidate], row: Row, make: Callable[[], Candidate | Row]) -> None:
+        """Add a candidate, or a row that says why there is none."""
+        try:
+            with self.limit.around(row.name):
+                made = make()
+        except UnavailableError as error:  # a package that is not installed, a feature that the GPU lacks
+            if self.strict and row.kind == "variant":
+                raise
+            self._rows.append(replace(row, skipped=str(error)) if row.kind == "peer" else row.failed(error))
+            return
+        except PtxkitError as error:
+            if self._to_be_raised(error):
+                raise
+            self._rows.append(row.failed(error))
+            return
+        if isinstance(made, Row):
+            self._rows.append(made)
+        else:
+            candidates.append(made)
+
+    def _variant(self, plan: Plan, sets: BufferSets, variant: Variant) -> Candidate | Row:
+        if skipped := self._skipped(plan, variant, sets.workload):
+            return Row(name=variant.name, skipped=skipped)
+        return VariantCandidate(sets, variant, self._tile(plan, variant), self.target)
+
+    # -- in the emulator ---------------------------------------------------------------------------------------------
+
+    def _counted(self, plan: Plan, workload: Workload, say: Say) -> CaseResult:
+        case = execute.Case(workload, self.device, self.seed, target=self.target)
+        compile_ahead(case.resolvable(self._variants(plan), partial(self._tile, plan)), say)
+        say("preparing inputs")
+        if self.timeout_s is not None:
+            _ = case.expected
+        for variant in self._variants(plan):
+            say(f"{variant.name} on {self.device.name}")
+            row = Row(name=variant.name)
+            try:
+                with self.limit.around(variant.name):
+                    row = self._emulated(plan, case, variant)
+            except PtxkitError as error:
+                if self._to_be_raised(error) or (self.strict and isinstance(error, UnavailableError)):
+                    raise
+                row = row.failed(error)
+            self._rows.append(row)
+        return self._result(workload, self._rows, arrays_sha256(case.inputs) if self.recorded else "")
+
+    def _emulated(self, plan: Plan, case: execute.Case, variant: Variant) -> Row:
+        explicit = self.strict and bool(plan.variants)
+        result = execute.run(case, variant, self.target, self._tile(plan, variant), explicit=explicit)
+        if result.verdict is None or result.prepared is None:
+            return Row(name=variant.name, skipped=result.skipped)
+        verdict = result.verdict
+        return replace(
+            compiled_row(result.prepared, resources=False),
+            accuracy=accuracy_of(verdict, case.outputs() if self.method.percentiles else {}, case.expected),
+            verified=verdict.verified,
+            worst=verdict.worst,
+            explanation=verdict.explanation,
+            counted=counted.counted(result.counters) if result.counters else None,
+        )
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    def _to_be_raised(self, error: PtxkitError) -> bool:
+        """Whether an error ends the run. Sizes that do not suit a variant end only it, unless the user named it or its tile."""
+        named = bool(self._case and self._case[0].variants) or bool(self.tile)
+        return self.strict and isinstance(error, UsageError) and (named or isinstance(error, DescriptionError))
+
+    def _skipped(self, plan: Plan, variant: Variant, workload: Workload) -> str | None:
+        """Why the device does not run a variant, or None.
+
+        Raises:
+            UnavailableError: the variant was named, and the run is strict.
+        """
+        reason = unavailable(variant, self.target or self.device.target, workload)
+        reason = reason or execute.lacking(variant, self.device, workload.name)
+        if reason and self.strict and plan.variants:
+            raise UnavailableError(reason)
+        return reason
+
+    def _tile(self, plan: Plan, variant: Variant) -> dict[str, Any]:
+        fixed = {**self.tile, **plan.tiles.get(variant.name, {})}
+        return {name: value for name, value in fixed.items() if name in variant.tile}
+
+    def _variants(self, plan: Plan) -> list[Variant]:
+        every = plan.workload.variants()
+        return [every[name] for name in plan.variants] if plan.variants else list(every.values())
+
+    def _target_name(self, plan: Plan) -> str:
+        """The target given, the device's own, or what most variants are compiled for by default."""
+        return (self.target or self.device.target or target_for(self._variants(plan)[0], None)).name
+
+    def _result(self, workload: Workload, rows: Sequence[Row], inputs_hash: str) -> CaseResult:
+        work = workload.work()
+        order = list(workload.variants())
+        footprint = workload.bytes_needed()
+        l2_bytes = self.device.l2_bytes if is_timed(self.device) else 0
+        return CaseResult(
+            kernel=workload.name,
+            sizes=workload.sizes,
+            options=workload.options,
+            flops=work.flops,
+            bytes=work.bytes,
+            unit=work.unit,
+            footprint_bytes=footprint,
+            lives_in="L2" if footprint <= l2_bytes else "DRAM",
+            seed=self.seed,
+            inputs_sha256=inputs_hash,
+            description=description_of(type(workload)),
+            rows=sorted(rows, key=lambda r: (r.kind == "peer", order.index(r.name) if r.name in order else 0)),
+        )
+
+    def _stuck(self, name: str) -> None:
+        """Called by the watchdog's thread: a variant is stuck in a call that no signal ends."""
+        assert self._case is not None
+        plan, workload = self._case
+        message = (
+            f"not done within {self.timeout_s:g} s, the limit of --timeout; {self.device.name} is still executing it, so "
+            "this process ends"
+        )
+        known = {row.name: row for row in (*(self._session.rows if self._session else ()), *self._rows)}
+        finished = {
+            n: r for n, r in known.items() if r.cold or r.counted or r.skipped or r.error or r.verified is False
+        }
+        rows = [
+            Row(variant.name).failed(TimeLimitError(message))
+            if variant.name == name
+            else finished.get(variant.name) or Row(variant.name, skipped=f"not run: {name} did not end")
+            for variant in self._variants(plan)
+        ]
+        self.stuck(replace(self._results, cases=(*self._results.cases, self._result(workload, rows, "")), partial=True))
+
+
+def cannot_run(case: CaseResult) -> str | None:
+    """Why no variant of a case can run here, in words; None where one ran or failed for another reason."""
+    rows = [row for row in case.rows if row.kind == "variant"]
+    if any(row.skipped is None and row.exit_code != ExitCode.UNAVAILABLE for row in rows):
+        return None
+    reasons = [*(row.error for row in rows), *(row.skipped for row in rows)]
+    return next(filter(None, reasons), None)
+
+
+def _say_of(say: Say, prefix: str, what: str) -> None:
+    say(prefix + what)

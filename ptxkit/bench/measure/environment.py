@@ -1,0 +1,46 @@
+"""Versions of everything that a result may depend on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from typing import Any
+
+import ptxkit
+from ptxkit.compiler.nvrtc import nvrtc_version
+from ptxkit.errors import UsageError
+from ptxkit.runtime.abilities import is_timed
+
+
+def environment(device: Any) -> dict[str, str]:
+    """Name -> version of compiler, libraries and drivers; packages of peers are named once they are imported."""
+    found = {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "nvrtc": nvrtc_version(),
+        "ptxkit": ptxkit.__version__,
+    }
+    for package in ("numpy", "cuda-bindings", "cuda-core"):
+        found[package] = _version(package)
+    if is_timed(device):
+        facts = device.facts()
+        found |= {"gpu": device.name, "cuda_driver": facts.cuda_driver, "kernel_driver": facts.kernel_driver}
+        found["gpu_uuid"] = facts.uuid
+    for module in ("torch", "triton", "cupy"):
+        if module in sys.modules:
+            found[module] = str(getattr(sys.modules[module], "__version__", "unknown"))
+    return found
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def require_gpu(device: Any, what: str) -> None:
+    """Raise UsageError for what the emulator cannot do."""
+    if not is_timed(device):
+        raise UsageError(f"{what} needs a GPU; the emulator has no times")
