@@ -56,7 +56,8 @@ ROUNDING = re.compile(r"\b\d+(\.\d+)?e-\d+")  # errors of the last bits differ b
 @pytest.fixture
 def shell(tmp_path, monkeypatch):
     """A function that runs a command of a transcript without a GPU: ``ptxkit`` in this process, others in a shell."""
-    from ptxkit.runtime import registry as devices
+    from ptxkit.runtime import device as devices
+    from ptxkit.runtime import registry as device_registry
 
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
@@ -67,7 +68,8 @@ def shell(tmp_path, monkeypatch):
     }  # the cache of the test run
     env["PYTHONPATH"] = str(ROOT)
     monkeypatch.chdir(work)
-    monkeypatch.setattr(devices, "gpu_present", lambda: False)
+    for module in (device_registry, devices):
+        monkeypatch.setattr(module, "gpu_present", lambda: False)
     for name in ("NO_COLOR", "COLUMNS", "HOME"):
         monkeypatch.setenv(name, env[name])
 
@@ -121,9 +123,11 @@ def test_transcripts_are_what_the_commands_print(page, shell):
 
 
 def test_the_python_of_the_api_page_runs(monkeypatch, capsys):
-    from ptxkit.runtime import registry as devices
+    from ptxkit.runtime import device as devices
+    from ptxkit.runtime import registry as device_registry
 
-    monkeypatch.setattr(devices, "gpu_present", lambda: False)
+    for module in (device_registry, devices):
+        monkeypatch.setattr(module, "gpu_present", lambda: False)
     text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) > 4

@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.verify import Verdict
 
-SURELY_HOPELESS = 1.6  # times the best, in the launch that is verified: its first, which may be slow for other reasons
-HOPELESS = 1.25  # times the best: slower ones are not measured to the end
-FIRST_LOOK = 2  # samples after which that is decided
+# A configuration is given up when its verified launch, which is its first and may be slow for other reasons, takes this many
+# times the best time.
+SURELY_HOPELESS = 1.6
+# It is also given up when the fastest of its first FIRST_LOOK samples takes this many times the best time.
+HOPELESS = 1.25
+FIRST_LOOK = 2
 SAMPLES = 10
 SAMPLE_US = 300.0
 START_S = 120.0  # for the process to prepare inputs and reference

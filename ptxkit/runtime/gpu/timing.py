@@ -34,7 +34,7 @@ class Timing:
         self.device = device
 
     def cold(self, launch: Callable[[], None], samples: int) -> list[float]:
-        """Of each of ``samples`` calls, none of whose data is in the L2 cache.
+        """Time of each of ``samples`` calls, in microseconds, with none of their data in the L2 cache.
 
         The flush before each sample also keeps the stream busy while the host queues the launches, so that gaps between them
         are the device's own.
@@ -53,7 +53,7 @@ class Timing:
         return [_elapsed_us(a, b) for a, b in pairs]
 
     def hot(self, launch: Callable[[], None], samples: int) -> list[float]:
-        """Of each of ``samples`` calls one after another, with their data wherever the call before left it."""
+        """Time of each of ``samples`` calls in succession, with the caches as the preceding call left them, in microseconds."""
         with self.device.plain_launches():
             self.flush()  # keeps the stream busy while the host runs ahead
             events = [self._event()]
@@ -64,7 +64,9 @@ class Timing:
         return [_elapsed_us(a, b) for a, b in pairwise(events)]
 
     def replays(self, replay: Callable[[], None], samples: int, warm: bool) -> list[float]:
-        """Of each of ``samples`` calls of something that queues one graph, behind a kernel that hides the host's time.
+        """Time of each of ``samples`` calls of ``replay``, which queues one graph, in microseconds.
+
+        A kernel that is queued before each call keeps the stream busy, so that the time of the host is not measured.
 
         Args:
             warm: call it once more before each sample, so that the L2 cache holds what it leaves there; else the cache holds
@@ -82,7 +84,7 @@ class Timing:
         return [_elapsed_us(a, b) for a, b in pairs]
 
     def l2_copy(self, nbytes: int, samples: int) -> list[float]:
-        """Of copies of ``nbytes``, small enough to stay in the L2 cache: many in a graph, microseconds of one."""
+        """Time of one copy of ``nbytes``, which must fit in the L2 cache, in microseconds: a graph of 20 copies is timed."""
         many, copy = 20, self._copier(nbytes)
 
         def copies() -> None:
@@ -92,7 +94,7 @@ class Timing:
         return [t / many for t in self.replays(self.device.graph(copies), samples, warm=True)]
 
     def copy(self, nbytes: int, samples: int) -> list[float]:
-        """Of copies of ``nbytes`` from device memory to device memory, after two that are not counted."""
+        """Times of copies of ``nbytes`` from device memory to device memory, in microseconds, after two warm-up copies."""
         copy = self._copier(nbytes)
         self.cold(copy, 2)
         return self.cold(copy, samples)
