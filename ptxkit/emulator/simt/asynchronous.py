@@ -12,9 +12,7 @@ How to use it. An instruction makes one :class:`Operation` for all threads that 
 *element* per thread (or per warpgroup, where that acts as one), and hands it to :meth:`Queue.submit` with its
 completion mechanism (:mod:`ptxkit.emulator.simt.mechanism`). Everything that can fail (bounds, alignment) is checked
 before that, so that the message names the thread that issued it. ``perform(which)`` does the work of the elements
-``which``, an index for the arrays of the
-before that, so that the message names
-operation: :data:`EVERY` or an integer array. The mechanisms:
+``which``, an index for the arrays of the operation: :data:`EVERY` or an integer array. The mechanisms:
 
 - groups (:class:`Groups`: ``cp.async``, bulk copies, ``wgmma``): ``owner`` is the wave-wide index of the thread
   (``x.thread[x.active()]``) whose group the element belongs to; of a warpgroup take its first thread.
