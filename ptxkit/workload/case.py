@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.workload import Workload
 
-POISON = 0xCD
-"""Every byte of an output before a launch: -4.3e8 as a float32, so that an element nobody wrote fails verification."""
+POISON = 0xFF
+"""Every byte of an output before a launch: NaN in every floating-point type and -1 in the integers.
+
+An element that is not written fails verification, and so does a result to which an unwritten element was added, also after it
+was multiplied by 0, as in ``alpha * A @ B + 0 * C``.
+"""
 
 
 class Data:

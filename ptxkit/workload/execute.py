@@ -84,7 +84,8 @@ class Prepared:
 
         The outputs are poisoned and the inputs restored before the launch; outputs and inputs are compared after it. A second
         launch, with another poison, is verified where the first may have been right by chance: an element of an output still
-        holds the poison, or the launch changed variables of its module, so that the next launch begins with others.
+        holds the poison; the launch changed variables of its module, so that the next launch begins with others; or it updated
+        global memory atomically, which a maximum with the poison may leave right.
 
         Args:
             own: a tolerance instead of the variant's or the workload's.
@@ -94,7 +95,8 @@ class Prepared:
         measured = self.case.device.measure(self.launch, samples=1)
         self.case.device.synchronize()
         verdict = self.case.verify(self.build.variant, own)
-        if verdict.verified and (self.case.unwritten or self.state.changed()):
+        atomics = measured.counters is not None and measured.counters.global_atomic_bytes > 0
+        if verdict.verified and (self.case.unwritten or atomics or self.state.changed()):
             verdict = self.again(own) or verdict
         return verdict, measured.counters
 

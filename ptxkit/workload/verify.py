@@ -107,6 +107,8 @@ def compare(
         actual, reference = actual.view(np.uint8), reference.astype(np.bool_).view(np.uint8)
     allowed, origin = as_rule(tolerance).resolved(actual.dtype, reference)
     form = _Format.of(actual.dtype)
+    if form is None and allowed == Tolerance():
+        _check_integers(name, actual.dtype, reference)
     typical = Typical(reference) if allowed.typical else None
 
     def part(chunk: tuple[int, Any, Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_] | None]:
@@ -139,6 +141,24 @@ def check_real(what: str, dtype: np.dtype[Any]) -> None:
         raise DescriptionError(
             f"{what} has dtype {dtype}; outputs are compared as real numbers: give complex numbers as float arrays with a "
             "last axis of 2"
+        )
+
+
+def _check_integers(name: str, dtype: np.dtype[Any], reference: npt.NDArray[Any]) -> None:
+    """Raise DescriptionError for a floating-point reference of integers that its type rounds.
+
+    Both sides would be compared after that rounding, so that a wrong integer could agree with it, and the right one may not.
+    """
+    form = _Format.of(reference.dtype)
+    if form is None or not reference.size:
+        return
+    with np.errstate(all="ignore"):
+        magnitude = np.abs(reference)
+        largest = float(np.max(magnitude, initial=0, where=np.isfinite(magnitude)))
+    if largest > 2.0 ** (form.mantissa_bits + 1):
+        raise DescriptionError(
+            f"the reference of {name} is {reference.dtype}, which holds integers exactly up to 2^{form.mantissa_bits + 1}, and "
+            f"has {largest:.4g}; the output is {dtype}: return integers, or state a tolerance"
         )
 
 
@@ -288,11 +308,13 @@ def _exact_errors(
     around: npt.NDArray[np.float64] | float = 0.0,
 ) -> tuple[tuple[npt.NDArray[np.float64], ...], npt.NDArray[np.bool_]]:
     """Integers and booleans: an ulp is 1, and without a tolerance they must be equal."""
-    absolute = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-    magnitude = np.abs(expected.astype(np.float64))
     different = actual != expected
-    bound = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
-    within = (absolute <= bound) | (absolute <= allowed.ulp)
+    with np.errstate(all="ignore"):  # a reference may be infinite or NaN
+        absolute = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+        magnitude = np.abs(expected.astype(np.float64))
+        bound = allowed.absolute + allowed.relative * magnitude + allowed.typical * around
+        within = ((absolute <= bound) | (absolute <= allowed.ulp)) & np.isfinite(absolute)
+        relative = absolute / np.maximum(magnitude, 1.0)
     tolerant = allowed != Tolerance()
-    return (absolute, absolute / np.maximum(magnitude, 1.0), absolute), different & ~(within & tolerant)
+    return (absolute, relative, absolute), different & ~(within & tolerant)
 

@@ -10,6 +10,7 @@ import pytest
 
 from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError, UsageError
 from ptxkit.kernels.elementwise.saxpy import Saxpy
+from ptxkit.runtime.device import device as open_device
 from ptxkit.targets import Target
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute, registry
@@ -54,6 +55,14 @@ class Sample(Workload):
     def newest(self): return [Launch("times", 1, 32, ("x", "y", self.n), template=(2,))]
 
     @variant
+    def adds_nothing(self): return [Launch("adds_nothing", cdiv(self.n, 32), 32, ("x", "t", "y", self.n))]
+
+    @variant
+    def largest(self):
+        return [Launch("largest", cdiv(self.n, 32), 32, ("x", "t", self.n)),
+                Launch("scaled", cdiv(self.n, 32), 32, ("x", "t", "y", self.n))]
+
+    @variant
     def misnamed(self): return [Launch("tims", 1, 32, ("x", "y", self.n))]
 
     @variant
@@ -73,6 +82,18 @@ __global__ void times(const float* x, float* y, int n) {
     if (i < n) y[i] = FACTOR * x[i];
 }
 __device__ float root_two() { return ROOT; }
+__global__ void adds_nothing(const float* x, const float* t, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i] + 0 * t[i];
+}
+__global__ void largest(const float* x, float* t, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicMax((int*)t, x[i] < 2);
+}
+__global__ void scaled(const float* x, const float* t, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2 * x[i] * *(const int*)t;
+}
 __global__ void once(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] = root_two() * x[i];
@@ -127,7 +148,25 @@ def test_an_element_nobody_wrote_is_found(device, sample):
     assert execute.run(case, sample.variant("right")).verdict.verified  # leaves the right values behind
     verdict = execute.run(case, sample.variant("partial")).verdict
     assert verdict.mismatches == 1
-    assert verdict.worst.startswith("y[99] is -4")  # the poison
+    assert verdict.worst.startswith("y[99] is nan")  # the poison
+
+
+def test_an_unwritten_element_is_found_where_the_reference_is_nan_as_the_poison_is(device, sample, monkeypatch):
+    def reference(self, x):
+        return {"y": np.where(np.arange(self.n) == self.n - 1, np.nan, 2.0 * x)}
+
+    monkeypatch.setattr(sample, "reference", reference)
+    verdict = run(sample, device, "partial").verdict
+    assert verdict.worst.startswith("on a launch after the first: y[99] is 1.03")
+
+
+def test_an_unwritten_temporary_times_zero_is_found(device, sample):
+    assert not run(sample, device, "adds_nothing").verdict.verified
+
+
+def test_a_maximum_that_is_not_initialised_is_found(sample):
+    """It is right with the first poison, which is -1 as an integer."""
+    assert run(sample, open_device("emulator"), "largest").verdict.worst.startswith("on a launch after the first: y[")
 
 
 def test_a_variant_that_the_target_lacks_is_skipped_with_the_reason(device, sample):

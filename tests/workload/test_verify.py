@@ -95,6 +95,18 @@ def test_large_integers_are_not_compared_through_float64():
     assert not compare("i", np.array([2**63 - 1], np.int64), np.array([2**63 - 2], np.int64)).verified
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_a_reference_that_rounds_integers_is_refused(dtype):
+    right = np.array([2**53 + 1], dtype)
+    with pytest.raises(DescriptionError, match="float64, which holds integers exactly up to 2\\^53, .* return integers"):
+        compare("i", right, right.astype(np.float64) + 2)
+    with pytest.raises(DescriptionError, match="float32, which holds integers exactly up to 2\\^24"):
+        compare("i", np.array([2**24 + 1], np.int32), np.array([2**24 + 2], np.float32))
+    assert compare("i", np.array([2**53], dtype), np.array([2.0**53])).verified
+    assert compare("i", right, right.astype(np.float64), Tolerance(relative=1e-9)).verified
+    assert not compare("i", np.array([3], dtype), np.array([np.inf])).verified
+
+
 def test_shapes_must_agree():
     with pytest.raises(DescriptionError, match=r"reference of y has shape \(3,\), the output \(4,\)"):
         compare("y", np.zeros(4, f32), np.zeros(3))
