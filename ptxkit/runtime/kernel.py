@@ -242,7 +242,7 @@ class Kernel:
         device arrays alone nothing is copied and nobody waits.
 
         Raises:
-            UsageError, LaunchError: as :meth:`prepare`.
+            UsageError, LaunchError: as :meth:`prepare`; LaunchError also where the kernel has written to a read-only numpy array.
             FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
@@ -257,9 +257,14 @@ class Kernel:
         if not bound.host:
             return
         self.backend.synchronize()
-        for _, array in bound.host:
+        for p, array in bound.host:
+            copy = copies[address_of(array), array.nbytes]
             if array.flags.writeable and array.nbytes:
-                self.backend.read(copies[address_of(array), array.nbytes].address, array)
+                self.backend.read(copy.address, array)
+            elif array.nbytes and copy.numpy().tobytes() != array.tobytes():
+                raise LaunchError(
+                    f"{self.readable}: {p.label} is a read-only numpy array, and the kernel has written to it; pass a copy"
+                )
 
     def __repr__(self) -> str:
         return f"Kernel({self.readable}, {len(self.parameters)} parameters)"

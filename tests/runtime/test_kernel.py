@@ -74,8 +74,16 @@ def test_numpy_arrays_go_in_and_what_was_written_comes_back(saxpy):
 
 def test_a_read_only_array_is_input_alone(saxpy):
     x, y = np.ones(32, f32), np.ones(32, f32)
-    y.flags.writeable = False
+    x.flags.writeable = False
     saxpy(f32(2), x, y, 32, grid=1, block=32)
+    np.testing.assert_array_equal(y, 3)
+
+
+def test_a_result_in_a_read_only_array_is_not_lost_without_a_word(saxpy):
+    x, y = np.ones(32, f32), np.ones(32, f32)
+    y.flags.writeable = False
+    with pytest.raises(LaunchError, match="'y' .*is a read-only numpy array, and the kernel has written to it"):
+        saxpy(f32(2), x, y, 32, grid=1, block=32)
     np.testing.assert_array_equal(y, 1)
 
 
