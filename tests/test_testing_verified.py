@@ -130,6 +130,15 @@ def test_nothing_verified_fails():
         {"completion": "late"},
         {"completion": []},
         {"racecheck": "x"},
+        {"seed": -1},
+        {"seed": "1"},
+        {"seed": 1.5},
+        {"tile": 5},
+        {"tolerance": 1e-3},
+        {"sectors": "many"},
+        {"registers": -1},
+        {"inputs": {}},
+        {"inputs": {"x": None}},
     ],
 )
 def test_mistakes_in_the_call_are_usage_errors(wrong):

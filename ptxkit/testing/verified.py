@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ptxkit.errors import CompileError, PtxkitError, UsageError
 
@@ -65,14 +68,13 @@ def assert_verified(
 
     on = open_device(device) if isinstance(device, str) else device
     workload = _workload(kernel)
-    chosen = _chosen(workload, variants, tile)
     counts = {"sectors": sectors, "bank_conflicts": bank_conflicts, "instructions": instructions}
+    seeds = _seeds(seed)
+    _check_given(tile, tolerance, {**counts, "spills": spills, "registers": registers})
+    chosen = _chosen(workload, variants, tile)
     limits = {name: most for name, most in counts.items() if most is not None}
     modes = _modes(on, completion, racecheck, limits)
     compiled = Target.parse(target) if isinstance(target, str) else target
-    seeds = [seed] if isinstance(seed, int) else list(seed)
-    if not seeds:
-        raise UsageError("assert_verified takes at least one seed; without one nothing would be verified")
     complaints: list[str] = []
     found: dict[str, VariantResult] = {}
     for number in seeds:
@@ -96,6 +98,29 @@ def assert_verified(
         reasons = "; ".join(f"{name}: {result.skipped}" for name, result in found.items())
         raise AssertionError(f"{workload.name}: nothing was verified, every variant was skipped: {reasons}")
     return found
+
+
+def _seeds(seed: int | Iterable[int]) -> list[int]:
+    seeds = list(seed) if isinstance(seed, Iterable) and not isinstance(seed, str) else [seed]
+    if not seeds:
+        raise UsageError("assert_verified takes at least one seed; without one nothing would be verified")
+    for number in seeds:
+        if not isinstance(number, (int, np.integer)) or number < 0:
+            raise UsageError(f"seed is a whole number of at least 0, or several of them, not {number!r}")
+    return [int(number) for number in seeds]  # type: ignore[call-overload]  # checked above
+
+
+def _check_given(tile: object, tolerance: object, limits: Mapping[str, object]) -> None:
+    """Raise UsageError for arguments of another type than they have; here, since a kernel would fail later and without a name."""
+    from ptxkit.workload.launch import Tolerance
+
+    if tile is not None and not isinstance(tile, Mapping):
+        raise UsageError(f"tile takes a dict such as {{'THREADS': 256}}, not {tile!r}")
+    if tolerance is not None and not isinstance(tolerance, Tolerance):
+        raise UsageError(f"tolerance takes a Tolerance, such as Tolerance(relative=1e-3), not {tolerance!r}")
+    for name, most in limits.items():
+        if most is not None and (isinstance(most, bool) or not isinstance(most, (int, np.integer)) or most < 0):
+            raise UsageError(f"{name} is at most a whole number of at least 0, not {most!r}")
 
 
 def _workload(kernel: Workload | type[Workload] | str) -> Workload:
@@ -153,6 +178,11 @@ def _case(
 ) -> Case:
     from ptxkit.workload.execute import Case
 
+    if inputs is not None:
+        takes = [p.name for p in signature(workload.reference).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        if set(takes) != set(inputs):
+            given = ", ".join(inputs) or "nothing"
+            raise UsageError(f"inputs has {given}; reference() of {workload.name} takes {', '.join(takes)}")
     return Case(workload, device, seed, inputs, target=target)
 
 
