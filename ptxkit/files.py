@@ -29,6 +29,15 @@ def refused(path: str | Path, error: OSError, doing: str = "write") -> PtxkitErr
     return kind(f"cannot {doing} {path}: {error.strerror}")
 
 
+def native_path(path: str) -> Path:
+    """The file that UTF-8 text, such as the line table of a kernel or a message of the compiler, names.
+
+    Compilers write the bytes of a path as they are. Where the locale's encoding is not UTF-8 (``LC_ALL=C`` without UTF-8 mode),
+    Python would encode the same characters to other bytes, or to none.
+    """
+    return Path(os.fsdecode(path.encode("utf-8", "surrogateescape")))
+
+
 def read_text(path: str | Path) -> str:
     """The text of a UTF-8 file, without a byte order mark.
 

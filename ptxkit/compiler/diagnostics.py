@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ptxkit.compiler.image import shorten
 from ptxkit.errors import CompileError
+from ptxkit.files import native_path
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class SourceText:
         """All lines of ``file``; none when it cannot be read."""
         if file not in self._lines:
             try:
-                self._lines[file] = Path(file).read_text(errors="replace").splitlines()
+                self._lines[file] = native_path(file).read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
                 self._lines[file] = []
         return self._lines[file]

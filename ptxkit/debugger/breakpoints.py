@@ -129,8 +129,8 @@ def _at_function(text: str, modules: list[Module], entries: list[str]) -> Where:
         names = sorted({base_name(n) for n in functions})
         near = get_close_matches(text, names, n=1)
         raise UsageError(
-            f"no function {text!r}; {f'did you mean {near[0]}?' if near else 'there is ' + ', '.join(names)} "
-            f"A line is given as file.cu:12 or file.ptx:40"
+            f"no function {text!r}; {f'did you mean {near[0]}?' if near else 'there is ' + ', '.join(names)}; "
+            f"a line is given as file.cu:12 or file.ptx:40"
         )
     chosen = launched or found
     return Where(
@@ -254,9 +254,9 @@ def _targets(function: Function, i: Instruction) -> list[int]:
 @lru_cache(maxsize=64)
 def source_text(path: str) -> tuple[str, ...] | None:
     """The lines of a source file; None where it cannot be read."""
-    from pathlib import Path
+    from ptxkit.files import native_path
 
     try:
-        return tuple(Path(path).read_text(encoding="utf-8", errors="replace").split("\n"))
+        return tuple(native_path(path).read_text(encoding="utf-8", errors="replace").split("\n"))
     except OSError:
         return None

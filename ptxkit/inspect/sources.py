@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ptxkit.files import native_path
 from ptxkit.inspect.model import SassFunction
 
 
@@ -54,7 +54,7 @@ def source_files(
 
 
 def _read(path: str, last_line: int, beside: Path | None, made: float | None) -> SourceFile:
-    place = Path(path)
+    place = native_path(path)
     note = ""
     if not place.is_file() and beside and (beside / place.name).is_file():
         place = beside / place.name

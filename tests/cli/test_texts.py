@@ -50,6 +50,10 @@ def test_a_locale_without_unicode_prints_plain_characters(tmp_path):
     words = ("--arg", "x=float32[4]:zeros", "--grid", "1", "--block", "1", "--device", "emulator")
     done = ptxkit("run", "é/ké.cu", *words, cwd=tmp_path, **plain)
     assert done.returncode == 0, done.stderr
+    listed = ptxkit("inspect", "é/ké.cu", "--source", cwd=tmp_path, **plain)
+    assert b'1  extern "C" __global__' in listed.stdout, listed.stderr
+    debugged = ptxkit("debug", "é/ké.cu", *words[:-2], "--break", "1", "-ex", "run", "-ex", "list", cwd=tmp_path, **plain)
+    assert debugged.returncode == 0 and b"__global__" in debugged.stdout, debugged.stderr
     missing = ptxkit("run", "é/none.py", cwd=tmp_path, **plain)
     assert missing.returncode == 2 and missing.stderr.startswith(b"error: there is no file")
 
