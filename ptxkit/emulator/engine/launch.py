@@ -50,6 +50,7 @@ class EmulatedLaunch:
         machine: Hardware,
         sms: int,
         code: EntryCode,
+        name: str,
         params: bytes,
         shape: Shape,
         dynamic_shared: int,
@@ -59,7 +60,7 @@ class EmulatedLaunch:
     ) -> None:
         self.machine = machine
         self.code = code
-        self.name = code.name
+        self.name = name
         self.grid, self.block, self.cluster = shape.grid, shape.block, shape.cluster
         self.explicit_cluster = shape.explicit_cluster
         self.threads = prod(self.block)
