@@ -244,6 +244,7 @@ class Kernel:
         Raises:
             UsageError, LaunchError: as :meth:`prepare`; LaunchError also where the kernel has written to a read-only numpy array.
             FaultError: the kernel failed (seen here only where there is a copy to wait for).
+            FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
         bound = bind(self.readable, self.parameters, args, self.backend)

@@ -111,7 +111,7 @@ def _seeds(seed: int | Iterable[int]) -> list[int]:
 
 
 def _check_given(tile: object, tolerance: object, limits: Mapping[str, object]) -> None:
-    """Raise UsageError for arguments of another type than they have; here, since a kernel would fail later and without a name."""
+    """Raise UsageError for arguments of a wrong type; what uses them would fail later and not name them."""
     from ptxkit.workload.launch import Tolerance
 
     if tile is not None and not isinstance(tile, Mapping):
@@ -178,6 +178,11 @@ def _case(
 ) -> Case:
     from ptxkit.workload.execute import Case
 
+    if inputs is not None:
+        takes = [p.name for p in signature(workload.reference).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        if set(takes) != set(inputs):
+            given = ", ".join(inputs) or "nothing"
+            raise UsageError(f"inputs has {given}; reference() of {workload.name} takes {', '.join(takes)}")
     if inputs is not None:
         takes = [p.name for p in signature(workload.reference).parameters.values() if p.kind is not p.VAR_KEYWORD]
         if set(takes) != set(inputs):
