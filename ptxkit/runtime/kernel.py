@@ -242,8 +242,8 @@ class Kernel:
         device arrays alone nothing is copied and nobody waits.
 
         Raises:
-            UsageError, LaunchError: as :meth:`prepare`; LaunchError also where the kernel has written to a read-only numpy array.
-            FaultError: the kernel failed (seen here only where there is a copy to wait for).
+            UsageError, LaunchError: as :meth:`prepare`.
+            LaunchError: the kernel has written to a numpy array that is read-only.
             FaultError: the kernel failed (seen here only where there is a copy to wait for).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
