@@ -107,7 +107,7 @@ def _seeds(seed: int | Iterable[int]) -> list[int]:
     for number in seeds:
         if not isinstance(number, (int, np.integer)) or number < 0:
             raise UsageError(f"seed is a whole number of at least 0, or several of them, not {number!r}")
-    return [int(number) for number in seeds]  # type: ignore[call-overload]  # checked above
+    return [int(number) for number in seeds]
 
 
 def _check_given(tile: object, tolerance: object, limits: Mapping[str, object]) -> None:
