@@ -234,7 +234,7 @@ class Controller:
         assert self.wave is not None
         assert self.places is not None
         assert self.written is not None
-        subject = self.subjects[self.wave.launch.code.name]
+        subject = self.subjects[self.wave.launch.name]
         return Thread(subject, self.wave, self.places.find(lane), lane, self.written, level)
 
     def _refocus(self, lane: Lane) -> None:
@@ -339,7 +339,7 @@ class Controller:
         assert b.condition is not None
         assert self.wave is not None
         assert self.written is not None
-        subject = self.subjects[self.wave.launch.code.name]
+        subject = self.subjects[self.wave.launch.name]
         try:
             return truth(b.condition, Thread(subject, self.wave, place, lane, self.written))
         except UsageError as error:

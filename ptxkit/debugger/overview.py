@@ -234,7 +234,7 @@ def shared_variables(session: Session) -> list[Row]:
 
     _, wave = resident_wave(session)
     layout = wave.launch.code.layout
-    module = session.subjects[wave.launch.code.name].module
+    module = session.subjects[wave.launch.name].module
     declared = {v.name: v for v in module.variables.values()}
     for f in module.functions.values():
         declared.update(f.variables)

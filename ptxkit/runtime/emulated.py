@@ -208,7 +208,6 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 registers=resources.registers,
                 static_shared=resources.shared_bytes,
                 settings=settings or self.current_settings,
-                name=kernel.readable,
             )
             if result.counters is not None:
                 self.counters += result.counters

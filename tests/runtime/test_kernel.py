@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ptxkit
-from ptxkit.errors import CompileError, LaunchError, UsageError
+from ptxkit.errors import CompileError, LaunchError, RaceError, UsageError
 
 SOURCE = """
 struct Pair { double a; int b; };
@@ -331,3 +331,11 @@ def test_more_memory_than_there_is_is_said_before_allocating(device):
 
     with pytest.raises(UnavailableError, match="bytes"):
         device.empty(1 << 50, np.uint8)
+
+
+def test_a_race_names_the_kernel_as_its_source_does():
+    source = "__global__ void racing(int* y) { __shared__ int s[64]; s[threadIdx.x] = 1; y[threadIdx.x] = s[63 - threadIdx.x]; }"
+    emulator = ptxkit.device("emulator")
+    kernel = ptxkit.compile(source, device=emulator)["racing"]
+    with emulator.settings(racecheck="warps"), pytest.raises(RaceError, match="^racing: "):
+        kernel(np.zeros(64, np.int32), grid=1, block=64)

@@ -240,7 +240,7 @@ def _kernels(d: Interpreter, argument: str) -> Reply:
                     "mangled": f.name,
                     "kernel": f.is_entry,
                     "ptx": f"{module.path}:{f.line}",
-                    "running": d.session.running and launch is not None and launch.code.name == f.name,
+                    "running": d.session.running and launch is not None and launch.name == f.name,
                 }
             )
     shown = [["*" if r["running"] else " ", r["function"], "kernel" if r["kernel"] else "", r["ptx"]] for r in rows]

@@ -24,6 +24,7 @@ from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.state import Dim, MachineState
 from ptxkit.errors import FaultError
+from ptxkit.isa.mangled import base_name
 from ptxkit.isa.specials import RESERVED_SHARED
 
 LANES_PER_WAVE = 32768  # a float32 register of that many lanes is 128 KB: a few of them stay in the L2 cache
@@ -50,7 +51,6 @@ class EmulatedLaunch:
         machine: Hardware,
         sms: int,
         code: EntryCode,
-        name: str,
         params: bytes,
         shape: Shape,
         dynamic_shared: int,
@@ -60,7 +60,7 @@ class EmulatedLaunch:
     ) -> None:
         self.machine = machine
         self.code = code
-        self.name = name
+        self.name = code.name
         self.grid, self.block, self.cluster = shape.grid, shape.block, shape.cluster
         self.explicit_cluster = shape.explicit_cluster
         self.threads = prod(self.block)
@@ -98,9 +98,9 @@ class EmulatedLaunch:
         racecheck = self.settings.racecheck
         instructions = [i for _, i in self.code.instructions]
         if racecheck:
-            return Hazards(self.name, instructions, racecheck == "lanes")
+            return Hazards(base_name(self.name), instructions, racecheck == "lanes")
         if self.settings.completion == "latest-legal" and any(fills_shared(i) for i in instructions):
-            return Hazards(self.name, instructions, copies_only=True)
+            return Hazards(base_name(self.name), instructions, copies_only=True)
         return None
 
     def _make_workspace(self) -> int:

@@ -160,7 +160,6 @@ class Program:
         registers: int = 0,
         static_shared: int | None = None,
         settings: EmulatorSettings = DEFAULTS,
-        name: str = "",
     ) -> LaunchResult:
         """Run a kernel to its end.
 
@@ -173,7 +172,6 @@ class Program:
             registers: per thread, as ptxas gave them; 0 where the kernel was not assembled, and then they are not checked.
             static_shared: bytes of static shared memory per CTA, as ptxas laid them out; None takes the layout here.
             settings: how the launch is emulated.
-            name: of the kernel in messages; ``entry`` if it is empty.
 
         Raises:
             LaunchError: the launch does not fit the kernel, or exceeds what a GPU of the target can launch.
@@ -183,16 +181,15 @@ class Program:
             ArithmeticTrap: with ``settings.trap``, at the first division by zero, NaN or infinity.
             FaultError: and its children, from the instruction that failed.
         """
-        name = name or entry
         if shared_bytes < 0:
-            raise LaunchError(f"{name}: {shared_bytes} bytes of dynamic shared memory")
+            raise LaunchError(f"{entry}: {shared_bytes} bytes of dynamic shared memory")
         code = self.bind(entry, stepping=settings.observer is not None)
         if min(*grid, *block, *(cluster or (1,))) < 1:
             raise LaunchError(
-                f"{name}: grid {grid}, block {block} and cluster {cluster or (1, 1, 1)} must be at least 1 everywhere"
+                f"{entry}: grid {grid}, block {block} and cluster {cluster or (1, 1, 1)} must be at least 1 everywhere"
             )
         if len(params) != code.layout.param_bytes:
-            raise LaunchError(f"{name}: {len(params)} bytes of parameters, the kernel takes {code.layout.param_bytes}")
+            raise LaunchError(f"{entry}: {len(params)} bytes of parameters, the kernel takes {code.layout.param_bytes}")
         used = Resources(
             registers=registers,
             static_shared=code.layout.shared_bytes if static_shared is None else static_shared,
@@ -205,14 +202,13 @@ class Program:
             grid, block, cluster or fixed, used, self.device, cooperative=cooperative
         )
         if reason is not None:
-            raise LaunchError(f"{name}: {reason}")
+            raise LaunchError(f"{entry}: {reason}")
         shape = Shape(grid, block, cluster or fixed or (1, 1, 1), cluster is not None or fixed is not None)
         began = time.perf_counter()
         launch = EmulatedLaunch(
             self.machine,
             self.device.sms,
             code,
-            name,
             params,
             shape,
             shared_bytes,
