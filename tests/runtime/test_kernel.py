@@ -334,7 +334,8 @@ def test_more_memory_than_there_is_is_said_before_allocating(device):
 
 
 def test_a_race_names_the_kernel_as_its_source_does():
-    source = "__global__ void racing(int* y) { __shared__ int s[64]; s[threadIdx.x] = 1; y[threadIdx.x] = s[63 - threadIdx.x]; }"
+    body = "__shared__ int s[64]; s[threadIdx.x] = 1; y[threadIdx.x] = s[63 - threadIdx.x];"
+    source = f"__global__ void racing(int* y) {{ {body} }}"
     emulator = ptxkit.device("emulator")
     kernel = ptxkit.compile(source, device=emulator)["racing"]
     with emulator.settings(racecheck="warps"), pytest.raises(RaceError, match="^racing: "):
