@@ -183,11 +183,6 @@ def _case(
         if set(takes) != set(inputs):
             given = ", ".join(inputs) or "nothing"
             raise UsageError(f"inputs has {given}; reference() of {workload.name} takes {', '.join(takes)}")
-    if inputs is not None:
-        takes = [p.name for p in signature(workload.reference).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        if set(takes) != set(inputs):
-            given = ", ".join(inputs) or "nothing"
-            raise UsageError(f"inputs has {given}; reference() of {workload.name} takes {', '.join(takes)}")
     return Case(workload, device, seed, inputs, target=target)
 
 
