@@ -128,6 +128,7 @@ def run(
     from ptxkit.cli.run import emulator_settings
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating, is_timed
+    from ptxkit.runtime.registry import AUTO
 
     wanted_sizes = () if sizes is None else parse_sizes(sizes)
     given_options, tile = parse_pairs(options, "--option"), parse_pairs(tiles, "--tile")
@@ -140,7 +141,7 @@ def run(
         (profile != "none", "--profile"),
     ):
         if given:
-            require_gpu(device, what)
+            require_gpu(device, what, chosen=device_kind != AUTO)
     if profile != "none":
         find(profile)  # a missing profiler is reported now rather than after minutes of measuring
     path = expectations.path_for(device.name)

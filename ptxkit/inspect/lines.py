@@ -4,14 +4,18 @@ Both are DWARF line programs (DWARF 4, section 6.2). NVIDIA adds two extended op
 ``DW_LNE_NVIDIA_inlined_call`` (0x90) with the row of the call, counted from 1 in its sequence, and the callee's name, and
 ``DW_LNE_NVIDIA_set_function_name`` (0x91). Addresses are relocated by the symbol of the function, so each row belongs to a
 section. pyelftools reads neither these relocations nor these opcodes.
+
+Where a function of one file calls an inlined function of another, ptxas adds a row for the call that has the callee's file
+instead of the caller's; :func:`with_callers_files` corrects it.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptxkit.inspect.elf import Cubin, damaged
 from ptxkit.isa.lexer import unescape_path
@@ -72,6 +76,30 @@ class _Row:
     line: int
     column: int
     context: int  # 1-based row of the call that this one was inlined at; 0 for none
+    function: int = 0  # where the name of the inlined function stands in .debug_str; 0 outside inlined functions
+
+
+def with_callers_files(rows: list[_Row]) -> list[_Row]:
+    """The rows of a sequence, where a row that only says from where a function was inlined has the file of its own function.
+
+    The file is that of the instructions at the same line of the same call, or where there are none, that of most instructions
+    of the same function. A row stays as it is where instructions confirm it, or where they disagree.
+    """
+    callers = {row.context for row in rows if 0 < row.context <= len(rows)}
+    only_calls = {n for n in callers if n < len(rows) and rows[n].address == rows[n - 1].address}
+    by_line: dict[tuple[int, int], Counter[int]] = {}  # call and line -> files of instructions
+    by_function: dict[int, Counter[int]] = {}
+    for number, row in enumerate(rows, 1):
+        if row.context and number not in only_calls:
+            by_line.setdefault((row.context, row.line), Counter())[row.file] += 1
+            by_function.setdefault(row.function, Counter())[row.file] += 1
+    fixed = list(rows)
+    for number in only_calls:
+        row = rows[number - 1]
+        files = by_line.get((row.context, row.line)) or (by_function.get(row.function) if row.function else None)
+        if files and row.file not in files:
+            fixed[number - 1] = replace(row, file=files.most_common(1)[0][0])
+    return fixed
 
 
 class _Program:
@@ -105,6 +133,7 @@ class _Program:
         """(section name, address, position) of every row; line 0 has no position."""
         while self.position < self.end:
             place, found, end = self._sequence()
+            found = with_callers_files(found)
             for row in found:
                 yield place, row.address, self._loc(row, found)
             yield place, end, None
@@ -120,6 +149,7 @@ class _Program:
     def _sequence(self) -> tuple[str, list[_Row], int]:
         """Rows up to the next end of a sequence."""
         place, address, file, line, column, context = "", 0, 1, 1, 0, 0
+        function = 0
         rows: list[_Row] = []
         while self.position < self.end:
             opcode = self._byte()
@@ -127,7 +157,7 @@ class _Program:
                 advance = opcode - self.opcode_base
                 address += advance // self.line_range * self.step
                 line += self.line_base + advance % self.line_range
-                rows.append(_Row(address, file, line, column, context))
+                rows.append(_Row(address, file, line, column, context, function))
             elif opcode == 0:
                 size = self._unsigned()
                 after = self.position + size
@@ -141,9 +171,10 @@ class _Program:
                     )
                 elif extended == _INLINED_CALL:
                     context = self._unsigned()
+                    function = self._unsigned() if context else 0
                 self.position = after
             elif opcode == 1:
-                rows.append(_Row(address, file, line, column, context))
+                rows.append(_Row(address, file, line, column, context, function))
             elif opcode == 2:
                 address += self._unsigned() * self.step
             elif opcode == 3:

@@ -136,6 +136,15 @@ def test_one_line_for_bad_words(words, code, complaint, capsys, tmp_path, monkey
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("option", [["--check"], ["--update-expectations"], ["--profile", "nsys"], ["--profile", "ncu"]])
+def test_where_no_gpu_is_present_its_options_are_not_available(option, capsys, monkeypatch):
+    from ptxkit.runtime import registry
+
+    monkeypatch.setattr(registry, "gpu_present", lambda: False)
+    assert exit_of("bench", "run", "saxpy", *option) == 3
+    assert capsys.readouterr().err == f"error: {option[0]} needs a GPU; the emulator has no times\n"
+
+
 @pytest.fixture
 def cutlass_missing(monkeypatch):
     """``bench run`` of a catalogue of two kernels, one of which needs a package that is not installed."""

@@ -10,6 +10,8 @@ from ptxkit.bench.peers.ladder_peer import LadderPeer
 from ptxkit.errors import LaunchError, UnavailableError
 from ptxkit.runtime.device import Measurement, device
 from ptxkit.workload import ahead, execute, registry
+from ptxkit.workload.case import Case
+from ptxkit.workload.resolve import resolvable
 from ptxkit.workload.variant import Variant
 
 MINE = """
@@ -180,9 +182,9 @@ def test_slow_programs_are_compiled_in_processes_of_their_own_and_only_once(proj
     w = projection(64, 64, 64)
     variant: Variant = w.variant("small")
     assert ahead.is_slow(w, variant)
-    ahead.compile_ahead([(w, variant, None)], None)  # whether or not another test has compiled it
+    ahead.compile_ahead(resolvable(w, [variant]))  # whether or not another test has compiled it
     monkeypatch.setattr(ahead, "_start", lambda request: pytest.fail("it is in the cache"))
-    assert ahead.compile_ahead([(w, variant, None), (w, variant, None)], None) == 0
+    assert ahead.compile_ahead(resolvable(w, [variant, variant])) == 0
 
 
 def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
@@ -191,7 +193,7 @@ def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
         ahead, "_slow", lambda *_: [{"text": "not C++ {", "name": "bad.cu", "target": "sm_90a", "defines": {}}]
     )
     w = registry.get("saxpy")()
-    assert ahead.compile_ahead([(w, w.variant("scalar"), None)], None, said.append) == 1
+    assert ahead.compile_ahead(resolvable(w, [w.variant("scalar")]), said.append) == 1
     assert said[0] == "compiling 1 of 1 large programs, half a minute each, 0 s"
 
 
@@ -206,4 +208,4 @@ def test_what_the_emulator_cannot_run_is_said_before_it_is_compiled(monkeypatch)
     assert result.skipped == reason
     with pytest.raises(UnavailableError, match="the emulator has no tcgen05 yet"):
         execute.run(case, w.variant("two_sm"), explicit=True)
-    assert ahead.compile_ahead([(w, w.variant("two_sm"), None)], None, device=device("emulator")) == 0
+    assert ahead.compile_ahead(Case(w, device("emulator")).resolvable([w.variant("two_sm")])) == 0

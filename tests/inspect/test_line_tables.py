@@ -8,8 +8,12 @@ import subprocess
 import pytest
 
 from ptxkit.compiler import compile_source, toolkit
-from ptxkit.inspect import lines
+from ptxkit.inspect import lines, sass
 from ptxkit.inspect.elf import Cubin
+from ptxkit.inspect.sources import source_files
+from ptxkit.targets import Target
+from ptxkit.workload import registry
+from ptxkit.workload.build import build
 
 INLINED = r"""
 template <int N> __device__ __forceinline__ float square(float a) { return a * a; }
@@ -66,3 +70,38 @@ def test_a_cubin_without_lines_has_empty_tables():
     cubin = Cubin(image.cubin)
     assert not lines.read(cubin, ".debug_line")
     assert lines.read(cubin, ".debug_line").at(".text.k", 0) is None
+
+
+def test_a_call_in_another_file_than_the_function_that_it_inlines_keeps_its_own_file():
+    """ptxas gives the row that it adds for the call the file of the inlined function."""
+    row = lines._Row
+    table = [
+        row(0x00, 1, 45, 0, 0),
+        row(0x10, 3, 202, 0, 1, 39),
+        row(0x20, 1, 202, 0, 1, 39),  # the call in file 3, of the function in file 1
+        row(0x20, 1, 30, 0, 3, 146),
+        row(0x30, 1, 203, 0, 1, 39),  # the same where no instruction has the line: by the function
+        row(0x30, 1, 31, 0, 5, 146),
+        row(0x40, 1, 7, 0, 6, 200),
+    ]
+    assert [r.file for r in lines.with_callers_files(table)] == [1, 3, 3, 1, 3, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "name", ["compute_bound:fused", "memory_bound:fused", "matmul_mma:step5_coalesced", "matmul_mma:step6_tma"]
+)
+def test_lines_of_calls_are_in_the_files_that_the_ptx_says(name):
+    kernel, _, variant = name.partition(":")
+    workload = registry.get(kernel)()
+    for step in build(workload, workload.variant(variant), Target.parse("sm_90a")).steps:
+        ptx = step.image.ptx
+        files = dict(re.findall(r'\.file\s+(\d+) "(.*?)"', ptx))
+        calls = {(files[file], int(line)) for file, line in re.findall(r"inlined_at (\d+) (\d+)", ptx)}
+        function = sass(step.image)[step.entry]
+        found = set()
+        for loc in [i.source.inlined_at for i in function.instructions if i.source]:
+            while loc:
+                found.add((loc.file, loc.line))
+                loc = loc.inlined_at
+        assert found and found <= calls
+        assert [file.note for file in source_files([function]).values() if file.note] == []

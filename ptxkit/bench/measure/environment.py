@@ -9,7 +9,7 @@ from typing import Any
 
 import ptxkit
 from ptxkit.compiler.nvrtc import nvrtc_version
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.runtime.abilities import is_timed
 
 
@@ -40,7 +40,15 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def require_gpu(device: Any, what: str) -> None:
-    """Raise UsageError for what the emulator cannot do."""
+def require_gpu(device: Any, what: str, chosen: bool = True) -> None:
+    """Refuse a device that measures no time.
+
+    Args:
+        what: needs times; begins the message.
+        chosen: the caller named the device, rather than taking the one that this machine has.
+
+    Raises:
+        UsageError: the named device has no times. UnavailableError: this machine has no device that has.
+    """
     if not is_timed(device):
-        raise UsageError(f"{what} needs a GPU; the emulator has no times")
+        raise (UsageError if chosen else UnavailableError)(f"{what} needs a GPU; the emulator has no times")
