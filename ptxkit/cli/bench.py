@@ -76,7 +76,7 @@ def list_(kind: Any, as_json: bool) -> int:
 @click.option("--time-budget", type=SECONDS, default=2.0, show_default=True, metavar="SECONDS",
               help="Measure each case for about this long.")  # fmt: skip
 @click.option("--profile", type=click.Choice(["none", "ncu", "nsys", "torch"]), default="none", show_default=True,
-              help="Run each variant and peer once more under a profiler.")  # fmt: skip
+              help="Run each variant once more under a profiler.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
 @device_option
 @click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
