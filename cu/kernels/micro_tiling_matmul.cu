@@ -143,8 +143,7 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[TM][TN], const L& lan
 template <class Tile, bool ALIGNED>
 __global__ __launch_bounds__(LanesOf<Tile>::THREADS) void matmul_vectorized(const float* a, const float* b, float* c,
                                                                             int m, int n, int k) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
-                  WN = Tile::WN;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN;
     using L = LanesOf<Tile>;
     // The padding of 4 elements limits bank conflicts of the transposing stores and keeps 16-byte reads aligned.
     constexpr int PITCH = BM + 4;
