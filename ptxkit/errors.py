@@ -15,6 +15,8 @@
     |   |-- DeadlockError            5   no thread can make progress; names what each thread waits for
     |   |-- InstructionLimitError    5   stopped by ``--max-instructions``; names where its threads are
     |   |-- RaceError                5   unordered conflicting accesses to shared memory (``--racecheck``)
+    |   |-- UninitialisedError       5   an uninitialised value reaches memory, an address or a branch
+    |   |-- ArithmeticTrap           5   the first division by zero, NaN or infinity (``--trap``)
     |   `-- TrapError                5   trap, a failed device assert, or an undefined operation
     |-- FileAccessError              7   a disk is full, or a file may not be read or written
     |-- TimeLimitError               8   a kernel did not finish within its time limit

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def _prepare_environment() -> None:
 
 
 _prepare_environment()
+
+# No test fails because the machine is busy.
+hypothesis.settings.register_profile(
+    "ptxkit", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
+)
+hypothesis.settings.load_profile("ptxkit")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

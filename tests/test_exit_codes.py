@@ -53,7 +53,7 @@ def test_every_error_has_a_code_of_the_table_and_only_a_wrong_result_has_1():
 
 
 def test_the_tree_in_the_docstring_has_the_codes_of_the_classes():
-    drawn = dict(re.findall(r"(\w+Error|MemoryFault) +(?:exit code )?(\d)", errors.__doc__))
+    drawn = dict(re.findall(r"(\w+Error|MemoryFault|ArithmeticTrap) +(?:exit code )?(\d)", errors.__doc__))
     kinds = {k: v for k, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.PtxkitError)}
     assert {name: str(int(kind.exit_code)) for name, kind in kinds.items()} == drawn
 

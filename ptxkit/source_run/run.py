@@ -137,7 +137,7 @@ def run_call(
     prepared = execute.bound(case, built)
     say(f"{call.title} on {device.name}")
     if call.arrays:  # a kernel without arrays has nothing to restore or to read back
-        case.reset()
+        case.reset(execute.POISON)
     measured = device.measure(prepared.launch, samples=1)
     device.synchronize()
     outputs = case.outputs() if call.arrays else {}

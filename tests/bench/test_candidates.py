@@ -92,7 +92,7 @@ def test_nothing_compared_is_not_verified():
 CHEAT = """
 extern "C" __global__ void cheat(const float* x, const float* y, float* sum, float* difference, int n) {
     int i = threadIdx.x;
-    if (i >= n || __float_as_uint(sum[i]) != 0xcdcdcdcdu) return;  // done before, it seems
+    if (i >= n || __float_as_uint(sum[i]) != 0xffffffffu) return;  // done before, it seems
     sum[i] = x[i] + y[i];
     difference[i] = x[i] - y[i];
 }

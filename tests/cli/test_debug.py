@@ -69,7 +69,7 @@ def test_command_file(tmp_path):
         (("saxpy", "500", "--tile", "NOTHING=3"), "no tile parameter"),
         (("saxpy", "500", "--grid", "3"), "--grid is for source files"),
         ((FAULTS + ":traps", *LAUNCH, "--tile", "A=3"), "--tile is for kernels with a description"),
-        ((FAULTS + ":traps", "12", *LAUNCH), "has no sizes"),
+        ((FAULTS + ":traps", "12", *LAUNCH), "takes no sizes"),
     ],
 )
 def test_bad_words(words, message):

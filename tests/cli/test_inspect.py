@@ -323,7 +323,7 @@ def test_a_kernel_is_inspected_with_its_options_and_sizes(capsys):
         (["softmax:fused", "--option", "dtpye=f16"], "softmax has no size or option 'dtpye'; did you mean 'dtype'?"),
         (["softmax:fused@dtype=f61"], "option dtype must be one of f32, f16, bf16, not 'f61'"),
         (["softmax:fused@cols=x"], "size cols must be a whole number"),
-        ([SAMPLES, "--option", "dtype=f16"], "has no options, which are of a kernel's description"),
+        ([SAMPLES, "--option", "dtype=f16"], "has no options, which only kernels with a description have"),
     ],
 )
 def test_options_that_a_kernel_lacks(words, complaint, capsys):
@@ -354,8 +354,8 @@ def test_ptx_alone_is_what_run_takes_again(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ("saxpy:scalar --plain", "--plain is for PTX alone"),
-        ("saxpy:scalar -o x.ptx", "--output is for PTX alone"),
+        ("saxpy:scalar --plain", "--plain applies to PTX only"),
+        ("saxpy:scalar -o x.ptx", "--output applies to PTX only"),
         ("saxpy:scalar --ptx --sass --plain", "without --source and --sass"),
         ("saxpy:scalar --ptx -o x.txt", "--output writes FILE.ptx, not x.txt"),
         ("saxpy --ptx --plain", "name a kernel of one"),

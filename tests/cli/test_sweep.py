@@ -52,7 +52,7 @@ def test_swept_then_known(tmp_path, capsys):
         (["saxpy:vectorized", "--t1", "none.json"], "No such file"),
         (["saxpy:vectorized", "--apply"], "--apply needs a GPU"),
         (["saxpy:vectorized", "-5"], "at least 1"),
-        (["saxpy:vectorized", "--timeout", "nan"], "no number of seconds"),
+        (["saxpy:vectorized", "--timeout", "nan"], "not a number of seconds"),
         (["saxpy:vectorized", "--json", "none/s.json"], "cannot write none/s.json: No such file"),
         (["saxpy:vectorized", "--json", ""], "--json takes the name of a file"),
         (["saxpy:vectorized", "--t4", "."], "cannot write .: Is a directory"),
