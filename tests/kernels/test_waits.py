@@ -12,7 +12,7 @@ from ptxkit.errors import MemoryFault
 from ptxkit.kernels.rows import row_pipeline
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute, registry
-from ptxkit.workload.build import build
+from ptxkit.workload.build import build, compiled
 
 ASYNCHRONOUS = ("cp.async", "cp.reduce.async", "st.async", "red.async", "wgmma.mma_async")
 ELSEWHERE = {"cutlass_gemm"}  # half a minute to compile each: tests/cutlass/test_emulated.py runs a few, in both modes
@@ -57,10 +57,10 @@ def test_a_wait_that_is_left_out_is_found(name, variant, opcode, monkeypatch):
         return replace(image, ptx=ptx, key=f"{image.key} without {opcode}")
 
     def mutilated(*arguments):
-        built = build(*arguments)
+        built = compiled(*arguments)
         return replace(built, steps=tuple(replace(s, image=without(s.image)) for s in built.steps))
 
-    monkeypatch.setattr(execute, "build", mutilated)
+    monkeypatch.setattr(execute, "compiled", mutilated)
     kind = registry.get(name)
     found = {}
     for completion in ("eager", "latest-legal"):
