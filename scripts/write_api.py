@@ -40,9 +40,9 @@ def page() -> str:
 
 
 def own(module: Any) -> Iterator[tuple[str, Any]]:
-    """Public functions and classes that a module defines itself, in their order."""
+    """Public functions and classes that a module or package defines, in their order."""
     for name, value in vars(module).items():
-        if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__ and callable(value):
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith(module.__name__) and callable(value):
             yield name, value
 
 
