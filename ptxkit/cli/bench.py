@@ -53,9 +53,10 @@ def list_(kind: Any, as_json: bool) -> int:
     cells = [list(line.values()) for line in lines]
     text = csv_text.written(list(lines[0]), cells) if kind == "csv" else None
     click.echo(text or _bench_text.rendered([tables.list_table(cells)], kind))
-    for name, reason in peers(None)[1]:
+    absent = [f"{name}: not available, {reason}" for name, reason in peers(None)[1]]
+    if absent:
         say = to_stderr if kind == "csv" else click.echo
-        say(f"{name}: not available, {reason}")
+        say("\n".join(["", *absent]))
     return 0
 
 

@@ -94,7 +94,7 @@ def test_colours_and_progress_on_a_terminal():
     found = seen(*KERNEL)
     assert found.code == 0
     assert "\x1b[32mverified" in found.out
-    assert "saxpy vectorized on ptxkit emulator ..." in found.err
+    assert "saxpy n=4096: vectorized on ptxkit emulator ..." in found.err
     assert "..." not in found.out
     assert found.last_line == ""  # wiped
 

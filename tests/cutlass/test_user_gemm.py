@@ -198,11 +198,9 @@ def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
 
 
 def test_what_the_emulator_cannot_run_is_said_before_it_is_compiled(monkeypatch):
-    from ptxkit.workload import build
-
     w = registry.get("cutlass_gemm")(128, 128, 64)
     case = execute.Case(w, device("emulator"))
-    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled for nothing"))
+    monkeypatch.setattr(execute, "compiled", lambda *_: pytest.fail("compiled for nothing"))
     result = execute.run(case, w.variant("two_sm"))
     reason = "the emulator has no tcgen05 yet; `ptxkit inspect cutlass_gemm:two_sm` shows what is compiled"
     assert result.skipped == reason

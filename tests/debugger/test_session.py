@@ -153,7 +153,7 @@ def test_a_stop_is_over_when_the_session_goes_on(source):
         s.break_at("k")
         stop = s.run()
         s.stepi()
-        with pytest.raises(UsageError, match="this stop is over"):
+        with pytest.raises(UsageError, match="this stop is no longer current"):
             stop.thread(0)
 
 

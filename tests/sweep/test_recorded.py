@@ -11,11 +11,13 @@ import pytest
 
 from ptxkit.sweep import journal, search
 from ptxkit.sweep.model import Geometry, transferred
+from ptxkit.targets.gpus import reference_facts
 
 DATA = Path(__file__).parent / "data"
 MEASURED = journal.read(DATA / "step7_bulk-2048-h200.jsonl.gz")
 TIMES = {entry.key: entry.value for entry in MEASURED.entries}
 BEST = min(TIMES.values())
+H200_SMS = reference_facts("sm_90a").sms
 
 
 def test_the_whole_space_is_there():
@@ -29,7 +31,7 @@ def test_guided_search_is_within_two_percent_after_a_tenth(seed):
     pytest.importorskip("sklearn")
     shapes = {entry.key: entry for entry in MEASURED.entries}
     axes = {name: tuple(values) for name, values in MEASURED.head["axes"].items()}
-    made = search.Guided(list(TIMES), search.described(axes, shapes.__getitem__), seed)
+    made = search.Guided(list(TIMES), search.described(axes, shapes.__getitem__, H200_SMS), seed)
     seen = search.replayed(made, TIMES, len(TIMES) // 10)
     assert seen[-1] <= 1.02 * BEST
 

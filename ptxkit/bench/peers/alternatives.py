@@ -95,11 +95,16 @@ def same_product(workload: Workload, kernel: str, **options: Any) -> Workload | 
     return other if same else None
 
 
-def variants_of(workload: Workload | None, last: int | None = None) -> Iterator[Candidate]:
-    """A kernel's variants, or the last few, where a ladder of steps has its fastest."""
+def variants_of(workload: Workload | None) -> Iterator[Candidate]:
+    """All variants of a kernel; none without a workload."""
     if workload is not None:
-        variants = list(workload.variants().values())
-        yield from ((workload, variant) for variant in variants[-last if last else None :])
+        yield from ((workload, variant) for variant in workload.variants().values())
+
+
+def last_steps_of(workload: Workload | None, count: int) -> Iterator[Candidate]:
+    """The last ``count`` optimization steps of a kernel, one of which is its fastest; a variant of another name is no step."""
+    steps = [(other, variant) for other, variant in variants_of(workload) if variant.name.startswith("step")]
+    yield from steps[-count:]
 
 
 def _element(workload: Workload) -> Any:

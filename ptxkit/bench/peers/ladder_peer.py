@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 import ptxkit
-from ptxkit.bench.peers.alternatives import Alternatives, Candidate, same_product, variants_of
+from ptxkit.bench.peers.alternatives import Alternatives, Candidate, last_steps_of, same_product
 from ptxkit.workload.workload import Workload
 
 LADDERS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")  # fastest first
@@ -29,4 +29,4 @@ class LadderPeer(Alternatives):
             others = LADDERS[: LADDERS.index(workload.name)]
         else:
             others = LADDERS if workload.name == "cutlass_gemm" else ()
-        return chain.from_iterable(variants_of(same_product(workload, name), LAST) for name in others)
+        return chain.from_iterable(last_steps_of(same_product(workload, name), LAST) for name in others)
