@@ -89,6 +89,11 @@ class Watch:
         if self.check is not None:
             self.check.called(x, start, nbytes)
 
+    def passed(self, x: Group, source: Frame, register: int, target: Frame, into: int) -> None:
+        """A call or a return has copied a register of the frame ``source`` into one of ``target`` for ``x``."""
+        if self.check is not None:
+            self.check.passed(x, source, register, target, into)
+
     def returned(self, threads: Any, start: int, nbytes: int) -> None:
         """A function of the driver's has written its result to the stack."""
         if self.check is not None:

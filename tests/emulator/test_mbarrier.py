@@ -248,7 +248,7 @@ def test_more_arrivals_than_a_phase_has_go_into_the_next():
         (initialised(32) + "mbarrier.arrive.shared::cta.b64 _, [%r10+16];", r"0x410 \(bar\+16\) is no mbarrier"),
         (
             initialised(32) + "@%p0 mbarrier.inval.shared::cta.b64 [%r10]; bar.sync 0; " + wait("parity 0"),
-            "is no mbarrier: never initialised, invalidated or overwritten",
+            "is no mbarrier: mbarrier.inval has invalidated it",
         ),
         (HEAD + "mbarrier.init.shared::cta.b64 [%r10], 0;", "an expected count of 0"),
         (HEAD + "mbarrier.init.shared::cta.b64 [%r10], 1048576;", "an expected count of 1048576"),
@@ -295,3 +295,19 @@ def test_a_wait_for_arrivals_that_never_come_is_a_deadlock(kind, how, completion
     with pytest.raises(DeadlockError, match=rf"(?s)mbarrier\.{kind}") as e:
         run(body, np.zeros(32, np.uint32), np.zeros(32, np.uint32), completion=completion)
     assert re.search(message, str(e.value).replace("\n", " "))
+
+
+def test_every_thread_may_invalidate_a_barrier():
+    """Those of one warp together, and another warp later."""
+    body = initialised(64) + "@%p0 bra LATE; mbarrier.inval.shared::cta.b64 [%r10]; LATE: bar.sync 0; "
+    body += "mbarrier.inval.shared::cta.b64 [%r10]; st.global.b32 [%rd21], 1;"
+    out, _ = run(body, np.zeros(64, np.uint32), np.zeros(1), block=64, racecheck="lanes")
+    assert (out == 1).all()
+
+
+def test_a_variable_of_a_function_has_its_name_from_the_source():
+    text = kernel(
+        "mbarrier.arrive.shared.b64 _, [_ZZ1kPiE4full_$_1];", before=".shared .align 8 .b64 _ZZ1kPiE4full_$_1;"
+    )
+    with pytest.raises(TrapError, match=r"the mbarrier at 0x400 \(full\) is no mbarrier"):
+        Run(text)(np.zeros(1), np.zeros(1))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
+from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.memory.traffic import sectors, wavefronts
 from ptxkit.errors import LaunchError, MemoryFault
 
@@ -187,3 +188,57 @@ def test_sectors_are_the_distinct_ones_of_each_warp(shift, data):
 def test_wavefronts_by_stride(stride, size, want):
     addresses = (np.arange(32, dtype=np.uint64) * np.uint64(stride)).reshape(1, 1, 32)
     assert wavefronts(addresses, size, None, (1, 1, 32)) == want
+
+
+@pytest.mark.parametrize("initcheck", [False, True])
+@pytest.mark.parametrize(
+    ("body", "want"),
+    [
+        ("st.b32 [here+4], %r0; ld.b32 %r4, [here+4];", np.arange(32)),
+        (
+            "st.v2.b32 [here+8], {%r0, 5}; ld.local.v2.b32 {%r4, %r5}, [here+8]; add.u32 %r4, %r4, %r5;",
+            np.arange(32) + 5,
+        ),
+        ("st.b32 [tile+8], 5; bar.sync 0; ld.b32 %r4, [tile+8];", 5),
+        ("st.volatile.b32 [tile], 5; bar.sync 0; ld.relaxed.cta.b32 %r4, [tile];", 5),
+        (
+            "st.b32 [tile], 5; bar.sync 0; atom.max.u32 %r4, [tile], 6; bar.sync 0; red.add.u32 [tile], 0; ld.b32 %r4, [tile];",
+            6,
+        ),
+        ("cp.async.ca.shared.global [tile], [table], 16; cp.async.wait_all; bar.sync 0; ld.b32 %r4, [tile+4];", 9),
+        ("ld.b32 %r4, [table+4];", 9),
+    ],
+)
+def test_a_variable_gives_its_state_space_where_the_opcode_names_none(body, want, initcheck):
+    variables = ".shared .align 16 .b8 tile[64]; .global .align 16 .u32 table[4] = {8, 9, 10, 11};"
+    text = kernel(THREAD + ".local .align 8 .b8 here[16];" + body + "st.global.u32 [%rd21], %r4;", before=variables)
+    out, _ = Run(text)(np.zeros(32, np.uint32), np.zeros(1), initcheck=initcheck)
+    assert (out == want).all()
+
+
+LOCAL_COUNTER = """
+    .local .align 8 .b8 here[16]; st.local.u32 [here], 5; mov.u64 %rd9, here; cvta.local.u64 %rd10, %rd9;
+    setp.eq.u32 %p0, %r0, 3; @{guard} atom.add.u32 %r4, [%rd10], 2; ld.local.u32 %r5, [here]; st.global.u32 [%rd21], %r5;
+"""
+
+
+def test_an_atomic_on_local_memory_is_for_one_lane_of_a_warp():
+    out, _ = Run(kernel(THREAD + LOCAL_COUNTER.format(guard="%p0")))(np.zeros(32, np.uint32), np.zeros(1))
+    assert (out == np.where(np.arange(32) == 3, 7, 5)).all()
+    with pytest.raises(MemoryFault, match="atom.add.u32.*in local memory, where only one lane"):
+        Run(kernel(THREAD + LOCAL_COUNTER.format(guard="!%p0")))(np.zeros(32, np.uint32), np.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_ZZ1fvE3sum_$_1", "sum"),
+        ("_ZN2ns4tileE", "tile"),
+        ("_ZL5table", "table"),
+        ("_ZN12_GLOBAL__N_14tileE", "tile"),
+        ("_ZZN2ns1gIiEEvPT_E4ring", "ring"),
+        ("plain_name", "plain_name"),
+    ],
+)
+def test_variables_have_their_names_from_the_source(mangled, name):
+    assert plain(mangled) == name

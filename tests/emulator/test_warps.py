@@ -268,3 +268,38 @@ def test_printf_formats():
         + np.array([7], np.uint64).tobytes()
     )
     assert format_printf("%3d|%.2f|%s|%%", data, lambda p: f"<{p}>") == " -5|2.50|<7>|%"
+
+
+ODD = "and.b32 %r9, %r0, 1; setp.eq.u32 %p9, %r9, 1; setp.eq.u32 %p1, %r0, %r0; mov.u32 %r4, 77;"
+ODD_MASK = 0xAAAAAAAA
+BARRIER = "setp.eq.u32 %p8, %r0, 0; @%p8 mbarrier.init.shared.b64 [bar], 1; bar.sync 0;"
+FALSE, TRUE, WORD = "setp.ne.u32 %p3, %r0, %r0;", "setp.eq.u32 %p3, %r0, %r0;", "selp.u32 %r4, 1, 0, %p3;"
+
+
+@pytest.mark.parametrize("initcheck", [False, True])
+@pytest.mark.parametrize(
+    ("body", "taken", "other"),
+    [
+        (f"@%p9 redux.sync.add.u32 %r4, %r0, {ODD_MASK};", 256, 77),
+        (f"@%p9 vote.sync.ballot.b32 %r4, %p1, {ODD_MASK};", ODD_MASK, 77),
+        (FALSE + f"@%p9 vote.sync.all.pred %p3, %p9, {ODD_MASK};" + WORD, 1, 0),
+        (TRUE + f"@%p9 vote.sync.any.pred %p3, !%p9, {ODD_MASK};" + WORD, 0, 1),
+        (FALSE + f"@%p9 vote.sync.uni.pred %p3, %p9, {ODD_MASK};" + WORD, 1, 0),
+        (f"@%p9 shfl.sync.idx.b32 %r4, %r0, 5, 31, {ODD_MASK};", 5, 77),
+        (FALSE + f"@%p9 shfl.sync.idx.b32 %r4|%p3, %r0, 5, 31, {ODD_MASK}; @%p3 add.u32 %r4, %r4, 100;", 105, 77),
+        (f"mov.u32 %r5, 3; @%p9 match.any.sync.b32 %r4, %r5, {ODD_MASK};", ODD_MASK, 77),
+        (FALSE + f"mov.u32 %r5, 3; @%p9 match.all.sync.b32 %r4|%p3, %r5, {ODD_MASK};", ODD_MASK, 77),
+        (f"@%p9 elect.sync %r4|%p3, {ODD_MASK};", 1, 77),
+        (f"@%p9 elect.sync _|%p9, {ODD_MASK}; setp.eq.u32 %p5, %r0, 1; xor.pred %p3, %p5, %p9;" + WORD, 0, 0),
+        ("@%p9 activemask.b32 %r4;", ODD_MASK, 77),
+        (BARRIER + FALSE + "@%p9 mbarrier.test_wait.parity.shared.b64 %p3, [bar], 1;" + WORD, 1, 0),
+        (BARRIER + TRUE + "@%p9 mbarrier.test_wait.parity.shared.b64 %p3, [bar], 0;" + WORD, 0, 1),
+        (BARRIER + FALSE + "@%p9 mbarrier.try_wait.parity.shared.b64 %p3, [bar], 1;" + WORD, 1, 0),
+        (BARRIER + TRUE + "@%p9 mbarrier.try_wait.parity.shared.b64 %p3, [bar], 0;" + WORD, 0, 1),
+    ],
+)
+def test_a_guard_leaves_the_other_lanes_alone(body, taken, other, initcheck):
+    """Their destinations keep their values, and they are no members of the vote."""
+    text = kernel(THREAD + ODD + body + "st.global.u32 [%rd21], %r4;", before=".shared .align 8 .b64 bar;")
+    out, _ = Run(text)(np.zeros(32, np.uint32), np.zeros(1), initcheck=initcheck)
+    assert (out == np.where(LANE % 2, taken, other)).all()

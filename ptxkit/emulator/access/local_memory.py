@@ -17,7 +17,8 @@ class LocalSite(Site):
 
     space = "local"
 
-    def _index(self, x: Group, base: Any) -> Any:
+    def locate(self, x: Group, base: Any) -> tuple[Any, Any]:
+        """Byte offsets in the frame, and element indices in the wave's local memory; checked."""
         wave = x.wave
         address = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).view(np.int64)
         address = np.where(address >= LOCAL_WINDOW, address - LOCAL_WINDOW, address)
@@ -33,10 +34,14 @@ class LocalSite(Site):
                     self.misaligned(a) if a % self.size else f"outside the thread's {depth} bytes of local memory"
                 ),
             )
+        index = (x.thread * depth + address) >> self.shift
+        return address, index if x.mask is None else np.where(active, index, 0)
+
+    def _index(self, x: Group, base: Any) -> Any:
+        address, index = self.locate(x, base)
         units = local_sectors(address, self.size, x.mask, x.shape) if x.tally.traffic else 0
         x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
-        index = (x.thread * depth + address) >> self.shift
-        return index if x.mask is None else np.where(active, index, 0)
+        return index
 
     def load(self, x: Group, base: Any) -> Any:
         """Lane arrays of the loaded elements."""

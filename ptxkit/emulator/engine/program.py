@@ -19,7 +19,7 @@ from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.launch import EmulatedLaunch, Shape
 from ptxkit.emulator.lowering.code import Binder
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW
-from ptxkit.emulator.memory.layout import callees, make_layout
+from ptxkit.emulator.memory.layout import callees, make_layout, plain
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.simt.state import Dim
 from ptxkit.errors import CompileError, LaunchError, UsageError
@@ -66,7 +66,7 @@ class Program:
         for v in variables:
             if v.linkage == "extern" and v.init is None:
                 raise CompileError(f"{module.path}:{v.line}: {v.name} is declared extern and defined nowhere")
-            allocation = machine.memory.allocate(max(v.bytes, 1), v.name)
+            allocation = machine.memory.allocate(max(v.bytes, 1), plain(v.name))
             self.globals[v.name] = (allocation.base, v.bytes)
             allocation.data[:] = 0
             if v.init:

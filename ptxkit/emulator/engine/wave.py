@@ -22,6 +22,7 @@ from ptxkit.emulator.engine.divergence import Divergence
 from ptxkit.emulator.engine.progress import WATCH, Progress
 from ptxkit.emulator.engine.schedule import RunningLaunch
 from ptxkit.emulator.engine.whereabouts import listing
+from ptxkit.emulator.lowering.literals import constant
 from ptxkit.emulator.lowering.reconvergence import RETURN
 from ptxkit.emulator.memory.allocations import POISON, poison
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE, align_up
@@ -30,6 +31,7 @@ from ptxkit.emulator.simt.asynchronous import Queue
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.hooks import ProxyHooks, RaceHooks, StackHooks
+from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.selection import Mask
 from ptxkit.emulator.simt.special import static_lanes
 from ptxkit.emulator.simt.state import MachineState
@@ -39,7 +41,8 @@ from ptxkit.emulator.sync.proxies import GenericWrites
 from ptxkit.emulator.watch import Watch
 from ptxkit.errors import DeadlockError, FaultError, InstructionLimitError
 from ptxkit.isa.mangled import base_name
-from ptxkit.isa.model import Operand, Register, Symbol
+from ptxkit.isa.model import Immediate, Operand, Register, Symbol
+from ptxkit.isa.types import PtxType
 
 PATIENCE = 100_000
 """Blocks that others may execute before a group that is ready but never lowest gets a turn."""
@@ -371,11 +374,11 @@ class Wave:
             if isinstance(actual, Symbol):
                 bindings[formal.name] = caller.variable(actual)
             else:
-                from ptxkit.emulator.simt.operands import operand_lanes
-
                 k = code.register_index[formal.name]
-                value = operand_lanes(group, actual, code.register_types[k].dtype)
+                value = self._argument(group, actual, code.register_types[k])
                 frame.registers[k] = value if not group.rows else self._spread(group, value)
+                if self.watch is not None and isinstance(actual, Register):
+                    self.watch.passed(group, caller, caller.function.register_index[actual.name], frame, k)
         for formal, actual in zip(function.returns, site.returns, strict=True):
             if isinstance(actual, Symbol):
                 bindings[formal.name] = caller.variable(actual)
@@ -386,6 +389,11 @@ class Wave:
         frame.groups = 1
         group.frame = frame
         self.go(group, code.entry)
+
+    @staticmethod
+    def _argument(group: Group, operand: Operand | None, t: PtxType) -> Any:
+        """An argument of a call as lanes of the type ``t`` that its parameter has."""
+        return constant(operand, t) if isinstance(operand, Immediate) else operand_lanes(group, operand, t.dtype)
 
     def _spread(self, group: Group, value: Any) -> Any:
         full = np.zeros(self.shape, value.dtype)
@@ -399,12 +407,18 @@ class Wave:
         assert parent is not None
         if self.divergence.open:
             self.divergence.reach(group, frame.serial, RETURN)
-        values = [(theirs, group.fetch(mine)) for mine, theirs in frame.reg_returns]
+        values = [(mine, theirs, group.fetch(mine)) for mine, theirs in frame.reg_returns]
         frame.groups -= 1
         group.frame = parent
-        for theirs, value in values:
-            if value is not None:
-                group.store(theirs, value)
+        for mine, theirs, value in values:
+            dtype = parent.function.register_types[theirs].dtype
+            if value is None:
+                value = poison(dtype)
+            elif value.dtype != dtype:
+                value = value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
+            group.store(theirs, value)
+            if self.watch is not None:
+                self.watch.passed(group, frame, mine, parent, theirs)
         self.go(group, frame.back)
 
     def exit(self, group: Group) -> None:

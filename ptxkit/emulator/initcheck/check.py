@@ -21,7 +21,7 @@ from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WIND
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.threads import Frame, Group, WaveState
-from ptxkit.emulator.simt.watched import Watched, space, unsigned
+from ptxkit.emulator.simt.watched import Watched, unsigned
 from ptxkit.emulator.simt.where import named
 from ptxkit.errors import UninitialisedError
 
@@ -69,6 +69,14 @@ class InitCheck:
         if nbytes:
             self.mirror.group(x)
             self.mirror.local[x.thread[x.active()], start : start + nbytes] = 0xFF
+
+    def passed(self, x: Group, source: Frame, register: int, target: Frame, into: int) -> None:
+        """A call or a return has copied a register of the frame ``source`` into one of ``target`` for ``x``."""
+        s: Shadow | None = source.undefined.get(register)
+        if s is not None:
+            bits = resized(x.select(s.bits), unsigned(target.function.register_types[into]))
+            s = shadow(bits, x.select(s.origin))
+        self._put(target, into, s, x)
 
     def returned(self, threads: Any, start: int, nbytes: int) -> None:
         """A function of the driver's has written a result to the stack."""
@@ -212,7 +220,7 @@ class InitCheck:
         """Whether the memory that an instruction accesses is followed."""
         if self.tracks_memory:
             return True
-        where = space(w.instruction)
+        where = w.space
         if where == "":
             if not self.has_stack:
                 return False

@@ -19,7 +19,7 @@ from ptxkit.emulator.initcheck.memory import LOCK
 from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, shadow
 from ptxkit.emulator.instructions.warp import ballot
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.simt.watched import Watched, space, unsigned
+from ptxkit.emulator.simt.watched import Watched, unsigned
 from ptxkit.isa.model import Address
 
 Sources = list[Shadow | None]
@@ -79,7 +79,7 @@ def _load(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sourc
     bits = _moved(check, w, x, list(values))
     if not any(b.any() for b in bits):
         return None
-    origin = np.int32(check.origins.load(x, w.where, space(w.instruction), _addresses(w, values[0])))
+    origin = np.int32(check.origins.load(x, w.where, w.space, _addresses(w, values[0])))
     return [shadow(b, origin) for b in bits]
 
 
@@ -87,7 +87,7 @@ def _store(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sour
     """st: an undefined value may go to shared and local memory, where a later load finds it, but not to global memory."""
     check.require(w, x, sources[0], "writes memory at")
     if any(s is not None for s in sources[1:]):
-        where = space(w.instruction)
+        where = w.space
         parts = [("global", x, None)] if where == "global" else []
         if where == "":
             parts = by_space(x, np.broadcast_to(_addresses(w, values[0]), x.shape))
@@ -114,7 +114,7 @@ def _atomic(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sou
     bits = [np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, -1).any(-1) for v in found]
     if not any((np.broadcast_to(b, x.shape) & x.active()).any() for b in bits):
         return None
-    origin = np.int32(check.origins.load(x, w.where, space(w.instruction), _addresses(w, values[0])))
+    origin = np.int32(check.origins.load(x, w.where, w.space, _addresses(w, values[0])))
     if "exch" not in w.parts:
         for b in bits:
             check.require(w, x, shadow(b, origin), "updates memory that holds")
@@ -241,7 +241,7 @@ def _wmma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sourc
     addresses = min(addresses, 2)
     for s in sources[:addresses]:
         check.require(w, x, s, "accesses memory at")
-    where = space(w.instruction)
+    where = w.space
     if store and where in ("global", ""):
         base = np.broadcast_to(_addresses(w, values[0]), x.shape)
         parts = [("global", x, None)] if where == "global" else by_space(x, base)

@@ -102,7 +102,7 @@ class _Machine:
 class _SilentMbarriers(Mbarriers):
     """Those of a mirror, which nothing waits for."""
 
-    def check(self, x: Group, index: Any, where: Any) -> None:
+    def check(self, x: Group, index: Any, where: Any, or_invalidated: bool = False) -> None:
         """They were checked."""
 
     def complete_tx(self, at: Any, nbytes: Any, where: Any = None) -> None:

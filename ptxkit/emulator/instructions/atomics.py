@@ -1,5 +1,7 @@
 """atom and red on global and shared memory. PTX ISA, "atom", "red".
 
+The manual excludes local memory, which a generic address may name. A GPU performs such an operation of one lane of a warp.
+
 Lanes that hit one address are ordered by lane index. Hardware promises no order, so any is legal; this one makes runs
 repeatable as long as a launch fits one wave.
 """
@@ -14,6 +16,7 @@ import numpy as np
 
 from ptxkit.emulator.access.generic import by_space, widen
 from ptxkit.emulator.access.global_memory import GlobalSite
+from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite
 from ptxkit.emulator.access.site import Site
 from ptxkit.emulator.memory.pattern import Pattern
@@ -216,6 +219,22 @@ def _adds_one(b: Binding) -> bool:
     return isinstance(value, Immediate) and value.value == 1
 
 
+class _LocalAtomics(LocalSite):
+    """Atomics whose generic address lies in local memory."""
+
+    def cells(self, x: Group, base: Any) -> Any:
+        """Element index of each active lane in the wave's local memory.
+
+        Raises:
+            MemoryFault: several lanes of a warp execute it.
+        """
+        crowded = (x.active().sum(-1, keepdims=True) > 1) & x.active()
+        if crowded.any():
+            why = "in local memory, where only one lane of a warp may execute an atomic; give it global or shared memory"
+            self.fail(x, base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF), crowded, lambda a: why)
+        return np.broadcast_to(self.locate(x, base)[1], x.shape)[x.active()]
+
+
 class AtomicSite:
     """An atomic's site: the lanes that take part as indices into typed memory."""
 
@@ -224,6 +243,7 @@ class AtomicSite:
         self.space = space
         self.glob = _AtomicSectors(*arguments)
         self.combined = GlobalSite(*arguments)
+        self.local = _LocalAtomics(*arguments)
         increments = b.instruction.name == "red" and op == "add" and name in ("u32", "s32") and _adds_one(b)
         self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"), op, increments)
         # where ptxas sees that all lanes have one address, it combines their values first, and one lane accesses memory
@@ -273,6 +293,9 @@ class AtomicSite:
             except LookupError:
                 return self._scattered(x, base, operation, values)
             site.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
+        elif space == "local":
+            index = self.local.cells(x, base)
+            cells = x.wave.local.reshape(-1).view(self.local.dtype)
         else:
             found, p, start = self.shared._flat(x, base)
             cells = x.wave.shared.view(self.shared.dtype)

@@ -16,7 +16,7 @@ from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import CallSite, Group
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import FaultError, TrapError, UnsupportedError
-from ptxkit.isa.model import Operand, ParameterList, Predicate, Register, Symbol
+from ptxkit.isa.model import Function, Operand, ParameterList, Predicate, Register, Symbol
 from ptxkit.isa.specials import GRID_WORKSPACE, NO_GRID_WORKSPACE
 
 
@@ -128,9 +128,22 @@ class Exit(Terminator):
 
 
 class Return(Terminator):
-    """ret in a device function."""
+    """ret in a device function, and the end of its text.
+
+    Args:
+        function: the function; its results in registers are read here.
+    """
 
     ends = True
+
+    def __init__(
+        self, function: Function, where: Where | None, predicate: Predicate | None = None, number: int = -1
+    ) -> None:
+        super().__init__(where, predicate, number)
+        self.results = tuple(Register(v.name) for v in function.returns if v.space == "reg")
+
+    def reads(self) -> tuple[Operand | Predicate | None, ...]:
+        return self.results
 
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
@@ -200,6 +213,11 @@ class Call(Terminator):
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
         return tuple(o for o in (self.callee, *self.site.arguments) if isinstance(o, Register))
 
+    def writes(self) -> tuple[Operand | None, ...]:
+        if self.predicate is not None or self.builtin is not None:
+            return ()
+        return tuple(o for o in self.site.returns if isinstance(o, Register))
+
     def decides(self) -> tuple[Operand | None, ...]:
         return (self.callee,)
 
@@ -262,8 +280,9 @@ def _call(b: Binding) -> Terminator:
 
 @effect("ret{.uni}")
 def _ret(b: Binding) -> Terminator:
-    kind = Exit if b.function.is_entry else Return
-    return kind(b.where, b.instruction.predicate, b.index)
+    if b.function.is_entry:
+        return Exit(b.where, b.instruction.predicate, b.index)
+    return Return(b.function, b.where, b.instruction.predicate, b.index)
 
 
 @effect("exit")

@@ -103,12 +103,13 @@ class Binder:
             return
         index, base = code.register_index, runs[0].block.index
         tails = [_union(run.block.terminator.reads(), index) for run in runs]
+        results = [_union(run.block.terminator.writes(), index) for run in runs]
         gates = [_union(_gate_reads(run.block), index) for run in runs]
         inside = [[s - base for s in run.block.successors if base <= s < base + len(runs)] for run in runs]
         uses = [t.loaded | g for t, g in zip(translations, gates, strict=True)]
         # lanes that the guard of a gated instruction switches off pass it by, with what its destinations held before
         defs = [0 if _is_guarded_gate(r.block) else t.defs for r, t in zip(runs, translations, strict=True)]
-        out = live_out(uses, defs, inside, tails)
+        out = live_out(uses, defs, inside, tails, results)
         _find_undefined(code, uses[0] | (out[0] & ~defs[0]))
         if self.stepping:
             out = [(1 << len(index)) - 1] * len(runs)

@@ -58,7 +58,7 @@ def build_blocks(
         instructions = [(t.number, t.instruction) for t in run]
         terminator: Terminator = branches.FallThrough()
         if start == end_of_text:
-            terminator = branches.Exit(None) if function.is_entry else branches.Return(None)
+            terminator = branches.Exit(None) if function.is_entry else branches.Return(function, None)
         elif run and run[-1].terminator is not None:
             terminator = run.pop().terminator or terminator
         try:

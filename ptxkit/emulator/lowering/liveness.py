@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 
 def live_out(
-    uses: Sequence[int], defs: Sequence[int], successors: Sequence[Sequence[int]], tail_uses: Sequence[int]
+    uses: Sequence[int],
+    defs: Sequence[int],
+    successors: Sequence[Sequence[int]],
+    tail_uses: Sequence[int],
+    tail_defs: Sequence[int],
 ) -> list[int]:
     """Registers whose value is needed after each block's straight run, by backward iteration to the fixed point.
 
@@ -15,9 +19,10 @@ def live_out(
         defs: per block, registers that its run always writes.
         successors: per block, the blocks that control can reach next.
         tail_uses: per block, registers that its terminator reads.
+        tail_defs: per block, registers that its terminator always writes after it has read its own.
 
     Returns:
-        Per block, terminator's registers included.
+        Per block, registers that the terminator reads included.
     """
     n = len(uses)
     out = [tail_uses[b] for b in range(n)]
@@ -26,9 +31,10 @@ def live_out(
     while changed:
         changed = False
         for b in range(n - 1, -1, -1):
-            o = tail_uses[b]
+            o = 0
             for s in successors[b]:
                 o |= live_in[s]
+            o = tail_uses[b] | (o & ~tail_defs[b])
             i = uses[b] | (o & ~defs[b])
             if o != out[b] or i != live_in[b]:
                 out[b], live_in[b] = o, i

@@ -82,7 +82,7 @@ class NumpyRun:
             indent = "    "
             if self.watched:
                 self.namespace[f"w{number}"] = Watched(
-                    number, typed.where, step, self.code.register_index, self.code.register_types
+                    number, typed.where, typed.form, step, self.code.register_index, self.code.register_types
                 )
                 if guard is not None and not step.pure:
                     self.lines.append(f"    u.guard(w{number}, x)")

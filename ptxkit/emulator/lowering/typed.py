@@ -10,10 +10,10 @@ from ptxkit.emulator.instructions.moves import bind_move
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.blocks import Terminator
 from ptxkit.emulator.simt.step import Binding, Gated, Step, Typed
-from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE, Form, lookup
+from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE, Entry, Form, lookup
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
-from ptxkit.isa.model import Function, Instruction, Operand, Pair, Register
+from ptxkit.isa.model import Address, Function, Instruction, Operand, Pair, Register, Symbol
 from ptxkit.isa.types import PtxType
 
 
@@ -89,9 +89,27 @@ def _bind(
         assert entry.signature is not None
         destinations, sources = entry.signature(form)
         return form, _arithmetic(i, where, entry.lane_function(form), destinations, sources, entry.optional)
+    form = _with_space(entry, form, i, function, layout)
     binding = Binding(i, form, number, where, function, layout, target, position, labels)
     result: Step | Gated | Terminator = entry.function(binding)
     return form, result
+
+
+def _with_space(entry: Entry, form: Form, i: Instruction, function: Function, layout: Layout) -> Form:
+    """The form with the state space of the variable that the address names, where the opcode leaves it open.
+
+    An address in a register is then generic, but a variable's name stands for its address in its own state space, which is
+    no generic address for shared and local variables.
+    """
+    if form.get("space") != "":
+        return form
+    address = next((o for o in i.operands if isinstance(o, Address)), None)
+    if address is None or not isinstance(address.base, Symbol):
+        return form
+    found = layout.space_of(address.base.name, function)
+    allowed = entry.sets.get("space", "").split()
+    space = next((s for s in (found, f"{found}::cta") if s in allowed), "")
+    return Form(form.opcode, {**form.parts, "space": space}) if space else form
 
 
 def _arithmetic(

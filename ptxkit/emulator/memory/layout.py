@@ -62,6 +62,15 @@ class Layout:
     params: dict[str, tuple[int, int]] = field(default_factory=dict)
     param_bytes: int = 0
 
+    def space_of(self, name: str, function: Function) -> str:
+        """State space of the variable ``name`` as ``function`` sees it; "" if it is none."""
+        own = function.variables.get(name) or next(
+            (v for v in (*function.params, *function.returns) if v.name == name), None
+        )
+        if own is not None:
+            return own.space
+        return "shared" if name in self.shared else "global" if name in self.globals else ""
+
 
 def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, int]], int]:
     """Offsets and sizes of kernel parameters, each at its declared alignment, and the buffer's size in bytes."""
@@ -149,6 +158,13 @@ def frame_layout(function: Function) -> tuple[dict[str, int], int]:
 
 
 def plain(name: str) -> str:
-    """A variable as its source has it: one of a function, ``_ZZ1fvE3sum_$_1``, is ``sum``."""
-    local = re.fullmatch(r"_ZZ.*E(\d+)(\w+?)(_\$_\d+)?", name)
-    return local[2] if local and len(local[2]) >= int(local[1]) else name
+    """A variable as its source has it: the last name inside a mangled one (Itanium C++ ABI, "Mangling").
+
+    ``_ZZ1fvE3sum_$_1`` -> ``sum``, ``_ZN2ns4tileE`` -> ``tile``, ``_ZL5table`` -> ``table``; others come back as they are.
+    """
+    if name.startswith("_Z"):
+        for digits in re.finditer(r"(?=(\d+))", name):
+            end = digits.end(1) + int(digits[1])
+            if end <= len(name) and re.fullmatch(r"E?(_\d+)?(_\$_\d+)?", name[end:]):
+                return name[digits.end(1) : end]
+    return name

@@ -13,6 +13,7 @@ PTX ISA, "Async Operations", "mbarrier".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
-from ptxkit.emulator.sync.mbarriers import Mbarriers
+from ptxkit.emulator.sync.mbarriers import INVALIDATED, Mbarriers
 
 RING = 64
 """Groups a thread may have in flight; of older ones the ends are forgotten."""
@@ -46,8 +47,17 @@ class Recorder(Protocol):
     def site(self, where: Where) -> int:
         """Number of an instruction in records."""
 
-    def touch(self, x: Selection, where: Where, elements: NDArray[np.int64], size: int, write: bool) -> None:
-        """The active lanes of ``x`` access one element each."""
+    def touch(
+        self,
+        x: Selection,
+        where: Where,
+        elements: NDArray[np.int64],
+        size: int,
+        write: bool,
+        *,
+        values: Callable[[], Any] | None = None,
+    ) -> None:
+        """The active lanes of ``x`` access one element each; ``values`` gives the (lanes, size) bytes that they write."""
 
     def per_actor(self, x: Selection, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Distinct pairs of an actor's row and the value of ``index`` (lanes, int64) in one of its active lanes."""
@@ -164,8 +174,14 @@ class Operations:
     # -- mbarriers ---------------------------------------------------------------------------------------------------
 
     def initialised(self, x: Selection, where: Where, index: Any) -> None:
-        """mbarrier.init or mbarrier.inval, a plain write."""
+        """mbarrier.init, a plain write."""
         self.races.touch(x, where, np.broadcast_to(index, x.shape)[x.active()], 8, True)
+
+    def invalidated(self, x: Selection, where: Where, index: Any) -> None:
+        """mbarrier.inval, a plain write of one value, which any number of threads may make."""
+        words = np.broadcast_to(index, x.shape)[x.active()]
+        values = np.full(len(words), INVALIDATED, np.uint64).view(np.uint8).reshape(-1, 8)
+        self.races.touch(x, where, words, 8, True, values=lambda: values)
 
     def arrived(self, x: Selection, where: Where, index: Any, relaxed: bool) -> None:
         """The threads of ``x`` arrive."""

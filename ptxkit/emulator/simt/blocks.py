@@ -55,6 +55,10 @@ class Terminator:
         """What it reads beside its predicate, which the run has evaluated."""
         return ()
 
+    def writes(self) -> tuple[Operand | None, ...]:
+        """Registers that it always writes before control reaches the block that follows."""
+        return ()
+
     def decides(self) -> tuple[Operand | None, ...]:
         """What says where control goes, beside the predicate."""
         return ()

@@ -46,7 +46,10 @@ class OperationHooks(Protocol):
         """Matrix products of warpgroups with the first threads ``owners``, (E,), read 16-byte units, (E, n)."""
 
     def initialised(self, x: Selection, where: Where, index: Lanes) -> None:
-        """mbarrier.init or mbarrier.inval, a plain write."""
+        """mbarrier.init, a plain write."""
+
+    def invalidated(self, x: Selection, where: Where, index: Lanes) -> None:
+        """mbarrier.inval, a plain write of one value."""
 
     def arrived(self, x: Selection, where: Where, index: Lanes, relaxed: bool) -> None:
         """The threads of ``x`` arrive."""

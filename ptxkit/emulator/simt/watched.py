@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.emulator.simt.step import Step
+from ptxkit.emulator.simt.table import Form
 from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.model import Address, Function, Instruction, Negated, Operand, Register, Symbol
 from ptxkit.isa.types import PtxType
@@ -45,10 +46,17 @@ class Watched:
         number: in the program.
         sources, destinations: in the order of the step's arguments and results.
         guard: register of the predicate, or None.
+        space: state space that the opcode, or the variable that the address names, gives; "" for generic addresses.
     """
 
     def __init__(
-        self, number: int, where: Where, step: Step, index: Mapping[str, int], types: Sequence[PtxType]
+        self,
+        number: int,
+        where: Where,
+        form: Form | None,
+        step: Step,
+        index: Mapping[str, int],
+        types: Sequence[PtxType],
     ) -> None:
         i = where.instruction
         self.number = number
@@ -58,6 +66,8 @@ class Watched:
         self.opcode = i.opcode
         self.parts = i.modifiers
         self.step = step
+        named = "" if form is None else form.get("space", "")
+        self.space = named.partition("::")[0] or space(i)
         self.sources = tuple(Source(_register(o, index), t) for o, t in step.sources)
         found = [(_register(o, index), t) for o, t in step.destinations]
         self.destinations = tuple(Destination(k, t if k is None else types[k], t) for k, t in found)

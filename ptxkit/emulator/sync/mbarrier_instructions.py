@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
+from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Gate, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking, effect
@@ -45,7 +46,7 @@ class BarrierSite:
         self.symbol: int | None = None
         if isinstance(self.operand, Symbol):
             if self.operand.name not in b.layout.shared:
-                raise b.fail(f"{self.operand.name} is not a shared variable")
+                raise b.fail(f"{plain(self.operand.name)} is not a shared variable")
             self.symbol = b.layout.shared[self.operand.name] + self.operand.offset
 
     @property
@@ -87,7 +88,7 @@ def _inval(b: Binding) -> Step:
     def invalidate(x: Group, base: Any) -> None:
         index = at.index(x, base)
         for races in x.wave.races:
-            races.operations.initialised(x, b.where, index)
+            races.operations.invalidated(x, b.where, index)
         x.wave.part(Mbarriers).invalidate(x, index, b.where)
 
     return Step(invalidate, (at.source,))

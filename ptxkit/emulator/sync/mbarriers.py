@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.simt.threads import Group, Synchroniser, WaveState
 from ptxkit.emulator.sync.waiters import Waiters
 from ptxkit.errors import TrapError
@@ -19,10 +20,10 @@ from ptxkit.errors import TrapError
 MAX_COUNT = (1 << 20) - 1
 """The largest number of arrivals, and the largest tx-count either way (PTX ISA, "mbarrier object")."""
 
-POISON = 0xCBCB_CBCB_CBCB_CBCB
+INVALIDATED = 0xCBCB_CBCB_CBCB_CB00
+"""What mbarrier.inval leaves: no valid barrier, and not what memory holds that nothing has written."""
 
 _EXPECTED, _TX, _PHASE, _VALID = 20, 40, 61, 62
-_NOT_ONE = "is no mbarrier: never initialised, invalidated or overwritten"
 _COUNT_BITS = np.uint64(MAX_COUNT)
 _TX_BITS = np.uint64((1 << 21) - 1)
 
@@ -96,9 +97,9 @@ class Mbarriers(Synchroniser):
         self.wave.launch.machine.version += 1
 
     def invalidate(self, x: Group, index: Any, where: Any) -> None:
-        """The barriers' memory may be used for anything else."""
-        self.check(x, index, where)
-        self.words[np.broadcast_to(index, x.shape)[x.active()]] = POISON
+        """The barriers' memory may be used for anything else. Several threads may invalidate one barrier, at any time."""
+        self.check(x, index, where, or_invalidated=True)
+        self.words[np.broadcast_to(index, x.shape)[x.active()]] = INVALIDATED
 
     def update(
         self,
@@ -155,20 +156,22 @@ class Mbarriers(Synchroniser):
         """Lanes for which the phase with parity ``phase`` (uint64) of ``index`` has completed."""
         return parity(self.words[index]) != phase
 
-    def check(self, x: Group, index: Any, where: Any) -> None:
-        """Raise if a lane names memory that holds no barrier."""
+    def check(self, x: Group, index: Any, where: Any, or_invalidated: bool = False) -> None:
+        """Raise if a lane names memory that holds no barrier, or with ``or_invalidated`` none that was invalidated."""
         valid = (self.words[index] >> np.uint64(_VALID)) == 1
+        if or_invalidated:
+            valid = valid | (self.words[index] == np.uint64(INVALIDATED))
         if not valid.all():
             bad = ~np.broadcast_to(valid, x.shape) & x.active()
             if bad.any():
                 at = int(np.broadcast_to(index, x.shape)[bad][0])
-                self._fail(x, where, bad, f"{self.name(at)} {_NOT_ONE}")
+                self._fail(x, where, bad, self._not_one(at))
 
     def _check_words(self, at: Any, where: Any) -> None:
         valid = (self.words[at] >> np.uint64(_VALID)) == 1
         if not valid.all():
             k = at[np.argmin(valid)]
-            self._refuse(None, where, k, f"{self.name(k)} {_NOT_ONE}")
+            self._refuse(None, where, k, self._not_one(int(k)))
 
     # -- arithmetic --------------------------------------------------------------------------------------------------
 
@@ -283,7 +286,13 @@ class Mbarriers(Synchroniser):
         if not below:
             return f"the mbarrier at {address:#x}"
         base, name = max(below)
-        return f"the mbarrier at {address:#x} ({name}{f'+{address - base}' if address > base else ''})"
+        return f"the mbarrier at {address:#x} ({plain(name)}{f'+{address - base}' if address > base else ''})"
+
+    def _not_one(self, at: int) -> str:
+        """Memory that holds no barrier, in words, with the reason as far as it is known."""
+        invalidated = int(self.words[at]) == INVALIDATED
+        reason = "mbarrier.inval has invalidated it" if invalidated else "never initialised, or overwritten"
+        return f"{self.name(at)} is no mbarrier: {reason}"
 
     def describe(self, at: int) -> str:
         """A barrier and what its current phase lacks."""
