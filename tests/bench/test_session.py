@@ -76,6 +76,9 @@ class Scripted:
     def check(self, percentiles):
         return (None, None) if not self.verdicts else (self.verdict(), None)
 
+    def restart(self):
+        self.restarts = getattr(self, "restarts", 0) + 1
+
     def check_graph(self, run, which):
         self.checked.append((run, which))
         return self.verdict()
@@ -334,3 +337,45 @@ def test_a_plain_launch_is_timed_in_every_round():
     s.measure([Scripted("a", RIGHT)], lambda what: None)
     assert made == [device]
     assert s.conditions().plain_launch_us.median == 1.08
+
+
+class Overwriting(Script):
+    """A GPU on which a candidate changes an input in its third replay, as counted from a restart that restores its module."""
+
+    def __init__(self, times, name, restartable=True):
+        super().__init__(times)
+        self.name, self.count, self.restartable, self.sets = name, 0, restartable, Sets()
+
+    def replays(self, graph, samples, warm):
+        before = self.count
+        self.count += samples if graph[0] == self.name else 0
+        if before < 3 <= self.count:
+            self.sets.changed = ["input x was overwritten"]
+        return super().replays(graph, samples, warm)
+
+    def candidate(self, name):
+        made = Scripted(name, RIGHT)
+        made.restart = self.restart
+        return made
+
+    def restart(self):
+        self.sets.changed = []
+        if self.restartable:
+            self.count = 0
+
+    def measured(self, *names):
+        candidates = [self.candidate(name) for name in names]
+        return module.Session(self, self.sets, Method(iterations=8)).measure(candidates, lambda what: None)
+
+
+def test_the_candidate_that_changes_an_input_while_samples_are_taken_is_named():
+    a, b, c = Overwriting({"a": 4.0, "b": 4.0, "c": 4.0}, "b").measured("a", "b", "c")
+    assert (a.verified, b.verified, c.verified) == (True, False, True)
+    assert b.worst == "while samples were taken, input x was overwritten"
+    assert a.note == c.note == "timed on inputs that b changed"
+
+
+def test_all_variants_are_wrong_where_the_one_that_changed_an_input_is_not_known():
+    a, b = Overwriting({"a": 4.0, "b": 4.0}, "b", restartable=False).measured("a", "b")
+    assert (a.verified, b.verified) == (False, False)
+    assert a.worst == "one of the variants or peers changed an input while samples were taken: input x was overwritten"

@@ -79,6 +79,9 @@ class Candidate(Protocol):
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
         """A graph of one call on each of these sets, in order: a callable that queues it."""
 
+    def restart(self) -> None:
+        """Restore the inputs of every set, and variables of modules, as they were before the first call."""
+
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
         """Poison the outputs with bytes that cannot be foreseen, call ``run``, and compare the outputs of set ``which``.
 
@@ -117,6 +120,12 @@ class VariantCandidate:
                 self.launch(which)
 
         return self.sets.device.graph(calls)  # type: ignore[attr-defined,no-any-return]  # of GPUs alone
+
+    def restart(self) -> None:
+        """See :class:`Candidate`."""
+        for prepared in self.prepared:
+            prepared.state.restore()
+            prepared.case.reset()
 
     @property
     def in_place(self) -> bool:
@@ -227,6 +236,11 @@ class PeerCandidate:
         """See :class:`Candidate`."""
         with of_peer():
             return self.peer.graph([self.calls[which] for which in order])
+
+    def restart(self) -> None:
+        """See :class:`Candidate`."""
+        for case in self.sets.cases:
+            case.reset()
 
     def outputs(self, which: int) -> dict[str, np.ndarray[Any, Any]]:
         """What the latest call on a set has left, by the workload's names."""

@@ -23,8 +23,13 @@ class Unverified:
         self.sets = sets
         self.row = Row(build.variant.name)
         self.prepared = [execute.bound(case, build) for case in sets.cases]
-        for case in sets.cases:
-            case.reset(execute.POISON)  # there may be no reference to choose another sentinel by
+        self.restart()
+
+    def restart(self) -> None:
+        """Restore the arrays of every set, and variables of modules."""
+        for prepared in self.prepared:
+            prepared.state.restore()
+            prepared.case.reset(execute.POISON)  # there may be no reference to choose another sentinel by
 
     def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
         """Nothing is compared."""

@@ -7,7 +7,7 @@ fails gets a row with its error and the others go on, unless the device is lost 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ class Track:
     Attributes:
         candidate: its index. replay: queues the graph of one sample.
         calls: calls in it. sets: sets of buffers that they rotate over.
-        samples: microseconds of a call. dropped: samples discarded.
+        samples: microseconds of a call. dropped: samples discarded. replays: how often the graph was executed.
     """
 
     candidate: int
@@ -50,6 +50,7 @@ class Track:
     sets: int
     samples: list[float] = field(default_factory=list)
     dropped: int = 0
+    replays: int = 0
 
     def timed(self) -> Timed | None:
         """The summary; None without samples."""
@@ -165,6 +166,7 @@ class Session:
         while not self.device.lost and (steady < READINGS or time.perf_counter() - begin < WARM_UP_S):
             for track in filter(self._alive, tracks):
                 with self._guarded(track.candidate):
+                    track.replays += 2
                     self.device.timing.replays(track.replay, 2, warm=False)
             clock = self.device.sensors().sm_clock_mhz or 0
             self.highest_mhz = max(self.highest_mhz, clock)
@@ -200,6 +202,7 @@ class Session:
         count = self.method.wants(track.samples)
         if not count:
             return
+        track.replays += count
         times = self.device.timing.replays(track.replay, count, warm=track.mode == "hot")
         now = self.device.sensors()
         self.highest_mhz = max(self.highest_mhz, now.sm_clock_mhz or 0)
@@ -221,6 +224,7 @@ class Session:
         what = "on fresh inputs" if self.method.fresh_inputs else "once more"
         say(f"verifying {what}")
         changed = self.sets.overwritten()
+        found = self._changing(candidates, tracks) if changed else {}
         if self.method.fresh_inputs:
             self.sets.renew(self.sets.data.seed + FRESH_SEED)
         for track in sorted(tracks, key=lambda t: t.candidate):
@@ -230,11 +234,44 @@ class Session:
                     verdict = candidates[i].check_graph(track.replay, track.sets - 1)
                     if verdict is not None and not verdict.verified:
                         self._wrong(i, f"{what} after timing, {track.mode}: ", verdict.worst, verdict.explanation)
-        if changed and all(row.verified is not False for row in self.rows):  # the launch that did it is not known
-            worst = f"one of the variants or peers changed an input while samples were taken: {changed[0]}"
-            for i, row in enumerate(self.rows):
-                if row.kind == "variant" and not row.error:
-                    self._wrong(i, "", worst, worst)
+        if changed:
+            self._report_changed(changed[0], found)
+
+    def _changing(self, candidates: Sequence[Candidate], tracks: Sequence[Track]) -> dict[int, str]:
+        """The candidates that change an input when they are launched as often as they were, each alone and from the initial
+        state of its module: index -> what was changed. All inputs are as before afterwards."""
+        found = {}
+        for i in sorted({track.candidate for track in tracks}):
+            with self._guarded(i):
+                candidates[i].restart()
+                for track in tracks:
+                    if track.candidate == i and self._alive(track):
+                        self.device.timing.replays(track.replay, track.replays, warm=False)
+                complaints = self.sets.overwritten()
+                if complaints:
+                    found[i] = complaints[0]
+                candidates[i].restart()
+        return found
+
+    def _report_changed(self, complaint: str, found: Mapping[int, str]) -> None:
+        """Enter into the rows that inputs were changed while samples were taken.
+
+        Args:
+            complaint: what was changed. found: see :meth:`_changing`.
+        """
+        for i, worst in found.items():
+            if self.rows[i].verified is not False:
+                self._wrong(i, "while samples were taken, ", worst, worst)
+        culprits = [row.name for row in self.rows if row.verified is False]
+        unknown = f"one of the variants or peers changed an input while samples were taken: {complaint}"
+        for i, row in enumerate(self.rows):
+            if row.error or row.skipped or row.verified is False:
+                continue
+            if culprits:
+                why = f"timed on inputs that {', '.join(culprits)} changed"
+                self.rows[i] = replace(row, note=", ".join(filter(None, [row.note, why])))
+            elif row.kind == "variant":
+                self._wrong(i, "", unknown, unknown)
 
     def _wrong(self, i: int, when: str, worst: str, explanation: str) -> None:
         self.rows[i] = replace(
