@@ -22,7 +22,7 @@ import numpy as np
 
 _ELEMENTS = 1 << 15  # of the result in one go: the arrays of the loop along K stay in the L2 cache
 _SPREAD = 8  # binary orders of magnitude that a sum of powers needs to tell its largest of up to 2**7 terms
-_LOWEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14}
+_LOWEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0}
 """Exponent of the smallest normal value, which subnormal ones have too."""
 
 
@@ -34,11 +34,13 @@ class Accumulation:
         fraction: bits kept below the largest exponent.
         terms: products added at a time.
         short: float32 results have 13 bits of fraction.
+        floor: the lowest exponent that terms are aligned to; the exponent of an accumulator that is zero.
     """
 
     fraction: int
     terms: int
     short: bool = False
+    floor: int = -126
 
     def dot(self, a: Any, b: Any, c: Any, t: str, other: str) -> Any:
         """``c + a @ b``.
@@ -48,22 +50,31 @@ class Accumulation:
             b: (U, k, n) float32, values of type ``other``.
             c: (U, m, n) float32 or float16: the type of the result.
         """
+        return self.scaled(a, b, c, t, other)
+
+    def scaled(self, a: Any, b: Any, c: Any, t: str, other: str, scale: Any = None, lowered: int = 0) -> Any:
+        """``c * 2**-lowered + a @ b * 2**scale``, exactly scaled; ``scale`` is (U, m, n) int32, or None for zeros."""
         k = a.shape[-1]
         out = c
         for start in range(0, k, self.terms):
             stop = min(start + self.terms, k)
-            out = self._group(a[..., start:stop], b[..., start:stop, :], out, t, other)
+            out = self._group(a[..., start:stop], b[..., start:stop, :], out, t, other, scale, lowered)
         return out
 
-    def _group(self, a: Any, b: Any, c: Any, t: str, other: str) -> Any:
+    def _group(self, a: Any, b: Any, c: Any, t: str, other: str, scale: Any, lowered: int) -> Any:
         left, right = _Factor(a, t), _Factor(b, other)
         finite = left.finite and right.finite and bool(np.isfinite(c).all())
-        whole = finite and self._nothing_is_cut_off(left, right, c)
+        plain = scale is None and not lowered
+        whole = finite and plain and self._nothing_is_cut_off(left, right, c)
         out = np.empty_like(c)
         step = max(1, _ELEMENTS // (c.shape[-1] * c.shape[-2]))
         for u in range(0, len(c), step):
             s = slice(u, u + step)
-            exact = _exact(a[s], b[s], c[s]) if whole else self._aligned(left.part(s), right.part(s), c[s])
+            if whole:
+                exact = _exact(a[s], b[s], c[s])
+            else:
+                part = None if scale is None else scale[s]
+                exact = self._aligned(left.part(s), right.part(s), c[s], part, lowered)
             out[s] = self._rounded(exact, c.dtype)
         if not finite:
             exact = _exact(a, b, c)
@@ -85,20 +96,25 @@ class Accumulation:
         lows = lows[0] - slack // 2, lows[1] - (slack - slack // 2)
         return _multiples(left.values, lows[0]) and _multiples(right.values, lows[1]) and _multiples(c, unit)
 
-    def _aligned(self, left: _Factor, right: _Factor, c: Any) -> Any:
-        """Steps 1 and 2, as float64."""
+    def _aligned(self, left: _Factor, right: _Factor, c: Any, raised: Any, lowered: int) -> Any:
+        """Steps 1 and 2, as float64; ``raised`` are the exponents of the products' scale, or None."""
         wide = c.astype(np.float64)
-        if c.dtype == np.float32:
-            own = _exponents(c)
-        else:
-            own = np.where(c == 0, -126, np.maximum(np.frexp(wide)[1] - 1, _LOWEST["f16"])).astype(np.int32)
-        shift = self.fraction - np.maximum(_largest(left, right), own)
-        exponents = left.highest + right.highest, left.smallest + right.smallest
-        narrow = exponents[0] < 127 and exponents[1] > -126 and shift.min() > -126 and shift.max() < 127
-        kind: Any = np.float32 if narrow else np.float64
+        own = _exponents(c, self.floor)
+        if lowered:
+            wide *= 2.0**-lowered
+            own = np.maximum(own - lowered, self.floor)
+        largest = _largest(left, right)
+        if raised is not None:
+            largest += raised
+        shift = self.fraction - np.maximum(largest, own)
         total = np.trunc(wide * _powers(shift))
+        # exponents beyond these belong to products that are zero, or far below the others
+        up = shift if raised is None else np.clip(shift + raised, -120, 120)
+        exponents = left.highest + right.highest, left.smallest + right.smallest
+        narrow = exponents[0] < 127 and exponents[1] > -126 and up.min() > -126 and up.max() < 127
+        kind: Any = np.float32 if narrow else np.float64
         a, b = left.values.astype(kind, copy=False), right.values.astype(kind, copy=False)
-        scale = ((shift + 127) << 23).view(np.float32) if narrow else _powers(shift)
+        scale = ((up + 127) << 23).view(np.float32) if narrow else _powers(up)
         few = c.shape[-1] < 32
         if few:  # rows too short for numpy: the axis of matrices becomes the inner one
             a, b = (
@@ -210,11 +226,18 @@ def _largest(left: _Factor, right: _Factor) -> Any:
     return np.maximum(found, -900, out=found)
 
 
-def _exponents(values: Any) -> Any:
-    """Exponents of float32 values; subnormal ones and zero have -126."""
-    raw = (values.view(np.int32) >> 23) & 255
+def _exponents(values: Any, zero: int) -> Any:
+    """Exponents of float32 or float16 values, int32; subnormal ones have that of the smallest normal, zeros ``zero``."""
+    if values.dtype == np.float32:
+        raw = (values.view(np.int32) >> 23) & 255
+        lowest = _LOWEST["bf16"]
+    else:
+        raw = ((values.view(np.int16) >> 10) & 31).astype(np.int32)
+        lowest = _LOWEST["f16"]
     np.maximum(raw, 1, out=raw)
-    raw -= 127
+    raw += lowest - 1
+    if zero != lowest:
+        raw[values == 0] = zero
     return raw
 
 
@@ -265,7 +288,7 @@ class Unpacked(Accumulation):
         upper = k // 4 % 2 == 1 if len(k) > 32 else k % 4 >= 2
         sums = np.zeros_like(c)
         for half in (~upper, upper):
-            sums = super().dot(a[..., half], b[..., half, :], sums, "f16", "f16")
+            sums = self.scaled(a[..., half], b[..., half, :], sums, "f16", "f16")
         with np.errstate(over="ignore", invalid="ignore"):
             total = c + sums
         nan = np.isnan(total)

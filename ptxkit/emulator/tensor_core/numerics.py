@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.emulator.instructions.arithmetic import rounding
+from ptxkit.emulator.instructions.arithmetic.narrow_formats import FORMATS
 from ptxkit.emulator.simt.step import Binding
 from ptxkit.emulator.tensor_core.accumulation import Accumulation, accumulation
 
@@ -40,19 +41,11 @@ def per_word(t: str) -> int:
 
 
 @lru_cache
-def _float8(t: str) -> Any:
-    """All 256 values of an 8-bit format as float32 (OCP 8-bit floating point specification)."""
-    bits = np.arange(256)
-    exponent_bits, mantissa_bits, bias = (4, 3, 7) if t == "e4m3" else (5, 2, 15)
-    exponent = bits >> mantissa_bits & (1 << exponent_bits) - 1
-    mantissa = bits & (1 << mantissa_bits) - 1
-    normal = np.ldexp(1 + mantissa / (1 << mantissa_bits), exponent - bias)
-    value = np.where(exponent == 0, np.ldexp(mantissa / (1 << mantissa_bits), 1 - bias), normal)
-    if t == "e4m3":
-        value = np.where(bits & 127 == 127, np.nan, value)
-    else:
-        value = np.where(exponent == 31, np.where(mantissa == 0, np.inf, np.nan), value)
-    table = np.where(bits & 128, -value, value).astype(np.float32)
+def _narrow(t: str) -> Any:
+    """What each byte is as float32 in a format of up to 8 bits; bits above the sign are ignored."""
+    known = FORMATS[t]
+    codes = np.arange(256, dtype=np.uint8) & np.uint8((2 << known.sign) - 1)
+    table = codes.view(known.values).astype(np.float32)
     table.setflags(write=False)
     return table
 
@@ -83,7 +76,7 @@ def decode(words: Any, t: str) -> Any:
             # the lower 13 bits are not looked at
             return (words & np.uint32(0xFFFFE000)).view(np.float32)
         case "e4m3" | "e5m2":
-            return _float8(t).take(words.view(np.uint8))
+            return _narrow(t).take(words.view(np.uint8))
         case "s8":
             return words.view(np.int8).astype(np.float32)
         case "u8":
@@ -96,6 +89,18 @@ def decode(words: Any, t: str) -> Any:
         case "b1":
             return np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little").astype(np.float32)
     raise AssertionError(t)
+
+
+def values(bits: Any, t: str) -> Any:
+    """Elements, one bit pattern each in an unsigned array, as float32; bits above the format's are ignored."""
+    match t:
+        case "f16" | "bf16":
+            return decode(np.ascontiguousarray(bits, np.uint16), t)
+        case "tf32":
+            return decode(np.ascontiguousarray(bits, np.uint32), t)
+        case "s8" | "u8":
+            return decode(np.ascontiguousarray(bits, np.uint8), t)
+    return _narrow(t).take(np.ascontiguousarray(bits, np.uint8))
 
 
 def double(a: Any, b: Any, c: Any, mode: str) -> Any:

@@ -1,0 +1,254 @@
+"""What one tcgen05.mma computes: D = A B + C on bit patterns, for every kind.
+
+How a B200 adds up products was found by running it. The model is that of github.com/sf-tensor/tcgen05 (commit affce0c), which
+its authors compared with a B200; it is written anew here. M, N, ``.cta_group`` and ``.ws`` do not change an element of D.
+
+- ``f16``, ``tf32``, ``f8f6f4``, ``mxf8f6f4``: the way of :mod:`~ptxkit.emulator.tensor_core.accumulation` with 25 bits, all of
+  the instruction's K at once. The largest exponent is that of the products that are not zero and of a C that is not zero; where
+  nothing is scaled it is at least -133, near the end of float32's subnormal range. Exponents are those of the encodings: a
+  subnormal value has the exponent of the smallest normal one.
+- ``i8``: exact; wraps, or is limited once, after the sum.
+
+Types are cut to their bits before they are classified: a tf32 NaN with a payload in the 13 lowest bits only is an infinity.
+NaN results are 0x7fffffff and 0x7fff; results that are zero are +0. What sparse A leaves out counts as nothing, also where B
+has a NaN or an infinity there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.tensor_core import numerics
+from ptxkit.emulator.tensor_core.accumulation import Accumulation
+
+_HALVES, _NARROW = ("f16", "bf16"), ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")
+_PLAIN = Accumulation(25, 128, floor=-133)
+_SCALED = Accumulation(25, 128, floor=-900)
+_CANONICAL = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
+_MAX_LOWERED = 15
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of tcgen05.mma multiplies.
+
+    Attributes:
+        inputs: types of A's and of B's elements.
+        outputs: types of C and D.
+        scales: pairs of scale type and K elements (of a dense A) that one scale factor applies to; empty without scaling.
+        lowers: takes ``scale-input-d``.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scales: tuple[tuple[str, int], ...] = ()
+    lowers: bool = False
+
+
+KINDS = {
+    "f16": Kind(_HALVES, ("f16", "f32"), lowers=True),
+    "tf32": Kind(("tf32",), ("f32",), lowers=True),
+    "f8f6f4": Kind(_NARROW, ("f16", "f32")),
+    "i8": Kind(("s8", "u8"), ("s32",)),
+    "mxf8f6f4": Kind(_NARROW, ("f32",), (("ue8m0", 32),)),
+}
+"""Every kind by the name after ``.kind::``."""
+
+
+def products(
+    kind: str,
+    a_bits: Any,
+    b_bits: Any,
+    c_bits: Any,
+    *,
+    a_type: str,
+    b_type: str,
+    d_type: str,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_type: str | None = None,
+    block: int | None = None,
+    negate_a: bool = False,
+    negate_b: bool = False,
+    saturate: bool = False,
+    scale_input_d: int = 0,
+    kept: Any = None,
+) -> Any:
+    """D as bit patterns: uint16 (M, N) for f16, else uint32 (M, N).
+
+    Args:
+        kind: a key of :data:`KINDS`.
+        a_bits, b_bits: (M, K) and (N, K), an element an entry, unsigned; bits above the type's are ignored. Of a sparse A the
+            expanded matrix with its zeros (see :mod:`~ptxkit.emulator.tensor_core.sparse`).
+        c_bits: (M, N) in D's type; None for D = A B.
+        scale_a, scale_b: (M, S) and (N, S) uint8 where the kind is block-scaled, a scale factor for each ``block`` of K.
+        scale_type: ``"ue8m0"`` or ``"ue4m3"``; None for the only one that the kind has.
+        block: elements of K that one scale factor applies to, counted in what is stored of A; twice as many of a sparse A's
+            expanded columns. None for the only one that the kind has.
+        negate_a, negate_b: change the sign of A, of B.
+        saturate: limit an i8 result to the range of s32 instead of wrapping.
+        scale_input_d: C is multiplied by 2**-scale_input_d first (0 to 15; kinds f16 and tf32).
+        kept: (M, K) bool, the elements that a sparse A has; None for a dense one.
+
+    Raises:
+        ValueError: a combination that the kind does not have, or shapes that do not fit.
+    """
+    described = _described(kind, a_type, b_type, d_type, negate_a or negate_b, saturate, scale_input_d)
+    _require_shapes(a_bits, b_bits, c_bits, kept)
+    shape = len(a_bits), len(b_bits)
+    a, b = _signed(numerics.values(a_bits, a_type), negate_a), _signed(numerics.values(b_bits, b_type), negate_b)
+    if kind == "i8":
+        zero = np.zeros(shape, np.int32)
+        c = zero if c_bits is None else np.ascontiguousarray(c_bits, np.uint32).view(np.int32)
+        return numerics.integer(a, b.T, c, "mul", saturate).view(np.uint32)
+    word, _ = _CANONICAL[d_type]
+    floats = np.float16 if d_type == "f16" else np.float32
+    c = np.zeros(shape, floats) if c_bits is None else np.ascontiguousarray(c_bits, word).view(floats)
+    scales = None
+    if described.scales:
+        scales = Scales.of(kind, described, scale_a, scale_b, scale_type, block, (*shape, a.shape[1]), kept is not None)
+    elif scale_a is not None or scale_b is not None or scale_type is not None or block is not None:
+        raise ValueError(f"kind {kind} has no scale factors")
+    return _floating(a, b, c, a_type, b_type, d_type, scales, scale_input_d, kept)
+
+
+def _described(kind: str, a_type: str, b_type: str, d_type: str, negated: bool, saturate: bool, lowered: int) -> Kind:
+    described = KINDS.get(kind)
+    if described is None:
+        raise ValueError(f"no kind {kind!r}; kinds are {', '.join(KINDS)}")
+    for name, t, allowed in (
+        ("A", a_type, described.inputs),
+        ("B", b_type, described.inputs),
+        ("D", d_type, described.outputs),
+    ):
+        if t not in allowed:
+            raise ValueError(f"{name} of type {t!r}; kind {kind} takes {' '.join(allowed)}")
+    if d_type == "f16" and "bf16" in (a_type, b_type):
+        raise ValueError("kind f16 with D of type f16 multiplies f16 only, not bf16")
+    if kind == "i8" and negated:
+        raise ValueError("kind i8 does not negate A or B")
+    if kind != "i8" and saturate:
+        raise ValueError(f"kind {kind} does not saturate; kind i8 does")
+    if lowered and not described.lowers:
+        raise ValueError(f"kind {kind} takes no scale-input-d; kinds f16 and tf32 do")
+    if not 0 <= lowered <= _MAX_LOWERED:
+        raise ValueError(f"scale-input-d is {lowered}; 0 to {_MAX_LOWERED} are possible")
+    return described
+
+
+def _require_shapes(a_bits: Any, b_bits: Any, c_bits: Any, kept: Any) -> None:
+    if a_bits.ndim != 2 or b_bits.ndim != 2 or a_bits.shape[1] != b_bits.shape[1]:
+        raise ValueError(f"A of shape {a_bits.shape} and B of shape {b_bits.shape}; expected (M, K) and (N, K)")
+    if c_bits is not None and c_bits.shape != (len(a_bits), len(b_bits)):
+        raise ValueError(f"C of shape {c_bits.shape}; expected {(len(a_bits), len(b_bits))}")
+    if kept is not None and kept.shape != a_bits.shape:
+        raise ValueError(f"kept of shape {kept.shape}; A has {a_bits.shape}")
+
+
+def _signed(values: Any, negate: bool) -> Any:
+    return -values if negate else values
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Scale factors of A's rows and of B's rows.
+
+    Attributes:
+        a, b: (M, S) and (N, S) uint8.
+        t: ``"ue8m0"`` or ``"ue4m3"``.
+        width: columns of A that one applies to; those that a sparse A leaves out included.
+    """
+
+    a: Any
+    b: Any
+    t: str
+    width: int
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        described: Kind,
+        a: Any,
+        b: Any,
+        t: str | None,
+        block: int | None,
+        shape: tuple[int, int, int],
+        sparse: bool,
+    ) -> Scales:
+        """The scales that the arguments of :func:`products` describe.
+
+        Raises:
+            ValueError: see there.
+        """
+        possible = [s for s in described.scales if t in (None, s[0]) and block in (None, s[1])]
+        if len(possible) != 1:
+            known = ", ".join(f"{name} of {size}" for name, size in described.scales)
+            raise ValueError(f"scale factors of type {t} for blocks of {block}; kind {kind} has {known}")
+        t, block = possible[0]
+        width = 2 * block if sparse else block
+        m, n, k = shape
+        if k % width:
+            raise ValueError(f"K is {k}; with blocks of {block} it is a multiple of {width}")
+        for name, rows, given in (("A", m, a), ("B", n, b)):
+            if given is None or given.shape != (rows, k // width):
+                found = None if given is None else given.shape
+                raise ValueError(f"scale factors of {name} have shape {found}; expected {(rows, k // width)}")
+        return cls(np.asarray(a, np.uint8), np.asarray(b, np.uint8), t, width)
+
+    @property
+    def not_numbers(self) -> tuple[Any, Any]:
+        """(M,) and (N,) bool: which rows of A and of B have a scale factor that is NaN."""
+        mask, nan = (0xFF, 0xFF) if self.t == "ue8m0" else (0x7F, 0x7F)
+        return ((self.a & mask) == nan).any(1), ((self.b & mask) == nan).any(1)
+
+
+def _floating(a: Any, b: Any, c: Any, ta: str, tb: str, td: str, scales: Scales | None, lowered: int, kept: Any) -> Any:
+    """Everything but integers: (M, K), (N, K) float32 and (M, N) float32 or float16."""
+    infinite = None
+    if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
+        infinite = _infinite(a, b, c, kept)
+        a, b, c = (np.where(np.isfinite(v), v, v.dtype.type(0)) for v in (a, b, c))
+    scale = None
+    if scales is not None:
+        scale = (scales.a.astype(np.int32) + (scales.b.astype(np.int32) - 254).T)[None]
+    way = _PLAIN if scales is None else _SCALED
+    with np.errstate(over="ignore", under="ignore"):
+        d = way.scaled(a[None], b.T[None], c[None], ta, tb, scale, lowered)[0]
+    d += d.dtype.type(0)  # -0 becomes +0
+    word, nan = _CANONICAL[td]
+    if infinite is not None:
+        special = ~np.isfinite(infinite)
+        d[special] = infinite[special]
+    if scales is not None:
+        rows, columns = scales.not_numbers
+        d[rows] = np.nan
+        d[:, columns] = np.nan
+    bits = d.view(word)
+    bits[np.isnan(d)] = nan
+    return bits
+
+
+def _infinite(a: Any, b: Any, c: Any, kept: Any) -> Any:
+    """(M, N) float64: NaN or an infinity where the result is that for the sake of a NaN or an infinity given, else 0."""
+    present = np.ones(a.shape, bool) if kept is None else kept
+    a = np.where(present, a, np.float32(1))
+    not_a_number = _any(np.isnan(a) & present, np.ones(b.shape, bool)) | _any(present, np.isnan(b))
+    not_a_number |= _any(np.isinf(a) & present, b == 0) | _any((a == 0) & present, np.isinf(b))
+    up, down = np.zeros(not_a_number.shape, bool), np.zeros(not_a_number.shape, bool)
+    for chosen, other in ((a == np.inf, b > 0), (a == -np.inf, b < 0), (a > 0, b == np.inf), (a < 0, b == -np.inf)):
+        up |= _any(chosen & present, other)
+    for chosen, other in ((a == np.inf, b < 0), (a == -np.inf, b > 0), (a > 0, b == -np.inf), (a < 0, b == np.inf)):
+        down |= _any(chosen & present, other)
+    up |= c == np.inf
+    down |= c == -np.inf
+    not_a_number |= np.isnan(c) | (up & down)
+    return np.where(not_a_number, np.nan, np.where(up, np.inf, np.where(down, -np.inf, 0.0)))
+
+
+def _any(left: Any, right: Any) -> Any:
+    """(M, N) bool: whether (M, K) and (N, K) bool are both true for some k."""
+    return left.astype(np.float32) @ right.astype(np.float32).T > 0
