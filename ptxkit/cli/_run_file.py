@@ -13,6 +13,7 @@ from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from ptxkit.bench.measure.time_limit import TimeLimit
     from ptxkit.runtime.device import Device
     from ptxkit.source_run.call import Call, Geometry
     from ptxkit.source_run.entries import CompiledFile, How
@@ -159,6 +160,7 @@ def run_file(
     seed: int,
     as_json: bool,
     dry_run: bool,
+    limit: TimeLimit,
 ) -> int:
     """List the kernels of a source file or run one; the exit code.
 
@@ -169,6 +171,7 @@ def run_file(
         device: where to run. target: compile for this target instead of the device's own.
         seed: for random arrays.
         as_json: print JSON. dry_run: print what would be launched.
+        limit: on the time of the launches.
     """
     from ptxkit.cli import _run_file_text as texts
     from ptxkit.cli._run_text import progress
@@ -194,7 +197,9 @@ def run_file(
         print_json(plan_json(call)) if as_json else click.echo(texts.plan_text(call))
         return 0
     with stdout_set_aside(as_json), progress() as say:
-        report = run_call(call, device, seed=seed, iterations=iterations, tolerance=tolerance, say=say)
+        report = run_call(
+            call, device, seed=seed, iterations=iterations, tolerance=tolerance, limit=limit, say=say
+        )
     print_json(report.to_json()) if as_json else click.echo(texts.report_text(report))
     texts.complain(file, report)
     return report.exit_code

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ptxkit.bench.measure.cold import cold_time
 from ptxkit.bench.measure.counted import counted
 from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.report.run_json import counted_json, time_json
 from ptxkit.source_run.call import Call, is_poison
 from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
@@ -109,6 +110,7 @@ def run_call(
     seed: int = 0,
     iterations: int | None = None,
     tolerance: Tolerance | Rule | None = None,
+    limit: TimeLimit | None = None,
     say: Callable[[str], None] = lambda what: None,
 ) -> FileReport:
     """Launch once, summarise and save the arrays, compare them with their expected values, and time the kernel on a GPU.
@@ -119,6 +121,7 @@ def run_call(
         seed: for random arrays.
         iterations: timed samples; None samples until the median is known or a time budget is spent.
         tolerance: of ``--expect``; None takes the default of each array's type.
+        limit: on the time of the launches; None for no limit.
         say: is called with a progress message before each step.
 
     Raises:
@@ -138,8 +141,10 @@ def run_call(
     say(f"{call.title} on {device.name}")
     if call.arrays:  # a kernel without arrays has nothing to restore or to read back
         case.reset(execute.POISON)
-    measured = device.measure(prepared.launch, samples=1)
-    device.synchronize()
+    limit = limit or TimeLimit()
+    with limit.around(call.title):
+        measured = device.measure(prepared.launch, samples=1)
+        device.synchronize()
     outputs = case.outputs() if call.arrays else {}
     for name, file in call.saved.items():
         save_npy(file, outputs[name])
@@ -151,7 +156,7 @@ def run_call(
     time = None
     if measured.counters is None and (verdict is None or verdict.verified):
         say(f"timing {call.title} on {device.name}")
-        time = cold_time(device, built, Method.quick(iterations), seed, say)
+        time = cold_time(device, built, Method.quick(iterations), seed, say, limit)
     return FileReport(
         call,
         device.kind,

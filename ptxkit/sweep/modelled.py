@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from ptxkit.errors import FaultError, PtxkitError
+from ptxkit.bench.measure.time_limit import TimeLimit
+from ptxkit.errors import FaultError, PtxkitError, TimeLimitError
 from ptxkit.sweep.compiling import Compiled
 from ptxkit.sweep.journal import Entry
 from ptxkit.sweep.model import Geometry, cost
@@ -21,43 +21,20 @@ _CASES: dict[str, execute.Case] = {}  # inputs and reference are made once a pro
 
 def model_tile(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, seed: int, timeout_s: float) -> Entry:
     """Emulate one configuration and say what it would cost."""
-    begin = time.perf_counter()
-    try:
-        with _limited(timeout_s):
-            return _modelled(problem, tile, compiled, seed)
-    except TimeoutError:
-        error = f"not done within {timeout_s:g} s"
-        return Entry(tile, "timeout", error, measured_s=time.perf_counter() - begin)
-
-
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """TimeoutError inside when it takes longer; in the main thread of a process, where there are such signals."""
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _modelled(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, seed: int) -> Entry:
     from ptxkit.runtime.device import emulating_device
 
     begin = time.perf_counter()
+    around = partial(TimeLimit(timeout_s).around, problem.chosen.name)
     if problem.key not in _CASES:
-        _CASES[problem.key] = execute.Case(problem.workload, emulating_device(), seed)
+        case = _CASES[problem.key] = execute.Case(problem.workload, emulating_device(), seed)
+        _ = case.expected  # outside the limit
     base: dict[str, Any] = {"tile": dict(tile)}
     try:
-        result = execute.run(_CASES[problem.key], problem.chosen, problem.parsed_target, tile, explicit=True)
+        result = execute.run(
+            _CASES[problem.key], problem.chosen, problem.parsed_target, tile, explicit=True, around=around
+        )
+    except TimeLimitError as error:
+        return Entry(status="timeout", error=str(error), measured_s=time.perf_counter() - begin, **base)
     except FaultError as error:
         return Entry(status="fault", error=str(error), **base)
     except PtxkitError as error:

@@ -7,7 +7,8 @@ it once and verifies. Nothing here asks which kind of device it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -199,12 +200,14 @@ def run(
     *,
     explicit: bool = False,
     tolerance: Tolerance | None = None,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> VariantResult:
     """Prepare a variant, launch it on poisoned outputs and verify outputs and inputs; see :meth:`Prepared.check`.
 
     Args:
         tolerance: instead of the variant's or the workload's.
         explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
+        around: a context for the launches and the comparison, which begins when everything is compiled: a time limit.
     """
     wanted = target or case.target or case.device.target
     reason = missing(variant.requires, target_for(variant, wanted))
@@ -222,7 +225,8 @@ def run(
             raise
         return VariantResult(variant.name, skipped=reason)
     prepared = prepare_resolved(case, resolved)
-    verdict, counters = prepared.check(tolerance)
+    with around():
+        verdict, counters = prepared.check(tolerance)
     built = prepared.build
     return VariantResult(
         variant.name, None, built.target.name, built.tile, len(built.steps), verdict, counters, prepared

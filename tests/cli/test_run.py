@@ -303,20 +303,21 @@ def test_a_variant_beyond_its_time_limit_is_ended_and_the_others_run(mine):
     assert "not done within 4 s, the limit of --timeout" in endless["error"] and simple["verified"]
 
 
-def test_a_variant_that_no_signal_ends_ends_the_process_with_a_report(mine):
-    """As a call does that waits for a GPU: nothing that is raised in the main thread ends it."""
-    text = """    def tolerance(self):
-        import time
-        while True:
-            try:
-                time.sleep(0.1)
-            except BaseException:
-                pass
+def test_inputs_and_compiling_are_outside_the_time_limit(mine, monkeypatch, capsys):
+    from ptxkit.compiler import nvrtc
 
-    def work(self):"""
-    done = ptxkit("run", mine(("    def work(self):", text)), 1000, "--timeout", 2, "--json", *EMULATOR)
-    assert done.returncode == 8, done.stderr
-    assert "this process ends" in json.loads(done.stdout)["variants"][0]["error"]
+    compile_source, limits = nvrtc.compile_source, []
+
+    def observed(*args, **kwargs):
+        limits.append(signal.getitimer(signal.ITIMER_REAL)[0])
+        return compile_source(*args, **kwargs)
+
+    monkeypatch.setattr(nvrtc, "compile_source", observed)
+    unlimited = "        import signal\n        assert signal.getitimer(signal.ITIMER_REAL)[0] == 0\n"
+    heads = ("    def inputs(self, rng):\n", "    def reference(self, a, x, y):\n")
+    file = mine(*((head, head + unlimited) for head in heads))
+    assert exit_of("run", file, 1000, "--timeout", 500, *EMULATOR) == 0, capsys.readouterr().err
+    assert limits and not any(limits)
 
 
 def test_the_chosen_tile_is_shown_and_why_it_is_not_the_default(mine, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -301,6 +302,29 @@ def test_the_latest_completion_shows_a_missing_wait(hard):
 def test_the_emulators_checks_and_limits_are_for_source_files_too(hard, words, code, complaint):
     found, out, err = hard(words)
     assert (found, out) == (code, "") and complaint in err
+
+
+def test_a_time_limit_ends_a_launch_on_several_workers_and_names_its_threads(hard, monkeypatch):
+    monkeypatch.setenv("PTXKIT_EMULATOR_THREADS", "2")
+    code, out, err = hard("spins --arg x=int[2]:zeros --grid 64 --block 256 --timeout 0.5 --device emulator")
+    assert (code, out) == (8, "")
+    assert "spins: not done within 0.5 s, the limit of --timeout, after" in err and "where its threads are" in err
+
+
+def test_compiling_is_outside_the_time_limit(run, monkeypatch):
+    from ptxkit.compiler import nvrtc
+
+    compile_source, limits = nvrtc.compile_source, []
+
+    def observed(*args, **kwargs):
+        limits.append(signal.getitimer(signal.ITIMER_REAL)[0])
+        return compile_source(*args, **kwargs)
+
+    monkeypatch.setattr(nvrtc, "compile_source", observed)
+    monkeypatch.setattr("ptxkit.source_run.entries.compile_source", observed, raising=False)
+    code, _, err = run(f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1024 --timeout 500")
+    assert code == 0, err
+    assert limits == [0.0]
 
 
 def test_the_tolerance_of_a_comparison_can_be_set(run):

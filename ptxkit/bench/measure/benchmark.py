@@ -31,7 +31,7 @@ from ptxkit.bench.results.derived import with_figures
 from ptxkit.bench.results.results import CaseResult, Counted, Results, Row
 from ptxkit.errors import DescriptionError, FaultError, PtxkitError, TimeLimitError, UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
-from ptxkit.runtime.abilities import is_timed
+from ptxkit.runtime.abilities import is_emulating, is_timed
 from ptxkit.workload import execute
 from ptxkit.workload.ahead import compile_ahead
 from ptxkit.workload.resolve import target_for, unavailable
@@ -65,7 +65,7 @@ class Benchmark:
             reporting it as the variant's.
         recorded: collect what a result file needs: versions, sensors, the cost of a plain launch, hashes of the inputs, and
             every peak rate; without it, only the peak rates that may bound the work are measured.
-        timeout_s: limit for one variant, or None.
+        timeout_s: limit for the execution of one variant's kernels, or None.
         leave_out: kernels of which no variant can run here, because of a package or the target, become notes in the results'
             ``absent`` instead of failed cases: for runs of the whole catalogue.
         stuck: given the results so far when a variant is stuck where only the end of the process ends it; must end it.
@@ -87,7 +87,6 @@ class Benchmark:
     stuck: Callable[[Results], None] = lambda results: None
 
     def __post_init__(self) -> None:
-        self.limit = TimeLimit(self.timeout_s, self._stuck)
         self._rows: list[Row] = []  # of the case at work, without the candidates of a session
         self._session: Session | None = None
         self._case: tuple[Plan, Workload] | None = None
@@ -128,6 +127,7 @@ class Benchmark:
         """Append a case to the results."""
         workload = plan.workload.on(self.device.facts_for(self.target))
         self._rows, self._session, self._case = [], None, (plan, workload)
+        self.limit = TimeLimit(self.timeout_s, None if is_emulating(self.device) else self._stuck)
         if is_timed(self.device):
             case = self._timed(plan, workload, plans, say)
         else:
@@ -161,7 +161,7 @@ class Benchmark:
         compile_ahead(sets.cases[0].resolvable(self._variants(plan), partial(self._tile, plan)), say)
         say("preparing inputs")
         if self.timeout_s is not None:
-            _ = sets.data.expected  # computed before the first variant's time begins
+            _ = sets.data.expected  # which is outside the limit
         inputs_hash = arrays_sha256(sets.data.inputs) if self.recorded else ""
         candidates: list[Candidate] = []
         for variant in self._variants(plan):
@@ -211,8 +211,7 @@ class Benchmark:
     def _enter(self, candidates: list[Candidate], row: Row, make: Callable[[], Candidate | Row]) -> None:
         """Add a candidate, or a row that says why there is none."""
         try:
-            with self.limit.around(row.name):
-                made = make()
+            made = make()
         except UnavailableError as error:  # a package that is not installed, a feature that the GPU lacks
             if self.strict and row.kind == "variant":
                 raise
@@ -245,8 +244,7 @@ class Benchmark:
             say(f"{variant.name} on {self.device.name}")
             row = Row(name=variant.name)
             try:
-                with self.limit.around(variant.name):
-                    row = self._emulated(plan, case, variant)
+                row = self._emulated(plan, case, variant)
             except PtxkitError as error:
                 if self._to_be_raised(error) or (self.strict and isinstance(error, UnavailableError)):
                     raise
@@ -256,7 +254,8 @@ class Benchmark:
 
     def _emulated(self, plan: Plan, case: execute.Case, variant: Variant) -> Row:
         explicit = self.strict and bool(plan.variants)
-        result = execute.run(case, variant, self.target, self._tile(plan, variant), explicit=explicit)
+        around = partial(self.limit.around, variant.name)
+        result = execute.run(case, variant, self.target, self._tile(plan, variant), explicit=explicit, around=around)
         if result.verdict is None or result.prepared is None:
             return Row(name=variant.name, skipped=result.skipped)
         verdict = result.verdict

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit.bench.measure.candidates import BufferSets
 from ptxkit.bench.measure.session import Session
+from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.results.results import Accuracy, Row, Timed
 from ptxkit.workload import execute
 
@@ -49,7 +50,9 @@ class Unverified:
         return None
 
 
-def cold_time(device: Any, build: Build, method: Method, seed: int, say: Callable[[str], None]) -> Timed | None:
+def cold_time(
+    device: Any, build: Build, method: Method, seed: int, say: Callable[[str], None], limit: TimeLimit
+) -> Timed | None:
     """Cold times of a build on a GPU, as every other command takes them; None where no sample could be kept.
 
     Raises:
@@ -57,7 +60,7 @@ def cold_time(device: Any, build: Build, method: Method, seed: int, say: Callabl
     """
     count = method.sets(build.workload.bytes_needed(), device.l2_bytes, device.memory_bytes)
     sets = BufferSets(build.workload, device, count, seed)
-    session = Session(device, sets, method)
+    session = Session(device, sets, method, limit=limit)
     (row,) = session.measure([Unverified(sets, build)], say)
     for error in session.errors.values():
         raise error

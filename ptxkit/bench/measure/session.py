@@ -68,7 +68,7 @@ class Session:
         sets: the buffers they all work on.
         method: how to measure.
         plain: makes a call that gives the time of a plain launch, taken once a round; None for none.
-        limit: on the time of each candidate.
+        limit: on the time of each candidate; None for no limit.
 
     Attributes:
         rows: what is known of each candidate so far. errors: index of a candidate -> the error that ended it.
@@ -80,18 +80,17 @@ class Session:
         sets: BufferSets,
         method: Method,
         plain: Callable[[Any], Callable[[], float]] | None = None,
-        limit: TimeLimit = TimeLimit(),  # noqa: B008  # immutable
+        limit: TimeLimit | None = None,
     ) -> None:
         self.device = device
         self.sets = sets
         self.method = method
-        self.limit = limit
+        self.limit = limit or TimeLimit()
         self.highest_mhz = 0  # since the warm-up began
         self.log = SensorLog()
         self.plain = plain
         self.rows: list[Row] = []
         self.errors: dict[int, PtxkitError] = {}
-        self._spent_s: dict[int, float] = {}
 
     def measure(self, candidates: Sequence[Candidate], say: Callable[[str], None]) -> list[Row]:
         """Verify, time, and verify again; a row for each candidate."""
@@ -120,15 +119,12 @@ class Session:
     @contextmanager
     def _guarded(self, i: int) -> Iterator[None]:
         """Inside, an error ends candidate ``i`` alone, and the time counts towards its limit."""
-        begin = time.perf_counter()
         try:
-            with self.limit.around(self.rows[i].name, self._spent_s.get(i, 0.0)):
+            with self.limit.around(self.rows[i].name):
                 yield
         except PtxkitError as error:
             self.rows[i] = self.rows[i].failed(error)
             self.errors[i] = error
-        finally:
-            self._spent_s[i] = self._spent_s.get(i, 0.0) + time.perf_counter() - begin
 
     def _verified(self, i: int, candidate: Candidate) -> list[Track]:
         """What to time of a candidate, after its first verification: nothing where it is wrong."""

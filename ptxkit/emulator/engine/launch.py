@@ -6,7 +6,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,13 +17,13 @@ from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.entry import EntryCode
 from ptxkit.emulator.engine.hardware import Hardware
-from ptxkit.emulator.engine.wave import StoppedError, Wave
+from ptxkit.emulator.engine.wave import StoppedError, Wave, stop_reason
 from ptxkit.emulator.memory.allocations import PARAMETERS
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.state import Dim, MachineState
-from ptxkit.errors import FaultError
+from ptxkit.errors import FaultError, TimeLimitError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.specials import RESERVED_SHARED
 
@@ -87,7 +87,7 @@ class EmulatedLaunch:
         self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Any] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
-        self.stopped = False  # an interrupt has come: every wave ends with a StoppedError
+        self.stopped = ""  # why every wave has to end with a StoppedError: an interrupt, or a time limit
         self.watched = settings.max_instructions is not None  # waves have to look here before each block
         self.tallies: list[Tally] = []
         self._limited = 0
@@ -222,18 +222,22 @@ class EmulatedLaunch:
         return tallies
 
     def _run_threads(self, work: Callable[[], None], count: int, failures: Mapping[int, BaseException]) -> None:
-        """``work`` in ``count`` threads; an interrupt, which the calling thread gets, ends them all."""
+        """``work`` in ``count`` threads; an exception of a signal handler, which the calling thread gets, ends them all."""
         with ThreadPoolExecutor(count) as pool:
-            futures = [pool.submit(work) for _ in range(count)]
+            futures: list[Future[None]] = []
             try:
+                for _ in range(count):
+                    futures.append(pool.submit(work))  # noqa: PERF401  # the ones so far, if a signal comes here
                 for future in futures:
                     future.result()
-            except KeyboardInterrupt as error:
-                self.stopped = self.watched = True
+            except BaseException as error:  # of a signal handler, since `work` raises nothing
+                self.stopped, self.watched = stop_reason(error), True
                 for future in futures:
                     future.result()
+                if not isinstance(error, (KeyboardInterrupt, TimeLimitError)):
+                    raise
                 found = [f for f in failures.values() if isinstance(f, StoppedError)]
-                raise type(error)(str(found[0]) if found else "") from None
+                raise type(error)(str(found[0] if found else error)) from None
 
     def on_machine(self, machine: MachineState) -> EmulatedLaunch:
         """The same launch on another machine, for what executes its instructions on other memory."""

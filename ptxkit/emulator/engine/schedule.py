@@ -23,7 +23,7 @@ class RunningLaunch(LaunchState, Protocol):
         observer: follows and steers the execution; None for none.
         hazards: where the race check reports to; None where nothing is checked.
         watched: waves have to look at ``stopped`` and the limit of instructions before each block.
-        stopped: an interrupt has come: every wave ends with a StoppedError.
+        stopped: why every wave has to end with a StoppedError, an interrupt or a time limit; "" while none has to.
         tallies: the counts of every worker.
         start_ns: time of the launch.
     """
@@ -33,7 +33,7 @@ class RunningLaunch(LaunchState, Protocol):
     observer: Observer | None
     hazards: Hazards | None
     watched: bool
-    stopped: bool
+    stopped: str
     tallies: list[Tally]
     start_ns: int
     write_output: Callable[[str], None]

@@ -39,7 +39,7 @@ from ptxkit.emulator.simt.step import Gate
 from ptxkit.emulator.simt.threads import CallSite, Frame, Group, P, Synchroniser, WaveState
 from ptxkit.emulator.sync.proxies import GenericWrites
 from ptxkit.emulator.watch import Watch
-from ptxkit.errors import DeadlockError, FaultError, InstructionLimitError
+from ptxkit.errors import DeadlockError, FaultError, InstructionLimitError, TimeLimitError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Immediate, Operand, Register, Symbol
 from ptxkit.isa.types import PtxType
@@ -49,6 +49,11 @@ PATIENCE = 100_000
 
 STACK_LIMIT = 512 * 1024
 """Bytes of local memory a thread may use, as on hardware."""
+
+
+def stop_reason(error: BaseException) -> str:
+    """How an exception that a signal handler raised begins the message of a wave."""
+    return f"{error}," if str(error) else "interrupted"
 
 
 class StoppedError(Exception):
@@ -123,8 +128,8 @@ class Wave:
         """
         try:
             self._run()
-        except KeyboardInterrupt as error:
-            raise type(error)(self.interrupted("interrupted")) from None
+        except (KeyboardInterrupt, TimeLimitError) as error:
+            raise type(error)(self.interrupted(stop_reason(error))) from None
 
     def _run(self) -> None:
         ready, blocks, machine, launch = self.ready, self.blocks, self.launch.machine, self.launch
@@ -181,7 +186,7 @@ class Wave:
         """Before a block of a launch that is limited or about to be stopped."""
         launch = self.launch
         if launch.stopped:
-            raise StoppedError(self.interrupted("interrupted"))
+            raise StoppedError(self.interrupted(launch.stopped))
         limit = launch.settings.max_instructions
         if limit is not None and not group.resume and launch.count(group.lanes * len(block.instructions)) > limit:
             raise InstructionLimitError(self.interrupted("stopped by max_instructions"))
