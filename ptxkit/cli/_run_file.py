@@ -183,7 +183,7 @@ def run_file(
     iterations = _iterations(numbers)
     how = _how(options, entry)
     call_parts = _parsed(options)  # before anything is compiled
-    tolerance = _tolerance(options)
+    tolerance = tolerance_of(options)
     with progress() as say:
         say(f"compiling {path.name}")
         file = compile_file(path, target or device.target, how)
@@ -290,7 +290,12 @@ def _parsed(options: FileOptions) -> tuple[Any, Geometry, dict[str, str], dict[s
     return arguments, geometry, expected, saved
 
 
-def _tolerance(options: FileOptions) -> Rule | None:
+def tolerance_of(options: FileOptions) -> Rule | None:
+    """The tolerance of ``--tolerance``; None without it.
+
+    Raises:
+        UsageError: it is given without ``--expect``, or is no tolerance.
+    """
     from ptxkit.source_run.tolerance import parse_tolerance
 
     if options.tolerance is None:

@@ -173,15 +173,14 @@ def _file_session(
     settings: dict[str, Any],
 ) -> Session:
     from dataclasses import replace
+    from functools import partial
 
-    from ptxkit.cli._run_file import call_of
+    from ptxkit.cli._run_file import call_of, tolerance_of
     from ptxkit.debugger.workloads import session_of
     from ptxkit.runtime.device import emulating_device
-    from ptxkit.source_run.workload import Prepared, workload_of
-    from ptxkit.targets import Target
+    from ptxkit.source_run.run import compared
+    from ptxkit.source_run.workload import Prepared, built_of
     from ptxkit.workload import execute
-    from ptxkit.workload.build import Build, Step
-    from ptxkit.workload.launch import Tile
 
     if sizes:
         raise UsageError(f"a source file takes no sizes, so {' '.join(sizes)} has no meaning; give sizes with --arg")
@@ -192,11 +191,10 @@ def _file_session(
     if debug_info:
         options = replace(options, compiler_options=(*options.compiler_options, "-G"))
     device = emulating_device()
+    tolerance = tolerance_of(options)
     call = call_of(words, options, target)
     prepared = Prepared(call)
-    workload, variant = workload_of(prepared)
-    case = execute.Case(workload, device, seed)
-    image = call.file.image
-    steps = tuple(Step(launch, image) for launch in variant.launches(workload, Tile({})))
-    built = Build(workload, variant, Target.parse(image.target), Tile({}), steps)
-    return session_of(case, built, settings, verify=bool(prepared.expected))
+    _ = prepared.expected  # a missing file is an error now
+    built = built_of(prepared)
+    case = execute.Case(built.workload, device, seed)
+    return session_of(case, built, settings, partial(compared, prepared, tolerance=tolerance))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def session_of(
-    case: execute.Case, built: Build, settings: Mapping[str, Any] | None = None, verify: bool = True
+    case: execute.Case,
+    built: Build,
+    settings: Mapping[str, Any] | None = None,
+    compare: Callable[[execute.Case], Verdict | None] | None = None,
 ) -> Session:
     """A session for a compiled variant.
 
@@ -28,7 +31,7 @@ def session_of(
         case: its inputs, on the emulator.
         built: the compiled variant.
         settings: of the emulator.
-        verify: compare the outputs with the reference at the end; the outcome is the verdict then, and None without.
+        compare: gives the verdict on the arrays at the end, or None; None compares all outputs with the reference.
 
     Raises:
         UsageError: the case is not on the emulator.
@@ -46,11 +49,11 @@ def session_of(
     first = prepared.launches[0].geometry
 
     def target() -> Verdict | None:
-        if verify:
+        if compare is None:
             return prepared.check()[0]
         case.reset()
         prepared.launch()
-        return None
+        return compare(case)
 
     return Session(case.device, tuple(subjects.values()), target, settings, (first.grid, first.block))
 

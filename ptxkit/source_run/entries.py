@@ -91,10 +91,12 @@ class CompiledFile:
     Attributes:
         path: as the user wrote it.
         image: PTX, cubin and resources.
+        how: it was compiled.
     """
 
     path: Path
     image: Image
+    how: How = How()
 
     @cached_property
     def module(self) -> Module:
@@ -186,7 +188,7 @@ def compile_file(path: Path, target: Target | None, how: How = How()) -> Compile
         )
     if not image.functions:
         raise UsageError(f"{path} has no kernels{_template_hint(path)}")
-    return CompiledFile(path, image)
+    return CompiledFile(path, image, how)
 
 
 def templates(text: str) -> list[tuple[str, str]]:

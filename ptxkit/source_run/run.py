@@ -11,13 +11,11 @@ from ptxkit.bench.measure.counted import counted
 from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.time_limit import TimeLimit
 from ptxkit.bench.report.run_json import counted_json, time_json
-from ptxkit.source_run.call import Call, is_poison
+from ptxkit.source_run.call import Call
 from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
-from ptxkit.source_run.workload import Prepared, workload_of
-from ptxkit.targets import Target
+from ptxkit.source_run.workload import Prepared, built_of
 from ptxkit.workload import execute
-from ptxkit.workload.build import Build, Step
-from ptxkit.workload.launch import Tile, Tolerance
+from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.tolerance import Rule
 from ptxkit.workload.verify import Verdict, compare_all
 
@@ -130,17 +128,13 @@ def run_call(
     """
     say("preparing arguments")
     prepared_files = Prepared(call)
-    workload, variant = workload_of(prepared_files)
-    case = execute.Case(workload, device, seed)
-    expected = prepared_files.expected  # read before anything is launched, so that a missing file costs no run
-    image = call.file.image
-    launches = variant.launches(workload, Tile({}))
-    target = Target.parse(image.target)
-    built = Build(workload, variant, target, Tile({}), tuple(Step(launch, image) for launch in launches))
+    built = built_of(prepared_files)
+    case = execute.Case(built.workload, device, seed)
+    _ = prepared_files.expected  # read before anything is launched, so that a missing file costs no run
     prepared = execute.bound(case, built)
     say(f"{call.title} on {device.name}")
     if call.arrays:  # a kernel without arrays has nothing to restore or to read back
-        case.reset(execute.POISON)
+        case.reset()
     limit = limit or TimeLimit()
     with limit.around(call.title):
         measured = device.measure(prepared.launch, samples=1)
@@ -148,9 +142,9 @@ def run_call(
     outputs = case.outputs() if call.arrays else {}
     for name, file in call.saved.items():
         save_npy(file, outputs[name])
-    verdict = compare_all(outputs, expected, tolerance, _poisons(call)) if expected else None
+    verdict = compared(prepared_files, case, tolerance)
     arrays = tuple(
-        summarise(name, array, case.inputs.get(name), execute.POISON, call.saved.get(name, ""))
+        summarise(name, array, case.inputs.get(name), case.poisons.get(name, execute.POISON), call.saved.get(name, ""))
         for name, array in outputs.items()
     )
     time = None
@@ -169,6 +163,8 @@ def run_call(
     )
 
 
-def _poisons(call: Call) -> dict[str, int]:
-    """Array name -> every byte of it before the launch, for the arrays that start uninitialised."""
-    return {name: execute.POISON for name, spec in call.arrays.items() if is_poison(spec)}
+def compared(prepared: Prepared, case: execute.Case, tolerance: Tolerance | Rule | None = None) -> Verdict | None:
+    """The arrays of a case after a launch, compared with ``--expect``; None without it."""
+    if not prepared.expected:
+        return None
+    return compare_all(case.outputs(), prepared.expected, tolerance, case.poisons)

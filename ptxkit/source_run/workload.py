@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ptxkit.source_run.arrays import Array, array_from, read_npy
 from ptxkit.source_run.call import Call, describe_array, is_poison
+from ptxkit.targets import Target
+from ptxkit.workload.build import Build, with_images
 from ptxkit.workload.inputs import dtype_of
-from ptxkit.workload.launch import ArraySpec, Launch, Work
+from ptxkit.workload.launch import ArraySpec, Launch, Tile, Work
+from ptxkit.workload.resolve import Program, ResolvedVariant
 from ptxkit.workload.variant import Variant, variant
 from ptxkit.workload.workload import Workload
 
@@ -108,14 +112,14 @@ def workload_of(prepared: Prepared) -> tuple[Workload, Variant]:
 
         name = call.title
 
+        def _check_complete(self) -> None:
+            """It need not have a reference."""
+
         def inputs(self, rng: np.random.Generator) -> Mapping[str, Any]:
             return prepared.inputs(rng)
 
         def outputs(self) -> Mapping[str, ArraySpec]:
             return dict(prepared.specs)
-
-        def reference(self, **inputs: Any) -> Mapping[str, Any]:
-            return prepared.expected
 
         def work(self) -> Work:
             return Work(flops=0, bytes=prepared.nbytes)
@@ -127,5 +131,24 @@ def workload_of(prepared: Prepared) -> tuple[Workload, Variant]:
         def run(self) -> list[Launch]:
             return [launch]
 
-    workload = SourceFileKernel()
+    class ComparedKernel(SourceFileKernel):
+        """The same with ``--expect``."""
+
+        name = call.title
+
+        def reference(self, **inputs: Any) -> Mapping[str, Any]:
+            return prepared.expected
+
+    workload = ComparedKernel() if call.expected else SourceFileKernel()
     return workload, workload.variant("run")
+
+
+def built_of(prepared: Prepared) -> Build:
+    """A call as a build: its workload's only variant with the image of its file."""
+    workload, variant = workload_of(prepared)
+    file, tile = prepared.call.file, Tile({})
+    directories = tuple(Path(directory) for directory in file.how.include_dirs)
+    program = Program(file.path, file.how.defines, file.how.options, file.how.instantiate, directories)
+    target = Target.parse(file.image.target)
+    resolved = ResolvedVariant(workload, variant, target, tile, variant.launches(workload, tile), (program,), (0,))
+    return with_images(resolved, [file.image])

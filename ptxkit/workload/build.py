@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +39,32 @@ class Build:
     """A resolved variant, compiled.
 
     Attributes:
-        workload, variant, target, tile: what was compiled.
+        resolved: what was compiled.
         steps: the launches in order.
     """
 
-    workload: Workload
-    variant: Variant
-    target: Target
-    tile: Tile
+    resolved: ResolvedVariant
     steps: tuple[Step, ...]
+
+    @property
+    def workload(self) -> Workload:
+        """With its sizes, and the facts of the device that the launches are for."""
+        return self.resolved.workload
+
+    @property
+    def variant(self) -> Variant:
+        """One of the workload's."""
+        return self.resolved.variant
+
+    @property
+    def target(self) -> Target:
+        """What the programs were compiled for."""
+        return self.resolved.target
+
+    @property
+    def tile(self) -> Tile:
+        """The chosen tile parameters."""
+        return self.resolved.tile
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -89,11 +106,23 @@ def compiled(resolved: ResolvedVariant, *, cache: bool = True) -> Build:
     for program in resolved.programs:
         source, how = program.request(resolved.target)
         images.append(compile_source(source, **how, cache=cache))
+    return with_images(resolved, images)
+
+
+def with_images(resolved: ResolvedVariant, images: Sequence[Image]) -> Build:
+    """The build of a resolved variant whose programs were compiled already.
+
+    Args:
+        images: one for each program.
+
+    Raises:
+        CompileError: an image has no such kernel.
+    """
     paired = zip(resolved.launches, resolved.program_of, strict=True)
     steps = tuple(_step(launch, images[index]) for launch, index in paired)
     for step in steps:
         _ = step.entry  # a missing kernel is an error now, not at launch
-    return Build(resolved.workload, resolved.variant, resolved.target, resolved.tile, steps)
+    return Build(resolved, steps)
 
 
 def _step(launch: Launch, image: Image) -> Step:

@@ -23,13 +23,12 @@ from ptxkit.workload.mismatch import element, holds, places, value_text
 from ptxkit.workload.resolve import ResolvedVariant, resolve
 from ptxkit.workload.tolerance import Rule, Sums
 from ptxkit.workload.verify import Verdict, check_real, compare_all
-from ptxkit.workload.workload import suggestion
+from ptxkit.workload.workload import Workload, suggestion
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device, DeviceArray
     from ptxkit.targets import Target
     from ptxkit.workload.variant import Variant
-    from ptxkit.workload.workload import Workload
 
 POISON = 0xFF
 """Every byte of an output before a launch: NaN in every floating-point type and -1 in the integers.
@@ -58,6 +57,11 @@ class Data:
         """Input name -> numpy array or scalar."""
         made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
         return dict(made)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the workload has a ``reference()``; a kernel of a source file that is only run has none."""
+        return type(self.workload).reference is not Workload.reference
 
     @cached_property
     def expected(self) -> dict[str, Any]:
@@ -238,7 +242,7 @@ class Case:
         """Poison every byte of outputs and temporaries; restore inputs that are updated in place or were overwritten.
 
         Args:
-            poison: instead of one that no element of an output should have.
+            poison: instead of one that no element of an output should have, as far as there is a reference.
         """
         for name, array in self._arrays.items():
             if not isinstance(name, str) or name not in self.inputs:
@@ -246,6 +250,11 @@ class Case:
                 array.poison(self._poisons[name])
             elif name in self.output_specs or self._differs(name):
                 array.copy_from(np.ascontiguousarray(self.inputs[name]))
+
+    @property
+    def poisons(self) -> dict[str, int]:
+        """Output name -> every byte of it since the latest :meth:`reset`, for the outputs that are no inputs."""
+        return {name: byte for name, byte in self._poisons.items() if isinstance(name, str) and name in self.output_specs}
 
     def overwritten(self) -> list[str]:
         """A sentence for each input that is not an output and does not hold any more what was uploaded."""
@@ -275,7 +284,7 @@ class Case:
         """
         self.check_names()
         outputs = self.outputs()
-        poisons = {name: self._poisons[name] for name in outputs if name in self._poisons}
+        poisons = self.poisons
         self.unwritten = any(bool(holds(outputs[name], poison).any()) for name, poison in poisons.items())
         verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
         return with_overwritten(verdict, self.overwritten())
@@ -297,9 +306,9 @@ class Case:
 
     def _poison(self, name: str | tuple[object, ...]) -> int:
         """:data:`POISON`, or for elements of one byte a value that the reference does not have."""
-        if not isinstance(name, str) or name not in self.output_specs or name not in self.expected:
+        if not self.data.has_reference or not isinstance(name, str) or name not in self.output_specs:
             return POISON
-        if self.output_specs[name][1].itemsize != 1:
+        if self.output_specs[name][1].itemsize != 1 or name not in self.expected:
             return POISON
         with np.errstate(all="ignore"):
             octets = (

@@ -57,19 +57,15 @@ class Prepared:
         case: its inputs and arrays.
         build: what was compiled.
         launches: one callable for each launch, in order; of a generated kernel also what goes before it.
-        tuned: the tile is the one that a sweep recorded for this GPU.
         keep: what has to live as long: workspaces of generated kernels.
         state: the variables of its modules.
-        tile_note: why its tile is not the declared default, "" where it is.
     """
 
     case: Case
     build: Build
     launches: tuple[PreparedLaunch, ...]
-    tuned: bool = False
     keep: tuple[object, ...] = ()
     state: ModuleState = ModuleState(())  # noqa: RUF009  # immutable
-    tile_note: str = ""
 
     def launch(self) -> None:
         """Launch everything once, without waiting for the end."""
@@ -169,10 +165,10 @@ def prepare_resolved(case: Case, resolved: ResolvedVariant) -> Prepared:
     Raises:
         UnavailableError, CompileError, LaunchError: as :func:`prepare`.
     """
-    return replace(bound(case, compiled(resolved), resolved.tuned), tile_note=resolved.tile_note)
+    return bound(case, compiled(resolved))
 
 
-def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
+def bound(case: Case, built: Build) -> Prepared:
     """What was compiled, loaded on a case's device and bound to its arrays.
 
     Raises:
@@ -189,7 +185,7 @@ def bound(case: Case, built: Build, is_tuned: bool = False) -> Prepared:
             kept.append(keep)
         launches += [_bind(case, module[launch.entry], launch) for launch in group]
     state = ModuleState(tuple(variable for module in modules.values() for variable in module.variables))
-    return Prepared(case, built, tuple(launches), is_tuned, tuple(kept), state)
+    return Prepared(case, built, tuple(launches), tuple(kept), state)
 
 
 def run(

@@ -56,6 +56,7 @@ class Scripted:
 
     def __init__(self, times_us=None, target="sm_90a"):
         self.kind, self.times = ("emulator", False) if times_us is None else ("gpu", True)
+        self.emulates = not self.times
         self.times_us = times_us
         self.target = Target.parse(target) if target else None
         self.order = []

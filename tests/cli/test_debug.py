@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -50,6 +51,22 @@ def test_commands_from_standard_input():
     result = debug(f"{FAULTS}:diverge", *LAUNCH, "--arg", "n=3", stdin="b diverge\nr\np n\n\nq\n")
     assert "n = 3" in result.output
     assert result.return_value == 0
+
+
+def test_some_of_the_arrays_of_a_source_file_are_compared(tmp_path):
+    source = tmp_path / "k.cu"
+    source.write_text("__global__ void k(int* a, char* b) { a[threadIdx.x] = 1; b[threadIdx.x] = 2; }")
+    np.save(tmp_path / "a.npy", np.ones(64, np.int32))
+    np.save(tmp_path / "b.npy", np.full(64, 3, np.int8))
+    words = (str(source), "--arg", "a=i32[64]", "--arg", "b=i8[64]", "--grid", "1", "--block", "64", "--command", "run")
+    right = debug(*words, "--expect", f"a={tmp_path}/a.npy")
+    assert "The result is verified." in right.output and right.return_value == 0
+    wrong = debug(*words, "--expect", f"b={tmp_path}/b.npy")
+    assert "WRONG RESULT: b[0] is 2" in wrong.output
+    within = debug(*words, "--expect", f"b={tmp_path}/b.npy", "--tolerance", "absolute=1")
+    assert "The result is verified." in within.output
+    assert isinstance(debug(*words, "--tolerance", "absolute=1").exception, PtxkitError)
+    assert "verified" not in debug(*words).output
 
 
 def test_command_file(tmp_path):

@@ -31,7 +31,7 @@ def test_what_takes_too_long_is_given_up(first, monkeypatch):
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr(modelled.execute, "run", forever)
+    monkeypatch.setattr(modelled.execute.Prepared, "check", forever)
     begin = time.monotonic()
     entry = modelled.model_tile(PROBLEM, first[0], first[1], 0, timeout_s=0.3)
     assert entry.status == "timeout"

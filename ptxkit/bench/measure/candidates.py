@@ -105,7 +105,7 @@ class VariantCandidate:
         self.sets = sets
         self.variant = variant
         first = execute.prepare(sets.cases[0], variant, target, tile)
-        self.prepared = [first, *(execute.bound(case, first.build, first.tuned) for case in sets.cases[1:])]
+        self.prepared = [first, *(execute.bound(case, first.build) for case in sets.cases[1:])]
         self.row = compiled_row(first, resources=True)
 
     def launch(self, which: int) -> None:
@@ -171,7 +171,7 @@ def compiled_row(prepared: execute.Prepared, *, resources: bool) -> Row:
         name=build.variant.name,
         target=build.target.name,
         tile=dict(build.tile),
-        tile_note=prepared.tile_note,
+        tile_note=build.resolved.tile_note,
         note=_note(prepared),
         launches=len(build.steps),
         warnings=tuple(image.log for image in build.images if image.log),
@@ -193,7 +193,7 @@ def compiled_row(prepared: execute.Prepared, *, resources: bool) -> Row:
 def _note(prepared: execute.Prepared) -> str:
     """The tile, where a sweep or a generator chose it."""
     tile = str(prepared.build.tile)
-    if prepared.tuned:
+    if prepared.build.resolved.tuned:
         return f"{tile}, tuned by a sweep"
     return tile if any(isinstance(step.launch.source, Generated) for step in prepared.build.steps) else ""
 

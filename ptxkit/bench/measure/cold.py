@@ -30,7 +30,7 @@ class Unverified:
         """Restore the arrays of every set, and variables of modules."""
         for prepared in self.prepared:
             prepared.state.restore()
-            prepared.case.reset(execute.POISON)  # there may be no reference to choose another sentinel by
+            prepared.case.reset()
 
     def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
         """Nothing is compared."""

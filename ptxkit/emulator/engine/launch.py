@@ -227,7 +227,7 @@ class EmulatedLaunch:
             futures: list[Future[None]] = []
             try:
                 for _ in range(count):
-                    futures.append(pool.submit(work))  # noqa: PERF401  # the ones so far, if a signal comes here
+                    futures.append(pool.submit(work))  # the ones so far, if a signal comes here
                 for future in futures:
                     future.result()
             except BaseException as error:  # of a signal handler, since `work` raises nothing
