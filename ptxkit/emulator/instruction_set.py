@@ -13,7 +13,7 @@ from ptxkit.emulator.instructions import (
     warp,
 )
 from ptxkit.emulator.sync import mbarrier_instructions
-from ptxkit.emulator.tensor_core import forms, ldmatrix, ldmatrix_b8, mma, volta, wgmma, wmma
+from ptxkit.emulator.tensor_core import forms, ldmatrix, ldmatrix_b8, mma, tcgen05, volta, wgmma, wmma
 from ptxkit.emulator.tma import bulk, tensor, tensor_maps
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "misc",
     "mma",
     "spelling",
+    "tcgen05",
     "tensor",
     "tensor_maps",
     "volta",

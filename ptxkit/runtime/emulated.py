@@ -54,7 +54,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
     kind = "emulator"
     name = "ptxkit emulator"
     target: Target | None = None
-    lacks: frozenset[str] = frozenset({"tcgen05"})
+    lacks: frozenset[str] = frozenset()
     lost: str | None = None  # a fault ends a launch and nothing else
     times = False
     counts = True

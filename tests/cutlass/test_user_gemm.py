@@ -9,6 +9,7 @@ from ptxkit.bench.peers.cutlass_peer import CutlassPeer
 from ptxkit.bench.peers.ladder_peer import LadderPeer
 from ptxkit.errors import LaunchError, UnavailableError
 from ptxkit.runtime.device import Measurement, device
+from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import ahead, execute, registry
 from ptxkit.workload.case import Case
 from ptxkit.workload.resolve import resolvable
@@ -199,6 +200,7 @@ def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
 
 def test_what_the_emulator_cannot_run_is_said_before_it_is_compiled(monkeypatch):
     w = registry.get("cutlass_gemm")(128, 128, 64)
+    monkeypatch.setattr(EmulatedDevice, "lacks", frozenset({"tcgen05"}))
     case = execute.Case(w, device("emulator"))
     monkeypatch.setattr(execute, "compiled", lambda *_: pytest.fail("compiled for nothing"))
     result = execute.run(case, w.variant("two_sm"))

@@ -18,7 +18,7 @@ _TYPE = re.compile(r"\.(f16|bf16|tf32|f32|f64|e4m3|e5m2|s8|u8|s4|u4|b1|s32)(?=\.
 
 
 def rows() -> list[Entry]:
-    return [e for e in entries() if e.group.startswith(GROUPS)]
+    return [e for e in entries() if e.group.startswith(GROUPS) and "tcgen05" not in e.group]
 
 
 def vector(count: int, t: str, first: int = 0) -> str:

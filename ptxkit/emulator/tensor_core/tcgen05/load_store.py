@@ -1,0 +1,160 @@
+"""tcgen05.ld, tcgen05.st and tcgen05.wait. PTX ISA, "Tensor Memory and Register Load/Store Instructions".
+
+A warp reaches the 32 lanes of its partition, 32 times its index modulo 4; the upper bits of the lane in the address
+are not looked at. Registers get their values when the load is executed, which the manual allows a thread to rely on
+("Register dependencies, same thread"); that the memory may be written again is known after ``tcgen05.wait::ld``
+alone, and what a store has written may be used after ``tcgen05.wait::st``. Until then
+:mod:`~ptxkit.emulator.tensor_core.tcgen05.accesses` refuses what conflicts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.simt.step import B32, U32, Binding, Gated, Step, Typed
+from ptxkit.emulator.simt.table import blocking
+from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.tensor_core.collective import collective
+from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, Access, Region
+from ptxkit.emulator.tensor_core.tcgen05.fragments import MAX_REGISTERS, SHAPES, Fragment, fragment, registers
+from ptxkit.emulator.tensor_core.tcgen05.memory import PARTITION, TensorMemory, address
+from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, require_target
+from ptxkit.errors import MemoryFault
+from ptxkit.isa.model import Immediate, Operand
+
+_REPEATS = "x1 x2 x4 x8 x16 x32 x64 x128"
+
+
+class Transfers:
+    """Loads and stores of a wave that no wait has followed, by warp."""
+
+    def __init__(self, wave: WaveState) -> None:
+        self.open: dict[tuple[str, int, int], list[Access]] = {}
+
+
+class _Transfer:
+    """What ld and st share: the form and its operands.
+
+    Attributes:
+        kind: ``"load"`` or ``"store"``.
+        base: address operand, with its constant offset.
+    """
+
+    def __init__(self, b: Binding, kind: Any, operands: list[Operand | None], packed: bool) -> None:
+        require_target(b)
+        self.where, self.kind, self.packed = b.where, kind, packed
+        shape, repeat = b.form["shape"], int(b.form["num"][1:])
+        self.count = registers(shape, repeat)
+        if self.count > MAX_REGISTERS:
+            raise b.fail(f".{shape} does not exist with .x{repeat}: it would have {self.count} registers a thread")
+        split = 0
+        if shape == "16x32bx2":
+            split = self._split(b, operands.pop(1) if len(operands) > 1 else None)
+        (where,) = operands
+        self.base: Operand
+        self.base, self.offset = b.address(where)
+        self.fragment: Fragment = fragment(shape, repeat, split, packed)
+
+    @staticmethod
+    def _split(b: Binding, operand: Operand | None) -> int:
+        if not isinstance(operand, Immediate) or not isinstance(operand.value, int):
+            raise b.fail(f".16x32bx2 takes a constant, the columns from its first half to the second, not {operand}")
+        return operand.value
+
+    def cells(self, x: Group, warps: Warps, at: Any) -> tuple[Any, Any, Any]:
+        """SM, lane and column of each register, (W, registers, 32); checked and noted as in flight."""
+        memory = x.wave.part(TensorMemory)
+        addresses = warps.uniform(at, "the tensor memory address") + self.offset
+        lanes = np.empty(len(warps), np.int64)
+        columns = np.empty(len(warps), np.int64)
+        f = self.fragment
+        for w, value in enumerate(addresses.tolist()):
+            lane, column = address(value)
+            cta, who = int(warps.cta[w]), warps.name(w)
+            verb = "loads" if self.kind == "load" else "stores"
+            if lane % PARTITION not in ((0,) if f.height == 32 else (0, 16)):
+                raise MemoryFault(
+                    f"{self.where}: {who} {verb} from lane {lane} on; this shape begins at a multiple of {f.height} lanes"
+                )
+            memory.require_columns(cta, column, f.width, self.where, who, verb)
+            lanes[w] = PARTITION * (int(warps.warp[w]) % 4) + lane % PARTITION
+            columns[w] = column
+            if memory.tracked:
+                self._note(x, memory, (cta, int(warps.warp[w])), who, int(lanes[w]), column)
+        sm = memory.sm[warps.cta][:, None, None]
+        return sm, lanes[:, None, None] + f.lanes, columns[:, None, None] + f.columns
+
+    def _note(self, x: Group, memory: TensorMemory, warp: tuple[int, int], who: str, lane: int, column: int) -> None:
+        f = self.fragment
+        bands = range(lane // BAND, (lane + f.height) // BAND)
+        regions: tuple[Region, ...] = memory.regions(warp[0], bands, column, column + f.width)
+        if self.kind == "load":
+            memory.accesses.require(("write", "store"), self.where, who, "reads", regions)
+        else:
+            memory.accesses.require(("write", "read"), self.where, who, "writes", regions)
+        access = memory.accesses.begin(self.kind, self.where, who, regions)
+        x.wave.part(Transfers).open.setdefault((self.kind, *warp), []).append(access)
+
+
+@blocking("tcgen05.ld.sync.aligned.<shape>.<num>{.pack::16b}.b32", shape=SHAPES, num=_REPEATS)
+def _load(b: Binding) -> Step | Gated:
+    out, *rest = b.operands
+    what = _Transfer(b, "load", rest, b.form["pack__16b"])
+    destinations: tuple[Typed, ...] = tuple((o, B32) for o in b.elements(out))
+    _require_count(b, what, destinations)
+
+    def load(x: Group, at: Any) -> Any:
+        warps = Warps(x, b.where)
+        sm, lanes, columns = what.cells(x, warps, at)
+        words = x.wave.part(TensorMemory).words
+        got = words[sm, lanes, columns]
+        if what.packed:
+            got = got & np.uint32(0xFFFF) | words[sm, lanes, columns + 1] << np.uint32(16)
+        values = warps.spread(got)
+        return values if len(values) > 1 else values[0]
+
+    return collective(b, Step(load, ((what.base, U32),), destinations))
+
+
+@blocking("tcgen05.st.sync.aligned.<shape>.<num>{.unpack::16b}.b32", shape=SHAPES, num=_REPEATS)
+def _store(b: Binding) -> Step | Gated:
+    *rest, given = b.operands
+    what = _Transfer(b, "store", rest, b.form["unpack__16b"])
+    values: tuple[Typed, ...] = tuple((o, B32) for o in b.elements(given))
+    _require_count(b, what, values)
+
+    def store(x: Group, at: Any, *lanes: Any) -> None:
+        warps = Warps(x, b.where)
+        data = np.stack([warps.gather(v.view(np.uint32)) for v in lanes], axis=1)
+        sm, rows, columns = what.cells(x, warps, at)
+        words = x.wave.part(TensorMemory).words
+        if what.packed:
+            words[sm, rows, columns] = data & np.uint32(0xFFFF)
+            words[sm, rows, columns + 1] = data >> np.uint32(16)
+        else:
+            words[sm, rows, columns] = data
+        x.wave.launch.machine.version += 1
+
+    return collective(b, Step(store, ((what.base, U32), *values)))
+
+
+def _require_count(b: Binding, what: _Transfer, given: tuple[Typed, ...]) -> None:
+    if len(given) != what.count:
+        raise b.fail(f"{len(given)} registers; this form has {what.count}")
+
+
+@blocking("tcgen05.<op>.sync.aligned", op="wait::ld wait::st")
+def _wait(b: Binding) -> Step | Gated:
+    require_target(b)
+    kind = "load" if b.form["op"] == "wait::ld" else "store"
+
+    def wait(x: Group) -> None:
+        warps = Warps(x, b.where)
+        memory, transfers = x.wave.part(TensorMemory), x.wave.part(Transfers)
+        for cta, warp in zip(warps.cta.tolist(), warps.warp.tolist(), strict=True):
+            for access in transfers.open.pop((kind, cta, warp), ()):
+                memory.accesses.end(access)
+
+    return collective(b, Step(wait))

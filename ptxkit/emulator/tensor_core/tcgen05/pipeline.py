@@ -1,0 +1,167 @@
+"""mma, cp and shift that have been issued, and tcgen05.commit, by whose mbarrier a program learns that they are complete.
+
+PTX ISA, "tcgen05.commit", "Pipelined tcgen05 Instructions". The operations of a CTA are performed in the order of
+issue. Where accesses in flight are followed, they are performed when a thread waits for the mbarrier of a later
+commit and no other thread can continue; else when they are issued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptxkit.emulator.simt.asynchronous import MBARRIER, Groups, Operation
+from ptxkit.emulator.simt.mechanism import Mechanism
+from ptxkit.emulator.simt.step import Binding, Step, Typed
+from ptxkit.emulator.simt.table import effect
+from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.where import Where
+from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
+from ptxkit.emulator.sync.mbarriers import Mbarriers
+from ptxkit.emulator.tensor_core.tcgen05.accesses import Access, Region
+from ptxkit.emulator.tensor_core.tcgen05.memory import TensorMemory
+from ptxkit.emulator.tensor_core.tcgen05.warps import Issuers, pair, require_target
+from ptxkit.errors import TrapError
+from ptxkit.isa.types import TYPES
+
+MECHANISM: Mechanism[Groups] = Mechanism(
+    "tcgen05",
+    Groups,
+    "a tcgen05 operation of {}",
+    "wait for the mbarrier of its tcgen05.commit",
+)
+"""How the race check names the agents; completion is by mbarriers."""
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """An operation that is not performed yet."""
+
+    perform: Callable[[], None]
+    accesses: tuple[Access, ...]
+
+
+class Pipelines:
+    """The operations in flight of a wave, by the CTA that issued them."""
+
+    def __init__(self, wave: WaveState) -> None:
+        self.memory = wave.part(TensorMemory)
+        self._issued: dict[int, list[_Issued]] = {}
+        self._done: dict[int, int] = {}
+
+    def issue(
+        self,
+        cta: int,
+        where: Where,
+        who: str,
+        writes: tuple[Region, ...],
+        reads: tuple[Region, ...],
+        perform: Callable[[], None],
+    ) -> None:
+        """An operation of ``cta`` that writes and reads tensor memory.
+
+        Raises:
+            RaceError: a tcgen05.ld or st of these cells is not complete.
+        """
+        if not self.memory.tracked:
+            perform()
+            return
+        accesses = self.memory.accesses
+        accesses.require(("load", "store"), where, who, "writes", writes)
+        accesses.require(("store",), where, who, "reads", reads)
+        begun = []
+        if writes:
+            begun.append(accesses.begin("write", where, who, writes))
+        if reads:
+            begun.append(accesses.begin("read", where, who, reads))
+        self._issued.setdefault(cta, []).append(_Issued(perform, tuple(begun)))
+
+    def position(self, cta: int) -> int:
+        """How many operations ``cta`` has issued."""
+        return self._done.get(cta, 0) + len(self._issued.get(cta, ()))
+
+    def perform(self, cta: int, until: int) -> None:
+        """Perform the operations of ``cta`` up to a :meth:`position`."""
+        issued, done = self._issued.get(cta, []), self._done.get(cta, 0)
+        count = max(0, until - done)
+        now, self._issued[cta] = issued[:count], issued[count:]
+        self._done[cta] = done + len(now)
+        for operation in now:
+            operation.perform()
+            for access in operation.accesses:
+                self.memory.accesses.end(access)
+
+
+@effect(
+    "tcgen05.commit.<group>.mbarrier::arrive::one{.<space>}{.multicast::cluster}.b64",
+    group="cta_group::1 cta_group::2",
+    space="shared::cluster",
+)
+def _commit(b: Binding) -> Step:
+    require_target(b)
+    multicast = b.form["multicast__cluster"]
+    if len(b.operands) != 1 + multicast:
+        raise b.fail("wrong number of operands: an mbarrier, and with .multicast::cluster a mask of CTAs")
+    site = BarrierSite(b, b.operands[0], "shared::cluster")
+    masks: tuple[Typed, ...] = ((b.operands[1], TYPES["u16"]),) if multicast else ()
+    where, group = b.where, int(b.form["group"][-1])
+
+    def commit(x: Group, base: Any, *mask: Any) -> None:
+        wave = x.wave
+        issuers = Issuers(x)
+        index = site.index(x, base)
+        for cta in issuers.cta.tolist():
+            wave.part(TensorMemory).use_group(cta, group, where)
+            if group == 2:
+                pair(x, cta, where)
+        barrier = np.broadcast_to(index, x.shape)[issuers.active]
+        element = np.arange(len(issuers))
+        if multicast:
+            element, barrier = _receivers(x, issuers, issuers.values(mask[0]), barrier, where)
+        else:
+            wave.part(Mbarriers).check(x, index, where)
+        pipelines = wave.part(Pipelines)
+        until = [pipelines.position(cta) for cta in issuers.cta.tolist()]
+        for races in wave.races:
+            races.operations.arrive_after(MECHANISM, x, where, index)
+
+        def perform(which: Any) -> None:
+            for e in np.unique(element[which]).tolist():
+                pipelines.perform(int(issuers.cta[e]), until[e])
+            wave.part(Mbarriers).arrive(barrier[which], where)
+
+        wave.launch.machine.version += 1
+        operation = Operation(issuers.thread[element], perform, barrier=barrier)
+        if pipelines.memory.tracked:
+            wave.queue.of(MBARRIER).submit(operation)
+        else:
+            wave.queue.submit(operation, MBARRIER)
+
+    return Step(commit, (site.source, *masks))
+
+
+def _receivers(x: Group, issuers: Issuers, masks: list[int], barrier: Any, where: Where) -> tuple[Any, Any]:
+    """The element and the mbarrier of each arrival, at the same offset in each CTA that a mask names."""
+    wave = x.wave
+    size, words = wave.launch.cluster_size, wave.shared_stride >> 3
+    elements, barriers = [], []
+    for e, mask in enumerate(masks):
+        if mask >> size:
+            raise TrapError(f"{where}: {issuers.name(e)}: the mask {mask:#x} names CTAs beyond a cluster of {size}")
+        cta = int(issuers.cta[e])
+        first = cta - int(wave.cluster_rank[cta])
+        for rank in range(size):
+            if mask >> rank & 1:
+                elements.append(e)
+                barriers.append((first + rank) * words + int(barrier[e]) % words)
+    return np.array(elements, np.int64), np.array(barriers, np.int64)
+
+
+@effect("tcgen05.<which>", which="fence::before_thread_sync fence::after_thread_sync")
+def _fence(b: Binding) -> Step:
+    """Orders tcgen05 operations of different threads around what synchronises them; here they are in order anyway."""
+    require_target(b)
+    return Step(lambda x: None)

@@ -1,0 +1,132 @@
+"""The warps that execute a collective tcgen05 instruction, and the threads that issue one of a single thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.simt.step import Binding
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.tensor_core.collective import require_whole
+from ptxkit.errors import TrapError
+
+TARGETS = frozenset((100, 101, 103, 107, 110))
+"""Architectures with tensor memory. PTX ISA, "Target ISA Notes" of tcgen05.alloc."""
+
+
+def require_target(b: Binding) -> None:
+    """Refuse the instruction where the target has no tensor memory.
+
+    Raises:
+        UnsupportedError: it has not.
+    """
+    if b.target not in TARGETS:
+        raise b.fail("needs sm_100a or sm_100f, sm_103a, or sm_110a; other targets have no tensor memory")
+
+
+class Warps:
+    """W whole warps that execute one instruction.
+
+    Attributes:
+        rows: (W,) index among all warps that the selection holds, or ``slice(None)`` for all of them.
+        cta, warp: (W,) index of the CTA in the wave, and of the warp in its CTA.
+    """
+
+    def __init__(self, x: Group, where: Any) -> None:
+        require_whole(x, where)
+        self.x, self.where = x, where
+        s0, s1, _ = x.shape
+        self.total = s0 * s1
+        self.rows: Any = slice(None)
+        if x.mask is not None:
+            active = x.mask.any(-1).reshape(-1)
+            if not active.all():
+                self.rows = np.flatnonzero(active)
+        self.cta: NDArray[np.int64] = np.broadcast_to(x.cta, (s0, s1, 1)).reshape(-1)[self.rows]
+        self.warp: NDArray[np.int64] = np.broadcast_to(x.warp, (s0, s1, 1)).reshape(-1)[self.rows]
+
+    def __len__(self) -> int:
+        return len(self.cta)
+
+    def uniform(self, lanes: Any, what: str) -> NDArray[np.int64]:
+        """(W,) values of an operand that all threads of a warp must agree on.
+
+        Raises:
+            TrapError: they do not.
+        """
+        values = np.broadcast_to(lanes, self.x.shape).reshape(self.total, 32)[self.rows]
+        first = values[:, 0]
+        if lanes.shape[-1] != 1 and (values != first[:, None]).any():
+            w = int(np.argmax((values != first[:, None]).any(1)))
+            raise TrapError(
+                f"{self.where}: {what} differs among the threads of {self.name(w)}; it must be the same in all"
+            )
+        return np.asarray(first, np.int64)
+
+    def name(self, w: int) -> str:
+        """A warp in words."""
+        return warp_name(self.x, int(self.cta[w]), int(self.warp[w]))
+
+    def gather(self, lanes: Any) -> Any:
+        """(W, 32) of one operand."""
+        return np.broadcast_to(lanes, self.x.shape).reshape(self.total, 32)[self.rows]
+
+    def spread(self, values: Any) -> tuple[Any, ...]:
+        """Lane arrays in the selection's shape from (W, registers, 32)."""
+        if not isinstance(self.rows, slice):
+            full = np.zeros((self.total, *values.shape[1:]), values.dtype)
+            full[self.rows] = values
+            values = full
+        return tuple(values[:, k].reshape(self.x.shape) for k in range(values.shape[1]))
+
+
+def warp_name(x: Group, cta: int, warp: int) -> str:
+    """A warp in words."""
+    return f"warp {warp} of CTA {x.wave.cta_coordinates(cta)}"
+
+
+class Issuers:
+    """E threads that each issue one operation.
+
+    Attributes:
+        cta: (E,) index in the wave.
+        thread: (E,) index in the wave.
+    """
+
+    def __init__(self, x: Group) -> None:
+        self.x = x
+        self.active = x.active()
+        self.cta: NDArray[np.int64] = np.broadcast_to(x.cta, x.shape)[self.active]
+        self.thread: NDArray[np.int64] = x.thread[self.active]
+
+    def __len__(self) -> int:
+        return len(self.cta)
+
+    def values(self, lanes: Any) -> list[int]:
+        """An operand of each thread."""
+        if lanes.size == 1:
+            return [int(lanes.flat[0])] * len(self)
+        return [int(v) for v in np.broadcast_to(lanes, self.x.shape)[self.active]]
+
+    def name(self, e: int) -> str:
+        """A thread in words."""
+        cta = int(self.cta[e])
+        linear = int(self.thread[e]) - cta * self.x.wave.shape[1] * 32
+        return f"thread {self.x.wave.thread_coordinates(linear)} of CTA {self.x.wave.cta_coordinates(cta)}"
+
+
+def pair(x: Group, cta: int, where: Any) -> list[int]:
+    """Both CTAs of the pair of ``cta``, the even one first. PTX ISA, "CTA Pair".
+
+    Raises:
+        TrapError: its cluster has an odd number of CTAs.
+    """
+    if x.wave.launch.cluster_size % 2:
+        raise TrapError(
+            f"{where}: .cta_group::2 needs clusters of an even number of CTAs; the kernel was launched with "
+            f"{x.wave.launch.cluster_size}"
+        )
+    even = cta - int(x.wave.cluster_rank[cta]) % 2
+    return [even, even + 1]

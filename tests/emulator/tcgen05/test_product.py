@@ -1,0 +1,90 @@
+"""A product by tcgen05 from CUDA C++, end to end: allocation, mma, commit, load; and what a missing step is reported as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptxkit.compiler.nvrtc import compile_source
+from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import DeadlockError, MemoryFault, RaceError, UnsupportedError
+from ptxkit.isa.parser import parse
+
+SOURCE = Path(__file__).parent / "product.cu"
+SIZE = 128
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.fixture(scope="module")
+def ptx() -> str:
+    return compile_source(SOURCE, target="sm_100a").ptx
+
+
+def launch(ptx: str, **settings) -> tuple[np.ndarray, np.ndarray]:
+    """(D, A B^T) of integers, which every order of summation gives exactly."""
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(-8, 9, (2, SIZE, SIZE)).astype(np.float32)
+    machine = Machine(capacity=1 << 26, workers=1)
+    addresses = []
+    for data in (bf16(a), bf16(b), np.full((SIZE, SIZE), np.nan, np.float32)):
+        addresses.append(machine.allocate(data.nbytes))
+        machine.write(addresses[-1], data)
+    program = machine.load(parse(ptx, "product.ptx"), "sm_100a")
+    program.launch(
+        "product",
+        np.array(addresses, np.uint64).tobytes(),
+        grid=(1, 1, 1),
+        block=(SIZE, 1, 1),
+        shared_bytes=2 * SIZE * SIZE * 2,
+        settings=EmulatorSettings(**settings),
+    )
+    return machine.read(addresses[2], SIZE * SIZE * 4).view(np.float32).reshape(SIZE, SIZE), a @ b.T
+
+
+SETTINGS = [{}, {"completion": "latest-legal"}, {"racecheck": True}, {"completion": "latest-legal", "racecheck": True}]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_product_is_exact(ptx, settings):
+    got, expected = launch(ptx, **settings)
+    np.testing.assert_array_equal(got, expected)
+
+
+def without(ptx: str, opcode: str) -> str:
+    lines = ptx.splitlines()
+    found = [n for n, line in enumerate(lines) if opcode in line]
+    assert found
+    return "\n".join(line for n, line in enumerate(lines) if n not in found)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "error", "message"),
+    [
+        ("tcgen05.wait::ld", RaceError, "tcgen05.dealloc.*put tcgen05.wait::ld after the load"),
+        ("tcgen05.dealloc", MemoryFault, r"exits with 128 columns of tensor memory that it has allocated here"),
+        ("tcgen05.alloc", MemoryFault, "is not allocated|tensor memory has columns 0 to 511|begins at lane"),
+        ("tcgen05.commit", DeadlockError, "which lacks 1 of 1 arrivals"),
+        ("fence.proxy.async", MemoryFault, "no fence.proxy.async"),
+    ],
+)
+def test_a_missing_step_is_an_error(ptx, opcode, error, message):
+    with pytest.raises(error, match=message):
+        launch(without(ptx, opcode), completion="latest-legal")
+
+
+def test_an_accumulator_that_is_read_too_early(ptx):
+    with pytest.raises(RaceError, match=r"tcgen05.ld.*which .*tcgen05.mma.* writes; .*mbarrier of its tcgen05.commit"):
+        launch(without(ptx, "bra"), completion="latest-legal")
+
+
+def test_other_targets_are_refused(ptx):
+    machine = Machine(capacity=1 << 20, workers=1)
+    program = machine.load(parse(ptx.replace("sm_100a", "sm_120a"), "product.ptx"), "sm_120a")
+    with pytest.raises(UnsupportedError, match=r"tcgen05.alloc.*needs sm_100a"):
+        program.bind("product")
