@@ -45,17 +45,45 @@ class Table:
         if rows > len(self.data):
             self.data = np.pad(self.data, ((0, max(rows, 2 * len(self.data)) - len(self.data)), (0, 0), (0, 0)))
 
-    def merge(self, keys: NDArray[np.int64], clocks: NDArray[np.int64]) -> None:
-        """Let the rows ``keys``, (n,), which may repeat, know what ``clocks``, (n, agents), know, too."""
-        if not len(keys):
-            return
+    def merge(self, keys: NDArray[np.int64], known: NDArray[np.int64], rows: Rows) -> None:
+        """Let the rows ``keys``, (n,), which may repeat, know what the rows ``rows``, (n,), of ``known`` know, too.
+
+        Args:
+            known: (..., agents), no view of this table.
+        """
         flat = self.flat
+        runs = _runs(keys, rows)
+        if runs is not None:  # in place: whole clocks of thousands of threads are too much to be copied
+            for first, last in runs:
+                target, source = flat[keys[first] : keys[last] + 1], known[rows[first] : rows[last] + 1]
+                if len(target) < len(source):
+                    source = source.max(0, keepdims=True)
+                np.maximum(target, source, out=target)
+            return
         order = np.argsort(keys, kind="stable")
         sorted_ = keys[order]
         starts = np.flatnonzero(np.concatenate(([True], sorted_[1:] != sorted_[:-1])))
-        best = np.maximum.reduceat(clocks[order], starts, axis=0)
+        best = np.maximum.reduceat(known[rows[order]], starts, axis=0)
         at = sorted_[starts]
         flat[at] = np.maximum(flat[at], best)
+
+
+def _runs(keys: NDArray[np.int64], rows: Rows) -> list[tuple[int, int]] | None:
+    """First and last index of the runs in which each of ``keys`` and ``rows`` is constant or ascends by 1.
+
+    All runs are of one kind: one key for ascending rows, ascending keys for one row, or both ascending. None where they are
+    too short to be worth a loop.
+    """
+    n = len(keys)
+    if n < 2:
+        return [(0, 0)] * n
+    by_key, by_row = np.diff(keys), np.diff(rows)
+    kinds = np.where((by_key >> 1 | by_row >> 1) == 0, by_key << 1 | by_row, 4)  # steps of 0 and 1 have no higher bits
+    kind = int(np.bincount(kinds, minlength=5)[:4].argmax())
+    ends = np.flatnonzero(kinds != kind)
+    if len(ends) * 8 > n:
+        return None
+    return list(zip([0, *(ends + 1).tolist()], [*ends.tolist(), n - 1], strict=True))
 
 
 class Clocks:
@@ -124,9 +152,9 @@ class Clocks:
         """
         if relaxed:
             if self._fenced is not None:
-                into.merge(keys, self._fenced.flat[rows])
+                into.merge(keys, self._fenced.flat, rows)
             return
-        into.merge(keys, self.now.flat[rows])
+        into.merge(keys, self.now.flat, rows)
         self.tick(np.unique(rows))
 
     def acquire(self, source: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
@@ -134,9 +162,9 @@ class Clocks:
         if relaxed:
             if self._held is None:
                 self._held = self.table(len(self.interval))
-            self._held.merge(rows, source.flat[keys])
+            self._held.merge(rows, source.flat, keys)
             return
-        self.now.merge(rows, source.flat[keys])
+        self.now.merge(rows, source.flat, keys)
 
     def fence(self, rows: Rows) -> None:
         """A fence by ``rows``, (n,) distinct: relaxed accesses synchronise through it. PTX ISA, "membar, fence"."""
@@ -158,20 +186,18 @@ class Clocks:
         else:
             cta = rows // self.actors
             gathered = Table(self.ctas, self.size, self.width)
-            gathered.merge(cta, now[rows])
-            now[rows] = gathered.flat[cta]
+            gathered.merge(cta, now, rows)
+            self.now.merge(rows, gathered.flat, cta)
             whole = np.bincount(cta, minlength=self.ctas) == self.actors
         self.tick(rows)
         return whole
 
     def meet_in_warps(self, rows: Rows) -> None:
         """Threads have met the others of their warp among them."""
-        now = self.now.flat
-        warp = rows >> 5
-        _, which = np.unique(warp, return_inverse=True)
+        _, which = np.unique(rows >> 5, return_inverse=True)
         gathered = Table(int(which.max(initial=0)) + 1, self.size, self.width)
-        gathered.merge(which, now[rows])
-        now[rows] = gathered.flat[which]
+        gathered.merge(which, self.now.flat, rows)
+        self.now.merge(rows, gathered.flat, which)
         self.tick(rows)
 
     def learn(self, rows: Rows, agents: NDArray[np.int64], intervals: NDArray[np.int64]) -> None:

@@ -203,7 +203,7 @@ class Operations:
     def phase_over(self, at: NDArray[np.int64]) -> None:
         """The current phase of the distinct mbarriers ``at`` is complete."""
         keys = self._keys_of(at)
-        self._done.merge(keys, self._arrived.flat[keys])
+        self._done.merge(keys, self._arrived.flat, keys)
         self._arrived.data[keys] = 0
         self._phase[at] += 1
         agents = self._agent_of[at % self.words_each]

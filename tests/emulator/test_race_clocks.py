@@ -1,0 +1,30 @@
+"""Vector clocks: merging rows of clocks, in runs and one by one, against the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptxkit.emulator.racecheck.clocks import Table
+
+RUNS = st.tuples(
+    st.integers(0, 31), st.integers(0, 31), st.integers(1, 16), st.sampled_from([(0, 0), (0, 1), (1, 0), (1, 1), (2, 1)])
+)
+"""First key, first row, length, and the steps of both."""
+
+
+@given(st.lists(RUNS, max_size=4), st.integers(0, 2**32 - 1))
+def test_a_merge_is_the_maximum_of_all_rows_of_a_key(runs, seed):
+    keys, rows = (
+        np.array([(run[side] + k * run[3][side]) % 64 for run in runs for k in range(run[2])], np.int64) for side in (0, 1)
+    )
+    rng = np.random.default_rng(seed)
+    table = Table(64, 2, 3)
+    table.data[:] = rng.integers(0, 100, table.data.shape)
+    known = rng.integers(0, 100, (64, 6))
+    expected = table.flat.copy()
+    for key, row in zip(keys, rows, strict=True):
+        expected[key] = np.maximum(expected[key], known[row])
+    table.merge(keys, known, rows)
+    np.testing.assert_array_equal(table.flat, expected)
