@@ -23,7 +23,8 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
+from types import CodeType
 from typing import Any
 
 from ptxkit.isa.types import TYPES, PtxType
@@ -63,6 +64,7 @@ class Entry:
         kind: ``"alu"``, ``"effect"`` or ``"blocking"``.
         pattern: as registered.
         function: what was decorated.
+        expression: the pattern as a regular expression, whose named groups are the sets and the optional literals.
         signature: alu only; form -> (destination types, source types).
         bind: alu only; the function is called with the form and returns the lane function.
         group: heading under which the instruction reference lists it (module name).
@@ -73,12 +75,17 @@ class Entry:
     kind: str
     pattern: str
     function: Callable[..., Any]
-    regex: re.Pattern[str]
+    expression: str
     signature: Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]] | None
     bind: bool
     group: str
     sets: Mapping[str, str] = field(default_factory=dict)
     optional: int = 0
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled expression. It is compiled at first use, because a program uses few of the several hundred rows."""
+        return re.compile(self.expression)
 
     def opcodes(self) -> Iterator[str]:
         """Every opcode that the pattern matches, in the order in which the pattern and its sets are written."""
@@ -251,28 +258,32 @@ def _register(
     bind: bool,
     optional: int = 0,
 ) -> None:
-    regex = _compile(pattern, sets)
+    expression, groups = _expression(pattern, sets)
     if kind == "alu" and not bind:
-        unknown = [
-            n for n in _keyword_only(function) if n not in regex.groupindex and f"flag_{n}" not in regex.groupindex
-        ]
+        unknown = [n for n in _keyword_only(function) if n not in groups and f"flag_{n}" not in groups]
         if unknown:
             raise TypeError(f"{function.__name__}: {', '.join(unknown)} not in the pattern {pattern!r}")
     rows = _TABLE.setdefault(re.split(r"[.{<]", pattern, maxsplit=1)[0], [])
-    if any(r.pattern == pattern and r.regex.pattern == regex.pattern for r in rows):
+    if any(r.pattern == pattern and r.expression == expression for r in rows):
         raise ValueError(f"{pattern!r} is registered twice")
-    rows.append(Entry(kind, pattern, function, regex, signature, bind, function.__module__, dict(sets), optional))
+    rows.append(Entry(kind, pattern, function, expression, signature, bind, function.__module__, dict(sets), optional))
     _lookup.cache_clear()
 
 
-def _positional(function: Callable[..., Any]) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
+    code = _code(function)
+    return code.co_varnames[: code.co_argcount]
 
 
-def _keyword_only(function: Callable[..., Any]) -> list[str]:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return [p.name for p in inspect.signature(function).parameters.values() if p.kind is kind]
+def _keyword_only(function: Callable[..., Any]) -> tuple[str, ...]:
+    code = _code(function)
+    return code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+
+
+def _code(function: Callable[..., Any]) -> CodeType:
+    """The code of the function below its decorators; inspect.signature would take a tenth of the emulator's start."""
+    code: CodeType = inspect.unwrap(function).__code__
+    return code
 
 
 _PIECE = re.compile(
@@ -280,9 +291,10 @@ _PIECE = re.compile(
 )
 
 
-def _compile(pattern: str, sets: Mapping[str, str]) -> re.Pattern[str]:
+def _expression(pattern: str, sets: Mapping[str, str]) -> tuple[str, set[str]]:
+    """The text of the regular expression that an opcode pattern stands for, and the names of its groups."""
     out, at = "", 0
-    used = set()
+    used, flags = set(), set()
     while at < len(pattern):
         m = _PIECE.match(pattern, at)
         if m is None:
@@ -297,13 +309,15 @@ def _compile(pattern: str, sets: Mapping[str, str]) -> re.Pattern[str]:
             out += rf"(?:\.(?P<{name}>{members}))" + ("?" if m["oset"] else "")
         elif m["oflag"]:
             flag = m["oflag"]
-            out += rf"(?P<flag_{re.sub(r'[^0-9a-zA-Z_]', '_', flag)}>\.{re.escape(flag)})?"
+            group = f"flag_{re.sub(r'[^0-9a-zA-Z_]', '_', flag)}"
+            flags.add(group)
+            out += rf"(?P<{group}>\.{re.escape(flag)})?"
         else:
             out += re.escape(m["literal"])
         at = m.end()
     if set(sets) - used:
         raise ValueError(f"{pattern!r} does not use the sets {sorted(set(sets) - used)}")
-    return re.compile(out)
+    return out, used | flags
 
 
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
