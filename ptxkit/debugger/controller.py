@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ptxkit.debugger.places import Lane, Place, Places, holds, lanes_of, only_of
 from ptxkit.debugger.plans import Plan
 from ptxkit.debugger.registers import Written, executing
 from ptxkit.debugger.thread import Thread
-from ptxkit.debugger.watching import Stores, changed
+from ptxkit.debugger.watchpoints import Stores, changed
 from ptxkit.emulator.instructions.branches import Return
 from ptxkit.errors import FaultError, UsageError
 
@@ -237,6 +238,14 @@ class Controller:
         subject = self.subjects[self.wave.launch.name]
         return Thread(subject, self.wave, self.places.find(lane), lane, self.written, level)
 
+    def changed(self, watch: Watchpoint) -> str:
+        """See :func:`ptxkit.debugger.watchpoints.changed`."""
+        return changed(watch, self.wave, partial(self._owner, watch))
+
+    def _owner(self, watch: Watchpoint) -> Thread | None:
+        lane = self.lane(Focus(*watch.owner))
+        return None if lane is None else self.thread(lane)
+
     def _refocus(self, lane: Lane) -> None:
         assert self.wave is not None
         self.focus = Focus(int(self.wave.ctas[lane.cta]), lane.thread)
@@ -361,7 +370,7 @@ class Controller:
             had = had or bool(parked[lane.cta, lane.warp, lane.lane])
         for watch in self.watchpoints:
             if not watch.seen:
-                changed(watch, self)
+                self.changed(watch)
         stores = Stores(wave, group, block, mask) if self.watchpoints else None
         returns: tuple[tuple[Frame, int], ...] = ()
         if isinstance(block.terminator, Return) and group.frame.parent is not None:
@@ -464,7 +473,7 @@ class Controller:
         hit: list[tuple[Watchpoint, str]] = []
         for watch in self.watchpoints:
             if watch.enabled:
-                text = changed(watch, self)
+                text = self.changed(watch)
                 if text:
                     watch.hits += 1
                     hit.append((watch, text))

@@ -18,7 +18,7 @@ import numpy as np
 from ptxkit.debugger.breakpoints import Breakpoint, Watchpoint, Where, resolve
 from ptxkit.debugger.controller import AbandonedError, Controller, Event, Focus, linear
 from ptxkit.debugger.plans import Plan
-from ptxkit.debugger.stop import Stop, ThreadView
+from ptxkit.debugger.stop import Coordinates, Stop, ThreadView
 from ptxkit.debugger.subject import Subject
 from ptxkit.debugger.syntax import parse
 from ptxkit.errors import PtxkitError, UsageError
@@ -26,7 +26,6 @@ from ptxkit.errors import PtxkitError, UsageError
 if TYPE_CHECKING:
     from ptxkit.runtime.abilities import EmulatingDevice
 
-Coordinates = int | Sequence[int]
 Extent = tuple[int, int, int]
 
 
@@ -126,10 +125,8 @@ class Session:
         focus = self.controller.focus
         made = Watchpoint(self._numbers + 1, expression.strip(), node, (focus.cta, focus.thread))
         if self.running and self.controller.lane() is not None:
-            from ptxkit.debugger.watching import changed
-
             self.view().evaluate(expression)  # report an unknown name now
-            changed(made, self.controller)
+            self.controller.changed(made)
         self._numbers += 1
         self.controller.watchpoints.append(made)
         return made
@@ -260,7 +257,7 @@ class Session:
             self._over()
             assert event.error is not None
             raise event.error
-        self.stop = Stop(self, event)
+        self.stop = Stop(event, self._thread_at)
         if event.reason == "finished":
             self.outcome = event.outcome
         return self.stop
@@ -302,7 +299,11 @@ class Session:
         same = cta in (None, f.cta) and thread in (None, f.thread)
         chosen = Focus(f.cta if cta is None else cta, f.thread if thread is None else thread)
         chosen.level = level if level is not None else f.level if same else 0
-        return ThreadView(self, chosen)
+        return ThreadView(self.controller, chosen)
+
+    def _thread_at(self, thread: Coordinates | None, cta: Coordinates | None) -> ThreadView:
+        chosen_cta, chosen = self._numbered(cta, thread)
+        return self.view(chosen_cta, chosen)
 
     def focus(self, thread: Coordinates | None = None, cta: Coordinates | None = None) -> None:
         """Select the thread to which commands apply.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.debugger.evaluate import Value
@@ -9,10 +10,13 @@ from ptxkit.debugger.show import text_of
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.debugger.controller import Event, Focus
+    from ptxkit.debugger.controller import Controller, Event, Focus
     from ptxkit.debugger.places import Place
-    from ptxkit.debugger.session import Coordinates, Session
     from ptxkit.debugger.thread import Call, Thread
+
+
+Coordinates = int | Sequence[int]
+"""A thread or a CTA: its linear index, or (x, y, z)."""
 
 
 class ThreadView:
@@ -23,9 +27,8 @@ class ThreadView:
         state: ``"ready"``, ``"waiting"``, ``"exited"``, ``"not started"`` or ``"finished"`` (its CTA is not resident).
     """
 
-    def __init__(self, session: Session, focus: Focus) -> None:
-        self._session = session
-        self._controller = session.controller
+    def __init__(self, controller: Controller, focus: Focus) -> None:
+        self._controller = controller
         self.focus = focus
         launch = self._controller.launch
         assert launch is not None
@@ -168,8 +171,8 @@ class Stop:
         error: the exception that the launch ended in or is going to end in, or None.
     """
 
-    def __init__(self, session: Session, event: Event) -> None:
-        self._session = session
+    def __init__(self, event: Event, find: Callable[[Coordinates | None, Coordinates | None], ThreadView]) -> None:
+        self._find = find
         self.event = event
         self.reason = event.reason
         self.message = event.message
@@ -186,8 +189,7 @@ class Stop:
     def thread(self, thread: Coordinates | None = None, cta: Coordinates | None = None) -> ThreadView:
         """A thread, linear or (x, y, z); omitted coordinates are those of the focus."""
         self._fresh()
-        chosen_cta, chosen = self._session._numbered(cta, thread)
-        return self._session.view(chosen_cta, chosen)
+        return self._find(thread, cta)
 
     def __getitem__(self, expression: str) -> Any:
         """The value of an expression in the focused thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ptxkit.isa.model import Address, Immediate, Register, Symbol
 
 if TYPE_CHECKING:
     from ptxkit.debugger.breakpoints import Watchpoint
-    from ptxkit.debugger.controller import Controller
+    from ptxkit.debugger.thread import Thread
     from ptxkit.emulator.engine.wave import Wave
     from ptxkit.emulator.simt.blocks import BasicBlock
     from ptxkit.emulator.simt.threads import Group
@@ -108,10 +109,14 @@ class Stores:
         return sorted(found)
 
 
-def changed(watch: Watchpoint, controller: Controller) -> str:
-    """A description of the change; ``""`` without a change or without a value. The first check only records the value."""
+def changed(watch: Watchpoint, wave: Wave | None, owner: Callable[[], Thread | None]) -> str:
+    """A description of the change; ``""`` without a change or without a value. The first check only records the value.
+
+    Args:
+        wave: that is executed. owner: gives the thread of the watchpoint; None where it is not part of the wave.
+    """
     try:
-        raw = _bytes(watch, controller)
+        raw = _bytes(watch, wave, owner)
     except UsageError:
         return ""
     old, seen = watch.old, watch.seen
@@ -122,16 +127,13 @@ def changed(watch: Watchpoint, controller: Controller) -> str:
     return f"{watch.text}: {before} -> {'<not written>' if raw is None else value_text(watch.type, raw)}"
 
 
-def _bytes(watch: Watchpoint, controller: Controller) -> bytes | None:
+def _bytes(watch: Watchpoint, wave: Wave | None, owner: Callable[[], Thread | None]) -> bytes | None:
     """What the watched expression holds. Its place in memory is that of the first time."""
-    from ptxkit.debugger.controller import Focus
-
-    if watch.nbytes and watch.space == "global" and controller.wave is not None:
-        return bytes(controller.wave.launch.machine.memory.slice(watch.address, watch.nbytes))
-    lane = controller.lane(Focus(*watch.owner))
-    if lane is None:
+    if watch.nbytes and watch.space == "global" and wave is not None:
+        return bytes(wave.launch.machine.memory.slice(watch.address, watch.nbytes))
+    thread = owner()
+    if thread is None:
         raise UsageError("the thread is not resident")
-    thread = controller.thread(lane)
     if watch.nbytes:
         return thread.memory(Location(watch.space, watch.address), watch.nbytes)
     value = evaluate(watch.node, thread)
