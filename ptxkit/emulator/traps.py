@@ -16,8 +16,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.simt.watched import Watched
 from ptxkit.emulator.simt.where import named
 from ptxkit.errors import ArithmeticTrap
 from ptxkit.isa.types import PtxType
@@ -50,7 +50,7 @@ class Traps:
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.kinds = frozenset(kinds)
 
-    def before(self, w: Watched, x: Group, values: tuple[Any, ...], guard: Any) -> None:
+    def before(self, w: Instrumented, x: Group, values: tuple[Any, ...], guard: Any) -> None:
         """An integer division is about to be executed.
 
         Raises:
@@ -61,7 +61,7 @@ class Traps:
             if bad.any():
                 self._report(w, x, bad, guard, "divides an integer by zero")
 
-    def after(self, w: Watched, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any) -> None:
+    def after(self, w: Instrumented, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any) -> None:
         """An instruction has computed ``results``.
 
         Raises:
@@ -83,7 +83,7 @@ class Traps:
                     bad = bad & ~self._given(w, x, values, test)
                     self._report(w, x, bad, guard, f"computes {words}, and no operand is one")
 
-    def _given(self, w: Watched, x: Group, values: tuple[Any, ...], test: Any) -> Any:
+    def _given(self, w: Instrumented, x: Group, values: tuple[Any, ...], test: Any) -> Any:
         """Lanes in which an operand is one already."""
         out: Any = np.zeros((1, 1, 1), np.bool_)
         for s, value in zip(w.sources, values, strict=True):
@@ -97,7 +97,7 @@ class Traps:
         return out
 
     @staticmethod
-    def _report(w: Watched, x: Group, bad: Any, guard: Any, what: str) -> None:
+    def _report(w: Instrumented, x: Group, bad: Any, guard: Any, what: str) -> None:
         bad = np.broadcast_to(bad, x.shape) & x.active()
         if guard is not None:
             bad = bad & guard
@@ -108,7 +108,7 @@ class Traps:
         raise ArithmeticTrap(f"{named(w.where)}: thread {thread} of CTA {cta} {what}")
 
 
-def _kind_of(w: Watched, t: PtxType, source: bool) -> tuple[str, int] | None:
+def _kind_of(w: Instrumented, t: PtxType, source: bool) -> tuple[str, int] | None:
     """How the floating-point elements of an operand are stored; None if it holds none."""
     found = _ELEMENTS.get(t.name)
     if found is not None:

@@ -241,14 +241,14 @@ END:
 
 def test_ctas_may_wait_for_those_of_an_earlier_wave(monkeypatch):
     """64 CTAs of 1024 threads are two waves, and the second polls until the first has worked."""
-    monkeypatch.setattr("ptxkit.emulator.engine.wave.WATCH", 20)
+    monkeypatch.setattr("ptxkit.emulator.engine.wave.MIN_STEADY", 20)
     run = Run(kernel(CTAS_AND_A_FLAG.format("")))
     _, out = run(np.zeros(1, np.uint32), np.zeros(64 * 1024, np.uint32), grid=64, block=1024)
     assert (out[32 * 1024 :] == 20000).all()
 
 
 def test_ctas_that_wait_for_those_of_a_later_wave_need_a_cooperative_launch(monkeypatch):
-    monkeypatch.setattr("ptxkit.emulator.engine.wave.WATCH", 20)
+    monkeypatch.setattr("ptxkit.emulator.engine.wave.MIN_STEADY", 20)
     run = Run(kernel(CTAS_AND_A_FLAG.format("!")), workers=1)
     arguments = np.zeros(1, np.uint32), np.zeros(64 * 1024, np.uint32)
     _, out = run(*arguments, grid=64, block=1024, cooperative=True)

@@ -16,7 +16,7 @@ from ptxkit.emulator.engine import progress
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, InstructionLimitError, UsageError
 
-LONG = 3 * progress.WATCH
+LONG = 3 * progress.MIN_STEADY
 
 ENDING_LOOPS = {
     "sum over a volatile pointer": f"""

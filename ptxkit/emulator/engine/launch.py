@@ -88,9 +88,9 @@ class EmulatedLaunch:
         self._parameters: dict[tuple[int, str], Any] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
         self.stopped = ""  # why every wave has to end with a StoppedError: an interrupt, or a time limit
-        self.watched = settings.max_instructions is not None  # waves have to look here before each block
+        self.limited = settings.max_instructions is not None  # each wave calls _check_limits before each block
         self.tallies: list[Tally] = []
-        self._limited = 0
+        self._instructions = 0
         self._limit_lock = threading.Lock()
 
     def _hazards(self) -> Hazards | None:
@@ -231,7 +231,7 @@ class EmulatedLaunch:
                 for future in futures:
                     future.result()
             except BaseException as error:  # of a signal handler, since `work` raises nothing
-                self.stopped, self.watched = stop_reason(error), True
+                self.stopped, self.limited = stop_reason(error), True
                 for future in futures:
                     future.result()
                 if not isinstance(error, (KeyboardInterrupt, TimeLimitError)):
@@ -248,8 +248,8 @@ class EmulatedLaunch:
     def count(self, instructions: int) -> int:
         """Add to the thread instructions that count for ``max_instructions``; the sum so far, over all waves."""
         with self._limit_lock:
-            self._limited += instructions
-            return self._limited
+            self._instructions += instructions
+            return self._instructions
 
     def waits_for_earlier(self, number: int) -> bool:
         """Whether a wave before this one is still being executed, so that its stores may yet come."""

@@ -6,7 +6,7 @@ then all program counters, live registers and local memory are as before, the wa
 loop that counts, reads a clock or follows a pointer has a different state each time and is never called a deadlock.
 
 The state is compared with a copy taken when the number of steps without a change was a power of two (Brent's algorithm), so
-that circles of any length are found. Nothing is copied or compared before ``WATCH`` such steps.
+that circles of any length are found. Nothing is copied or compared before ``MIN_STEADY`` such steps.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from ptxkit.emulator.engine.schedule import Schedule
 from ptxkit.emulator.simt.threads import Frame, Group
 
-WATCH = 1024
-"""Steps without a change of memory after which the state is watched."""
+MIN_STEADY = 1024
+"""Steps without a change of memory after which states are compared."""
 
 STRIDE = 8
 """The state is compared after every so many steps of each group: a multiple of a circle's length is a circle, too."""
@@ -44,7 +44,7 @@ class _State:
 
 
 class Progress:
-    """Watches one wave.
+    """Follows one wave.
 
     Attributes:
         fair: the state has repeated once; all groups now run in turn until something changes.
@@ -55,7 +55,7 @@ class Progress:
         self.fair = False
         self._kept: _State | None = None
         self._kept_at = 0
-        self._next = WATCH
+        self._next = MIN_STEADY
         self._stride = STRIDE
         self._timed_out = False
         self._differed = (0, 0)
@@ -64,10 +64,10 @@ class Progress:
         """Memory has changed since the last step, a clock was read or text printed: start anew."""
         self.fair = False
         self._kept = None
-        self._next = WATCH
+        self._next = MIN_STEADY
 
     def deadlocked(self, steps: int) -> bool:
-        """After the ``steps``-th step without a change, from ``WATCH`` on: whether the wave will never go on."""
+        """After the ``steps``-th step without a change, from ``MIN_STEADY`` on: whether the wave will never go on."""
         kept = self._kept
         if kept is not None and not (steps - self._kept_at) % self._stride and self._same(kept):
             return self._repeated(steps)

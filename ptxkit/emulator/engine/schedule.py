@@ -22,7 +22,7 @@ class RunningLaunch(LaunchState, Protocol):
         params: the parameter buffer.
         observer: follows and steers the execution; None for none.
         hazards: where the race check reports to; None where nothing is checked.
-        watched: waves have to look at ``stopped`` and the limit of instructions before each block.
+        limited: each wave checks ``stopped`` and the limit of instructions before each block.
         stopped: why every wave has to end with a StoppedError, an interrupt or a time limit; "" while none has to.
         tallies: the counts of every worker.
         start_ns: time of the launch.
@@ -32,7 +32,7 @@ class RunningLaunch(LaunchState, Protocol):
     settings: EmulatorSettings
     observer: Observer | None
     hazards: Hazards | None
-    watched: bool
+    limited: bool
     stopped: str
     tallies: list[Tally]
     start_ns: int

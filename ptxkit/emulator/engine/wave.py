@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.divergence import Divergence
-from ptxkit.emulator.engine.progress import WATCH, Progress
+from ptxkit.emulator.engine.progress import MIN_STEADY, Progress
 from ptxkit.emulator.engine.schedule import RunningLaunch
 from ptxkit.emulator.engine.whereabouts import listing
+from ptxkit.emulator.instrumentation import Instrumentation
 from ptxkit.emulator.lowering.literals import constant
 from ptxkit.emulator.lowering.reconvergence import RETURN
 from ptxkit.emulator.memory.allocations import POISON, poison
@@ -38,7 +39,6 @@ from ptxkit.emulator.simt.state import MachineState
 from ptxkit.emulator.simt.step import Gate
 from ptxkit.emulator.simt.threads import CallSite, Frame, Group, P, Synchroniser, WaveState
 from ptxkit.emulator.sync.proxies import GenericWrites
-from ptxkit.emulator.watch import Watch
 from ptxkit.errors import DeadlockError, FaultError, InstructionLimitError, TimeLimitError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Immediate, Operand, Register, Symbol
@@ -108,8 +108,8 @@ class Wave:
         self._addresses: dict[int, Any] = {}
         self._shared_addresses: dict[Any, Any] = {}
         self._yields = 0
-        self.watch = Watch.of(self, launch.settings, launch.code.has_stack, launch.code.reads_undefined)
-        self.stack_hooks: tuple[StackHooks, ...] = () if self.watch is None else (self.watch,)
+        self.instrumentation = Instrumentation.of(self, launch.settings, launch.code.has_stack, launch.code.reads_undefined)
+        self.stack_hooks: tuple[StackHooks, ...] = () if self.instrumentation is None else (self.instrumentation,)
         mask: Mask | None = None
         if threads % 32:
             mask = np.broadcast_to(np.arange(warps * 32).reshape(1, warps, 32) < threads, self.shape).copy()
@@ -160,8 +160,8 @@ class Wave:
                 continue
             self.spinning = False
             self.running = group, key[1]
-            if launch.watched:
-                self._watch(group, blocks[key[1]])
+            if launch.limited:
+                self._check_limits(group, blocks[key[1]])
             step(group, blocks[key[1]])
             now = machine.version
             if self.spinning:
@@ -169,20 +169,20 @@ class Wave:
                 if idle > 2 * len(ready) and all(g.yielded for g in ready.values()) and self.force():
                     idle = 0
             if now != version or self.changes != changes:
-                if steady >= WATCH:
+                if steady >= MIN_STEADY:
                     progress.changed()
                 version, changes, steady = now, self.changes, 0
                 continue
             steady += 1
-            if steady >= WATCH and observer is not None and observer.idle(self):
+            if steady >= MIN_STEADY and observer is not None and observer.idle(self):
                 continue
-            if steady >= WATCH and progress.deadlocked(steady):
+            if steady >= MIN_STEADY and progress.deadlocked(steady):
                 if launch.waits_for_earlier(self.number):
                     time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
                 else:
                     self.stuck("every thread waits in a loop whose registers and memory no longer change")
 
-    def _watch(self, group: Group, block: BasicBlock) -> None:
+    def _check_limits(self, group: Group, block: BasicBlock) -> None:
         """Before a block of a launch that is limited or about to be stopped."""
         launch = self.launch
         if launch.stopped:
@@ -200,8 +200,8 @@ class Wave:
                 self.ticks += len(block.instructions)
             gate = block.gate
             if gate is not None:
-                if self.watch is not None:
-                    self.watch.gate(group, block)
+                if self.instrumentation is not None:
+                    self.instrumentation.gate(group, block)
                 guard = block.instructions[0][1].predicate
                 if guard is not None and resume == 0:
                     lanes = group.fetch(group.frame.function.register_index[guard.register.name])
@@ -227,8 +227,8 @@ class Wave:
             if frame.dirty and not group.rows:
                 frame.owned = [False] * len(frame.owned)
                 frame.dirty = False
-            if self.watch is not None and self.watch.wants(group, block):
-                predicate = self.watch.run(group, block)
+            if self.instrumentation is not None and self.instrumentation.wants(group, block):
+                predicate = self.instrumentation.run(group, block)
             else:
                 run = block.general if group.rows or frame.groups != 1 else block.fast
                 predicate = run(frame.registers, group)  # type: ignore[misc]
@@ -360,8 +360,8 @@ class Wave:
             grown[:, : self.local.shape[1]] = self.local
             self.local = grown
         frame = Frame(code, parent, base, bindings, self.serial)
-        if self.watch is not None:
-            self.watch.entered(frame)
+        if self.instrumentation is not None:
+            self.instrumentation.entered(frame)
         return frame
 
     def call(self, group: Group, code: FunctionCode, site: CallSite, back: int) -> None:
@@ -372,8 +372,8 @@ class Wave:
         function = code.function
         frame = self._frame(code, caller, base, bindings)
         frame.back = back
-        if self.watch is not None:
-            self.watch.called(group, base, code.frame_bytes)
+        if self.instrumentation is not None:
+            self.instrumentation.called(group, base, code.frame_bytes)
         arguments: tuple[Operand | None, ...] = site.arguments
         for formal, actual in zip(function.params, arguments, strict=True):
             if isinstance(actual, Symbol):
@@ -382,8 +382,8 @@ class Wave:
                 k = code.register_index[formal.name]
                 value = self._argument(group, actual, code.register_types[k])
                 frame.registers[k] = value if not group.rows else self._spread(group, value)
-                if self.watch is not None and isinstance(actual, Register):
-                    self.watch.passed(group, caller, caller.function.register_index[actual.name], frame, k)
+                if self.instrumentation is not None and isinstance(actual, Register):
+                    self.instrumentation.passed(group, caller, caller.function.register_index[actual.name], frame, k)
         for formal, actual in zip(function.returns, site.returns, strict=True):
             if isinstance(actual, Symbol):
                 bindings[formal.name] = caller.variable(actual)
@@ -422,8 +422,8 @@ class Wave:
             elif value.dtype != dtype:
                 value = value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
             group.store(theirs, value)
-            if self.watch is not None:
-                self.watch.passed(group, frame, mine, parent, theirs)
+            if self.instrumentation is not None:
+                self.instrumentation.passed(group, frame, mine, parent, theirs)
         self.go(group, frame.back)
 
     def exit(self, group: Group) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, resized, shadow
-from ptxkit.emulator.simt.watched import Watched, unsigned
+from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.isa.types import PtxType
 
 Sources = list[Shadow | None]
@@ -38,7 +38,7 @@ _MOVES = {
 _INTEGERS = re.compile(r"[usb](8|16|32|64)")
 
 
-def results(w: Watched, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+def results(w: Instrumented, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
     """Undefined bits of each destination of a pure instruction.
 
     Args:
@@ -59,7 +59,7 @@ def results(w: Watched, values: tuple[Any, ...], sources: Sources) -> list[Shado
     return smeared(w, sources)
 
 
-def smeared(w: Watched, sources: Sources) -> list[Shadow | None]:
+def smeared(w: Instrumented, sources: Sources) -> list[Shadow | None]:
     """Every destination is wholly undefined where any source has an undefined bit; packed elements stand for themselves."""
     origin = origins(sources)
     out = []
@@ -75,12 +75,12 @@ def smeared(w: Watched, sources: Sources) -> list[Shadow | None]:
     return out
 
 
-def _one(w: Watched, bits: Any, sources: Sources) -> list[Shadow | None]:
+def _one(w: Instrumented, bits: Any, sources: Sources) -> list[Shadow | None]:
     out: list[Shadow | None] = [shadow(bits, origins(sources))]
     return out + [None] * (len(w.destinations) - 1)
 
 
-def _moved(w: Watched, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+def _moved(w: Instrumented, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
     data = _MOVES.get(w.name)
     chosen = range(len(sources)) if data is None else data
     given = [as_data(s, w.sources[k].type) if k in chosen else values[k] for k, s in enumerate(sources)]
@@ -124,13 +124,13 @@ def _bitwise(name: str, values: tuple[Any, ...], sources: Sources) -> Any:
     return union & (sa | a) & (sb | b)
 
 
-def _is_integer_sum(w: Watched) -> bool:
+def _is_integer_sum(w: Instrumented) -> bool:
     if len(w.destinations) != 1 or not _INTEGERS.fullmatch(w.destinations[0].type.name) or "cc" in w.parts:
         return False
     return w.name in ("add", "sub") or (w.name in ("mul", "mad") and w.parts[0] == "lo")
 
 
-def _compared(w: Watched, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+def _compared(w: Instrumented, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
     """``eq`` and ``ne`` are decided where defined bits differ."""
     out = smeared(w, sources)
     if not all(_INTEGERS.fullmatch(s.type.name) for s in w.sources):
@@ -145,7 +145,7 @@ def _elements(t: PtxType) -> int:
     return int(found[1]) if found else 1
 
 
-def _packed(w: Watched, t: PtxType, sources: Sources) -> Any:
+def _packed(w: Instrumented, t: PtxType, sources: Sources) -> Any:
     """Bits of a packed result; None where the elements do not correspond."""
     count = _elements(t)
     if count == 1 or t.bits % (8 * count):

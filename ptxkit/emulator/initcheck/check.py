@@ -20,8 +20,8 @@ from ptxkit.emulator.initcheck.shadow import Shadow, every, origins, resized, sh
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.threads import Frame, Group, WaveState
-from ptxkit.emulator.simt.watched import Watched, unsigned
 from ptxkit.emulator.simt.where import named
 from ptxkit.errors import UninitialisedError
 
@@ -121,7 +121,7 @@ class InitCheck:
             frame.undefined.pop(k, None)
             frame.undefined_bits &= ~(1 << k)
 
-    def sources(self, w: Watched) -> list[Shadow | None]:
+    def sources(self, w: Instrumented) -> list[Shadow | None]:
         """Undefined bits of the sources, as the instruction reads them."""
         out: list[Shadow | None] = []
         for s in w.sources:
@@ -133,7 +133,7 @@ class InitCheck:
 
     # -- instructions ------------------------------------------------------------------------------------------------
 
-    def after(self, w: Watched, found: list[Shadow | None] | None, guard: Any) -> None:
+    def after(self, w: Instrumented, found: list[Shadow | None] | None, guard: Any) -> None:
         """Its results are in the registers, under ``guard`` (lanes, or None)."""
         for k, d in enumerate(w.destinations):
             if d.register is None:
@@ -149,7 +149,7 @@ class InitCheck:
             else:
                 self.registers[d.register] = new
 
-    def _depending(self, new: Shadow | None, w: Watched, dtype: Any) -> Shadow | None:
+    def _depending(self, new: Shadow | None, w: Instrumented, dtype: Any) -> Shadow | None:
         """A result that is there or not by an undefined predicate is undefined."""
         by = None if w.guard is None else self.registers.get(w.guard)
         if by is None:
@@ -167,12 +167,12 @@ class InitCheck:
 
     # -- reports -----------------------------------------------------------------------------------------------------
 
-    def guard(self, w: Watched, x: Group) -> None:
+    def guard(self, w: Instrumented, x: Group) -> None:
         """Whether an instruction with a side effect is executed must not depend on an undefined predicate."""
         if w.guard is not None:
             self.require(w, x, self.registers.get(w.guard), "is executed or not depending on")
 
-    def require(self, w: Watched | Any, x: Group, s: Shadow | None, what: str) -> None:
+    def require(self, w: Instrumented | Any, x: Group, s: Shadow | None, what: str) -> None:
         """Raise if an active lane's value is undefined."""
         if s is None:
             return
@@ -203,7 +203,7 @@ class InitCheck:
             f"{named(where)}: thread {thread} of CTA {first} {what} an uninitialised value: {source}"
         )
 
-    def stored(self, w: Watched, x: Group, base: int, count: int) -> NoReturn:
+    def stored(self, w: Instrumented, x: Group, base: int, count: int) -> NoReturn:
         """A bulk operation has written undefined bytes to the allocation at ``base``."""
         cta, thread = x.first(x.active())
         a = self.mirror.memory.real.owner(base)
@@ -216,7 +216,7 @@ class InitCheck:
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def follows(self, w: Watched, x: Group, base: Any) -> bool:
+    def follows(self, w: Instrumented, x: Group, base: Any) -> bool:
         """Whether the memory that an instruction accesses is followed."""
         if self.tracks_memory:
             return True

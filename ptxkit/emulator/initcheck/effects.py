@@ -1,6 +1,6 @@
 """What instructions that access memory, or combine lanes, do with undefined values; and which of them may not be undefined.
 
-Each rule is for the instructions of some names. It gets the watch, the instruction, the threads that execute it, and the
+Each rule is for the instructions of some names. It gets the check, the instruction, the threads that execute it, and the
 values and undefined bits of the sources; it reports what is an error and returns the undefined bits of the destinations.
 """
 
@@ -18,15 +18,15 @@ from ptxkit.emulator.initcheck.matrices import multiplied, multiplied_from_share
 from ptxkit.emulator.initcheck.memory import LOCK
 from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, shadow
 from ptxkit.emulator.instructions.warp import ballot
+from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.simt.watched import Watched, unsigned
 from ptxkit.isa.model import Address
 
 Sources = list[Shadow | None]
 Found = list[Shadow | None]
 
 
-def results(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...]) -> Found | None:
+def results(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...]) -> Found | None:
     """An instruction is about to be executed: report what is an error, and return what its destinations will be.
 
     None stands for no undefined destination.
@@ -42,7 +42,7 @@ def results(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...]) -> 
     return None
 
 
-def _offset(w: Watched) -> Any:
+def _offset(w: Instrumented) -> Any:
     """Constant offset of the first address operand."""
     for o in w.instruction.operands:
         if isinstance(o, Address):
@@ -50,11 +50,11 @@ def _offset(w: Watched) -> Any:
     return np.uint64(0)
 
 
-def _addresses(w: Watched, base: Any) -> Any:
+def _addresses(w: Instrumented, base: Any) -> Any:
     return widen(base.view(f"u{base.dtype.itemsize}")) + _offset(w)
 
 
-def _moved(check: InitCheck, w: Watched, x: Group, given: list[Any]) -> list[Any]:
+def _moved(check: InitCheck, w: Instrumented, x: Group, given: list[Any]) -> list[Any]:
     """The instruction executed on undefined bits; bits of each destination."""
     with LOCK:
         found = w.step.call(check.mirror.group(x), *given)
@@ -64,12 +64,12 @@ def _moved(check: InitCheck, w: Watched, x: Group, given: list[Any]) -> list[Any
     return [from_data(v, d.type) for v, d in zip(found, w.destinations, strict=True)]
 
 
-def _data(w: Watched, sources: Sources, values: tuple[Any, ...], first: int) -> list[Any]:
+def _data(w: Instrumented, sources: Sources, values: tuple[Any, ...], first: int) -> list[Any]:
     """The sources with undefined bits from the ``first`` on, and values before it."""
     return [v if k < first else as_data(sources[k], w.sources[k].type) for k, v in enumerate(values)]
 
 
-def _load(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _load(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     """ld: its result is what memory holds."""
     if not w.sources:
         return None  # a parameter of the kernel
@@ -83,7 +83,7 @@ def _load(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sourc
     return [shadow(b, origin) for b in bits]
 
 
-def _store(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
     """st: an undefined value may go to shared and local memory, where a later load finds it, but not to global memory."""
     check.require(w, x, sources[0], "writes memory at")
     if any(s is not None for s in sources[1:]):
@@ -99,7 +99,7 @@ def _store(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sour
         _moved(check, w, x, _data(w, sources, values, 1))
 
 
-def _atomic(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     """atom and red: neither the operands nor, except for an exchange, the old value may be undefined."""
     check.require(w, x, sources[0], "updates memory at")
     for s in sources[1:]:
@@ -122,7 +122,7 @@ def _atomic(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sou
     return [shadow(every(b, unsigned(d.type)), origin) for b, d in zip(bits, w.destinations, strict=False)]
 
 
-def _matrix_rows(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _matrix_rows(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     """ldmatrix and stmatrix: with fewer than four matrices the last lanes' addresses do not count."""
     count = next((int(p[1:]) for p in w.parts if p in ("x1", "x2", "x4")), 4)
     address = sources[0]
@@ -140,7 +140,7 @@ def _matrix_rows(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...]
     return [shadow(b, origin) for b in bits]
 
 
-def _shuffle(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     """shfl and movmatrix: bits move between the lanes of a warp."""
     if all(s is None for s in sources):
         return None
@@ -161,7 +161,7 @@ def _shuffle(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], so
     return [shadow(from_data(moved, w.destinations[0].type), whence)] + [None] * (len(w.destinations) - 1)
 
 
-def _vote(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _vote(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     """vote, match and redux: the result depends on all members; a ballot has a bit of its own for each."""
     if all(s is None for s in sources):
         return None
@@ -176,7 +176,7 @@ def _vote(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sourc
     return [shadow(every(undefined != 0, unsigned(d.type)), origin) for d in w.destinations]
 
 
-def _copied(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _copied(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
     """cp.async and its relatives: operands are addresses, sizes and coordinates; bytes move with what is undefined of them."""
     for s in sources:
         check.require(w, x, s, "copies with")
@@ -193,13 +193,13 @@ def _copied(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sou
 _MOVES_NOTHING = {"prefetch", "commit_group", "wait_group", "wait_all", "mbarrier"}
 
 
-def _writes_global(w: Watched) -> bool:
+def _writes_global(w: Instrumented) -> bool:
     """Whether a bulk operation writes global memory: its first state space is the destination's."""
     first = next((p for p in w.parts if p.partition("::")[0] in ("global", "shared")), "")
     return first == "global"
 
 
-def _sent(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _sent(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
     """st.async and red.async: the last operands are values."""
     first = 1 if "release" in w.parts else 2
     for s in sources[:first]:
@@ -208,7 +208,7 @@ def _sent(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sourc
         _moved(check, w, x, _data(w, sources, values, first))
 
 
-def _bulk_store(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _bulk_store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
     """st.bulk writes zeros."""
     for s in sources:
         check.require(w, x, s, "writes shared memory with")
@@ -216,7 +216,7 @@ def _bulk_store(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...],
         w.step.call(check.mirror.group(x), *values)
 
 
-def _st(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _st(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
     if "async" in w.parts:
         _sent(check, w, x, values, sources)
     elif "bulk" in w.parts:
@@ -225,14 +225,14 @@ def _st(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources
         _store(check, w, x, values, sources)
 
 
-def _red(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _red(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     if "async" in w.parts:
         _sent(check, w, x, values, sources)
         return None
     return _atomic(check, w, x, values, sources)
 
 
-def _wmma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _wmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     """wmma.load, wmma.store and wmma.mma."""
     if w.parts[0] == "mma":
         return _mma(check, w, x, values, sources)
@@ -258,13 +258,13 @@ def _wmma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sourc
     return [shadow(b, origin) for b in bits]
 
 
-def _mma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _mma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     if all(s is None for s in sources):
         return None
     return multiplied(w, x, values, sources, check.mirror)
 
 
-def _wgmma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     if w.parts[0] != "mma_async":
         return None
     if not check.mirror.tracks_memory and all(s is None for s in sources):
@@ -279,13 +279,13 @@ def _wgmma(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sour
     return multiplied_from_shared(w, x, values, sources, check.mirror, load)
 
 
-def _barrier(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _barrier(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
     for s in sources:
         check.require(w, x, s, "synchronises with")
     return None
 
 
-def _tensormap(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _tensormap(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
     """Writes fields of a tensor map, which counts as initialised from then on."""
     for s in sources:
         check.require(w, x, s, "changes a tensor map with")
@@ -293,7 +293,7 @@ def _tensormap(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], 
         check.define(x, _addresses(w, values[0]), 128)
 
 
-def _nothing(check: InitCheck, w: Watched, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _nothing(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
     """A hint, which may be given anything."""
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from ptxkit.emulator.initcheck.memory import Mirror
 from ptxkit.emulator.initcheck.shadow import Shadow, every, origins, shadow
+from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.simt.watched import Watched, unsigned
 from ptxkit.emulator.tensor_core import numerics, warpgroups
 from ptxkit.emulator.tensor_core.in_flight import Issue
 from ptxkit.emulator.tensor_core.multiplication import Multiplication
@@ -64,7 +64,7 @@ def types_of(parts: tuple[str, ...]) -> tuple[str, str]:
     return (found[1], found[2]) if len(found) == 4 else ("f16", "f16")
 
 
-def multiplied(w: Watched, x: Group, values: tuple[Any, ...], sources: Sources, mirror: Mirror) -> list[Shadow | None]:
+def multiplied(w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources, mirror: Mirror) -> list[Shadow | None]:
     """Undefined bits of the registers of D: mma and wmma.mma, all operands in registers."""
     counts = [len(o.items) if isinstance(o, Vector) else 1 for o in w.instruction.operands[1:4]]
     ta, tb = types_of(w.parts)
@@ -94,7 +94,7 @@ def multiplied(w: Watched, x: Group, values: tuple[Any, ...], sources: Sources, 
     return [shadow(v, np.broadcast_to(origin, np.broadcast_shapes(v.shape, origin.shape))) for v in lanes]
 
 
-def _marks(w: Watched, first: int, mine: Sources, t: str) -> list[Any]:
+def _marks(w: Instrumented, first: int, mine: Sources, t: str) -> list[Any]:
     out = []
     for k, s in enumerate(mine):
         kind = w.sources[first + k].type
@@ -103,7 +103,7 @@ def _marks(w: Watched, first: int, mine: Sources, t: str) -> list[Any]:
     return out
 
 
-def _ones(w: Watched, first: int, end: int, t: str) -> list[Any]:
+def _ones(w: Instrumented, first: int, end: int, t: str) -> list[Any]:
     out = []
     for k in range(first, end):
         kind = w.sources[k].type
@@ -129,7 +129,7 @@ def _per_warp(x: Group, origin: Any) -> Any:
     return np.broadcast_to(origin, x.shape).max(-1, keepdims=True)
 
 
-def _whole_warps(w: Watched, x: Group, sources: Sources) -> list[Shadow | None]:
+def _whole_warps(w: Instrumented, x: Group, sources: Sources) -> list[Shadow | None]:
     lanes: Any = np.zeros(x.shape, np.bool_)
     for s in sources:
         if s is not None:
@@ -140,7 +140,7 @@ def _whole_warps(w: Watched, x: Group, sources: Sources) -> list[Shadow | None]:
 
 
 def multiplied_from_shared(
-    w: Watched, x: Group, values: tuple[Any, ...], sources: Sources, mirror: Mirror, load: Any
+    w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources, mirror: Mirror, load: Any
 ) -> list[Shadow | None]:
     """Undefined bits of the accumulators of wgmma.mma_async.
 

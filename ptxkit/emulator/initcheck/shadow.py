@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.simt.watched import unsigned
+from ptxkit.emulator.simt.instrumented import unsigned
 from ptxkit.isa.types import PtxType
 
 Lanes = Any

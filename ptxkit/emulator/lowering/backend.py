@@ -32,8 +32,8 @@ class Translation(Protocol):
     def compile_general(self, live: int) -> Callable[..., Any]:
         """The same for all other groups."""
 
-    def compile_watched(self, live: int) -> Callable[..., Any]:
-        """``(registers, group, watch) -> predicate``, which reports every instruction to the watch."""
+    def compile_instrumented(self, live: int) -> Callable[..., Any]:
+        """``(registers, group, instrumentation) -> predicate``, which reports every instruction to it."""
 
 
 class BackEnd(Protocol):

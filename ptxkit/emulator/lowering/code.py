@@ -16,8 +16,8 @@ from ptxkit.emulator.lowering.typed import bind_function
 from ptxkit.emulator.memory.layout import Layout, frame_layout
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.instrumented import accesses_local
 from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE
-from ptxkit.emulator.simt.watched import accesses_local
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Function, Instruction, Module, Operand, Predicate, Register
@@ -121,7 +121,7 @@ class Binder:
             if run.instructions or block.terminator.predicate is not None:
                 block.fast = _at_first_call(block, "fast", partial(t.compile_fast, live))
                 block.general = _at_first_call(block, "general", partial(t.compile_general, live))
-                block.make_watched = partial(t.compile_watched, live)
+                block.make_instrumented = partial(t.compile_instrumented, live)
 
 
 def _find_undefined(code: FunctionCode, live_in: int) -> None:

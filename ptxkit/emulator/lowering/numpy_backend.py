@@ -2,7 +2,7 @@
 
 It exists in two versions: *fast*, for a group that owns its frame alone and spans the whole wave, which replaces whole
 registers, and *general*, which merges under the group's mask. Both share one body. A third one, which reports every instruction
-to a watch, is made when it is first needed.
+to an instrumentation, is made when it is first needed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.memory.allocations import poison
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.function import FunctionCode
+from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.special import SPECIAL_TYPES
 from ptxkit.emulator.simt.step import PRED, U64
 from ptxkit.emulator.simt.threads import merge
-from ptxkit.emulator.simt.watched import Watched
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Immediate, Instruction, Negated, Operand, Predicate, Register, SpecialRegister, Symbol
 from ptxkit.isa.types import PtxType
@@ -46,14 +46,14 @@ class NumpyRun:
     """The Python text of one straight run. See :class:`~ptxkit.emulator.lowering.backend.Translation`.
 
     Args:
-        watched: each instruction is to be reported to a watch.
+        instrumented: each instruction is to be reported to an instrumentation.
     """
 
-    def __init__(self, run: StraightRun, code: FunctionCode, layout: Layout, watched: bool = False) -> None:
+    def __init__(self, run: StraightRun, code: FunctionCode, layout: Layout, instrumented: bool = False) -> None:
         self.run = run
         self.code = code
         self.layout = layout
-        self.watched = watched
+        self.instrumented = instrumented
         self.namespace: dict[str, Any] = dict(_NAMESPACE)
         self.lines: list[str] = []
         self.uses = 0  # read before written
@@ -80,8 +80,8 @@ class NumpyRun:
             left = f"{', '.join(results)} = " if results else ""
             group = "x"
             indent = "    "
-            if self.watched:
-                self.namespace[f"w{number}"] = Watched(
+            if self.instrumented:
+                self.namespace[f"w{number}"] = Instrumented(
                     number, typed.where, typed.form, step, self.code.register_index, self.code.register_types
                 )
                 if guard is not None and not step.pure:
@@ -97,13 +97,13 @@ class NumpyRun:
                     ]
                     group, indent = "y", "        "
             head = [] if step.pure else [group]
-            if self.watched:
+            if self.instrumented:
                 values = "".join(f"{a}, " for a in arguments)
                 self.lines.append(f"{indent}a = ({values})")
                 self.lines.append(f"{indent}q = u.before(w{number}, {group}, a, {guard if step.pure else None})")
                 arguments = ["*a"]
             self.lines.append(f"{indent}{left}{name}({', '.join(head + arguments)})")
-            if self.watched:
+            if self.instrumented:
                 values = "".join(f"{r}, " for r in results)
                 self.lines.append(f"{indent}u.after(w{number}, {group}, a, ({values}), {guard}, q)")
             for (o, t), r in zip(step.destinations, results, strict=True):
@@ -123,12 +123,12 @@ class NumpyRun:
         """The version for all other groups: it merges under the group's mask."""
         return self._compiled("general", self._merging("def general(R, x):", live))
 
-    def compile_watched(self, live: int) -> Callable[..., Any]:
+    def compile_instrumented(self, live: int) -> Callable[..., Any]:
         """The version that reports what it executes; it merges under the group's mask, as the general one does."""
-        return NumpyRun(self.run, self.code, self.layout, watched=True)._compile_watched(live)
+        return NumpyRun(self.run, self.code, self.layout, instrumented=True)._compile_instrumented(live)
 
-    def _compile_watched(self, live: int) -> Callable[..., Any]:
-        return self._compiled("watched", self._merging("def watched(R, x, u):", live))
+    def _compile_instrumented(self, live: int) -> Callable[..., Any]:
+        return self._compiled("instrumented", self._merging("def instrumented(R, x, u):", live))
 
     def _merging(self, head: str, live: int) -> list[str]:
         """The text of a version that merges under the group's mask."""

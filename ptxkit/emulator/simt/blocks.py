@@ -95,7 +95,8 @@ class BasicBlock:
         written: bit set of the registers that the run writes.
         registers: bit set of the registers that the run and the terminator read or write.
         accesses_local: whether the run can access local memory.
-        make_watched: compiles the run with its instructions reported to a :class:`~ptxkit.emulator.watch.Watch`.
+        make_instrumented: compiles the run with its instructions reported to an
+            :class:`~ptxkit.emulator.instrumentation.Instrumentation`.
         reconverges: where lanes of one warp that the block separates meet again, if they may have to execute something
             together before; see :mod:`ptxkit.emulator.lowering.reconvergence`.
     """
@@ -112,17 +113,17 @@ class BasicBlock:
     written: int = 0
     registers: int = 0
     accesses_local: bool = False
-    make_watched: Callable[[], Callable[..., Any]] | None = None
-    _watched: Callable[..., Any] | None = None
+    make_instrumented: Callable[[], Callable[..., Any]] | None = None
+    _instrumented: Callable[..., Any] | None = None
     reconverges: int | None = None
 
     @property
-    def watched(self) -> Callable[..., Any]:
-        """The run as ``(registers, group, watch) -> predicate``, compiled when it is first needed."""
-        if self._watched is None:
-            assert self.make_watched is not None
-            self._watched = self.make_watched()
-        return self._watched
+    def instrumented(self) -> Callable[..., Any]:
+        """The run as ``(registers, group, instrumentation) -> predicate``, compiled when it is first needed."""
+        if self._instrumented is None:
+            assert self.make_instrumented is not None
+            self._instrumented = self.make_instrumented()
+        return self._instrumented
 
     @property
     def converges(self) -> bool:

@@ -25,7 +25,7 @@ class Frame:
     """One activation of a function: the registers of every thread that is inside this call.
 
     Attributes:
-        undefined: register -> which bits of it are not initialised, in the wave's shape; kept by a watch.
+        undefined: register -> which bits of it are not initialised, in the wave's shape; kept by the instrumentation.
         undefined_bits: bit set of those registers.
     """
 

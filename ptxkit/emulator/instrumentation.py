@@ -1,7 +1,8 @@
 """Follows what one wave executes, instruction by instruction, for the checks that need it.
 
-A block that is watched runs as generated code that calls :meth:`Watch.before` and :meth:`Watch.after` around each instruction.
-Others run as ever, so that a launch pays for what it looks at.
+An instrumented block runs as generated code that calls :meth:`Instrumentation.before` and :meth:`Instrumentation.after` around
+each instruction.
+The others run as usual, so that a launch pays only for what it checks.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from ptxkit.emulator.initcheck import effects
 from ptxkit.emulator.initcheck.check import InitCheck
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.threads import Frame, Group, WaveState
-from ptxkit.emulator.simt.watched import Watched
 from ptxkit.emulator.traps import Traps
 from ptxkit.isa.model import Register
 
 
-class Watch:
+class Instrumentation:
     """What is checked in one wave."""
 
     def __init__(self, wave: WaveState, check: InitCheck | None, traps: Traps | None) -> None:
@@ -27,8 +28,8 @@ class Watch:
         self.traps = traps
 
     @staticmethod
-    def of(wave: WaveState, settings: EmulatorSettings, has_stack: bool, reads_undefined: bool) -> Watch | None:
-        """The watch that a wave's launch needs, if any.
+    def of(wave: WaveState, settings: EmulatorSettings, has_stack: bool, reads_undefined: bool) -> Instrumentation | None:
+        """The instrumentation that a launch of a wave needs, if any.
 
         Args:
             has_stack: the kernel or a function that it calls has local memory.
@@ -38,7 +39,7 @@ class Watch:
         if settings.initcheck or has_stack or reads_undefined:
             check = InitCheck(wave, settings.initcheck, has_stack)
         traps = Traps(settings.trap) if settings.trap else None
-        return None if check is None and traps is None else Watch(wave, check, traps)
+        return None if check is None and traps is None else Instrumentation(wave, check, traps)
 
     # -- the wave ----------------------------------------------------------------------------------------------------
 
@@ -50,9 +51,9 @@ class Watch:
         """Execute the block's run; returns the branch's predicate."""
         check = self.check
         if check is None:
-            return block.watched(x.frame.registers, x, self)
+            return block.instrumented(x.frame.registers, x, self)
         check.begin(x)
-        predicate = block.watched(x.frame.registers, x, self)
+        predicate = block.instrumented(x.frame.registers, x, self)
         check.end(x, block)
         terminator = block.terminator
         if check.registers and terminator.where is not None:
@@ -101,19 +102,19 @@ class Watch:
 
     # -- generated code ----------------------------------------------------------------------------------------------
 
-    def guard(self, w: Watched, x: Group) -> None:
+    def guard(self, w: Instrumented, x: Group) -> None:
         """The predicate of an instruction with a side effect is about to be used."""
         if self.check is not None:
             self.check.guard(w, x)
 
-    def before(self, w: Watched, x: Group, values: tuple[Any, ...], guard: Any) -> Any:
+    def before(self, w: Instrumented, x: Group, values: tuple[Any, ...], guard: Any) -> Any:
         """An instruction is about to be executed by ``x``, under ``guard`` if it is pure; what it returns goes to ``after``."""
         if self.traps is not None:
             self.traps.before(w, x, values, guard)
         return None if self.check is None else effects.results(self.check, w, x, values)
 
     def after(
-        self, w: Watched, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any, found: Any
+        self, w: Instrumented, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any, found: Any
     ) -> None:
         """It has computed ``results``."""
         if self.traps is not None:

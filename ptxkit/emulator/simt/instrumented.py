@@ -1,4 +1,4 @@
-"""What a watch knows of one bound instruction: its registers and their types, worked out once."""
+"""What the instrumentation knows of one bound instruction: its registers and their types, worked out once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Destination:
     type: PtxType
 
 
-class Watched:
+class Instrumented:
     """An instruction with its step.
 
     Attributes:
