@@ -40,18 +40,9 @@ __device__ __forceinline__ Norm norm_from_square(double square) {
 // column c rounded to f32 and value(c) the column itself. A thread calls both for the same columns.
 template <int THREADS, class Square, class Value>
 __device__ __forceinline__ double square_sum(int cols, Square square, Value value) {
-    __shared__ GroupSlots<double, THREADS / 32> slots;
-    double sum = 0;
-#pragma unroll 4
-    for (unsigned c = threadIdx.x; c < cols; c += THREADS) sum += square(c);
-    sum = cta_sum<THREADS>(sum, slots, 0);
+    const double sum = column_sum<THREADS>(cols, square);
     if (is_safe(sum)) return sum;
-    sum = 0;
-    for (unsigned c = threadIdx.x; c < cols; c += THREADS) {
-        double v = value(c);
-        sum = fma(v, v, sum);
-    }
-    return cta_sum<THREADS>(sum, slots, 1);
+    return column_sum<THREADS>(cols, [&](unsigned c) { return static_cast<double>(value(c)) * value(c); });
 }
 
 __device__ __forceinline__ float divided(float x, Norm norm) { return x * norm.scale / norm.value; }
@@ -70,8 +61,7 @@ __global__ void __launch_bounds__(THREADS) l2norm_fused(const float* x, float* y
         return v * v;
     };
     Norm norm = norm_from_square(square_sum<THREADS>(cols, square, value) + eps);
-#pragma unroll 4
-    for (unsigned c = threadIdx.x; c < cols; c += THREADS) y[c] = divided(value(c), norm);
+    each_column<THREADS>(cols, [&](unsigned c) { y[c] = divided(value(c), norm); });
 }
 
 // The element-wise kernels have ELEMENTS loads in flight per thread, as those of PyTorch have four.
@@ -109,7 +99,7 @@ __global__ void __launch_bounds__(THREADS) l2norm_sqrt(const double* sums, Norm*
     if (r < rows) norms[r] = norm_from_square(sums[r]);
 }
 
-// A row takes cdiv(cols, THREADS * ELEMENTS) consecutive CTAs.
+// A row takes cdiv(cols, THREADS * ELEMENTS) consecutive CTAs. Not each_element of row.cuh: the norm is loaded once.
 template <int THREADS, int ELEMENTS>
 __global__ void __launch_bounds__(THREADS) l2norm_divide(const float* x, const Norm* norms, float* y, int cols) {
     unsigned ctas_per_row = (cols - 1) / (THREADS * ELEMENTS) + 1;
@@ -128,160 +118,37 @@ __global__ void __launch_bounds__(THREADS) l2norm_divide(const float* x, const N
 // ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// L2 policy of the accesses to device memory; results are the same. KEEP_X: L2 evicts y first, which then goes to
-// device memory in a steady stream. KEEP_Y: L2 evicts x first.
-enum Hint { HINT_NONE = 0, HINT_KEEP_X = 1, HINT_KEEP_Y = 2 };
-
-// The columns of a row that one of `threads` threads holds: 4 * QUADS columns, zeros past the end. A quad is 16 bytes.
-// `quads` says whether the row can be accessed in quads (aligned, and cols a multiple of 4); otherwise the registers
-// hold single columns, and adjacent lanes hold adjacent columns, so that the accesses still coalesce.
-template <int QUADS, int HINT>
-struct Part {
-    float v[4 * QUADS];
-
-    __device__ __forceinline__ void load(const float* row, unsigned cols, unsigned thread, unsigned threads,
-                                         bool quads) {
-        if (quads) {
-            const uint4* row4 = reinterpret_cast<const uint4*>(row);
-            unsigned long long policy = HINT == HINT_KEEP_X   ? createpolicy_L2_evict_last()
-                                        : HINT == HINT_KEEP_Y ? createpolicy_L2_evict_first()
-                                                              : 0;
-#pragma unroll
-            for (int i = 0; i < QUADS; i++) {
-                unsigned q = i * threads + thread;
-                uint4 quad = uint4();
-                if (q < cols / 4) quad = HINT == HINT_NONE ? ld_global(row4 + q) : ld_global(row4 + q, policy);
-                v[4 * i] = __uint_as_float(quad.x), v[4 * i + 1] = __uint_as_float(quad.y);
-                v[4 * i + 2] = __uint_as_float(quad.z), v[4 * i + 3] = __uint_as_float(quad.w);
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < 4 * QUADS; k++) {
-                unsigned c = k * threads + thread;
-                v[k] = c < cols ? row[c] : 0.0f;
-            }
+// Divides each column of a row by the norm. All threads of the row call it.
+template <class S, class Slots>
+__device__ __forceinline__ void normalize(Row<S>& row, float eps, Slots& slots, RowRecords<double, S>& exact_slots) {
+    const float square = row_sum(row.sum([](float v, int) { return v * v; }), slots) + eps;
+    float factor = inverse_sqrt(square);
+    const bool unsafe = !is_safe(square);
+    if (__builtin_expect(any_row<S>(unsafe), false)) {
+        auto squared = [](float v, int) { return static_cast<double>(v) * v; };
+        const double exact = row_sum(row.template sum<double>(squared), exact_slots);
+        if (unsafe) {
+            const Norm norm = norm_from_square(exact + eps);
+            row.each([&](float& v, int) { v *= norm.scale; });
+            factor = 1.0f / norm.value;
         }
     }
-
-    __device__ __forceinline__ void store(float* row, unsigned cols, unsigned thread, unsigned threads,
-                                          bool quads) const {
-        if (quads) {
-            float4* row4 = reinterpret_cast<float4*>(row);
-#pragma unroll
-            for (int i = 0; i < QUADS; i++) {
-                unsigned q = i * threads + thread;
-                float4 quad = make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
-                if (q < cols / 4) st_global(row4 + q, quad);
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < 4 * QUADS; k++) {
-                unsigned c = k * threads + thread;
-                if (c < cols) row[c] = v[k];
-            }
-        }
-    }
-
-    __device__ __forceinline__ void multiply(float factor) {
-#pragma unroll
-        for (int k = 0; k < 4 * QUADS; k++) v[k] *= factor;
-    }
-};
-
-// Four independent accumulators keep four fma in flight and shorten the chains in which rounding errors of equal values
-// add up.
-template <class T, int QUADS, int HINT>
-__device__ __forceinline__ T sum_of_squares(const Part<QUADS, HINT>& part) {
-    T sum[4] = {};
-#pragma unroll
-    for (int k = 0; k < 4 * QUADS; k++) sum[k % 4] = fma(T(part.v[k]), T(part.v[k]), sum[k % 4]);
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    row.each([&](float& v, int) { v *= factor; });
 }
 
-// Shared memory for the sum of a row that LANES threads in each of CTAS CTAs hold. LANES is a power of two.
-template <class T, int THREADS, int LANES, int CTAS>
-struct RowSlots {
-    static constexpr int groups = THREADS / LANES;
-    static_assert(groups <= 16 || LANES <= 32, "a group of several warps needs one of 16 barriers");
-    static_assert(CTAS == 1 || groups == 1, "a cluster takes one row at a time");
-
-    GroupSlots < T, LANES<32 ? 1 : LANES / 32> group[LANES <= 32 || CTAS > 1 ? 1 : groups];
-    ClusterSlots<T, CTAS, CTAS == 1 ? 1 : THREADS / 32> cluster;
-
-    __device__ __forceinline__ T sum(T value, unsigned iteration) {
-        if constexpr (CTAS > 1) return cluster_sum<THREADS, CTAS>(value, cluster, iteration);
-        else if constexpr (LANES <= 32) return warp_sum<LANES>(value);
-        else return group_sum<LANES, groups>(value, group[threadIdx.x / LANES], threadIdx.x / LANES, iteration);
-    }
-};
-
-// Tile parameters of l2norm_vectorized. The description gives them by name (L2normTile in
-// ptxkit/kernels/rows/fused_l2norm.py).
-template <int THREADS_, int LANES_, int QUADS_, int CTAS_, int ROWS_, int HINT_, bool NO_EARLY_LAUNCH_, bool FULL_TILE_>
-struct L2normTile {
-    static constexpr int THREADS = THREADS_, LANES = LANES_, QUADS = QUADS_, CTAS = CTAS_, ROWS = ROWS_, HINT = HINT_;
-    static constexpr bool NO_EARLY_LAUNCH = NO_EARLY_LAUNCH_, FULL_TILE = FULL_TILE_;
-};
-
-// LANES threads in each of CTAS CTAs hold a row, 4 * QUADS columns per thread. Short rows share a CTA, THREADS / LANES
-// of them; a long row is held by a cluster. Each group of threads computes ROWS rows one after another and loads the
-// next one while it sums the squares of this one.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::THREADS) l2norm_vectorized(const float* x, float* y, int rows, int cols,
                                                                    float eps) {
-    constexpr int THREADS = Tile::THREADS, LANES = Tile::LANES, QUADS = Tile::QUADS, CTAS = Tile::CTAS,
-                  ROWS = Tile::ROWS;
-    constexpr int HINT = Tile::HINT;
-    constexpr bool FULL_TILE = Tile::FULL_TILE;
-    constexpr unsigned groups = THREADS / LANES, threads = LANES * CTAS;
-    __shared__ RowSlots<float, THREADS, LANES, CTAS> slots;
-    __shared__ RowSlots<double, THREADS, LANES, CTAS> exact_slots;
-    const unsigned thread = cluster_ctarank() * (CTAS > 1 ? LANES : 0) + threadIdx.x % LANES;
-    const unsigned stride = gridDim.x / CTAS * groups;
-    const bool aligned =
-        ((reinterpret_cast<size_t>(x) | reinterpret_cast<size_t>(y) | 4 * static_cast<size_t>(cols)) & 15) == 0;
-    unsigned row = blockIdx.x / CTAS * groups + threadIdx.x / LANES;
-    // A thread past the last row continues with an empty row, since the other threads of its warp wait for it in
-    // shuffles.
-    auto columns = [&](unsigned r) { return FULL_TILE ? 4 * QUADS * threads : r < rows ? cols : 0; };
-    auto offset = [&](unsigned r) { return static_cast<size_t>(r) * cols; };
-
-    auto run = [&](bool quads) {
-        follow_previous_grid<Tile::NO_EARLY_LAUNCH>();
-        if constexpr (CTAS > 1) barrier_cluster_arrive_relaxed();
-        Part<QUADS, HINT> part, next;
-        part.load(x + offset(row), columns(row), thread, threads, quads);
-        if constexpr (CTAS > 1) barrier_cluster_wait_acquire();  // all CTAs of the cluster have started
-
-#pragma unroll 1
-        for (unsigned iteration = 0; iteration < ROWS; iteration++) {
-            if constexpr (ROWS > 1) {
-                if (iteration + 1 < ROWS)
-                    next.load(x + offset(row + stride), columns(row + stride), thread, threads, quads);
-            }
-            float square = slots.sum(sum_of_squares<float>(part), iteration) + eps;
-            float factor = inverse_sqrt(square);
-            bool unsafe = !is_safe(square);
-            // All threads that take part in a sum must take the same branch. Rows with fewer than 32 lanes share
-            // shuffles.
-            if (__builtin_expect(LANES < 32 ? vote_sync_any(all_lanes, unsafe) : unsafe, false)) {
-                double exact = exact_slots.sum(sum_of_squares<double>(part), iteration) + eps;
-                if (unsafe) {
-                    Norm norm = norm_from_square(exact);
-                    part.multiply(norm.scale);
-                    factor = 1.0f / norm.value;
-                }
-            }
-            part.multiply(factor);
-            part.store(y + offset(row), columns(row), thread, threads, quads);
-            if constexpr (ROWS > 1) {
-                part = next;
-                row += stride;
-            }
-        }
-    };
-    if (FULL_TILE && aligned) run(true);  // a copy of the code without bounds checks
-    else run(aligned);
+    using S = typename Tile::template Shape<float>;
+    __shared__ RowRecords<float, S> slots;
+    __shared__ RowRecords<double, S> exact_slots;
+    with_layout<Tile::FULL_TILE>(RowLayout<S>(rows, cols, aligned16(x, y)), [&](const RowLayout<S>& layout) {
+        row_arrive<S, Tile::NO_EARLY_LAUNCH>();
+        Row<S> row = layout.template load<Tile::CACHE>(x);
+        row_wait<S>();
+        normalize(row, eps, slots, exact_slots);
+        layout.template store<Tile::CACHE>(y, row);
+    });
 }
 
 // Dynamic persistent kernel for long rows: see tile_scheduler.cuh.
@@ -302,27 +169,17 @@ __global__ void __launch_bounds__(Tile::THREADS, Tile::CTAS_PER_SM) l2norm_persi
     row_arrive<S>();
     auto started = [] { row_wait<S>(); };
     auto compute = [&](const RowLayout<S>& layout, Row<S>& row) {
-        const float square = row_sum(row.sum([](float v, int) { return v * v; }), sent) + eps;
-        float factor = inverse_sqrt(square);
-        if (!is_safe(square)) {
-            auto squared = [](float v, int) { return static_cast<double>(v) * v; };
-            const double exact = row_sum(row.template sum<double>(squared), exact_slots);
-            const Norm norm = norm_from_square(exact + eps);
-            row.each([&](float& v, int) { v *= norm.scale; });
-            factor = 1.0f / norm.value;
-        }
-        row.each([&](float& v, int) { v *= factor; });
+        normalize(row, eps, sent, exact_slots);
         layout.template store<Tile::CACHE>(y, row);
     };
     persistent_rows<Tile::FULL_TILE>(chunks, layout, rows, cols, x, 0.0f, scheduler, started, compute);
 }
 
 // A row of any length, computed by a cluster. It stays in shared memory between the passes, or is read again in
-// descending order, so that the second pass begins with the columns that L2 read last. THREADS * CTAS threads take 4 *
-// QUADS columns each at a time.
-template <int THREADS, int QUADS, int CTAS, bool STAGED>
+// descending order, so that the second pass begins with the columns that L2 read last.
+template <int THREADS, int VECTORS, int CTAS, bool STAGED>
 __global__ void __launch_bounds__(THREADS) l2norm_streamed(const float* x, float* y, int rows, int cols, float eps) {
-    using S = RowShape<THREADS, THREADS, QUADS, CTAS, 4>;
+    using S = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<float>>;
     __shared__ RowRecords<double, S, 2> slots;
     const RowLayout<S> layout(rows, cols, aligned16(x, y));
     const Staged<float, S, STAGED> staged;

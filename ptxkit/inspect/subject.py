@@ -1,6 +1,6 @@
 """The subject of an inspection, from its text form.
 
-Examples are ``fused_l2norm:vectorized@sm_90a,QUADS=4`` and ``mine.cu:saxpy<256>@sm_80,-use_fast_math``.
+Examples are ``fused_l2norm:vectorized@sm_90a,VECTORS=4`` and ``mine.cu:saxpy<256>@sm_80,-use_fast_math``.
 
 The part before ``@`` is a kernel of ``ptxkit list`` with a variant, or a ``.cu``, ``.ptx``, cubin or fatbin with a kernel's
 name; what follows it are settings: a target, ``NAME=VALUE`` (a size, option or tile parameter of a kernel, a macro for a

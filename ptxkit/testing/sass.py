@@ -28,7 +28,7 @@ def assert_sass(
     """Check the machine code of a kernel.
 
     Args:
-        kernel: words that ``ptxkit inspect`` takes, such as ``"fused_l2norm:vectorized@sm_90a,QUADS=4"`` or
+        kernel: words that ``ptxkit inspect`` takes, such as ``"fused_l2norm:vectorized@sm_90a,VECTORS=4"`` or
             ``"mine.cu:copy<256>"``; or a compiled or disassembled kernel. All kernels that it names are checked.
         has: instructions that must be there: opcodes (``"HGMMA"``), opcodes with modifiers (``"LDG.E.128"``), classes
             (``"LDG.128"``) or groups (``"tensor"``) of :func:`ptxkit.inspect.mix`; a mapping gives the minimum count of each.

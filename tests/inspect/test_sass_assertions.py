@@ -12,7 +12,7 @@ from ptxkit.testing import assert_sass
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_fused_l2norm_vectorized_is_wide_and_spills_nothing(target):
     assert_sass(
-        f"fused_l2norm:vectorized@{target},THREADS=256,QUADS=4",
+        f"fused_l2norm:vectorized@{target},THREADS=256,VECTORS=4",
         has={"LDG.128": 4, "STG.128": 4},
         lacks=["LDL", "STL"],
         spills=0,

@@ -113,21 +113,21 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 TILES = [
     # (cols, tile): what it exercises
-    (2, {"THREADS": 128, "QUADS": 8}),  # a thread a row
-    (17, {"THREADS": 256, "QUADS": 1}),  # several rows a warp
-    (128, {"THREADS": 128, "QUADS": 1}),  # a warp a row
-    (200, {"THREADS": 512, "QUADS": 1}),  # two warps a row, eight rows a CTA
-    (200, {"THREADS": 1024, "QUADS": 1}),  # all sixteen barriers
-    (512, {"THREADS": 128, "QUADS": 2}),
-    (1003, {"THREADS": 128, "QUADS": 8}),
-    (500, {"THREADS": 128, "QUADS": 1, "ROWS": 2}),
-    (64, {"THREADS": 128, "QUADS": 2, "ROWS": 4, "HINT": 0}),
-    (300, {"THREADS": 128, "QUADS": 4, "ROWS": 4, "HINT": 2}),
-    (1000, {"THREADS": 128, "QUADS": 1, "CLUSTER": 2}),
-    (1001, {"THREADS": 128, "QUADS": 1, "CLUSTER": 2, "ROWS": 2}),
-    (4096, {"THREADS": 128, "QUADS": 1, "CLUSTER": 8, "ROWS": 4}),
-    (3000, {"THREADS": 128, "QUADS": 1, "CLUSTER": 2}),  # streamed
-    (3001, {"THREADS": 128, "QUADS": 1, "CLUSTER": 1}),
+    (2, {"THREADS": 128, "VECTORS": 8}),  # a thread a row
+    (17, {"THREADS": 256, "VECTORS": 1}),  # several rows a warp
+    (128, {"THREADS": 128, "VECTORS": 1}),  # a warp a row
+    (200, {"THREADS": 512, "VECTORS": 1}),  # two warps a row, eight rows a CTA
+    (200, {"THREADS": 1024, "VECTORS": 1}),  # all sixteen barriers
+    (512, {"THREADS": 128, "VECTORS": 2}),
+    (1003, {"THREADS": 128, "VECTORS": 8}),
+    (500, {"THREADS": 128, "VECTORS": 1}),  # a row a CTA, the last register half empty
+    (64, {"THREADS": 128, "VECTORS": 2, "CACHE": 0}),
+    (300, {"THREADS": 128, "VECTORS": 4, "CACHE": 3}),
+    (1000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
+    (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2, "CACHE": 4}),
+    (4096, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 8}),  # fills the registers of a cluster
+    (3000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),  # streamed
+    (3001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1}),
 ]
 
 
@@ -139,6 +139,18 @@ def test_every_shape_of_tile(device, cols, tile):
     x[4] = 0
     x[9, cols - 1] = np.nan
     check(case_of(device, x), tile=tile)
+
+
+@pytest.mark.parametrize(("rows", "full"), [(8, True), (11, False)])
+def test_rows_that_share_a_cta_and_fill_its_registers(device, rows, full):
+    """Four rows a CTA: without a bounds check only where every CTA has four."""
+    workload = FusedL2norm(rows=rows, cols=128)
+    tile = {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1}
+    case = execute.Case(workload, device, inputs=workload.inputs(np.random.default_rng(0)))
+    result = execute.run(case, FusedL2norm.variant("vectorized"), None, tile, explicit=True)
+    assert result.verdict.verified, result.verdict.worst
+    (launch,) = workload.variant("vectorized").launches(workload, result.tile)
+    assert launch.template[-1].FULL_TILE is full
 
 
 def test_a_long_row_takes_a_cluster(device):
@@ -201,5 +213,5 @@ def test_the_preferred_tile_satisfies_the_constraint(rows, cols, target):
     variant = workload.variant("vectorized")
     tile = variant.select_tile(workload, Target.parse(target))
     assert any(tile.items() >= preferred.items() for preferred in variant.prefer(workload))
-    assert tile.ROWS == 1 and (0 if 8 * rows * cols < 1 << 28 else 1) == tile.HINT
+    assert (0 if 8 * rows * cols < 1 << 28 else 4) == tile.CACHE
     assert tile.CLUSTER == 1 or target == "sm_90a"

@@ -251,24 +251,24 @@ using namespace ptxkit;
 template <int LANES, class T>
 __global__ void warps(const T* x, T* y) { y[threadIdx.x] = warp_sum<LANES>(x[threadIdx.x]); }
 
-template <int GROUP, int GROUPS, int SUMS, class T>
-__global__ void groups(const T* x, T* y) {
-    __shared__ GroupSlots<T, GROUP / 32> slots[GROUPS];
-    unsigned group = threadIdx.x / GROUP;
-    for (unsigned turn = 0; turn < SUMS; turn++) {
-        unsigned i = turn * blockDim.x + threadIdx.x;
-        y[i] = group_sum<GROUP>(x[i], slots[group], group, turn);
+template <int THREADS, int SUMS, class T>
+__global__ void ctas(const T* x, T* y) {
+    __shared__ CtaSlots<T, THREADS / 32> slots;
+    for (unsigned iteration = 0; iteration < SUMS; iteration++) {
+        unsigned i = iteration * THREADS + threadIdx.x;
+        y[i] = cta_sum<THREADS>(x[i], slots, iteration);
     }
 }
 
-template <int THREADS, int CTAS, int SUMS, class T>
-__global__ void clusters(const T* x, T* y) {
-    __shared__ ClusterSlots<T, CTAS, THREADS / 32> slots;
-    barrier_cluster_arrive_relaxed();
-    barrier_cluster_wait_acquire();
-    for (unsigned turn = 0; turn < SUMS; turn++) {
-        unsigned i = turn * gridDim.x * THREADS + blockIdx.x * THREADS + threadIdx.x;
-        y[i] = cluster_sum<THREADS, CTAS>(x[i], slots, turn);
+template <int THREADS, int LANES, int CTAS, int SUMS, class T>
+__global__ void rows(const T* x, T* y) {
+    using S = RowShape<THREADS, LANES, 1, CTAS, 4>;
+    __shared__ RowRecords<T, S, 2> slots;
+    row_arrive<S>();
+    row_wait<S>();
+    for (unsigned iteration = 0; iteration < SUMS; iteration++) {
+        unsigned i = iteration * gridDim.x * THREADS + blockIdx.x * THREADS + threadIdx.x;
+        y[i] = row_sum(x[i], slots, iteration & 1);
     }
 }
 """
@@ -276,9 +276,7 @@ __global__ void clusters(const T* x, T* y) {
 
 def summed(device, expression, count, dtype, part, **launch):
     """Run a kernel of SUMS over ``count`` small integers and compare with sums over parts of ``part``."""
-    image = compile_source(
-        includes("rows/reduce.cuh") + SUMS, target=device.target or "sm_90a", instantiate=[expression]
-    )
+    image = compile_source(includes("rows/row.cuh") + SUMS, target=device.target or "sm_90a", instantiate=[expression])
     x = np.random.default_rng(3).integers(-50, 50, count).astype(dtype)  # integers: sums are exact in any order
     on_device, y = device.upload(x), device.empty(count, dtype)
     device.load(image)[expression](on_device, y, **launch)
@@ -297,17 +295,22 @@ def test_warp_sum(device, lanes, name, dtype):
 
 
 @pytest.mark.parametrize(("name", "dtype"), TYPES)
-@pytest.mark.parametrize(("group", "groups"), [(32, 2), (64, 16), (96, 1), (160, 3), (256, 2), (1024, 1)])
-def test_group_sum(device, group, groups, name, dtype):
-    threads = group * groups
-    summed(device, f"groups<{group}, {groups}, 3, {name}>", 3 * threads, dtype, group, grid=1, block=threads)
+@pytest.mark.parametrize("threads", [32, 64, 96, 160, 256, 1024])
+def test_cta_sum(device, threads, name, dtype):
+    summed(device, f"ctas<{threads}, 3, {name}>", 3 * threads, dtype, threads, grid=1, block=threads)
 
 
 @pytest.mark.parametrize(("name", "dtype"), TYPES)
-@pytest.mark.parametrize(("threads", "ctas"), [(32, 2), (64, 8), (96, 3), (256, 4)])
-def test_cluster_sum(device, threads, ctas, name, dtype):
+@pytest.mark.parametrize(("threads", "lanes"), [(64, 8), (64, 32), (1024, 64), (512, 256), (1024, 1024)])
+def test_row_sum_of_rows_that_share_a_cta(device, threads, lanes, name, dtype):
+    summed(device, f"rows<{threads}, {lanes}, 1, 3, {name}>", 3 * 2 * threads, dtype, lanes, grid=2, block=threads)
+
+
+@pytest.mark.parametrize(("name", "dtype"), TYPES)
+@pytest.mark.parametrize(("threads", "ctas"), [(32, 2), (64, 8), (256, 4), (1024, 2)])
+def test_row_sum_of_a_cluster(device, threads, ctas, name, dtype):
     if device.target is not None and device.target.cc < 90:
         pytest.skip("no clusters here")
     count = 3 * 2 * ctas * threads
-    expression = f"clusters<{threads}, {ctas}, 3, {name}>"
+    expression = f"rows<{threads}, {threads}, {ctas}, 3, {name}>"
     summed(device, expression, count, dtype, ctas * threads, grid=2 * ctas, block=threads, cluster=ctas)

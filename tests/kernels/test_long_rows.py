@@ -43,8 +43,7 @@ def with_extremes(workload, key):
 
 
 def tile_of(name, staged):
-    vectors = "QUADS" if name == "fused_l2norm" else "VECTORS"
-    return {"THREADS": 128, vectors: 1, "CLUSTER": 2, "STAGED": staged}
+    return {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2, "STAGED": staged}
 
 
 @pytest.mark.parametrize("staged", [True, False])

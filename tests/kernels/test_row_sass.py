@@ -31,6 +31,15 @@ def test_preferred_tiles_do_not_spill(name, rows, cols, dtype):
         assert_sass(image, spills=0)
 
 
+@pytest.mark.parametrize(
+    ("threads", "vectors", "chunks"), [(1024, 8, 1), (512, 16, 1), (1024, 8, 2)], ids=["32", "64", "chunked"]
+)
+def test_l2norm_with_many_columns_a_thread_does_not_spill(threads, vectors, chunks):
+    tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": 1}
+    for image in built("fused_l2norm", 512, 4 * threads * vectors * chunks, tile).images:
+        assert_sass(image, spills=0)
+
+
 @pytest.mark.parametrize(("cols", "dtype"), [(262_144, "f32"), (131_072, "bf16")])
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax"])
 def test_persistent_kernels_do_not_spill(name, cols, dtype):
@@ -59,7 +68,7 @@ def test_accesses_are_128_bits_wide(name):
     assert_sass(sass(step.image)[step.image.entry(step.launch.entry)], has=[copied, stores])
 
 
-@pytest.mark.parametrize(("name", "tile"), [("fused_l2norm", {"QUADS": 1}), ("softmax", {"VECTORS": 1})])
+@pytest.mark.parametrize(("name", "tile"), [("fused_l2norm", {"VECTORS": 1}), ("softmax", {"VECTORS": 1})])
 def test_a_barrier_for_each_group(name, tile):
     """512 threads, eight rows of 64: ptxas counts eight barriers, and not the sixteen it reserves for a computed number."""
     (step,) = built(name, 16384, 256, {"THREADS": 512} | tile).steps

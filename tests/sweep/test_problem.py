@@ -27,9 +27,9 @@ def test_clusters_need_a_target_that_has_them():
 
 
 def test_held_and_restricted_parameters():
-    held = explore(Problem(**{**vars_of(NORM), "held": {"THREADS": 256}, "space": {"QUADS": [1, 2]}}))
+    held = explore(Problem(**{**vars_of(NORM), "held": {"THREADS": 256}, "space": {"VECTORS": [1, 2]}}))
     assert {tile.THREADS for tile in held.tiles} == {256}
-    assert {tile.QUADS for tile in held.tiles} <= {1, 2}
+    assert {tile.VECTORS for tile in held.tiles} <= {1, 2}
 
 
 def test_a_problem_crosses_processes_without_its_workload():

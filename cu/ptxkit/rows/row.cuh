@@ -623,7 +623,7 @@ __device__ __forceinline__ void each_column(unsigned cols, F f) {
 
 template <int THREADS, class F>
 __device__ __forceinline__ float column_max(unsigned cols, F f) {
-    __shared__ GroupSlots<float, THREADS / 32> slots;
+    __shared__ CtaSlots<float, THREADS / 32> slots;
     float largest = -infinity();
     each_column<THREADS>(cols, [&](unsigned c) { largest = fmaxf(largest, f(c)); });
     return cta_max<THREADS>(largest, slots);
@@ -631,7 +631,7 @@ __device__ __forceinline__ float column_max(unsigned cols, F f) {
 
 template <int THREADS, class F>
 __device__ __forceinline__ double column_sum(unsigned cols, F f) {
-    __shared__ GroupSlots<double, THREADS / 32> slots;
+    __shared__ CtaSlots<double, THREADS / 32> slots;
     double sum = 0;
     each_column<THREADS>(cols, [&](unsigned c) { sum += f(c); });
     return cta_sum<THREADS>(sum, slots);

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,62 +11,11 @@ from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, varia
 from ptxkit.kernels.elementwise.elementwise import stays_in_l2
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
-from ptxkit.kernels.template import TemplateStruct
 
-STAGED_COLS = 12 * 1024  # 48 KiB: the dynamic shared memory that every target gives without asking
 THREADS = 256  # of a CTA, in the unfused chain and in fused
 ELEMENTS = 4  # of a thread, in the element-wise launches of the chain
-
-
-@dataclass(frozen=True)
-class L2normTile(TemplateStruct):
-    """``L2normTile`` of cu/kernels/fused_l2norm.cu."""
-
-    THREADS: int
-    LANES: int
-    QUADS: int
-    CTAS: int
-    ROWS: int
-    HINT: int
-    NO_EARLY_LAUNCH: bool
-    FULL_TILE: bool
-
-
-def lanes(w: FusedL2norm, t: Tile) -> int:
-    """Threads of a CTA that hold a row together: a power of two, enough for its columns where THREADS are."""
-    threads: int = t.THREADS
-    return min(threads, 1 << (cdiv(w.cols, 4 * t.QUADS * t.CLUSTER) - 1).bit_length())
-
-
-def in_registers(w: FusedL2norm, t: Tile) -> bool:
-    """Whether the registers of a whole cluster hold a row."""
-    return bool(w.cols <= 4 * t.QUADS * t.THREADS * t.CLUSTER)
-
-
-def staged_bytes(w: FusedL2norm, t: Tile) -> int:
-    """Shared memory of a CTA for its part of a row."""
-    bytes_: int = cdiv(w.cols, 4 * t.QUADS * t.THREADS * t.CLUSTER) * 16 * t.QUADS * t.THREADS
-    return bytes_
-
-
-def usable(w: FusedL2norm, t: Tile) -> bool | str:
-    """The constraint of ``vectorized``."""
-    beside = 28 if in_registers(w, t) else 36  # registers beside the row; measured, so that nothing spills
-    available = w.device.target.limits.registers // t.THREADS
-    if (1 + (t.ROWS > 1)) * 4 * t.QUADS + beside > available:
-        return f"{t.THREADS} threads have {available} registers each, too few for QUADS={t.QUADS} ROWS={t.ROWS}"
-    if t.CLUSTER > 1 and w.cols <= 4 * t.QUADS * t.THREADS * t.CLUSTER // 2:
-        return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
-    if t.ROWS > 1 and not in_registers(w, t):
-        return f"{w.cols} columns do not stay in registers, so only ROWS=1 is possible"
-    if in_registers(w, t):
-        if not t.STAGED:
-            return f"{w.cols} columns stay in registers, so STAGED=False changes nothing"
-    elif t.STAGED and staged_bytes(w, t) > row.STAGED_BYTES:
-        return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t):,} bytes of shared memory"
-    if t.NO_EARLY_LAUNCH and not (in_registers(w, t) and stays_in_l2(w)):
-        return "NO_EARLY_LAUNCH is for rows in registers that stay in L2"
-    return True
+SHARED_COLS = row.DEFAULT_DYNAMIC_BYTES // 4  # longest row that fused holds in shared memory
+FULL_TILE_COLUMNS = 32  # columns of a thread up to which a row that fills registers has code of its own
 
 
 def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
@@ -76,22 +24,22 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     few, resident = w.rows <= 512, stays_in_l2(w)
     if few or resident:
         alone = row.few(w)  # each row has an SM
-        quads = 1 if alone and w.cols <= 512 else 4 if (alone and w.cols >= 2048) or w.cols > 8192 else 2
+        vectors = 1 if alone and w.cols <= 512 else 4 if (alone and w.cols >= 2048) or w.cols > 8192 else 2
     else:
-        quads = 1 if w.cols <= 256 else 4 if w.cols <= 2048 else 2
+        vectors = 1 if w.cols <= 256 else 4 if w.cols <= 2048 else 2
     threads = 128
-    while threads < 1024 and 4 * quads * threads < w.cols:
+    while threads < 1024 and 4 * vectors * threads < w.cols:
         threads *= 2
-    while quads < 8 and 4 * quads * threads < w.cols:
-        quads *= 2
+    while vectors < 8 and 4 * vectors * threads < w.cols:
+        vectors *= 2
     cluster = 1
-    while cluster < 8 and 4 * quads * threads * cluster < w.cols:
+    while cluster < 8 and 4 * vectors * threads * cluster < w.cols:
         cluster *= 2
-    if 4 * quads * threads * cluster < w.cols:
-        threads, quads = 512, 4  # in parts, with more registers for addresses
-    # on an H200 KEEP_X is faster where x is many times larger than L2, KEEP_Y slower; below that neither matters
-    hint = 0 if w.work().bytes < 1 << 28 else 1
-    tile = {"THREADS": threads, "QUADS": quads, "CLUSTER": cluster, "HINT": hint}
+    if 4 * vectors * threads * cluster < w.cols:
+        threads, vectors = 512, 4  # in chunks, with more registers for addresses
+    # on an H200 L2 had better keep x where x is many times larger than L2; below that CACHE does not matter
+    cache = 0 if w.work().bytes < 1 << 28 else 4
+    tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": cache}
     if not few and not resident and 2048 < w.cols <= 4096 and threads == 512:
         tile["THREADS"] = 1024  # two rows a CTA: fastest on an H200
     if resident and (w.cols >= 1024 or not row.few(w)):
@@ -99,7 +47,7 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     yield tile
     for staged in (True, False):
         for ctas in (cluster, 1):  # for targets without clusters
-            yield {"THREADS": 512, "QUADS": 4, "CLUSTER": ctas, "HINT": hint, "STAGED": staged}
+            yield {"THREADS": 512, "VECTORS": 4, "CLUSTER": ctas, "CACHE": cache, "STAGED": staged}
 
 
 class FusedL2norm(Workload):
@@ -109,6 +57,7 @@ class FusedL2norm(Workload):
     rows: int = 8192
     cols: int = 4096
     eps: float = 1e-12
+    dtype: ClassVar[row.Dtype] = "f32"
     emulator_sizes = {"rows": 128, "cols": 4096}
     benchmarks = ({"rows": 128}, {}, {"rows": 16384, "cols": 8192})
     tolerance = Tolerance(ulp=4)
@@ -166,47 +115,18 @@ class FusedL2norm(Workload):
     @variant
     def fused(self) -> list[Launch]:
         """One CTA a row, which waits in shared memory for its norm; bit for bit what unfused gives."""
-        keep = self.cols <= STAGED_COLS
+        keep = self.cols <= SHARED_COLS
         shared = 4 * self.cols if keep else 0
         args = ("x", "y", self.cols, "eps")
         return [Launch("l2norm_fused", self.rows, THREADS, args, shared=shared, template=(THREADS, keep))]
 
-    @variant(
-        tile={
-            "THREADS": [128, 256, 512, 1024],  # of a CTA
-            "QUADS": [8, 4, 2, 1],  # 128-bit registers of a row that a thread holds
-            "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-            "ROWS": [1, 2, 4],  # rows that a thread takes one after another, the next being loaded ahead
-            "HINT": [0, 1, 2],  # L2 keeps: 0 what it likes, 1 x rather than y, 2 y rather than x
-            "STAGED": row.TILE["STAGED"],
-            "NO_EARLY_LAUNCH": row.TILE["NO_EARLY_LAUNCH"],
-        },
-        constraint=usable,
-        prefer=preferred,
-    )
+    @variant(tile=row.TILE_WITHOUT_WEIGHTS, constraint=row.usable(beside=28), prefer=preferred)
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
-        cluster = t.CLUSTER if t.CLUSTER > 1 else None
         args = ("x", "y", self.rows, self.cols, "eps")
-        if not in_registers(self, t):
-            template: tuple[int, ...] = (t.THREADS, t.QUADS, t.CLUSTER, t.STAGED)
-            shared = staged_bytes(self, t) if t.STAGED else 0
-            grid = self.rows * t.CLUSTER
-            return [Launch("l2norm_streamed", grid, t.THREADS, args, shared, cluster, template=template)]
-        width = lanes(self, t)
-        groups = t.THREADS // width
-        grid = cdiv(cdiv(self.rows, groups), t.ROWS) * t.CLUSTER
-        tile = L2normTile(
-            THREADS=t.THREADS,
-            LANES=width,
-            QUADS=t.QUADS,
-            CTAS=t.CLUSTER,
-            ROWS=t.ROWS,
-            HINT=t.HINT,
-            NO_EARLY_LAUNCH=t.NO_EARLY_LAUNCH,
-            FULL_TILE=self.cols == 4 * t.QUADS * width * t.CLUSTER and self.rows % (groups * t.ROWS) == 0,
-        )
-        return [Launch("l2norm_vectorized", grid, t.THREADS, args, 0, cluster, template=(tile,))]
+        return [
+            row.vectorized("l2norm", self, t, args, (), full_tile_columns=FULL_TILE_COLUMNS, full_tile_shares_cta=True)
+        ]
 
     @pipeline.persistent(beside=32, weights=0)
     def persistent(self, t: Tile) -> list[Launch]:

@@ -246,6 +246,7 @@ def vectorized(
     template: tuple[object, ...],
     size: int = 0,
     full_tile_columns: int = 0,
+    full_tile_shares_cta: bool = False,
 ) -> Launch:
     """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` where no cluster's registers hold a row.
 
@@ -258,6 +259,7 @@ def vectorized(
         size: see :func:`usable`.
         full_tile_columns: most columns of a thread with which rows that fill the registers of a CTA or cluster have code of
             their own (FULL_TILE); 0 for never.
+        full_tile_shares_cta: whether this code is used for rows that share a CTA, too, if their number fills all CTAs.
     """
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     if not in_registers(w, t):
@@ -272,10 +274,16 @@ def vectorized(
         CACHE=t.CACHE,
         PREFETCH_WEIGHTS=t.get("PREFETCH_WEIGHTS", False),
         NO_EARLY_LAUNCH=t.NO_EARLY_LAUNCH,
-        FULL_TILE=w.cols == capacity(w, t) and t.VECTORS * width(w.dtype) <= full_tile_columns,
+        FULL_TILE=is_full_tile(w, t, full_tile_shares_cta) and t.VECTORS * width(w.dtype) <= full_tile_columns,
     )
     grid = cdiv(w.rows, tile.THREADS // tile.LANES) * t.CLUSTER
     return Launch(f"{kernel}_vectorized", grid, t.THREADS, args, 0, cluster, template=(*template, tile))
+
+
+def is_full_tile(w: Any, t: Tile, shares_cta: bool) -> bool:
+    """Whether each register of each CTA holds a column, for FULL_TILE; ``shares_cta``: also of CTAs with several rows."""
+    rows = t.THREADS // lanes(w, t) if shares_cta else 1
+    return bool(rows * w.cols == capacity(w, t) and w.rows % rows == 0)
 
 
 def by_row(
