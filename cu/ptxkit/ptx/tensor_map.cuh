@@ -106,6 +106,21 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
 #endif
 }
 
+// Into this CTA's shared memory, with the bytes counted at the mbarrier at this offset in the CTA of even rank of its
+// pair. Bit 24 of a shared::cluster address is the lowest bit of the CTA's rank.
+__device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_pair(
+    unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
+#if PTXKIT_SM100F
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::2 [%0], "
+        "[%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier & 0xfeffffff)
+        : "memory");
+#else
+    PTXKIT_UNSUPPORTED("cp.async.bulk.tensor.cta_group::2", "sm_100a or sm_100f");
+#endif
+}
+
 // Shared to global memory, in this thread's bulk group; see bulk_copy.cuh for commit and wait.
 
 __device__ __forceinline__ void cp_async_bulk_tensor_1d_global_shared(const TensorMap& map, int x, unsigned from) {

@@ -10,6 +10,7 @@ import numpy as np
 from ptxkit import Tile, Tolerance, Work, Workload, uniform
 from ptxkit.kernels.elementwise.elementwise import activation
 from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.workload.inputs import dtype_of
 
 EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4}
 """Bits of ``ptxkit::Epilogue`` in cu/ptxkit/gemm/gemm.cuh."""
@@ -43,9 +44,10 @@ class Matmul(Workload):
     tolerance = Tolerance(relative=2**-8, absolute=5e-3)
 
     def constraints(self) -> Iterable[str]:
-        for name in ("n", "k"):
-            if getattr(self, name) % 8:
-                yield f"{name} must be a multiple of 8, so that rows are multiples of 16 bytes"
+        for name, kind in (("n", self.output_kind), ("k", self.kind)):
+            elements = 16 // dtype_of(kind).itemsize
+            if getattr(self, name) % elements:
+                yield f"{name} must be a multiple of {elements}, so that rows are multiples of 16 bytes"
         for name, rows, cols in (("a", self.m, self.k), ("b", self.n, self.k), ("c", self.m, self.n)):
             if rows * cols >= 2**40:
                 yield f"{name} is too large"
@@ -56,9 +58,9 @@ class Matmul(Workload):
             "b": uniform(rng, (self.n, self.k), self.kind),
         }
         if self.beta:
-            given["c"] = uniform(rng, (self.m, self.n), self.kind)
+            given["c"] = uniform(rng, (self.m, self.n), self.output_kind)
         if self.epilogue == "bias_gelu":
-            given["bias"] = uniform(rng, self.n, self.kind)
+            given["bias"] = uniform(rng, self.n, self.output_kind)
         return given
 
     def reference(self, a: Any, b: Any, c: Any = None, bias: Any = None) -> dict[str, Any]:
@@ -74,11 +76,12 @@ class Matmul(Workload):
         return {"c": result}
 
     def outputs(self) -> Mapping[str, Any]:
-        return {"c": ((self.m, self.n), self.kind)}
+        return {"c": ((self.m, self.n), self.output_kind)}
 
     def work(self) -> Work:
-        elements = self.m * self.k + self.n * self.k + self.m * self.n * (2 if self.beta else 1)
-        return Work(flops=2 * self.m * self.n * self.k, bytes=2 * elements, unit=self.kind)
+        operands = (self.m + self.n) * self.k * dtype_of(self.kind).itemsize
+        results = self.m * self.n * dtype_of(self.output_kind).itemsize * (2 if self.beta else 1)
+        return Work(flops=2 * self.m * self.n * self.k, bytes=operands + results, unit=self.unit)
 
     def gemm(self) -> Gemm:
         """What it is to a library."""
@@ -90,12 +93,23 @@ class Matmul(Workload):
             beta=self.beta,
             bias="bias" if bias_gelu else None,
             activation="gelu" if bias_gelu else "none",
+            compute="tf32" if self.unit == "tf32" else "f32",
         )
 
     @property
     def kind(self) -> str:
-        """Element type of every array."""
+        """Element type of a and b."""
         return str(getattr(self, "dtype", "bf16"))
+
+    @property
+    def unit(self) -> str:
+        """``Work.unit``: what the tensor cores multiply."""
+        return self.kind
+
+    @property
+    def output_kind(self) -> str:
+        """Element type of c and of the bias."""
+        return self.kind
 
     @property
     def epilogue_bits(self) -> int:

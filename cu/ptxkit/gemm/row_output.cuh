@@ -1,0 +1,88 @@
+// The epilogue where a thread holds neighbouring sums of one row, as it reads them from tensor memory.
+#pragma once
+#include "ptxkit/gemm/gemm.cuh"
+
+namespace ptxkit {
+
+// 16 bytes of an array of T, as T is stored.
+template <class T>
+struct Vector {
+    static constexpr int size = 16 / sizeof(T);
+    unsigned words[4];
+
+    static __device__ __forceinline__ Vector load(const T* from) {
+        uint4 v = *reinterpret_cast<const uint4*>(from);
+        return {{v.x, v.y, v.z, v.w}};
+    }
+
+    __device__ __forceinline__ void store(T* to) const {
+        *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+
+    __device__ __forceinline__ void store_shared(unsigned address) const {
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                     :: "r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+    }
+
+    __device__ __forceinline__ void unpack(float (&values)[size]) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if constexpr (sizeof(T) == 4) {
+                values[i] = __uint_as_float(words[i]);
+            } else {
+                values[2 * i] = Convert<T>::low(words[i]);
+                values[2 * i + 1] = Convert<T>::high(words[i]);
+            }
+        }
+    }
+
+    static __device__ __forceinline__ Vector pack(const float (&values)[size]) {
+        Vector v;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if constexpr (sizeof(T) == 4) v.words[i] = __float_as_uint(values[i]);
+            else v.words[i] = Convert<T>::pack(values[2 * i], values[2 * i + 1]);
+        }
+        return v;
+    }
+};
+
+// c is m x n, row-major with rows of a multiple of 16 bytes; bias has n elements. T: bf16, f16 or float.
+template <int EPILOGUE, class T>
+struct RowOutput {
+    using V = Vector<T>;
+    T* c;
+    const T* bias;
+    unsigned m, n;
+    float alpha, beta;
+
+    // V::size sums of a row, from column `col`, in the form in which they are stored. Outside of c nothing is read, and
+    // the result is unspecified.
+    __device__ __forceinline__ V finish(const float* sums, unsigned row, unsigned col) const {
+        float x[V::size];
+        const bool inside = row < m && col < n;
+#pragma unroll
+        for (int i = 0; i < V::size; i++) x[i] = EPILOGUE & ALPHA ? alpha * sums[i] : sums[i];
+        if constexpr (EPILOGUE & BETA) {
+            float old[V::size] = {};
+            if (inside) V::load(at(row, col)).unpack(old);
+#pragma unroll
+            for (int i = 0; i < V::size; i++) x[i] = fmaf(beta, old[i], x[i]);
+        }
+        if constexpr (EPILOGUE & BIAS_GELU) {
+            float added[V::size] = {};
+            if (inside) V::load(bias + col).unpack(added);
+#pragma unroll
+            for (int i = 0; i < V::size; i++) x[i] = activate<GELU>(x[i] + added[i]);
+        }
+        return V::pack(x);
+    }
+
+    __device__ __forceinline__ void store(const float* sums, unsigned row, unsigned col) const {
+        if (row < m && col < n) finish(sums, row, col).store(at(row, col));
+    }
+
+    __device__ __forceinline__ T* at(unsigned row, unsigned col) const { return c + static_cast<size_t>(row) * n + col; }
+};
+
+}  // namespace ptxkit
