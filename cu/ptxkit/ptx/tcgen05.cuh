@@ -220,6 +220,68 @@ __device__ __forceinline__ void tcgen05_mma(unsigned d, unsigned long long a, un
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Block-scaled products: each BLOCK elements of a row along K have a common scale factor.
+
+// Copies scale factors from shared to tensor memory, asynchronously and in order with the products that the same thread
+// issues: 32 rows of 16 bytes, to four columns of each 32 lanes. `from` describes them without a swizzle.
+__device__ __forceinline__ void tcgen05_cp_32x128b_warpx4(unsigned to, unsigned long long from) {
+#if PTXKIT_TCGEN05
+    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(to), "l"(from) : "memory");
+#else
+    PTXKIT_UNSUPPORTED("tcgen05.cp", PTXKIT_TCGEN05_TARGETS);
+#endif
+}
+
+// 32 rows of 16 bytes one after another. PTX ISA, "Shared memory descriptor": the stride from 8 rows to the next 8, 128
+// bytes, in bits 32-45; no swizzle.
+__device__ __forceinline__ unsigned long long tcgen05_descriptor_rows_of_16_bytes(unsigned address) {
+    return (address & 0x3ffff) >> 4 | 1ull << 16 | (128ull >> 4) << 32 | 1ull << 46;
+}
+
+// PTX ISA, "Instruction descriptor" of the block-scaled kinds: the types of a and b in bits 7-9 and 10-12, N / 8 in bits
+// 17-22, the type of the scale factors in bit 23 (1: ue8m0, 0: ue4m3), M / 128 in bits 27-28.
+__host__ __device__ constexpr unsigned tcgen05_instruction_block_scaled(unsigned type, bool ue8m0, unsigned m,
+                                                                        unsigned n) {
+    return type << 7 | type << 10 | (n >> 3) << 17 | (ue8m0 ? 1u : 0u) << 23 | (m >> 7) << 27;
+}
+
+// Which byte of the 32-bit columns holds the scale factors of an instruction that needs one for each row: bits 4-5 for
+// b, 29-30 for a.
+__device__ __forceinline__ unsigned tcgen05_scale_factor_byte(unsigned instruction, unsigned byte) {
+    return instruction | byte << 4 | byte << 29;
+}
+
+// 8-bit elements with a ue8m0 scale factor for each 32, 32 elements along K.
+__device__ __forceinline__ void tcgen05_mma_kind_mxf8f6f4(unsigned d, unsigned long long a, unsigned long long b,
+                                                          unsigned instruction, unsigned scales_a, unsigned scales_b,
+                                                          bool accumulate) {
+#if PTXKIT_TCGEN05
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %6, 0; "
+        "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [%0], %1, %2, %3, [%4], [%5], p;}"
+        :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b), "r"(static_cast<int>(accumulate))
+        : "memory");
+#else
+    PTXKIT_UNSUPPORTED("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
+#endif
+}
+
+// 4-bit elements with a ue4m3 scale factor for each 16, 64 elements along K.
+__device__ __forceinline__ void tcgen05_mma_kind_mxf4nvf4_4X(unsigned d, unsigned long long a, unsigned long long b,
+                                                             unsigned instruction, unsigned scales_a,
+                                                             unsigned scales_b, bool accumulate) {
+#if PTXKIT_TCGEN05
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %6, 0; "
+        "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X [%0], %1, %2, %3, [%4], [%5], p;}"
+        :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b), "r"(static_cast<int>(accumulate))
+        : "memory");
+#else
+    PTXKIT_UNSUPPORTED("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Reading tensor memory
 
 // 32 columns of 32 bits: lane i of a warp reads lane 32 (warp % 4) + i of tensor memory, the only 32 lanes that its
