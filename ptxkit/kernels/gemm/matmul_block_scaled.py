@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.workload.inputs import dtype_of
 
 BM = 128  # rows of c that a CTA computes
@@ -131,10 +130,6 @@ class MatmulBlockScaled(Workload):
         """The bytes are those of a and b in bf16 and of c; quantized matrices need not leave the chip."""
         elements = (self.m + self.n) * self.k + self.m * self.n
         return Work(flops=2 * self.m * self.n * self.k, bytes=2 * elements, unit=self.format)
-
-    def gemm(self) -> Gemm:
-        """What it is to a library that multiplies a and b as they are."""
-        return Gemm(self.m, self.n, self.k, b_transposed=True)
 
     def quantize(self, name: str, rows: int) -> Launch:
         """A launch of ``quantize_blocks``."""
