@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class Matmul(Workload):
         {"m": 8192, "n": 8192, "k": 8192},
     )
     # one rounding to bf16 (2^-9), and f32 sums whose error grows with their addends rather than with the result
-    tolerance = Tolerance(relative=2**-8, absolute=5e-3)
+    tolerance: ClassVar[Tolerance | None] = Tolerance(relative=2**-8, absolute=5e-3)
 
     def constraints(self) -> Iterable[str]:
         for name, kind in (("n", self.output_kind), ("k", self.kind)):

@@ -80,7 +80,7 @@ def usable(w: MatmulBlockScaled, t: Tile) -> bool | str:
 
 
 class MatmulBlockScaled(Workload):
-    """c = a b^T: a (m, k) and b (n, k) in bf16 are quantized in blocks, and their product is computed from the quantized ones."""
+    """c = a b^T: a (m, k) and b (n, k) in bf16 are quantized in blocks and then multiplied."""
 
     source = "matmul_block_scaled.cu"
     m: int = 4096
