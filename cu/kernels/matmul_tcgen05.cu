@@ -2,7 +2,7 @@
 // is m x n, all row-major with rows of a multiple of 16 bytes (BLAS calls this TN). a and b are bf16, f16, tf32 or e4m3;
 // sums are f32, in tensor memory.
 //
-// Each of the eight steps adds one idea to the step before; docs/gemm.md describes them.
+// Each of the eight steps adds one idea to the step before.
 //
 // 1. `matmul_single_issuer` with one stage: one thread loads a tile of a and b by TMA, then multiplies it. Loads and
 //     products do not overlap. The four warps read the sums from tensor memory and store them.
@@ -52,7 +52,7 @@ __device__ __forceinline__ void multiply_stage(unsigned d, unsigned a, unsigned 
 template <int BN, int EPILOGUE, class Out>
 __device__ __forceinline__ void store_from_registers(unsigned accumulator, const RowOutput<EPILOGUE, Out>& output,
                                                      unsigned row, unsigned col) {
-    constexpr int size = Vector<Out>::size;
+    constexpr int size = RowVector<Out>::size;
 #pragma unroll 1
     for (unsigned at = 0; at < BN; at += 32) {
         float sums[32];
@@ -196,7 +196,7 @@ template <int BN, int BOXES, int EPILOGUE, class Out, class Release>
 __device__ __forceinline__ void store_by_tma(unsigned accumulator, const RowOutput<EPILOGUE, Out>& output,
                                              const TensorMap& c_map, unsigned boxes, unsigned& box, unsigned row,
                                              unsigned col, Release release) {
-    constexpr int box_cols = ROW_BYTES / sizeof(Out), size = Vector<Out>::size;
+    constexpr int box_cols = ROW_BYTES / sizeof(Out), size = RowVector<Out>::size;
     const unsigned lane = laneid();
 #pragma unroll 1
     for (unsigned at = 0; at < BN; at += box_cols) {
@@ -330,8 +330,8 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
                     mbarrier_wait(empty(at.stage), at.parity ^ 1);
                     if (rank == 0) mbarrier_arrive_expect_tx(full(at.stage), CTAS * L::stage_bytes);
                     if constexpr (CTAS > 1) {
-                        cp_async_bulk_tensor_2d_shared_global_pair(a, a_map, step * BK, row, full(at.stage));
-                        cp_async_bulk_tensor_2d_shared_global_pair(b, b_map, step * BK, col, full(at.stage));
+                        cp_async_bulk_tensor_2d_shared_global_cta_group_2(a, a_map, step * BK, row, full(at.stage));
+                        cp_async_bulk_tensor_2d_shared_global_cta_group_2(b, b_map, step * BK, col, full(at.stage));
                     } else {
                         cp_async_bulk_tensor_2d_shared_global(a, a_map, step * BK, row, full(at.stage));
                         cp_async_bulk_tensor_2d_shared_global(b, b_map, step * BK, col, full(at.stage));
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
         if (rank == 0 && elect_sync(all_lanes)) {
             constexpr unsigned instruction = tcgen05_instruction<T>(BM * CTAS, BN);
             auto commit = [](unsigned barrier) {
-                if constexpr (CTAS > 1) tcgen05_commit_pair_multicast(barrier, 3);
+                if constexpr (CTAS > 1) tcgen05_commit_cta_group_2_multicast(barrier, 3);
                 else tcgen05_commit(barrier);
             };
             Ring<STAGES> at;

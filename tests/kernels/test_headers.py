@@ -40,6 +40,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     w.w = ld_shared_cluster_f32(slot);
     ld_shared(v.x, v.y, v.z, v.w, slot);
     ld_volatile_shared(w.x, w.y, w.z, w.w, slot);
+    st_shared(slot, make_uint4(1, 2, 3, 4));
     fma_rn_f32(v.x, w.x, w.y);
     red_global_add(y, v);
     st_release_gpu_global(reinterpret_cast<unsigned*>(y), ld_acquire_gpu_global(reinterpret_cast<unsigned*>(y)));
@@ -84,6 +85,8 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     v.y += redux_sync_max_abs_NaN_f32(all_lanes, eight[3]) + shared[0] + prmt_b32(a.x, a.y, 0x0123);
     out[3] = mul_wide_u32(a.x, lop3_b32<0x96>(a.x, a.y, a.z));
     a.x += cvt_pack_sat_s8_s32(a.x, a.y, a.z);
+    a.y += cvt_rn_satfinite_e4m3x2_f32(v.x, v.y) + cvt_rn_f16x2_e4m3x2(a.x) + cvt_rn_satfinite_e2m1x2_f32(eight);
+    a.z += cvt_rn_f16x2_e2m1x2(a.x) + cvt_rp_satfinite_ue8m0_f32(v.x);
     st_global_cs(q + 1, a);
     st_global(y + 3, w);
 }
@@ -129,6 +132,7 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     cp_async_bulk_tensor_5d_shared_global(a, map, 1, 1, 1, 1, 1, b);
     cp_async_bulk_tensor_5d_global_shared(map, 1, 1, 1, 1, 1, a);
     cp_async_bulk_tensor_2d_shared_global_multicast(a, map, 1, 1, b, 3);
+    cp_async_bulk_tensor_2d_shared_global_cta_group_2(a, map, 1, 1, b);
     cp_reduce_async_bulk_tensor_2d_global_shared_add(map, 1, 1, a);
     cp_async_bulk_prefetch_tensor_2d_L2_global(map, 1, 1);
     cp_async_bulk_commit_group();
@@ -139,6 +143,39 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     red_async_shared_cluster_add_u32(a, 1, b);
     out[3] = getctarank_shared_cluster(a) + swizzled<128>(a);
     mbarrier_inval(b);
+}
+
+// All tcgen05 instructions of a kernel have the same cta_group.
+__global__ void tensor_memory(unsigned a, unsigned b, unsigned long long descriptor, float* x, unsigned* first) {
+    float values[32] = {};
+    clusterlaunchcontrol_try_cancel(a, b);
+    clusterlaunchcontrol_try_cancel_multicast(a, b);
+    if (clusterlaunchcontrol_query_cancel(a, first[0])) first[1] = 1;
+    tcgen05_alloc<1>(a, 64);
+    tcgen05_relinquish_alloc_permit<1>();
+    tcgen05_cp_32x128b_warpx4(a, tcgen05_descriptor_rows_of_16_bytes(b));
+    tcgen05_mma_kind_f16<1>(a, descriptor, descriptor, b, true);
+    tcgen05_mma_kind_tf32<1>(a, descriptor, descriptor, b, true);
+    tcgen05_mma_kind_f8f6f4<1>(a, descriptor, descriptor, b, true);
+    tcgen05_mma_kind_mxf8f6f4(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4nvf4_4X(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_commit(b);
+    tcgen05_fence_before_thread_sync();
+    tcgen05_fence_after_thread_sync();
+    tcgen05_ld_32x32b_x32(values, a);
+    tcgen05_wait_ld(values);
+    tcgen05_dealloc<1>(a, 64);
+    x[threadIdx.x] = values[threadIdx.x % 32];
+}
+
+__global__ void tensor_memory_of_a_pair(unsigned a, unsigned b, unsigned long long descriptor) {
+    tcgen05_alloc<2>(a, 64);
+    tcgen05_relinquish_alloc_permit<2>();
+    tcgen05_mma_kind_f16<2>(a, descriptor, descriptor, b, true);
+    tcgen05_mma_kind_tf32<2>(a, descriptor, descriptor, b, true);
+    tcgen05_mma_kind_f8f6f4<2>(a, descriptor, descriptor, b, true);
+    tcgen05_commit_cta_group_2_multicast(b, 3);
+    tcgen05_dealloc<2>(a, 64);
 }
 
 __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long long descriptor, float* x) {

@@ -1,16 +1,17 @@
 // The epilogue where a thread holds neighbouring sums of one row, as it reads them from tensor memory.
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
+#include "ptxkit/ptx/data_movement.cuh"
 
 namespace ptxkit {
 
 // 16 bytes of an array of T, as T is stored.
 template <class T>
-struct Vector {
+struct RowVector {
     static constexpr int size = 16 / sizeof(T);
     unsigned words[4];
 
-    static __device__ __forceinline__ Vector load(const T* from) {
+    static __device__ __forceinline__ RowVector load(const T* from) {
         uint4 v = *reinterpret_cast<const uint4*>(from);
         return {{v.x, v.y, v.z, v.w}};
     }
@@ -20,8 +21,7 @@ struct Vector {
     }
 
     __device__ __forceinline__ void store_shared(unsigned address) const {
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                     :: "r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+        st_shared(address, make_uint4(words[0], words[1], words[2], words[3]));
     }
 
     __device__ __forceinline__ void unpack(float (&values)[size]) const {
@@ -36,8 +36,8 @@ struct Vector {
         }
     }
 
-    static __device__ __forceinline__ Vector pack(const float (&values)[size]) {
-        Vector v;
+    static __device__ __forceinline__ RowVector pack(const float (&values)[size]) {
+        RowVector v;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if constexpr (sizeof(T) == 4) v.words[i] = __float_as_uint(values[i]);
@@ -50,7 +50,7 @@ struct Vector {
 // c is m x n, row-major with rows of a multiple of 16 bytes; bias has n elements. T: bf16, f16 or float.
 template <int EPILOGUE, class T>
 struct RowOutput {
-    using V = Vector<T>;
+    using V = RowVector<T>;
     T* c;
     const T* bias;
     unsigned m, n;

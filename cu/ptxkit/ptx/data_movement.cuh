@@ -261,6 +261,11 @@ __device__ __forceinline__ void ld_shared(float& x, float& y, float& z, float& w
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
 }
 
+__device__ __forceinline__ void st_shared(unsigned address, uint4 value) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :: "r"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w) : "memory");
+}
+
 __device__ __forceinline__ void ld_volatile_shared(float& x, float& y, float& z, float& w, unsigned address) {
     asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(x), "=f"(y), "=f"(z), "=f"(w)

@@ -33,7 +33,8 @@ __device__ __forceinline__ unsigned cvt_rn_f16x2_e4m3x2(unsigned pair) {
 __device__ __forceinline__ unsigned cvt_rn_satfinite_e2m1x2_f32(const float (&x)[8]) {
     unsigned eight = 0;
 #if PTXKIT_SM100F
-    asm("{\n\t.reg .b8 b0, b1, b2, b3;\n\t"
+    asm(
+        "{\n\t.reg .b8 b0, b1, b2, b3;\n\t"
         "cvt.rn.satfinite.e2m1x2.f32 b0, %2, %1;\n\tcvt.rn.satfinite.e2m1x2.f32 b1, %4, %3;\n\t"
         "cvt.rn.satfinite.e2m1x2.f32 b2, %6, %5;\n\tcvt.rn.satfinite.e2m1x2.f32 b3, %8, %7;\n\t"
         "mov.b32 %0, {b0, b1, b2, b3};\n\t}"
@@ -49,7 +50,8 @@ __device__ __forceinline__ unsigned cvt_rn_satfinite_e2m1x2_f32(const float (&x)
 __device__ __forceinline__ unsigned cvt_rn_f16x2_e2m1x2(unsigned pair) {
     unsigned halves = 0;
 #if PTXKIT_SM100F
-    asm("{\n\t.reg .b8 b0, b1, b2, b3;\n\tmov.b32 {b0, b1, b2, b3}, %1;\n\tcvt.rn.f16x2.e2m1x2 %0, b0;\n\t}"
+    asm(
+        "{\n\t.reg .b8 b0, b1, b2, b3;\n\tmov.b32 {b0, b1, b2, b3}, %1;\n\tcvt.rn.f16x2.e2m1x2 %0, b0;\n\t}"
         : "=r"(halves) : "r"(pair));
 #else
     PTXKIT_UNSUPPORTED("cvt.f16x2.e2m1x2", "sm_100a or sm_100f");

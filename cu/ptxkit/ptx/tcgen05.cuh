@@ -115,7 +115,7 @@ __device__ __forceinline__ void tcgen05_commit(unsigned barrier) {
 
 // The same for products of a pair: one arrival at the mbarrier at this offset in each CTA that has a bit in `ctas`, by
 // rank in the cluster.
-__device__ __forceinline__ void tcgen05_commit_pair_multicast(unsigned barrier, unsigned short ctas) {
+__device__ __forceinline__ void tcgen05_commit_cta_group_2_multicast(unsigned barrier, unsigned short ctas) {
 #if PTXKIT_TCGEN05
     asm volatile(
         "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;"

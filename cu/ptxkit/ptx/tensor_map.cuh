@@ -108,7 +108,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
 
 // Into this CTA's shared memory, with the bytes counted at the mbarrier at this offset in the CTA of even rank of its
 // pair. Bit 24 of a shared::cluster address is the lowest bit of the CTA's rank.
-__device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_pair(
+__device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_2(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
 #if PTXKIT_SM100F
     asm volatile(
