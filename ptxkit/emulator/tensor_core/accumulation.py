@@ -94,12 +94,12 @@ class Accumulation:
         if slack < 0:
             return False
         lows = lows[0] - slack // 2, lows[1] - (slack - slack // 2)
-        return _multiples(left.values, lows[0]) and _multiples(right.values, lows[1]) and _multiples(c, unit)
+        return multiples(left.values, lows[0]) and multiples(right.values, lows[1]) and multiples(c, unit)
 
     def _aligned(self, left: _Factor, right: _Factor, c: Any, raised: Any, lowered: int) -> Any:
         """Steps 1 and 2, as float64; ``raised`` are the exponents of the products' scale, or None."""
         wide = c.astype(np.float64)
-        own = _exponents(c, self.floor)
+        own = exponents_of(c, self.floor)
         if lowered:
             wide *= 2.0**-lowered
             own = np.maximum(own - lowered, self.floor)
@@ -107,14 +107,14 @@ class Accumulation:
         if raised is not None:
             largest += raised
         shift = self.fraction - np.maximum(largest, own)
-        total = np.trunc(wide * _powers(shift))
+        total = np.trunc(wide * powers(shift))
         # exponents beyond these belong to products that are zero, or far below the others
         up = shift if raised is None else np.clip(shift + raised, -120, 120)
         exponents = left.highest + right.highest, left.smallest + right.smallest
         narrow = exponents[0] < 127 and exponents[1] > -126 and up.min() > -126 and up.max() < 127
         kind: Any = np.float32 if narrow else np.float64
         a, b = left.values.astype(kind, copy=False), right.values.astype(kind, copy=False)
-        scale = ((up + 127) << 23).view(np.float32) if narrow else _powers(up)
+        scale = ((up + 127) << 23).view(np.float32) if narrow else powers(up)
         few = c.shape[-1] < 32
         if few:  # rows too short for numpy: the axis of matrices becomes the inner one
             a, b = (
@@ -135,7 +135,7 @@ class Accumulation:
                 np.copyto(term, product, casting="unsafe")  # truncates
                 np.add(some, term, out=some)
             total += some.transpose(2, 0, 1) if few else some
-        return total * _powers(-shift)
+        return total * powers(-shift)
 
     def _rounded(self, exact: Any, dtype: Any) -> Any:
         if dtype == np.float16:
@@ -190,13 +190,13 @@ class _Factor:
 
     def spread(self) -> Any:
         """2 ** (8 (exponent - highest)) as float64, zero for zeros."""
-        powers = _powers(np.maximum((self.exponents - self.highest) * _SPREAD, -1000))
+        spread = powers(np.maximum((self.exponents - self.highest) * _SPREAD, -1000))
         if self.zeros:
-            powers[self.values == 0] = 0
-        return powers
+            spread[self.values == 0] = 0
+        return spread
 
 
-def _multiples(values: Any, exponent: int) -> bool:
+def multiples(values: Any, exponent: int) -> bool:
     """Whether all values are multiples of 2 ** exponent; False where that is hard to tell."""
     if not -100 < exponent < 100:
         return False
@@ -226,7 +226,7 @@ def _largest(left: _Factor, right: _Factor) -> Any:
     return np.maximum(found, -900, out=found)
 
 
-def _exponents(values: Any, zero: int) -> Any:
+def exponents_of(values: Any, zero: int) -> Any:
     """Exponents of float32 or float16 values, int32; subnormal ones have that of the smallest normal, zeros ``zero``."""
     if values.dtype == np.float32:
         raw = (values.view(np.int32) >> 23) & 255
@@ -241,7 +241,7 @@ def _exponents(values: Any, zero: int) -> Any:
     return raw
 
 
-def _powers(exponents: Any) -> Any:
+def powers(exponents: Any) -> Any:
     """2 ** exponents as float64, for int32 from -1022 to 1023."""
     return ((exponents.astype(np.int64) + 1023) << 52).view(np.float64)
 

@@ -8,6 +8,7 @@ its authors compared with a B200; it is written anew here. M, N, ``.cta_group`` 
   nothing is scaled it is at least -133, near the end of float32's subnormal range. Exponents are those of the encodings: a
   subnormal value has the exponent of the smallest normal one.
 - ``i8``: exact; wraps, or is limited once, after the sum.
+- ``mxf4``, ``mxf4nvf4``: :mod:`~ptxkit.emulator.tensor_core.tcgen05_fp4`.
 
 Types are cut to their bits before they are classified: a tf32 NaN with a payload in the 13 lowest bits only is an infinity.
 NaN results are 0x7fffffff and 0x7fff; results that are zero are +0. What sparse A leaves out counts as nothing, also where B
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.tensor_core import numerics
+from ptxkit.emulator.tensor_core import numerics, sparse, tcgen05_fp4
 from ptxkit.emulator.tensor_core.accumulation import Accumulation
 
 _HALVES, _NARROW = ("f16", "bf16"), ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")
@@ -29,6 +30,7 @@ _PLAIN = Accumulation(25, 128, floor=-133)
 _SCALED = Accumulation(25, 128, floor=-900)
 _CANONICAL = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
 _MAX_LOWERED = 15
+_FP4 = ("mxf4", "mxf4nvf4")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ KINDS = {
     "f8f6f4": Kind(_NARROW, ("f16", "f32")),
     "i8": Kind(("s8", "u8"), ("s32",)),
     "mxf8f6f4": Kind(_NARROW, ("f32",), (("ue8m0", 32),)),
+    "mxf4": Kind(("e2m1",), ("f32",), (("ue8m0", 32),)),
+    "mxf4nvf4": Kind(("e2m1",), ("f32",), (("ue8m0", 32), ("ue8m0", 16), ("ue4m3", 16))),
 }
 """Every kind by the name after ``.kind::``."""
 
@@ -82,7 +86,7 @@ def products(
     Args:
         kind: a key of :data:`KINDS`.
         a_bits, b_bits: (M, K) and (N, K), an element an entry, unsigned; bits above the type's are ignored. Of a sparse A the
-            expanded matrix with its zeros (see :mod:`~ptxkit.emulator.tensor_core.sparse`).
+            expanded matrix with its zeros (:func:`expand_sparse`).
         c_bits: (M, N) in D's type; None for D = A B.
         scale_a, scale_b: (M, S) and (N, S) uint8 where the kind is block-scaled, a scale factor for each ``block`` of K.
         scale_type: ``"ue8m0"`` or ``"ue4m3"``; None for the only one that the kind has.
@@ -112,7 +116,33 @@ def products(
         scales = Scales.of(kind, described, scale_a, scale_b, scale_type, block, (*shape, a.shape[1]), kept is not None)
     elif scale_a is not None or scale_b is not None or scale_type is not None or block is not None:
         raise ValueError(f"kind {kind} has no scale factors")
-    return _floating(a, b, c, a_type, b_type, d_type, scales, scale_input_d, kept)
+    fp4 = kind in _FP4
+    return _floating(a, b, c, a_type, b_type, d_type, scales, fp4, scale_input_d, kept)
+
+
+def expand_sparse(kind: str, a_bits: Any, metadata: Any, where: str = "tcgen05.mma.sp") -> tuple[Any, Any]:
+    """A sparse A made dense, and which of its elements are there: both (M, K).
+
+    Args:
+        kind: a key of :data:`KINDS`.
+        a_bits: (M, K / 2), the elements that are stored.
+        metadata: (M, chunks) uint8, four bits for each chunk of a row's columns: two of tf32, four of other types, and of the
+            kinds mxf4 and mxf4nvf4 four pairs. The first of two elements has its position in bits 0-1, the second in bits 2-3.
+        where: the place that an error names.
+
+    Raises:
+        TrapError: metadata that PTX leaves undefined.
+        ValueError: shapes that do not fit.
+    """
+    chunk = sparse.chunk_elements("tf32" if kind == "tf32" else "s4" if kind in _FP4 else "f16")
+    rows, stored = a_bits.shape
+    if metadata.shape != (rows, 2 * stored // chunk) or 2 * stored % chunk:
+        raise ValueError(f"metadata of shape {metadata.shape} for {a_bits.shape} stored elements of kind {kind}")
+    t = {2: "tf32", 4: "f16", 8: "s4"}[chunk]
+    columns = sparse.columns(np.asarray(metadata, np.uint8)[None], t, False, where, "A")[0]
+    kept = np.zeros((rows, 2 * stored), bool)
+    np.put_along_axis(kept, columns, True, axis=-1)
+    return sparse.expand(a_bits, columns), kept
 
 
 def _described(kind: str, a_type: str, b_type: str, d_type: str, negated: bool, saturate: bool, lowered: int) -> Kind:
@@ -206,18 +236,22 @@ class Scales:
         return ((self.a & mask) == nan).any(1), ((self.b & mask) == nan).any(1)
 
 
-def _floating(a: Any, b: Any, c: Any, ta: str, tb: str, td: str, scales: Scales | None, lowered: int, kept: Any) -> Any:
+def _floating(
+    a: Any, b: Any, c: Any, ta: str, tb: str, td: str, scales: Scales | None, fp4: bool, lowered: int, kept: Any
+) -> Any:
     """Everything but integers: (M, K), (N, K) float32 and (M, N) float32 or float16."""
     infinite = None
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
         infinite = _infinite(a, b, c, kept)
         a, b, c = (np.where(np.isfinite(v), v, v.dtype.type(0)) for v in (a, b, c))
-    scale = None
-    if scales is not None:
-        scale = (scales.a.astype(np.int32) + (scales.b.astype(np.int32) - 254).T)[None]
-    way = _PLAIN if scales is None else _SCALED
     with np.errstate(over="ignore", under="ignore"):
-        d = way.scaled(a[None], b.T[None], c[None], ta, tb, scale, lowered)[0]
+        if scales is None:
+            d = _PLAIN.scaled(a[None], b.T[None], c[None], ta, tb, None, lowered)[0]
+        elif fp4:
+            d = tcgen05_fp4.sums(a, b, c, scales, 1 if kept is None else 2)
+        else:
+            scale = scales.a.astype(np.int32) + (scales.b.astype(np.int32) - 254).T
+            d = _SCALED.scaled(a[None], b.T[None], c[None], ta, tb, scale[None])[0]
     d += d.dtype.type(0)  # -0 becomes +0
     word, nan = _CANONICAL[td]
     if infinite is not None:
