@@ -276,9 +276,9 @@ def to_f16_nearest(exact: Any) -> Any:
 class Unpacked(Accumulation):
     """8-bit floating-point types where mma.sync has no unit for them.
 
-    ptxas for sm_90 widens both factors to f16, multiplies the lower halves of all registers and then the upper ones onto that,
-    and adds the accumulator last, rounding to nearest. Seen in SASS: F2FP.F16.E4M3.UNPACK_B, HMMA.16816, FADD; the same bits on
-    an H200.
+    ptxas for sm_90, sm_100, sm_103 and sm_110 widens both factors to f16, multiplies the lower halves of all registers and then
+    the upper ones onto that, and adds the accumulator last, rounding to nearest. Seen in SASS: F2FP.F16.E4M3.UNPACK_B,
+    HMMA.16816, FADD (for sm_120 it is one QMMA.16832); the same bits on an H200, and in what was recorded on a B200.
     """
 
     def dot(self, a: Any, b: Any, c: Any, t: str, other: str) -> Any:
@@ -309,7 +309,7 @@ def accumulation(instruction: str, t: str, target: int) -> Accumulation:
     if target >= 90:
         if instruction == "wgmma" and narrow:
             return Accumulation(13, 64, short=True)
-        return Unpacked(25, 64) if narrow and target < 100 else Accumulation(25, 64)
+        return Unpacked(25, 64) if narrow and target < 120 else Accumulation(25, 64)
     if target >= 80:
         if narrow:
             return Accumulation(13, 16, short=True)

@@ -24,6 +24,7 @@ import numpy as np
 
 from ptxkit.emulator.tensor_core import numerics, sparse, tcgen05_fp4
 from ptxkit.emulator.tensor_core.accumulation import Accumulation
+from ptxkit.emulator.tensor_core.tcgen05_scales import Scales
 
 _HALVES, _NARROW = ("f16", "bf16"), ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")
 _PLAIN = Accumulation(25, 128, floor=-133)
@@ -113,7 +114,9 @@ def products(
     c = np.zeros(shape, floats) if c_bits is None else np.ascontiguousarray(c_bits, word).view(floats)
     scales = None
     if described.scales:
-        scales = Scales.of(kind, described, scale_a, scale_b, scale_type, block, (*shape, a.shape[1]), kept is not None)
+        scales = Scales.of(
+            kind, described.scales, scale_a, scale_b, scale_type, block, (*shape, a.shape[1]), kept is not None
+        )
     elif scale_a is not None or scale_b is not None or scale_type is not None or block is not None:
         raise ValueError(f"kind {kind} has no scale factors")
     fp4 = kind in _FP4
@@ -180,60 +183,6 @@ def _require_shapes(a_bits: Any, b_bits: Any, c_bits: Any, kept: Any) -> None:
 
 def _signed(values: Any, negate: bool) -> Any:
     return -values if negate else values
-
-
-@dataclass(frozen=True)
-class Scales:
-    """Scale factors of A's rows and of B's rows.
-
-    Attributes:
-        a, b: (M, S) and (N, S) uint8.
-        t: ``"ue8m0"`` or ``"ue4m3"``.
-        width: columns of A that one applies to; those that a sparse A leaves out included.
-    """
-
-    a: Any
-    b: Any
-    t: str
-    width: int
-
-    @classmethod
-    def of(
-        cls,
-        kind: str,
-        described: Kind,
-        a: Any,
-        b: Any,
-        t: str | None,
-        block: int | None,
-        shape: tuple[int, int, int],
-        sparse: bool,
-    ) -> Scales:
-        """The scales that the arguments of :func:`products` describe.
-
-        Raises:
-            ValueError: see there.
-        """
-        possible = [s for s in described.scales if t in (None, s[0]) and block in (None, s[1])]
-        if len(possible) != 1:
-            known = ", ".join(f"{name} of {size}" for name, size in described.scales)
-            raise ValueError(f"scale factors of type {t} for blocks of {block}; kind {kind} has {known}")
-        t, block = possible[0]
-        width = 2 * block if sparse else block
-        m, n, k = shape
-        if k % width:
-            raise ValueError(f"K is {k}; with blocks of {block} it is a multiple of {width}")
-        for name, rows, given in (("A", m, a), ("B", n, b)):
-            if given is None or given.shape != (rows, k // width):
-                found = None if given is None else given.shape
-                raise ValueError(f"scale factors of {name} have shape {found}; expected {(rows, k // width)}")
-        return cls(np.asarray(a, np.uint8), np.asarray(b, np.uint8), t, width)
-
-    @property
-    def not_numbers(self) -> tuple[Any, Any]:
-        """(M,) and (N,) bool: which rows of A and of B have a scale factor that is NaN."""
-        mask, nan = (0xFF, 0xFF) if self.t == "ue8m0" else (0x7F, 0x7F)
-        return ((self.a & mask) == nan).any(1), ((self.b & mask) == nan).any(1)
 
 
 def _floating(

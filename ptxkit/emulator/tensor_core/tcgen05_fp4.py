@@ -17,14 +17,12 @@ Of a sparse A's expanded columns a group has twice as many.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.tensor_core.accumulation import exponents_of, multiples, powers, to_f32_toward_zero
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.tensor_core.tcgen05_arithmetic import Scales
+from ptxkit.emulator.tensor_core.tcgen05_scales import Scales
 
 _BELOW = -5000
 """Stands for the exponent of nothing."""

@@ -139,6 +139,17 @@ def test_whole_and_aligned_ways_agree():
     np.testing.assert_array_equal(slow.reshape(-1)[:-1], quick.reshape(-1)[:-1])
 
 
+@pytest.mark.parametrize(("target", "unpacks"), [(90, True), (100, True), (103, True), (110, True), (120, False)])
+def test_which_targets_widen_8_bit_floats_to_f16(target, unpacks):
+    """2**-12 is cut off below 2**14 * (1 - 1) in one sum of 25 bits, but C is added to the products' sum afterwards."""
+    model = accumulation("mma", "e5m2", target)
+    a, b = np.zeros((1, 1, 32), np.float32), np.ones((1, 32, 1), np.float32)
+    a[0, 0, :3] = 2.0**14, -(2.0**14), 2.0**-12
+    c = np.full((1, 1, 1), 1, np.float32)
+    got = model.dot(a, b, c, "e5m2", "e5m2")
+    assert got[0, 0, 0] == (1 + 2.0**-12 if unpacks else 1)
+
+
 def test_truncation():
     exact = np.array(
         [1 + 2.0**-24 + 2.0**-40, -1 - 2.0**-24 - 2.0**-40, 2.0**-149 * 1.9, -(2.0**-130) * (1 + 2.0**-22), 0.0]
