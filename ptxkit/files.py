@@ -10,9 +10,13 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ptxkit import environment
 from ptxkit.errors import FileAccessError, PtxkitError, UsageError
+
+if TYPE_CHECKING:
+    from ptxkit.environment import Variable
 
 WRONG_PATH = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST)
 """Errors that a different path fixes, unlike a full disk or a missing permission."""
@@ -27,6 +31,26 @@ def refused(path: str | Path, error: OSError, doing: str = "write") -> PtxkitErr
     """The error to raise where a file cannot be used: UsageError for a wrong path, FileAccessError for a full or closed one."""
     kind = UsageError if error.errno in WRONG_PATH else FileAccessError
     return kind(f"cannot {doing} {path}: {error.strerror}")
+
+
+def user_directory(variable: Variable, kind: str) -> Path:
+    """The directory that a variable names, else the user's directory of a kind.
+
+    Args:
+        kind: ``"cache"``, ``"config"`` or ``"state"``, as platformdirs names them.
+
+    Raises:
+        UsageError: the variable is not set, or begins with ``~``, and there is no such home directory.
+    """
+    text = environment.read(variable)
+    if not text:
+        import platformdirs
+
+        text = getattr(platformdirs, f"user_{kind}_dir")("ptxkit")
+    path = Path(os.path.expanduser(text))  # noqa: PTH111  # Path's raises RuntimeError where there is no home directory
+    if path.parts[:1] and path.parts[0].startswith("~"):
+        raise UsageError(f"there is no home directory for {text}; set {variable.name} to a directory")
+    return path.absolute()
 
 
 def native_path(path: str) -> Path:

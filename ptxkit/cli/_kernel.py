@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from ptxkit.errors import UnavailableError, UsageError
-from ptxkit.runtime import registry as devices
 
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
-
-
-class Seconds(click.FloatRange):
-    """A finite number of seconds: click's own range type accepts ``nan`` and ``inf``."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return seconds
-
-
-device_option = click.option(
-    "--device",
-    "device_kind",
-    type=click.Choice(devices.choices()),
-    default=devices.AUTO,
-    show_default=True,
-    help="Run on this device; auto takes the GPU where there is one, else the emulator.",
-)
-"""``--device``, which offers the registered devices."""
-
-max_instructions_option = click.option(
-    "--max-instructions",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Stop a launch in the emulator after N thread instructions and show where its threads are, as for an endless loop.",
-)
 
 
 def kernel_argument(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -74,19 +44,6 @@ def find_kernel(name: str) -> type[Workload]:
     if not path.is_file():
         raise UsageError(registry.missing_file(name))
     return registry.load_file(path)
-
-
-def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """``("THREADS=256",)`` -> ``{"THREADS": "256"}``; raises UsageError for anything else."""
-    parsed: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not (name and equals and value):
-            raise UsageError(f"{option} takes NAME=VALUE, not {pair!r}")
-        if name in parsed:
-            raise UsageError(f"{option} {name} is given twice")
-        parsed[name] = value
-    return parsed
 
 
 def peer_list(text: str) -> list[str]:

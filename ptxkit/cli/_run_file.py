@@ -41,6 +41,11 @@ class FileOptions:
     expected: tuple[str, ...] = ()
     tolerance: str | None = None
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> FileOptions:
+        """From click's parameters, among which there may be others."""
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
+
     @property
     def launches(self) -> bool:
         """Whether any option describes a launch; without one the kernels are listed."""
@@ -196,7 +201,7 @@ def run_file(
     if dry_run:
         print_json(plan_json(call)) if as_json else click.echo(texts.plan_text(call))
         return 0
-    with stdout_set_aside(as_json), progress() as say:
+    with stdout_set_aside(), progress() as say:
         report = run_call(
             call, device, seed=seed, iterations=iterations, tolerance=tolerance, limit=limit, say=say
         )

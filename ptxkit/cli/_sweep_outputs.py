@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxkit.cli._kernel import peer_list, refuse_absent
+from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import PtxkitError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Outputs:
             xy = self.axes or heatmap.most_telling(outcome.entries, axes)
             title = outcome.problem.title
             writers.append(lambda: heatmap.draw(outcome.entries, picture, axes, xy, title, outcome.timed))
-        failures = [error for writer in writers if (error := _failure(writer)) is not None]
+        with stdout_set_aside():
+            failures = [error for writer in writers if (error := _failure(writer)) is not None]
         return failures[0] if failures else None
 
     def show(self, outcome: Outcome, journal: Path) -> None:
@@ -62,14 +64,16 @@ class Outputs:
         from ptxkit.cli._text import print_json, table, to_stderr
         from ptxkit.sweep import report
 
-        if self.json_file == "-":
-            print_json(report.to_json(outcome))
-        else:
+        with stdout_set_aside():  # the description's work() may print
             headers, rows = report.rows(outcome, self.top)
-            click.echo(_head(outcome) + "\n")
+            head, notes, document = _head(outcome), list(_notes(outcome, journal)), report.to_json(outcome)
+        if self.json_file == "-":
+            print_json(document)
+        else:
+            click.echo(head + "\n")
             if rows:
                 click.echo(table(rows, headers) + "\n")
-            for line in _notes(outcome, journal):
+            for line in notes:
                 click.echo(line)
         for line in report.failures(outcome.entries):
             to_stderr(line, fg="yellow")
@@ -131,7 +135,8 @@ def checked_peers(names: str, problem: Problem, device: Device) -> list[Peer]:
     wanted = peer_list(names)
     if not wanted:
         return []
-    found, absent = peers(wanted)
+    with stdout_set_aside():
+        found, absent = peers(wanted)
     if not device.times:
         raise UsageError("--peers needs a GPU: the emulator has no times to compare with")
     refuse_absent(wanted, absent)

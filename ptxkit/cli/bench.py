@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import (
+from ptxkit.cli._kernel import kernel_argument, peer_list, refuse_absent
+from ptxkit.cli._options import (
     Seconds,
     device_option,
-    kernel_argument,
+    emulator_changes,
+    emulator_settings,
+    kernel_option,
     max_instructions_option,
     parse_pairs,
-    peer_list,
-    refuse_absent,
+    seed_option,
+    tile_option,
 )
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
@@ -44,8 +47,8 @@ def list_(kind: Any, as_json: bool) -> int:
     from ptxkit.cli import _bench_text
     from ptxkit.cli._text import print_json, to_stderr
 
-    known = every()
     with stdout_set_aside():
+        known = every()
         lines = [_bench_text.listed(plan, known) for plan in plans(())]
     if as_json:
         print_json(lines)
@@ -53,7 +56,8 @@ def list_(kind: Any, as_json: bool) -> int:
     cells = [list(line.values()) for line in lines]
     text = csv_text.written(list(lines[0]), cells) if kind == "csv" else None
     click.echo(text or _bench_text.rendered([tables.list_table(cells)], kind))
-    absent = [f"{name}: not available, {reason}" for name, reason in peers(None)[1]]
+    with stdout_set_aside():
+        absent = [f"{name}: not available, {reason}" for name, reason in peers(None)[1]]
     if absent:
         say = to_stderr if kind == "csv" else click.echo
         say("\n".join(["", *absent]))
@@ -63,8 +67,8 @@ def list_(kind: Any, as_json: bool) -> int:
 @command.command("run")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_argument)
 @click.option("--sizes", metavar="SIZES", help="Measure these sizes instead of the kernels' own: 8192x4096,128x4096.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernels.")
-@click.option("--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter.")
+@kernel_option
+@tile_option
 @click.option(
     "--peers",
     "peer_names",
@@ -78,7 +82,7 @@ def list_(kind: Any, as_json: bool) -> int:
               help="Measure each case for about this long.")  # fmt: skip
 @click.option("--profile", type=click.Choice(["none", "ncu", "nsys", "torch"]), default="none", show_default=True,
               help="Run each variant once more under a profiler.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
+@seed_option
 @device_option
 @click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
 @max_instructions_option
@@ -126,7 +130,6 @@ def run(
     from ptxkit.cli import _bench_text, _bench_verdict, _run_text
     from ptxkit.cli._bench_kept import Kept
     from ptxkit.cli._text import print_json, to_stderr
-    from ptxkit.cli.run import emulator_settings
     from ptxkit.runtime.device import device as open_device
     from ptxkit.runtime.device import is_emulating, is_timed
     from ptxkit.runtime.registry import AUTO
@@ -151,7 +154,8 @@ def run(
     with stdout_set_aside():
         chosen = plans(kernels, wanted_sizes, given_options, small=is_emulating(device))
     _check_tile(tile, chosen)
-    found, absent = peers(names)  # a misspelt name is refused on any device
+    with stdout_set_aside():
+        found, absent = peers(names)  # a misspelt name is refused on any device
     notes = []
     if not is_timed(device):
         found, absent = [], []
@@ -168,7 +172,7 @@ def run(
         _words(),
         leave_out=not kernels,
     )
-    changed = emulator_settings(device, {} if max_instructions is None else {"max_instructions": max_instructions})
+    changed = emulator_settings(device, emulator_changes({"max_instructions": max_instructions}))
     with changed, stdout_set_aside(), _run_text.progress() as say, kept.measuring():
         results = bench.run(chosen, say, kept.done)
         if profile != "none":
@@ -177,7 +181,9 @@ def run(
     if json_file == "-":
         print_json(results.to_json())
     else:
-        click.echo(_bench_text.results_text(results, kind, notes))
+        with stdout_set_aside():  # work() of a description may print
+            text = _bench_text.results_text(results, kind, notes)
+        click.echo(text)
     code = _bench_verdict.complain(results)
     if expected is not None:
         code = most_severe([code, _bench_verdict.checked(expected, results)])

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._kernel import find_kernel, kernel_argument
+from ptxkit.cli._options import (
+    arch_option,
+    emulator_changes,
+    emulator_options,
+    kernel_option,
+    parse_arch,
+    parse_pairs,
+    refuse_options,
+    seed_option,
+    tile_option,
+)
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described
 from ptxkit.errors import UsageError
@@ -20,20 +31,14 @@ if TYPE_CHECKING:
 @click.argument("kernel", shell_complete=kernel_argument)
 @click.argument("sizes", nargs=-1, metavar="[SIZE]...")
 @click.option("--variant", "variant_name", metavar="NAME", help="Debug this variant (default: the first one).")
-@click.option("--arch", metavar="TARGET", help="Compile for this target, such as sm_90a.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
-@click.option("--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter, such as THREADS=256.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel.")
+@arch_option
+@seed_option
+@tile_option
+@kernel_option
 @click.option(
     "-G", "debug_info", is_flag=True, help="Compile unoptimised, with the locations of C variables (nvcc -G)."
 )
-@click.option(
-    "--completion",
-    type=click.Choice(["eager", "latest-legal"]),
-    help="Perform asynchronous operations when they are issued (default), or as late as the kernel's waits allow.",
-)
-@click.option("--racecheck", is_flag=True, help="Stop at races between warps in shared memory.")
-@click.option("--racecheck-lanes", is_flag=True, help="Stop at races between the lanes of a warp, too.")
+@emulator_options
 @click.option(
     "--break", "breaks", multiple=True, metavar="LOCATION", help="Stop at file.cu:12, file.ptx:40 or a function."
 )
@@ -60,16 +65,13 @@ def command(
     tiles: tuple[str, ...],
     options: tuple[str, ...],
     debug_info: bool,
-    completion: str | None,
-    racecheck: bool,
-    racecheck_lanes: bool,
     breaks: tuple[str, ...],
     thread: str | None,
     cta: str | None,
     commands: tuple[str, ...],
     command_file: str | None,
     as_json: bool,
-    **of_file: Any,
+    **given: Any,
 ) -> int:
     """Step through KERNEL in the emulator, with the commands of gdb and cuda-gdb.
 
@@ -77,24 +79,17 @@ def command(
     with --arg, --grid and --block as for `ptxkit run`. `help` at the prompt lists the commands; docs/debug.md explains them.
     """
     from ptxkit.cli._debug_shell import run_session
-    from ptxkit.cli._text import nearest
-    from ptxkit.cli.run import parse_arch
     from ptxkit.debugger.commands.interpreter import coordinates
 
-    for word in sizes:
-        if word.startswith("-") and not word[1:2].isdigit():
-            known = [name for param in globals()["command"].params for name in param.opts]
-            raise click.UsageError(f"no such option {word!r}{nearest(word, known)}")
-    settings: dict[str, Any] = {"completion": completion} if completion else {}
-    if racecheck or racecheck_lanes:
-        settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
+    refuse_options(sizes)
+    settings = emulator_changes(given)
     lines = list(commands)
     if command_file is not None:
         lines += _lines(command_file)
     scripted = bool(commands) or command_file is not None
     chosen_thread = coordinates(thread, "thread") if thread is not None else None
     chosen_cta = coordinates(cta, "CTA") if cta is not None else None
-    file = FileOptions(**of_file)
+    file = FileOptions.of(given)
     target = parse_arch(arch)
     if names_source_file(kernel):
         refuse_described({"--tile": tiles, "--option": options, "--variant": (variant_name,) if variant_name else ()})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import PtxkitError, UnavailableError
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ def kernels() -> str:
 
     if not kernels_dir().is_dir():
         raise UnavailableError(f"{kernels_dir()} does not exist")
-    return f"{len(registry.names())} in {kernels_dir()}"
+    with stdout_set_aside():
+        return f"{len(registry.names())} in {kernels_dir()}"
 
 
 def tools() -> Iterator[Check]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ptxkit.cli._kernel import kernel_argument, parse_pairs
+from ptxkit.cli._kernel import kernel_argument
+from ptxkit.cli._options import parse_arch, parse_pairs, tile_option
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UnavailableError, UsageError
 
@@ -47,13 +48,7 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="Set an option or a size of a kernel, such as dtype=f16.",
 )
-@click.option(
-    "--tile",
-    "tiles",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Fix a tile parameter of a variant, such as THREADS=256.",
-)
+@tile_option
 @click.option("-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Define a macro for a .cu file.")
 @click.option("--compiler-option", "options", multiple=True, metavar="OPTION", help="Pass an option to NVRTC for a .cu file.")
 @click.option("--block", type=click.IntRange(1, 1024), metavar="N", help="Compute occupancy for CTAs of this many threads.")
@@ -93,7 +88,6 @@ def command(
     'saxpy:scalar@sm_80,THREADS=128', 'softmax@dtype=f16,cols=64', 'k.cu@FAST=1,-use_fast_math'.
     """
     from ptxkit.cli._run_text import progress
-    from ptxkit.cli.run import parse_arch
     from ptxkit.files import check_writable
     from ptxkit.inspect.subject import Settings
     from ptxkit.inspect.subject import subjects as found_subjects
@@ -117,6 +111,8 @@ def command(
     for file in (output, html_file, cfg):
         if file not in (None, "-"):
             check_writable(file)  # before anything is compiled
+    if cfg not in (None, "-") and Path(cfg).suffix not in (".dot", ".gv", ".svg"):
+        raise UsageError(f"--cfg writes FILE.svg or FILE.dot, not {cfg}")
     with stdout_set_aside(), progress() as say:
         chosen = [subject for words in subjects for subject in found_subjects(words, settings, say)]
     if plain or output is not None:
@@ -183,7 +179,8 @@ def compare(
         sides.append(found[0])
     left, right = sides
     result = diff(left.function, right.function, (left.occupancy, right.occupancy))
-    times = (time_of(left), time_of(right)) if timed else (None, None)
+    with stdout_set_aside():
+        times = (time_of(left), time_of(right)) if timed else (None, None)
     if as_json:
         print_json(report.difference(result, (words[0], words[1]), times))
     else:
@@ -218,17 +215,40 @@ def write_graph(chosen: list[Subject], file: str) -> None:
         click.echo(text, nl=False)
         return
     path = Path(file)
-    if path.suffix not in (".dot", ".gv", ".svg"):
-        raise UsageError(f"--cfg writes FILE.svg or FILE.dot, not {file}")
     if path.suffix == ".svg":
         graphviz = shutil.which("dot")
         if graphviz is None:
             raise UnavailableError(
                 f"graphviz's dot, which draws {file}, is not on PATH; install graphviz or use --cfg {path.with_suffix('.dot')}"
             )
-        text = subprocess.run([graphviz, "-Tsvg"], input=text, capture_output=True, text=True, check=True).stdout
+        text = _drawn(graphviz, text, file)
     write_text(path, text)
     to_stderr(f"wrote {file}")
+
+
+def _drawn(graphviz: str, text: str, file: str) -> str:
+    """Graphviz's drawing of dot text, as SVG.
+
+    Raises:
+        UnavailableError: graphviz does not work here.
+    """
+    instead = f"use --cfg {Path(file).with_suffix('.dot')}"
+    try:
+        done = subprocess.run(
+            [graphviz, "-Tsvg"],
+            check=False,
+            input=text,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:
+        raise UnavailableError(f"{graphviz}, which draws {file}, cannot be executed: {error.strerror}; {instead}") from None
+    if done.returncode or "<svg" not in done.stdout:
+        why = next(iter(done.stderr.strip().splitlines()), "") or f"it exited with {done.returncode}"
+        raise UnavailableError(f"{graphviz} could not draw {file}: {why}; {instead}")
+    return done.stdout
 
 
 def write_page(chosen: list[Subject], file: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -12,24 +11,27 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ptxkit.cli._early_exit import leave
-from ptxkit.cli._kernel import (
+from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_iterations
+from ptxkit.cli._options import (
     Seconds,
+    arch_option,
     device_option,
-    find_kernel,
-    kernel_argument,
-    max_instructions_option,
-    parse_iterations,
+    emulator_changes,
+    emulator_options,
+    emulator_settings,
+    kernel_option,
+    parse_arch,
     parse_pairs,
+    refuse_options,
+    seed_option,
+    tile_option,
 )
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._run_file import FileOptions, file_options, names_source_file, refuse_described, run_file
-from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from ptxkit.bench.results.results import Results
-    from ptxkit.runtime.device import Device
-    from ptxkit.targets import Target
     from ptxkit.workload.workload import Workload
 
 SET_TOLERANCE = (
@@ -45,45 +47,11 @@ SET_TOLERANCE = (
     "--variant", "variants", multiple=True, metavar="NAME", help="Run only this variant; may be given several times."
 )
 @device_option
-@click.option("--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data.")
-@click.option(
-    "--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter, such as THREADS=256."
-)
-@click.option(
-    "--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel (ptxkit list)."
-)
-@click.option(
-    "--completion",
-    type=click.Choice(["eager", "latest-legal"]),
-    help="Perform asynchronous copies and wgmma in the emulator when they are issued (default), or as late as the kernel's "
-    "waits allow, which makes a missing wait visible.",
-)
-@click.option(
-    "--racecheck",
-    is_flag=True,
-    help="Check accesses to shared memory in the emulator: a missing __syncthreads or mbarrier wait between warps is an "
-    "error that names both accesses. Takes two to four times as long.",
-)
-@click.option(
-    "--racecheck-lanes",
-    is_flag=True,
-    help="Apply --racecheck to the lanes of a warp, too, which finds a missing __syncwarp.",
-)
-@max_instructions_option
-@click.option(
-    "--initcheck",
-    is_flag=True,
-    help="Report the use of shared or global memory that was never initialised, in the emulator. Registers and local memory "
-    "are always checked. Takes several times as long.",
-)
-@click.option(
-    "--trap",
-    "traps",
-    metavar="KIND[,KIND...]",
-    help="Stop the emulator at the first integer division by zero (div0), NaN (nan) or infinity (inf) that a kernel produces, "
-    "such as --trap div0,nan,inf. A GPU does not trap.",
-)
+@arch_option
+@seed_option
+@tile_option
+@kernel_option
+@emulator_options
 @click.option(
     "--timeout",
     type=Seconds(min=0.1),
@@ -102,16 +70,10 @@ def command(
     seed: int,
     tiles: tuple[str, ...],
     options: tuple[str, ...],
-    completion: str | None,
-    racecheck: bool,
-    racecheck_lanes: bool,
-    max_instructions: int | None,
-    initcheck: bool,
-    traps: str | None,
     timeout: float | None,
     as_json: bool,
     dry_run: bool,
-    **of_file: Any,
+    **given: Any,
 ) -> int:
     """Compile, run and verify KERNEL, and time it on a GPU or count what it executes in the emulator.
 
@@ -124,19 +86,9 @@ def command(
     from ptxkit.cli._text import print_json
 
     refuse_options(numbers)
-    of_source_file = FileOptions(**of_file)
+    settings = emulator_changes(given)
+    of_source_file = FileOptions.of(given)
     target = parse_arch(arch)
-    settings: dict[str, Any] = {}
-    if completion is not None:
-        settings["completion"] = completion
-    if racecheck or racecheck_lanes:
-        settings["racecheck"] = "lanes" if racecheck_lanes else "warps"
-    if max_instructions is not None:
-        settings["max_instructions"] = max_instructions
-    if initcheck:
-        settings["initcheck"] = True
-    if traps is not None:
-        settings["trap"] = parse_traps(traps)
 
     from ptxkit.bench.measure.time_limit import TimeLimit
     from ptxkit.runtime.device import device as open_device
@@ -191,7 +143,7 @@ def command(
             plan = measured.launches()
         print_json(plan) if as_json else click.echo(_run_text.plan_text(plan))
         return 0
-    with changed, stdout_set_aside(as_json), _run_text.progress() as say:
+    with changed, stdout_set_aside(), _run_text.progress() as say:
         report = measured.run(say)
     show(report, as_json)
     return report.cases[0].exit_code
@@ -218,69 +170,12 @@ def show(report: Results, as_json: bool) -> None:
     complain(report)
 
 
-def parse_traps(text: str) -> tuple[str, ...]:
-    """The kinds of ``--trap``.
-
-    Raises:
-        UsageError: a kind does not exist, or none is given.
-    """
-    from ptxkit.emulator.settings import TRAPS
-
-    kinds = tuple(word.strip() for word in text.split(","))
-    for kind in kinds:
-        if kind not in TRAPS:
-            raise UsageError(f"--trap takes {', '.join(TRAPS)}, separated by commas; it cannot be {kind!r}")
-    return tuple(dict.fromkeys(kinds))
-
-
-def emulator_settings(device: Device, changes: dict[str, Any]) -> contextlib.AbstractContextManager[object]:
-    """A context in which the emulator has the settings given as options.
-
-    Raises:
-        UsageError: the device is a GPU.
-    """
-    from ptxkit.runtime.device import is_emulating
-
-    if not changes:
-        return contextlib.nullcontext()
-    if not is_emulating(device):
-        option = "--" + next(iter(changes)).replace("_", "-")
-        raise UsageError(f"{option} is for the emulator only, and this is {device.name}; add --device emulator")
-    return device.settings(**changes)
-
-
-def refuse_options(numbers: Sequence[str]) -> None:
-    """Raise UsageError for unknown options, which click passes on among the positional numbers."""
-    for word in numbers:
-        if word.startswith("-") and not word[1:2].isdigit():
-            known = [name for param in command.params if isinstance(param, click.Option) for name in param.opts]
-            from ptxkit.cli._text import nearest
-
-            raise click.UsageError(f"no such option {word!r}{nearest(word, known)}")
-
-
 def split_numbers(workload: type[Workload], numbers: Sequence[str]) -> tuple[Sequence[str], int | None]:
     """The positional arguments as sizes and ITERATIONS, the integer beyond the kernel's sizes."""
     names = workload.size_names()
     if len(numbers) != len(names) + 1:
         return numbers, None
     return numbers[:-1], parse_iterations(numbers[-1])
-
-
-def parse_arch(arch: str | None) -> Target | None:
-    """The target named by ``--arch``.
-
-    Raises:
-        UnavailableError: there is no such target; the message names near ones.
-    """
-    if arch is None:
-        return None
-    from ptxkit.targets import Target
-
-    try:
-        return Target.parse(arch)
-    except UsageError as error:
-        raise UnavailableError(str(error)) from None
 
 
 def complain(report: Results) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxkit.cli._kernel import Seconds, device_option, find_kernel, kernel_argument, parse_pairs
+from ptxkit.cli._kernel import find_kernel, kernel_argument
+from ptxkit.cli._options import (
+    Seconds,
+    device_option,
+    kernel_option,
+    parse_arch,
+    parse_pairs,
+    refuse_options,
+    tile_option,
+)
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.cli._signals import Stop
 from ptxkit.errors import UsageError
@@ -46,8 +55,8 @@ def command() -> None:
 @click.option(
     "--evaluations", type=click.IntRange(1), help="At most so many configurations; 15% of a space that is searched."
 )
-@click.option("--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Hold a tile parameter.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel.")
+@tile_option
+@kernel_option
 @click.option("--t1", "t1_file", type=click.Path(), help="Take values and conditions from a T1 file.")
 @click.option("--arch", metavar="TARGET", help="Compile for this target; without a GPU only.")
 @device_option
@@ -175,7 +184,6 @@ def _put_aside(path: Path) -> None:
 
 def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Problem:
     from ptxkit.cli._text import to_stderr
-    from ptxkit.cli.run import parse_arch, refuse_options
     from ptxkit.runtime.device import is_emulating
     from ptxkit.sweep.problem import Problem
     from ptxkit.targets import lowest_target

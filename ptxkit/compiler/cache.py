@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ptxkit import environment
 from ptxkit.errors import UsageError
+from ptxkit.files import refused, user_directory
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 _MAGIC = b"ptxkit1\n"
@@ -107,15 +108,17 @@ class Cache:
             How many there were.
 
         Raises:
-            UsageError: the directory cannot be written.
+            UsageError: it is not a directory. FileAccessError: it cannot be read or written.
         """
         removed = 0
-        for path, _, _ in self._files():
-            try:
+        try:
+            for path, _, _ in self._listed():
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise UsageError(f"cannot clear the compile cache {self.directory}: {error.strerror}") from error
-            removed += path.suffix == _SUFFIX
+                removed += path.suffix == _SUFFIX
+        except FileNotFoundError:
+            return removed
+        except OSError as error:
+            raise refused(f"the compile cache {self.directory}", error, "clear") from error
         return removed
 
     def info(self) -> CacheInfo:
@@ -130,8 +133,14 @@ class Cache:
 
     def _files(self) -> list[tuple[Path, float, int]]:
         """(path, time of last use, bytes) of every file of ours; others may delete them meanwhile."""
+        with suppress(OSError):
+            return self._listed()
+        return []
+
+    def _listed(self) -> list[tuple[Path, float, int]]:
+        """:meth:`_files`, or OSError where the directory cannot be read."""
         found = []
-        with suppress(OSError), os.scandir(self.directory) as listing:
+        with os.scandir(self.directory) as listing:
             for item in listing:
                 if item.name.endswith((_SUFFIX, ".tmp")):
                     with suppress(OSError):
@@ -165,13 +174,9 @@ def default_cache() -> Cache:
     Raises:
         UsageError: ``PTXKIT_CACHE_LIMIT`` is not a size.
     """
-    directory = environment.read(environment.CACHE_DIR)
-    if not directory:
-        from platformdirs import user_cache_path
-
-        path = user_cache_path("ptxkit") / "images"
-    else:
-        path = Path(directory).expanduser().absolute()
+    path = user_directory(environment.CACHE_DIR, "cache")
+    if not environment.read(environment.CACHE_DIR):
+        path /= "images"
     limit = _limit(environment.read(environment.CACHE_LIMIT))
     return _caches.setdefault((path, limit), Cache(path, limit))
 

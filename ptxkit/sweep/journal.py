@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from ptxkit import environment
 from ptxkit.errors import UsageError
-from ptxkit.files import refused
+from ptxkit.files import refused, user_directory
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.launch import Tile
 
@@ -231,9 +231,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def default_path(problem: Problem, device: str) -> Path:
     """Where the journal of a sweep is kept: ``PTXKIT_STATE_DIR``, or the user's state directory."""
-    import platformdirs
-
-    root = environment.read(environment.STATE_DIR)
-    base = Path(root) if root else platformdirs.user_state_path("ptxkit")
+    base = user_directory(environment.STATE_DIR, "state")
     slug = "".join(c if c.isalnum() else "-" for c in device.lower())
     return base / "sweeps" / f"{problem.workload.name}-{problem.variant}-{slug}-{problem.key}.jsonl"

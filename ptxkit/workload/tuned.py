@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxkit import environment
 from ptxkit.errors import UsageError
-from ptxkit.files import check_writable, refused, stem_of, write_json
+from ptxkit.files import check_writable, refused, stem_of, user_directory, write_json
 
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
@@ -20,14 +20,7 @@ SCHEMA = "ptxkit.tuned/1"
 
 def path_for(gpu: str) -> Path:
     """The file of a GPU: in ``PTXKIT_CONFIG_DIR`` or the user's configuration directory."""
-    root = environment.read(environment.CONFIG_DIR)
-    if root:
-        base = Path(root)
-    else:
-        import platformdirs
-
-        base = platformdirs.user_config_path("ptxkit")
-    return base / "tuned" / f"{stem_of(gpu)}.json"
+    return user_directory(environment.CONFIG_DIR, "config") / "tuned" / f"{stem_of(gpu)}.json"
 
 
 def tile_for(workload: Workload, variant: str, gpu: str) -> dict[str, Any]:

@@ -69,6 +69,39 @@ def test_some_of_the_arrays_of_a_source_file_are_compared(tmp_path):
     assert "verified" not in debug(*words).output
 
 
+def test_every_option_of_the_emulator_is_an_option_of_debug_and_run():
+    from ptxkit.cli import debug as debug_command
+    from ptxkit.cli import run as run_command
+    from ptxkit.cli._options import _EMULATOR_OPTIONS
+    from ptxkit.emulator.settings import EmulatorSettings
+
+    options = [{name for p in c.command.params for name in p.opts} for c in (debug_command, run_command)]
+    for name in ("completion", "racecheck", "max_instructions", "initcheck", "trap"):
+        assert name in EmulatorSettings.__dataclass_fields__
+        assert all("--" + name.replace("_", "-") in known for known in options)
+    assert len(_EMULATOR_OPTIONS) == 6
+
+
+@pytest.mark.parametrize(
+    ("entry", "option", "message"),
+    [
+        ("spins", ("--max-instructions", "5000"), "stopped by max_instructions"),
+        ("divides", ("--trap", "div0"), "divides an integer by zero"),
+        ("unwritten", ("--initcheck",), "never initialised"),
+    ],
+)
+def test_the_limits_and_checks_of_the_emulator_stop_the_debugger(tmp_path, entry, option, message):
+    source = tmp_path / "k.cu"
+    source.write_text("""
+extern "C" __global__ void spins(volatile int* y) { while (y[0] == 0) y[1] = y[1] + 1; }
+extern "C" __global__ void divides(int* y) { y[threadIdx.x] = 7 / y[threadIdx.x]; }
+extern "C" __global__ void unwritten(int* y) { __shared__ int s[64]; y[threadIdx.x] = s[threadIdx.x]; }
+""")
+    result = debug(f"{source}:{entry}", *LAUNCH, *option, "--command", "run", "--command", "p %tid.x")
+    assert message in result.output
+    assert result.return_value == 5
+
+
 def test_command_file(tmp_path):
     script = tmp_path / "script"
     script.write_text("# a comment\nstart\np n\n")

@@ -369,3 +369,21 @@ def test_ptx_that_cannot_be_written(words, match, tmp_path, monkeypatch, capsys)
     err = capsys.readouterr().err
     assert stopped.value.code == 2 and match in err and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("#!/bin/sh\necho 'Format: \"svg\" not recognized.' >&2; exit 1", "Format: \"svg\" not recognized"),
+        ("#!/bin/sh\nexit 0", "it exited with 0"),
+        ("#!/nonexistent/sh\n", "cannot be executed: No such file or directory"),
+        ("#!/bin/sh\nkill -9 $$", "it exited with -9"),
+    ],
+)
+def test_a_graphviz_that_does_not_work_is_unavailable(capsys, tmp_path, monkeypatch, script, why):
+    (tmp_path / "dot").write_text(script)
+    (tmp_path / "dot").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    err = output_of(capsys, "saxpy:scalar", "--cfg", tmp_path / "graph.svg", code=3)
+    assert err.count("\n") == 1 and why in err and f"use --cfg {tmp_path}/graph.dot" in err
+    assert not (tmp_path / "graph.svg").exists()

@@ -89,6 +89,27 @@ def test_counts_repeat_exactly():
     assert json.loads(first) == json.loads(second)
 
 
+@pytest.mark.parametrize("words", [("run",), ("bench", "run"), ("list",), ("inspect",), ("sweep", "tiles")])
+def test_what_a_description_and_its_kernel_print_goes_to_stderr(mine, words, tmp_path):
+    file = mine(
+        ("class ", "print('imported')\nclass "),
+        ("    def inputs(self, rng):\n", "    def inputs(self, rng):\n        print('inputs')\n"),
+        ("    def reference(self, a, x, y):\n", "    def reference(self, a, x, y):\n        print('reference')\n"),
+        ("    def work(self):\n", "    def work(self):\n        print('work')\n"),
+        ("y[i] = sum;", 'y[i] = sum; if (i == 0) printf("kernel\\n");'),
+    )
+    more = {"run": (*EMULATOR,), "bench": EMULATOR, "sweep": (*EMULATOR, "--evaluations", 1)}
+    sizes = () if words[0] in ("list", "inspect", "bench") else (1000,)
+    env = {**os.environ, "PTXKIT_STATE_DIR": str(tmp_path)}
+    done = ptxkit(*words, file, *sizes, *more.get(words[0], ()), env=env)
+    assert done.returncode == 0, done.stderr
+    for text in ("imported", "inputs", "reference", "work", "kernel"):
+        assert text not in done.stdout.splitlines()
+    assert "imported" in done.stderr
+    if words[0] == "run":
+        assert {"inputs", "reference", "work", "kernel"} <= set(done.stderr.splitlines())
+
+
 def test_only_the_variant_asked_for(capsys):
     assert exit_of("run", "fused_l2norm", 2, 10, "--variant", "fused", "--json", *EMULATOR) == 0
     assert [v["name"] for v in json.loads(capsys.readouterr().out)["variants"]] == ["fused"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.compiler.cache import Cache, default_cache
-from ptxkit.errors import UsageError
+from ptxkit.errors import FileAccessError, UsageError
 
 
 @given(st.binary(max_size=2000))
@@ -110,6 +110,25 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, caplog, monkeypatch):
         cache.put("a", b"1")
     assert "No space left on device" in caplog.text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_is_a_file_or_may_not_be_read_cannot_be_cleared(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot clear the compile cache .*: Not a directory"):
+        Cache(tmp_path / "file").clear()
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", denied)
+    with pytest.raises(FileAccessError, match="cannot clear the compile cache .*: Permission denied"):
+        Cache(tmp_path).clear()
+
+
+def test_without_a_home_directory_a_variable_has_to_name_the_cache(monkeypatch):
+    monkeypatch.setenv("PTXKIT_CACHE_DIR", "~nosuchuser/cache")
+    with pytest.raises(UsageError, match="no home directory for ~nosuchuser/cache; set PTXKIT_CACHE_DIR"):
+        default_cache()
 
 
 def _hammer(directory, seed):

@@ -1,0 +1,190 @@
+"""Options that several commands share, and what their values mean."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.runtime import registry as devices
+
+if TYPE_CHECKING:
+    from ptxkit.runtime.device import Device
+    from ptxkit.targets import Target
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds: click's own range type accepts ``nan`` and ``inf``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
+
+
+device_option = click.option(
+    "--device",
+    "device_kind",
+    type=click.Choice(devices.choices()),
+    default=devices.AUTO,
+    show_default=True,
+    help="Run on this device; auto takes the GPU where there is one, else the emulator.",
+)
+"""``--device``, which offers the registered devices."""
+
+arch_option = click.option(
+    "--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own."
+)
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the input data."
+)
+tile_option = click.option(
+    "--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter, such as THREADS=256."
+)
+kernel_option = click.option(
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the kernel (ptxkit list)."
+)
+
+max_instructions_option = click.option(
+    "--max-instructions",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop a launch in the emulator after N thread instructions and show where its threads are, as for an endless loop.",
+)
+
+_EMULATOR_OPTIONS = (
+    click.option(
+        "--completion",
+        type=click.Choice(["eager", "latest-legal"]),
+        help="Perform asynchronous copies and wgmma in the emulator when they are issued (default), or as late as the kernel's "
+        "waits allow, which makes a missing wait visible.",
+    ),
+    click.option(
+        "--racecheck",
+        is_flag=True,
+        help="Check accesses to shared memory in the emulator: a missing __syncthreads or mbarrier wait between warps is an "
+        "error that names both accesses. Takes two to four times as long.",
+    ),
+    click.option(
+        "--racecheck-lanes",
+        is_flag=True,
+        help="Apply --racecheck to the lanes of a warp, too, which finds a missing __syncwarp.",
+    ),
+    max_instructions_option,
+    click.option(
+        "--initcheck",
+        is_flag=True,
+        help="Report the use of shared or global memory that was never initialised, in the emulator. Registers and local "
+        "memory are always checked. Takes several times as long.",
+    ),
+    click.option(
+        "--trap",
+        metavar="KIND[,KIND...]",
+        help="Stop the emulator at the first integer division by zero (div0), NaN (nan) or infinity (inf) that a kernel "
+        "produces, such as --trap div0,nan,inf. A GPU does not trap.",
+    ),
+)
+
+
+def emulator_options(command: Command) -> Command:
+    """Add the options for the checks and limits of the emulator to a command; see :func:`emulator_changes`."""
+    for option in reversed(_EMULATOR_OPTIONS):
+        command = option(command)
+    return command
+
+
+def emulator_changes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the emulator that options change.
+
+    Args:
+        given: click's parameters, those of :func:`emulator_options` among them or some of these.
+
+    Raises:
+        UsageError: a kind of ``--trap`` does not exist.
+    """
+    changes = {
+        name: given[name] for name in ("completion", "max_instructions", "initcheck") if given.get(name) not in (None, False)
+    }
+    if given.get("racecheck") or given.get("racecheck_lanes"):
+        changes["racecheck"] = "lanes" if given.get("racecheck_lanes") else "warps"
+    if given.get("trap") is not None:
+        changes["trap"] = parse_traps(given["trap"])
+    return changes
+
+
+def emulator_settings(device: Device, changes: Mapping[str, Any]) -> contextlib.AbstractContextManager[object]:
+    """A context in which the emulator has the settings given as options.
+
+    Raises:
+        UsageError: the device is a GPU.
+    """
+    from ptxkit.runtime.device import is_emulating
+
+    if not changes:
+        return contextlib.nullcontext()
+    if not is_emulating(device):
+        option = "--" + next(iter(changes)).replace("_", "-")
+        raise UsageError(f"{option} is for the emulator only, and this is {device.name}; add --device emulator")
+    return device.settings(**changes)
+
+
+def parse_traps(text: str) -> tuple[str, ...]:
+    """The kinds of ``--trap``.
+
+    Raises:
+        UsageError: a kind does not exist, or none is given.
+    """
+    from ptxkit.emulator.settings import TRAPS
+
+    kinds = tuple(word.strip() for word in text.split(","))
+    for kind in kinds:
+        if kind not in TRAPS:
+            raise UsageError(f"--trap takes {', '.join(TRAPS)}, separated by commas; it cannot be {kind!r}")
+    return tuple(dict.fromkeys(kinds))
+
+
+def parse_arch(arch: str | None) -> Target | None:
+    """The target named by ``--arch``.
+
+    Raises:
+        UnavailableError: there is no such target; the message names near ones.
+    """
+    if arch is None:
+        return None
+    from ptxkit.targets import Target
+
+    try:
+        return Target.parse(arch)
+    except UsageError as error:
+        raise UnavailableError(str(error)) from None
+
+
+def parse_pairs(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """``("THREADS=256",)`` -> ``{"THREADS": "256"}``; raises UsageError for anything else."""
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"{option} takes NAME=VALUE, not {pair!r}")
+        if name in parsed:
+            raise UsageError(f"{option} {name} is given twice")
+        parsed[name] = value
+    return parsed
+
+
+def refuse_options(numbers: Sequence[str]) -> None:
+    """Raise UsageError for unknown options, which click passes on among the positional numbers."""
+    for word in numbers:
+        if word.startswith("-") and not word[1:2].isdigit():
+            from ptxkit.cli._text import nearest
+
+            params = click.get_current_context().command.params
+            known = [name for param in params if isinstance(param, click.Option) for name in param.opts]
+            raise click.UsageError(f"no such option {word!r}{nearest(word, known)}")
