@@ -15,6 +15,7 @@ from ptxkit.emulator.instructions import (
 from ptxkit.emulator.sync import mbarrier_instructions
 from ptxkit.emulator.tensor_core import forms, ldmatrix, ldmatrix_b8, mma, tcgen05, volta, wgmma, wmma
 from ptxkit.emulator.tma import bulk, tensor, tensor_maps
+from ptxkit.emulator.tma import spelling as tensor_spelling
 
 __all__ = [
     "addressing",
@@ -35,6 +36,7 @@ __all__ = [
     "tcgen05",
     "tensor",
     "tensor_maps",
+    "tensor_spelling",
     "volta",
     "warp",
     "wgmma",

@@ -143,7 +143,9 @@ def _symbols(operand: Any) -> Iterator[str]:
 
 def _sees_ranks(i: Instruction) -> bool:
     special = any(isinstance(o, SpecialRegister) and "cluster" in o.name for o in i.operands)
-    return special or i.name in ("mapa", "getctarank", "isspacep") or "cluster" in i.opcode
+    return (
+        special or i.name in ("mapa", "getctarank", "isspacep") or "cluster" in i.opcode or "cta_group::2" in i.opcode
+    )
 
 
 def frame_layout(function: Function) -> tuple[dict[str, int], int]:

@@ -25,6 +25,7 @@ from ptxkit.isa.types import TYPES
 
 _DIMS = "1d 2d 3d 4d 5d"
 _LOADS = "tile im2col"
+_PAIRS = "cta_group::1 cta_group::2"
 _STORES = "tile im2col_no_offs"
 
 
@@ -42,7 +43,10 @@ class _Load:
         self.remote = space == "shared::cluster"
         self.to = Pointer(b, operands[0])
         self.map = MapOperand(b, operands[1], mode, info)
-        self.barrier = BarrierSite(b, operands[2], space, key=1)
+        self.pair = b.form["group"] == "cta_group::2"
+        if b.form["group"] and b.target < 100:
+            raise b.fail(f".{b.form['group']} needs sm_100 or newer")
+        self.barrier = BarrierSite(b, operands[2], "shared::cluster" if self.pair else space, key=1)
         self.multicast = multicast
         masks: tuple[Typed, ...] = ((operands[3], TYPES["u16"]),) if multicast else ()
         sources = (self.to.source, self.map.source, self.barrier.source, *masks, *self.map.coordinates)
@@ -67,15 +71,17 @@ class _Load:
         if self.multicast:
             element, cta = self._receivers(runs, runs.lanes(rest[0]))
             target = cta * stride + target[element] % stride
-            barrier = cta * (stride >> 3) + barrier[element] % (stride >> 3)
+            signalled = cta
+            if self.pair:  # in each pair, the CTA whose rank is as even or odd as that of the mbarrier that is given
+                parity = wave.cluster_rank[barrier[element] * 8 // stride] % 2
+                signalled = cta - wave.cluster_rank[cta] % 2 + parity
+            barrier = signalled * (stride >> 3) + barrier[element] % (stride >> 3)
             threads = threads[element]
             for writes in wave.generic_writes:
                 writes.replaced(target, runs.sizes[element])
         else:
             wave.part(Mbarriers).check(x, index, self.where)  # a multicast's are when it completes
-            bad = np.not_equal(target // stride, barrier * 8 // stride)
-            if bad.any():
-                runs.fail(bad, "the destination and the mbarrier are in different CTAs")
+            self._require_near(runs, target // stride, barrier * 8 // stride)
         region.count(x, self.number, "global_to_shared")
         wave.launch.machine.version += 1
         for races in wave.races:
@@ -97,6 +103,21 @@ class _Load:
             boxes.put(shared, target, np.full((len(target), boxes.nbytes), POISON, np.uint8))
 
         wave.queue.submit(Operation(threads, perform, poison, barrier=barrier), MBARRIER)
+
+    def _require_near(self, runs: Runs, home: NDArray[np.int64], signalled: NDArray[np.int64]) -> None:
+        """The mbarriers must be in the CTAs of the destinations, or with .cta_group::2 in their pairs."""
+        rank = runs.x.wave.cluster_rank
+        if self.pair:
+            bad = np.not_equal(home - rank[home] % 2, signalled - rank[signalled] % 2)
+            if bad.any():
+                runs.fail(bad, "the destination and the mbarrier are in CTAs of different pairs")
+            return
+        bad = np.not_equal(home, signalled)
+        if bad.any():
+            runs.fail(
+                bad,
+                "the destination and the mbarrier are in different CTAs; with .cta_group::2 they may be in a pair's",
+            )
 
     def _receivers(self, runs: Runs, masks: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The element and the receiving CTA's index in the wave, one of each per copy that results."""
@@ -196,22 +217,25 @@ class _Store:
 
 
 @effect(
-    "cp.async.bulk.tensor.<dim>.<to>.global{.<mode>}.mbarrier::complete_tx::bytes{.multicast::cluster}{.L2::cache_hint}",
+    "cp.async.bulk.tensor.<dim>.<to>.global{.<mode>}.mbarrier::complete_tx::bytes{.multicast::cluster}{.<group>}{.L2::cache_hint}",
     dim=_DIMS,
     to="shared::cta shared::cluster",
     mode=_LOADS,
+    group=_PAIRS,
 )
 @effect(
-    "cp.async.bulk.tensor.<dim>.<mode>.<to>.global.mbarrier::complete_tx::bytes{.multicast::cluster}{.L2::cache_hint}",
+    "cp.async.bulk.tensor.<dim>.<mode>.<to>.global.mbarrier::complete_tx::bytes{.multicast::cluster}{.<group>}{.L2::cache_hint}",
     dim=_DIMS,
     to="shared::cta shared::cluster",
     mode=_LOADS,
+    group=_PAIRS,
 )
 @effect(
-    "cp.async.bulk.tensor.<dim>.<to>.global.mbarrier::complete_tx::bytes.<mode>{.multicast::cluster}{.L2::cache_hint}",
+    "cp.async.bulk.tensor.<dim>.<to>.global.mbarrier::complete_tx::bytes.<mode>{.multicast::cluster}{.<group>}{.L2::cache_hint}",
     dim=_DIMS,
     to="shared::cta shared::cluster",
     mode=_LOADS,
+    group=_PAIRS,
 )
 def _load(b: Binding) -> Step:
     multicast = b.form["multicast__cluster"]

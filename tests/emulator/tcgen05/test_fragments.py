@@ -1,0 +1,107 @@
+"""The registers of tcgen05.ld and st against CuTe's traits, and through the emulator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensor_programs
+from tensor_programs import COLUMNS, LANES
+
+from ptxkit.emulator.tensor_core.tcgen05.fragments import fragment, registers
+
+FORMS = [
+    (shape, repeat)
+    for shape in ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
+    for repeat in (1, 2, 4, 8, 16, 32, 64, 128)
+    if registers(shape, repeat) <= 128
+]
+NAMES = {"32x32b": "32dp32b", "16x64b": "16dp64b", "16x128b": "16dp128b", "16x256b": "16dp256b", "16x32bx2": "16dp32b"}
+LANE = 1 << 40
+"""Stands for the distance from one lane to the next in CuTe's addresses."""
+
+
+def traits() -> str:
+    cutlass = pytest.importorskip("cutlass_library")
+    path = Path(cutlass.__file__).parent / "source/include/cute/atom/copy_traits_sm100.hpp"
+    if not path.exists():
+        pytest.skip("CUTLASS's headers are not installed")
+    return path.read_text()
+
+
+def layout(text: str) -> Any:
+    """A pycute layout from the text of CuTe's ``Layout<Shape<...>, Stride<...>>``."""
+    from pycute import Layout
+
+    text = re.sub(r"\s", "", text)
+    text = text.replace("TMEM::DP_b", str(LANE)).replace("_", "")
+    for name in ("Shape<", "Stride<"):
+        text = text.replace(name, "(")
+    inside = text.removeprefix("Layout<").removesuffix(">").replace(">", ")")
+    shape, stride = eval(inside, {})  # noqa: S307  a pair of nested tuples of numbers
+    return Layout(shape, stride)
+
+
+def of_cute(text: str, shape: str, repeat: int, packed: bool) -> list[tuple[int, int]]:
+    """(lane, bit of the column) of every 16 bits of every register of every thread."""
+    name = f"SM100_TMEM_LOAD_{NAMES[shape]}{repeat}x{'_16b' if packed else ''}"
+    body = text[text.index(f"struct Copy_Traits<{name}>") :]
+    places = layout(re.search(r"ValID = (Layout<.*?>);", body, re.S)[1])  # type: ignore[index]
+    values = layout(re.search(r"DstLayout = (Layout<.*?>);", body, re.S)[1])  # type: ignore[index]
+    found = []
+    for thread in range(32):
+        for half in range(2 * registers(shape, repeat)):
+            place = int(places(int(values(thread, 16 * half))))
+            found.append((place // LANE, place % LANE))
+    return found
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("shape", "repeat"), FORMS)
+def test_registers_are_where_cute_has_them(shape, repeat, packed):
+    split = registers(shape, repeat) * (2 if packed else 1) if shape == "16x32bx2" else 0
+    f = fragment(shape, repeat, split, packed)
+    mine = []
+    for thread in range(32):
+        for half in range(2 * registers(shape, repeat)):
+            column = int(f.columns[half // 2, thread])
+            bit = 32 * (column + half % 2) if packed else 32 * column + 16 * (half % 2)
+            mine.append((int(f.lanes[half // 2, thread]), bit))
+    assert mine == of_cute(traits(), shape, repeat, packed)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("shape", "repeat"), FORMS[::3])
+def test_a_store_is_what_a_load_reads(shape, repeat, packed):
+    """A load in one shape and a store to other columns: a copy of exactly the fragment."""
+    count = registers(shape, repeat)
+    split = ", 40" if shape == "16x32bx2" else ""
+    f = fragment(shape, repeat, 40 if split else 0, packed)
+    if f.width > 200:
+        pytest.skip("the copy would not fit beside the original")
+    values = "{" + ", ".join(f"%v{k}" for k in range(count)) + "}"
+    ld, st = (".pack::16b", ".unpack::16b") if packed else ("", "")
+    text = tensor_programs._TEXT.replace(
+        "    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;",
+        f"""    tcgen05.wait::st.sync.aligned; .reg .b32 %v<{count}>; mov.u32 %r30, 3; mov.u32 %r31, 259;
+    tcgen05.ld.sync.aligned.{shape}.x{repeat}{ld}.b32 {values}, [%r30]{split};
+    tcgen05.wait::ld.sync.aligned;
+    tcgen05.st.sync.aligned.{shape}.x{repeat}{st}.b32 [%r31]{split}, {values};
+    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;""".replace("{", "{{").replace("}", "}}"),
+    )
+    before = np.random.default_rng(5).integers(0, 1 << 32, (1, LANES, COLUMNS), np.uint32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensor_programs, "_TEXT", text)
+        after = tensor_programs.run("", np.zeros((1, 16), np.uint8), before)
+    expected = before.copy()
+    for warp in range(4):
+        for r in range(count):
+            for t in range(32):
+                lane, column = 32 * warp + f.lanes[r, t], f.columns[r, t]
+                for k in range(2 if packed else 1):
+                    word = before[0, lane, 3 + column + k]
+                    expected[0, lane, 259 + column + k] = word & 0xFFFF if packed else word
+    np.testing.assert_array_equal(after, expected)
