@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tensor_programs import BASE, COLUMNS, LANES
@@ -86,7 +87,7 @@ class Matrix:
             return high * w, high * w * atoms
         return (128 * (self.extent // 8) + 128, 128) if w == 0 else (16, 8 * w)
 
-    def bit(self, mn: int, k: int) -> int:
+    def bit(self, mn: Any, k: Any) -> Any:
         """First bit of an element, ahead of swizzling, from the start address."""
         t, w, (leading, stride) = 128 // self.slot, self.swizzle, self.strides
         element = 4 if self.padded and BITS[self.t] == 4 else 6 if self.padded and BITS[self.t] == 6 else self.slot
@@ -101,7 +102,7 @@ class Matrix:
             return inner + 8 * (16 * (mn % 8) + stride * (mn // 8) + leading * c)
         return inner + 8 * (w * (mn % 8) + stride * (mn // 8) + 16 * c)
 
-    def swizzled(self, address: int) -> int:
+    def swizzled(self, address: Any) -> Any:
         if self.atom32:
             return address ^ ((address >> 7 & 3) << 5)
         return address ^ ((address >> 7) & max(self.swizzle // 16 - 1, 0)) << 4 if self.swizzle else address
@@ -109,13 +110,15 @@ class Matrix:
     def put(self, image: np.ndarray, address: int, codes: np.ndarray) -> None:
         """Write (extent, k) codes into one CTA's shared memory, whose first byte is at :data:`BASE`."""
         bits = BITS[self.t]
-        for (mn, k), code in np.ndenumerate(codes):
-            first = self.bit(mn, k)
-            word = int(code) << first % 8
-            mask = ((1 << bits) - 1) << first % 8
-            for n in range((first % 8 + bits + 7) // 8):
-                at = self.swizzled(address + first // 8 + n) - BASE
-                image[at] = int(image[at]) & ~(mask >> 8 * n) & 255 | word >> 8 * n & 255
+        mn, k = np.indices(codes.shape)
+        first = self.bit(mn, k)
+        word = codes.astype(np.int64) << first % 8
+        mask = np.int64((1 << bits) - 1) << first % 8
+        for n in range((bits + 14) // 8):
+            at = self.swizzled(address + first // 8 + n) - BASE
+            held = (mask >> 8 * n & 255) != 0
+            np.bitwise_and.at(image, at[held], (~(mask >> 8 * n) & 255).astype(np.uint8)[held])
+            np.bitwise_or.at(image, at[held], (word >> 8 * n & 255).astype(np.uint8)[held])
 
     def descriptor(self, address: int) -> int:
         leading, stride = self.strides

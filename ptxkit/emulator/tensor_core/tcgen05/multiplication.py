@@ -9,6 +9,7 @@ from typing import Any
 from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Typed
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import Where
+from ptxkit.emulator.tensor_core import tcgen05_arithmetic
 from ptxkit.emulator.tensor_core.tcgen05 import scale_factors
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import KINDS
 from ptxkit.emulator.tensor_core.tcgen05.warps import Issuers, require_target
@@ -84,6 +85,8 @@ class Multiplication:
         require_target(b)
         parts = b.form
         kind = parts["kind"].partition("::")[2]
+        if kind not in tcgen05_arithmetic.KINDS:
+            raise b.fail(f".kind::{kind} is not executed yet")
         self._b, self._rest = b, list(b.operands)
         self._names: list[tuple[str, int]] = []
         self._sources: list[Typed] = []
