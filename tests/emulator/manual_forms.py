@@ -273,7 +273,6 @@ ROWS = (
         "cp.async.bulk.tensor",
         f"{_LOADED}{DIM}{{.shared::cta|.shared::cluster}}.global{BYTES}{{.cta_group::1|.cta_group::2}}{HINT}",
         f"[%r0], [%rd0, $c], [%r6]{POLICY}",
-        absent=_BLACKWELL,
     ),
     Row(
         "cp.reduce.async.bulk.tensor",
@@ -505,11 +504,8 @@ ROWS = (
         "clusterlaunchcontrol",
         f"clusterlaunchcontrol.try_cancel.async{{|.shared::cta}}{BYTES}{{|.multicast::cluster::all}}.b128",
         "[%rd0], [%rd1]",
-        absent=_BLACKWELL,
     ),
-    Row(
-        "clusterlaunchcontrol", "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128", "%p1, %q1", absent=_BLACKWELL
-    ),
+    Row("clusterlaunchcontrol", "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128", "%p1, %q1"),
 )
 
 LIMIT = 1000

@@ -17,6 +17,7 @@ from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.entry import EntryCode
 from ptxkit.emulator.engine.hardware import Hardware
+from ptxkit.emulator.engine.pending import Pending
 from ptxkit.emulator.engine.wave import StoppedError, Wave, stop_reason
 from ptxkit.emulator.memory.allocations import PARAMETERS
 from ptxkit.emulator.memory.layout import SHARED_BASE
@@ -90,6 +91,8 @@ class EmulatedLaunch:
         self.stopped = ""  # why every wave has to end with a StoppedError: an interrupt, or a time limit
         self.limited = settings.max_instructions is not None  # each wave calls _check_limits before each block
         self.tallies: list[Tally] = []
+        self.cancels = any(i.name == "clusterlaunchcontrol" for _, i in code.instructions)
+        self.pending = Pending([], self.cluster_size, refuses=False)
         self._instructions = 0
         self._limit_lock = threading.Lock()
 
@@ -123,6 +126,10 @@ class EmulatedLaunch:
         gx, gy, _ = self.grid
         return linear % gx, linear // gx % gy, linear // (gx * gy)
 
+    def cancel_cluster(self) -> int | None:
+        """Linear index of the first CTA of a cluster that has not started and now will not; None where there is none."""
+        return self.pending.cancel()
+
     def describe(self) -> str:
         """For messages: how much was launched."""
         return f"{self.ctas} CTA{'s' * (self.ctas != 1)} of {self.threads} threads"
@@ -152,6 +159,9 @@ class EmulatedLaunch:
                 shared = shared * (5 + 2 * actors) + 32 * actors * actors * self.cluster_size
             per_wave = min(per_wave, max(1, SHARED_PER_WAVE // shared))
             per_wave = -(-per_wave // self.cluster_size) * self.cluster_size
+        if self.cancels and not self.cooperative:
+            # what exceeds one CTA an SM is pending, so that it can be cancelled
+            per_wave = min(per_wave, max(self.sms // self.cluster_size, 1) * self.cluster_size)
         order = self.order()
         return [order[i : i + per_wave] for i in range(0, self.ctas, per_wave)]
 
@@ -161,11 +171,13 @@ class EmulatedLaunch:
         Raises:
             FaultError: and its children; of several waves that fail, the one with the lowest CTAs.
         """
-        workers = min(self.machine.workers, 8) if self.observer is None else 1
+        # one worker where clusters are cancelled, so that the same ones are each time
+        workers = min(self.machine.workers, 8) if self.observer is None and not self.cancels else 1
         waves = self.waves(workers)
+        count = len(waves)
+        self.pending = Pending(waves, self.cluster_size, self.settings.completion == "latest-legal")
         tallies = self.tallies
         lock = threading.Lock()
-        todo = iter(range(len(waves)))
         failures: dict[int, BaseException] = {}
         outputs: dict[int, list[str]] = {}
         finished = 0
@@ -178,13 +190,13 @@ class EmulatedLaunch:
             with np.errstate(all="ignore"):
                 while True:
                     with lock:
-                        n = next(todo, None)
-                        if n is None or failures:
+                        if failures or (taken := self.pending.take()) is None:
                             return
+                        n, ctas = taken
                         self.running.add(n)
                     output: list[str] = []
                     try:
-                        wave = Wave(self, waves[n], tally, n)
+                        wave = Wave(self, ctas, tally, n)
                         output = wave.output
                         if self.observer is None:
                             wave.run()
@@ -206,10 +218,10 @@ class EmulatedLaunch:
             self.machine.memory.forget_undefined()  # what this launch writes is not followed
         try:
             with one_thread():
-                if len(waves) == 1 or workers == 1:
+                if count == 1 or workers == 1:
                     work()
                 else:
-                    self._run_threads(work, min(workers, len(waves)), failures)
+                    self._run_threads(work, min(workers, count), failures)
         finally:
             self.machine.memory.free(self.param_allocation.base)
             if self.workspace:

@@ -130,5 +130,11 @@ class LaunchState(Protocol):
     def parameter(self, offset: int, dtype: np.dtype[Any]) -> Any:
         """A kernel parameter as one-element lanes."""
 
+    def cancel_cluster(self) -> int | None:
+        """Linear index of the first CTA of a cluster that has not started and now will not; None where there is none."""
+
+    def cta_coordinates(self, linear: int) -> Dim:
+        """Grid coordinates of a CTA."""
+
     def describe(self) -> str:
         """For messages: how much was launched."""

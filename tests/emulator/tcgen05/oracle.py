@@ -45,7 +45,9 @@ def small(t: str) -> list[int]:
     wanted = [v / 2 for v in range(-8, 9)] if t not in ("s8", "u8") else list(range(-8 if t == "s8" else 0, 9))
     bits = BITS[t]
     if bits <= 8:
-        found = [c for c in range(1 << bits) if not (t in ("e5m2", "e4m3") and c & 127 >= 120) and value(c, t) in wanted]
+        found = [
+            c for c in range(1 << bits) if not (t in ("e5m2", "e4m3") and c & 127 >= 120) and value(c, t) in wanted
+        ]
     elif t == "f16":
         found = [int(np.float16(v).view(np.uint16)) for v in wanted]
     else:
@@ -126,7 +128,9 @@ class Matrix:
         return address >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | 1 << 46 | mode << 61
 
 
-def places(m: int, n: int, group: int, ws: bool = False, sparse: bool = False, lane: int = 0) -> Iterator[tuple[int, ...]]:
+def places(
+    m: int, n: int, group: int, ws: bool = False, sparse: bool = False, lane: int = 0
+) -> Iterator[tuple[int, ...]]:
     """(row, column, CTA, lane, column of tensor memory) of every element of D."""
     for row in range(m):
         for column in range(n):

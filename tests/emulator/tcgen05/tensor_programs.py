@@ -1,4 +1,4 @@
-"""A PTX program that fills shared memory and tensor memory, executes some instructions of one thread, and returns tensor memory."""
+"""A PTX program that fills shared and tensor memory, executes some instructions of one thread, and returns tensor memory."""
 
 from __future__ import annotations
 

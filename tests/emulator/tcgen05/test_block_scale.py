@@ -96,7 +96,9 @@ def check(case: Case) -> None:
                 put_factor(memory[cta], SFA_AT, partition, row, case.sfa + s, 4, int(sfa[cta * rows + row, s]))
             first = width * (partition // 2) if halved else 0
             for n, s in np.ndindex(width, case.count):
-                put_factor(memory[cta], SFB_AT, partition, n, case.sfb + s, 4 * -(-width // 128), int(sfb[first + n, s]))
+                put_factor(
+                    memory[cta], SFB_AT, partition, n, case.sfb + s, 4 * -(-width // 128), int(sfb[first + n, s])
+                )
     decode = np.vectorize(lambda code: factor(int(code), case.scale))
     block = case.depth // case.count
     left = oracle.values(a, case.a) * np.repeat(decode(sfa), block, 1)

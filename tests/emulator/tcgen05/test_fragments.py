@@ -41,7 +41,7 @@ def layout(text: str) -> Any:
     for name in ("Shape<", "Stride<"):
         text = text.replace(name, "(")
     inside = text.removeprefix("Layout<").removesuffix(">").replace(">", ")")
-    shape, stride = eval(inside, {})  # noqa: S307  a pair of nested tuples of numbers
+    shape, stride = eval(inside, {})
     return Layout(shape, stride)
 
 
@@ -49,8 +49,8 @@ def of_cute(text: str, shape: str, repeat: int, packed: bool) -> list[tuple[int,
     """(lane, bit of the column) of every 16 bits of every register of every thread."""
     name = f"SM100_TMEM_LOAD_{NAMES[shape]}{repeat}x{'_16b' if packed else ''}"
     body = text[text.index(f"struct Copy_Traits<{name}>") :]
-    places = layout(re.search(r"ValID = (Layout<.*?>);", body, re.S)[1])  # type: ignore[index]
-    values = layout(re.search(r"DstLayout = (Layout<.*?>);", body, re.S)[1])  # type: ignore[index]
+    places = layout(re.search(r"ValID = (Layout<.*?>);", body, re.DOTALL)[1])  # type: ignore[index]
+    values = layout(re.search(r"DstLayout = (Layout<.*?>);", body, re.DOTALL)[1])  # type: ignore[index]
     found = []
     for thread in range(32):
         for half in range(2 * registers(shape, repeat)):

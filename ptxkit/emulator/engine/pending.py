@@ -1,0 +1,51 @@
+"""The clusters of a launch that have not started, in the waves that they will be executed in."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from numpy.typing import NDArray
+
+REFUSED = 4
+"""Where requests are refused now and then, every so-many-th one is."""
+
+
+class Pending:
+    """Waves that no worker has taken.
+
+    Args:
+        waves: linear indices of CTAs, those of a cluster one after the other.
+        cluster_size: CTAs of a cluster.
+        refuses: some requests to cancel a cluster fail although clusters are pending, as on hardware.
+    """
+
+    def __init__(self, waves: list[NDArray[Any]], cluster_size: int, refuses: bool) -> None:
+        self._waves = waves
+        self._size = cluster_size
+        self._refuses = refuses
+        self._taken = 0
+        self._requests = 0
+        self._lock = threading.Lock()
+
+    def take(self) -> tuple[int, NDArray[Any]] | None:
+        """The number and the CTAs of the next wave; None where all have been taken."""
+        with self._lock:
+            if not self._waves:
+                return None
+            self._taken += 1
+            return self._taken - 1, self._waves.pop(0)
+
+    def cancel(self) -> int | None:
+        """Linear index of the first CTA of a cluster that will not start; None where the request fails."""
+        with self._lock:
+            self._requests += 1
+            if not self._waves or (self._refuses and self._requests % REFUSED == 0):
+                return None
+            first = self._waves[0]
+            cta = int(first[0])
+            if len(first) > self._size:
+                self._waves[0] = first[self._size :]
+            else:
+                self._waves.pop(0)
+            return cta
