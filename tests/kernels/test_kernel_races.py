@@ -9,6 +9,7 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, RaceError
+from ptxkit.kernels.measured import H200
 from ptxkit.kernels.rows import row_pipeline
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute, registry
@@ -30,7 +31,8 @@ def checked(racecheck: str = "warps") -> EmulatedDevice:
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_no_races(name, variant, monkeypatch):
-    monkeypatch.setattr(row_pipeline, "MIN_PERSISTENT_COLS", 0)
+    short = replace(H200, rows=replace(H200.rows, persistent_cols=0))
+    monkeypatch.setattr(row_pipeline, "measured", lambda facts: short)
     kind = registry.get(name)
     workload = kind.make((), {}, small=True)
     if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):

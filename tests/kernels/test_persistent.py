@@ -9,6 +9,7 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import UsageError
+from ptxkit.kernels.measured import H200
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
@@ -42,7 +43,8 @@ CASES = [
 def small(monkeypatch):
     """Few multiprocessors, so that clusters take several rows each, and short rows."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=8))
-    monkeypatch.setattr(pipeline, "MIN_PERSISTENT_COLS", 0)
+    short = replace(H200, rows=replace(H200.rows, persistent_cols=0))
+    monkeypatch.setattr(pipeline, "measured", lambda facts: short)
 
 
 def check(device, name, rows, cols, tile, **options):

@@ -9,6 +9,7 @@ import pytest
 
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import MemoryFault
+from ptxkit.kernels.measured import H200
 from ptxkit.kernels.rows import row_pipeline
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.workload import execute, registry
@@ -27,7 +28,8 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_latest_legal_completion(name, variant, monkeypatch):
-    monkeypatch.setattr(row_pipeline, "MIN_PERSISTENT_COLS", 0)
+    short = replace(H200, rows=replace(H200.rows, persistent_cols=0))
+    monkeypatch.setattr(row_pipeline, "measured", lambda facts: short)
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     kind = registry.get(name)
     workload = kind.make((), {}, small=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ptxkit import Launch, Tile, Workload, cdiv
+from ptxkit.kernels.measured import measured, resident_bytes
 
 FRAMEWORK = (128, 1, 0, False)
 """Template arguments of the launches of an unfused chain: 128 threads and one 128-bit access an array and thread, which is how
@@ -30,15 +31,10 @@ TILE: Mapping[str, list[int]] = {
     "CTAS": [0, 264, 528, 1056, 2112],  # of the grid: 0 one a tile, else that many, each taking tile after tile
 }
 
-RESIDENT_BYTES = 32 << 20  # an H200 keeps as much in L2 from one launch to the next; measured
-
 
 def stays_in_l2(w: Workload) -> bool:
-    """Whether all that the work touches stays in L2 from one launch to the next.
-
-    That is as much as was measured on an H200, and on a GPU that was not measured at most two thirds of its L2 cache.
-    """
-    return w.work().bytes <= min(RESIDENT_BYTES, w.device.l2_bytes * 2 // 3)
+    """Whether all that the work touches stays in L2 from one launch to the next."""
+    return w.work().bytes <= resident_bytes(w.device)
 
 
 def activation(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -90,13 +86,15 @@ def preferred(
     """
 
     def choose(w: Workload) -> Iterator[dict[str, int]]:
+        shapes = measured(w.device).elementwise
+        several = int(inputs > 1)
         vectors = elements(w) // width(getattr(w, "dtype", dtype))
         if stays_in_l2(w):
             # fewer CTAs start sooner, which short launches are made of; most where one input is read
-            threads = 128 if vectors <= 1 << 15 else 512 if inputs > 1 else 1024
-            yield {"THREADS": threads, "VECTORS": 1 if vectors <= 1 << 18 else 2}
+            threads = 128 if vectors <= shapes.small_vectors else shapes.l2_threads[several]
+            yield {"THREADS": threads, "VECTORS": 1 if vectors <= shapes.one_access_vectors else 2}
         else:
-            yield {"THREADS": 256, "VECTORS": 4 if inputs == 1 else 2, "CACHE": 4}
+            yield {"THREADS": 256, "VECTORS": shapes.vectors[several], "CACHE": 4}
 
     return choose
 

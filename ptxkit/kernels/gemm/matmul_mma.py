@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
+from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 
 REQUIRES = ("sm_80",)
@@ -61,29 +62,14 @@ def usable(w: MatmulMma, t: Tile) -> bool | str:
     return True
 
 
-SMALL = {"BM": 64, "BN": 128, "WM": 64, "WN": 32, "STAGES": 5}
+def preferred(w: MatmulMma) -> Iterator[Mapping[str, Any]]:
+    """Large tiles where they give nearly every SM one."""
+    yield from gemm_tiles(w.device, "matmul_mma:step5_coalesced", w.m, w.n)
 
 
-def large(w: MatmulMma) -> bool:
-    """Whether tiles of 256 x 128 give nearly every SM one."""
-    return cdiv(w.m, 256) * cdiv(w.n, 128) >= w.device.sms * 3 // 4
-
-
-def preferred(w: MatmulMma) -> Iterator[dict[str, Any]]:
-    """Large tiles where they give nearly every SM one. On an H200 four to six stages were alike, three slower."""
-    if large(w):
-        yield {"STAGES": 6}
-        yield {}  # where shared memory is less
-    else:
-        yield {**SMALL, "BK": 64}
-        yield {**SMALL, "BK": 32}  # where shared memory is less
-
-
-def preferred_tma(w: MatmulMma) -> Iterator[dict[str, Any]]:
-    """Boxes with rows of 128 bytes: a quarter faster on an H200 than those of 64. Small tiles, of many warps to a scheduler."""
-    small = {**SMALL, "WM": 32, "GROUP": 1}
-    yield {"BK": 64} if large(w) else {**small, "BK": 64, "STAGES": 6}
-    yield {"STAGES": 3} if large(w) else {**small, "BK": 32}  # where shared memory is less
+def preferred_tma(w: MatmulMma) -> Iterator[Mapping[str, Any]]:
+    """The same for step6_tma."""
+    yield from gemm_tiles(w.device, "matmul_mma:step6_tma", w.m, w.n)
 
 
 class MatmulMma(Matmul):

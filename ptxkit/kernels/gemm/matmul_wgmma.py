@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ptxkit import Launch, TensorMap, Tile, cdiv, variant
 from ptxkit.kernels.gemm.matmul import Matmul, without_epilogue
+from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile
@@ -116,15 +117,9 @@ def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     return True
 
 
-def preferred(w: MatmulWgmma) -> Iterator[dict[str, Any]]:
-    """Tiles by size: as large as still gives nearly every SM one; fastest of those tried on an H200."""
-    if cdiv(w.m, 128) * cdiv(w.n, 256) >= w.device.sms * 3 // 4:
-        wide = min(w.m, w.n) >= 8192  # halving what is read of L2 pays there, and costs below
-        yield {"CLUSTER_M": 2, "GROUP": 8} if wide else {}
-    elif cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
-        yield {"BN": 128, "STAGES": 5}
-    else:
-        yield {"BM": 64, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 8}
+def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
+    """Tiles by size: as large as still gives nearly every SM one."""
+    yield from gemm_tiles(w.device, "matmul_wgmma:step8_tma_store", w.m, w.n)
 
 
 class MatmulWgmma(Matmul):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.gemm.product import Gemm
+from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 
 BESIDE = 24  # registers that addresses and counters need beside sums and operands
@@ -138,28 +139,13 @@ def ring_usable(w: Any, t: Tile) -> bool | str:
     return fits(w, t, t.TM * t.TN + 4 * t.TM + 2 * t.TN, ring_bytes(t))
 
 
-def preferred(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
-    """Large tiles where they give every SM some, small ones else."""
-    if cdiv(w.m, 64) * cdiv(w.n, 128) >= w.device.sms:
-        # measured on an H200 at 4096^3: the best of 140 configurations
-        yield {"BM": 64, "BN": 128, "BK": 16, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 3}
-    yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
+    """Tiles of a step by size: large ones where they give enough SMs some, small ones else."""
 
+    def choose(w: Any) -> Iterator[Mapping[str, Any]]:
+        yield from gemm_tiles(w.device, f"{w.name}:{step}", w.m, w.n)
 
-def preferred_bulk(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
-    """The same for ``bulk``."""
-    if cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms:
-        # measured on an H200 at 4096^3: the best of 154 configurations
-        yield {"BM": 128, "BN": 128, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 3, "CTAS": 1}
-    yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
-
-
-def preferred_ring(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
-    """The same for ``ring``: one CTA an SM, whose eight warps read ahead for one another."""
-    if cdiv(w.m, 256) * cdiv(w.n, 128) >= 120:
-        # measured on an H200 at 4096^3: the best of 150 configurations
-        yield {"BM": 256, "BN": 128, "BK": 32, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 4, "CTAS": 1}
-    yield {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+    return choose
 
 
 def stream_usable(w: Any, t: Tile) -> bool | str:
@@ -203,14 +189,6 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
 def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
     """The boxes of a and b that are a stage of the ring."""
     return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))
-
-
-def preferred_stream_k(w: MicroTilingMatmul) -> Iterator[dict[str, Any]]:
-    """The same for ``stream_k``, which does not need a tile for every SM."""
-    if cdiv(w.m, 256) * cdiv(w.n, 128) >= 64:
-        # measured on an H200: at 1536^3 already, and at 2048^3 to 8192^3 within half a percent of any other of its size
-        yield {"BM": 256, "BN": 128, "BK": 32, "TM": 8, "TN": 16, "WM": 32, "WN": 128, "STAGES": 4, "CTAS": 1}
-    yield {"BM": 64, "BN": 128, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "CTAS": 2}
 
 
 class MicroTilingMatmul(Workload):
@@ -297,12 +275,12 @@ class MicroTilingMatmul(Workload):
         """cp.async fills one tile while the other is multiplied."""
         return self.pipelined(STEP_5)
 
-    @variant(tile=SPACE, constraint=usable, prefer=preferred, requires=["cp.async"])
+    @variant(tile=SPACE, constraint=usable, prefer=preferred("step6_warps"), requires=["cp.async"])
     def step6_warps(self, t: Tile) -> list[Launch]:
         """Compact warp tiles, several stages, CTAs in an order that shares L2."""
         return self.pipelined(t)
 
-    @variant(tile=BULK_SPACE, constraint=bulk_usable, prefer=preferred_bulk, requires=["tma"])
+    @variant(tile=BULK_SPACE, constraint=bulk_usable, prefer=preferred("step7_bulk"), requires=["tma"])
     def step7_bulk(self, t: Tile) -> list[Launch]:
         """The tensor memory accelerator copies whole boxes; one thread starts it."""
         maps = (TensorMap("a", box=(t.BM, BULK_BK), swizzle="128B"), TensorMap("b", box=(BULK_BK, t.BN)))
@@ -311,7 +289,7 @@ class MicroTilingMatmul(Workload):
         grid = self.grid(t.BM, t.BN)
         return [Launch("matmul_bulk", grid, threads(t), arguments, shared=bulk_bytes(t), template=template)]
 
-    @variant(tile=RING_SPACE, constraint=ring_usable, prefer=preferred_ring, requires=["tma"])
+    @variant(tile=RING_SPACE, constraint=ring_usable, prefer=preferred("step8_ring"), requires=["tma"])
     def step8_ring(self, t: Tile) -> list[Launch]:
         """No barrier of the CTA: warps release stages at mbarriers and read ahead; lanes are interleaved to share reads."""
         template = (micro_tile(t),)
@@ -323,7 +301,7 @@ class MicroTilingMatmul(Workload):
         source="micro_tiling_stream_k.cu",
         tile=STREAM_SPACE,
         constraint=stream_usable,
-        prefer=preferred_stream_k,
+        prefer=preferred("step9_stream_k"),
         requires=["sm_90a"],
     )
     def step9_stream_k(self, t: Tile) -> list[Launch]:

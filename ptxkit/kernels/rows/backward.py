@@ -14,6 +14,7 @@ import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.measured import measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
 
@@ -116,8 +117,8 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
 
 
 def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
-    """The same where the TMA unit copies: with many rows, what was fastest on an H200 with 800 MB."""
-    tile = _with_many_rows(w) if w.cols <= 8192 else _of_clusters(w)
+    """The same where the TMA unit copies: with many rows, what was measured."""
+    tile = _measured_tile(w)
     if tile:
         t = Tile({"CLUSTER": 1, "PARTIALS": partials(w, 1)} | tile)
         if w.rows >= 8 * t.PARTIALS * (t.THREADS // row.lanes(w, t)):
@@ -128,41 +129,21 @@ def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
 def partials(w: Any, per_sm: int) -> int:
     """Rows of partial sums for so many CTAs on each SM.
 
-    The offered numbers are those that were measured on an H200; another GPU takes the largest one that its SMs fill.
+    The offered numbers are multiples of an H200's SMs; another GPU takes the largest one that its SMs fill.
     """
     return int(max(n for n in TILE_PIPELINED["PARTIALS"] if n <= max(per_sm * w.device.sms, 8)))
 
 
-def _with_many_rows(w: Any) -> dict[str, Any]:
-    """Tile for many rows of 640 to 8192 columns, from sweeps on an H200; a power of two of columns has entries of its own."""
-    wide, full = width(w.dtype), w.cols & (w.cols - 1) == 0
-    if w.cols <= 64 * wide:
+def _measured_tile(w: Any) -> dict[str, Any]:
+    """The measured tile for many rows of this length, {} where there is none."""
+    if w.cols <= 64 * width(w.dtype):
         return {}
-    if wide == 8:
-        step = {} if w.centered else {2048: (6, 2), 4096: (3, 0), 8192: (3, 0)}
-        stages, in_flight = step.get(w.cols, (6, 0))
-        return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "MAX_IN_FLIGHT": in_flight, "SMEM_GAMMA": True}
-    if w.cols <= 1024:
-        stages = 4 if not full else 3 if w.centered else 2
-        return {"THREADS": 256, "VECTORS": 2, "STAGES": stages, "CTAS_PER_SM": 2, "PARTIALS": partials(w, 2)}
-    if w.cols > 4096 or (w.centered and 2048 < w.cols < 4096):
-        return {"THREADS": 512, "VECTORS": 4, "STAGES": 2, "MAX_IN_FLIGHT": int(w.cols == 8192), "SMEM_GAMMA": True}
-    stages, in_flight = (4, 0) if w.centered or w.cols < 2048 else {2048: (4, 2), 4096: (3, 0)}.get(w.cols, (6, 0))
-    return {"THREADS": 512, "VECTORS": 2, "STAGES": stages, "MAX_IN_FLIGHT": in_flight}
-
-
-def _of_clusters(w: Any) -> dict[str, Any]:
-    """Tile for rows of 16384 to 131072 columns, each shared by a cluster, from sweeps on an H200."""
-    cluster = 1 << (cdiv(w.cols, 8192) - 1).bit_length()
-    if cluster > 16:
-        return {}
-    partials = {2: 66, 4: 33, 8: 32, 16: 16}[cluster]
-    if width(w.dtype) == 8:
-        vectors, stages = 2, 6 if w.centered and cluster == 2 else 4
-    else:
-        vectors, stages = 4, 2 if cluster == 2 else 3
-    shape = {"THREADS": 512, "VECTORS": vectors, "CLUSTER": cluster, "PARTIALS": partials}
-    return shape | {"STAGES": stages, "SMEM_GAMMA": True}
+    suitable = (
+        entry.tile for entry in measured(w.device).gradients if entry.suits(row.itemsize(w.dtype), w.cols, w.centered)
+    )
+    tile = dict(next(suitable, {}))
+    per_sm = tile.get("CTAS_PER_SM", 1)
+    return tile | ({"PARTIALS": partials(w, per_sm)} if per_sm > 1 else {})
 
 
 class Gradients(Workload):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.elementwise.elementwise import stays_in_l2
+from ptxkit.kernels.measured import keep_input_bytes, measured
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
@@ -37,11 +38,13 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
         cluster *= 2
     if 4 * vectors * threads * cluster < w.cols:
         threads, vectors = 512, 4  # in chunks, with more registers for addresses
-    # on an H200 L2 had better keep x where x is many times larger than L2; below that CACHE does not matter
-    cache = 0 if w.work().bytes < 1 << 28 else 4
+    # x of many times the L2 cache is faster if L2 keeps what was read; below that CACHE does not matter
+    cache = 0 if w.work().bytes < keep_input_bytes(w.device) else 4
     tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": cache}
-    if not few and not resident and 2048 < w.cols <= 4096 and threads == 512:
-        tile["THREADS"] = 1024  # two rows a CTA: fastest on an H200
+    if not few and not resident:
+        for most, more in measured(w.device).rows.l2norm_threads.items():
+            if most // 2 < w.cols <= most and 2 * threads == more:
+                tile["THREADS"] = more
     if resident and (w.cols >= 1024 or not row.few(w)):
         yield tile | {"NO_EARLY_LAUNCH": True}
     yield tile

@@ -22,8 +22,6 @@ def gelu_tanh(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 ACTIVATIONS = {"none": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu_tanh}
 
-STAGED = {65536: (256, 2), 131072: (512, 2)}  # see rows.preferred; measured on an H200
-
 
 class Layernorm(Workload):
     """Layer normalization with scale, shift and activation: one read of x and one write of y."""
@@ -105,7 +103,7 @@ class Layernorm(Workload):
     @variant(
         tile=row.TILE,
         constraint=row.usable(beside=36, early=2),
-        prefer=row.preferred(heavy=True, staged=STAGED),
+        prefer=row.preferred(heavy=True),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""

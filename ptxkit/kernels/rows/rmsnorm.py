@@ -12,8 +12,6 @@ from ptxkit import Launch, Tile, Work, Workload, cdiv, uniform, variant
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
-STAGED = {65536: (256, 2), 131072: (512, 2), 262144: (512, 4)}  # see rows.preferred; measured on an H200
-
 
 class Rmsnorm(Workload):
     """RMS normalization: one read of x and one write of y."""
@@ -80,9 +78,7 @@ class Rmsnorm(Workload):
         args = ("x", "gamma", "y", self._rstd, self.cols, "eps")
         return [row.kept("rmsnorm_fused", self, args, (row.cu_type(self.dtype),))]
 
-    @variant(
-        tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(weights=True, staged=STAGED)
-    )
+    @variant(tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(weights=True))
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")

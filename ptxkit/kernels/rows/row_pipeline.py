@@ -12,6 +12,7 @@ from typing import Any
 
 from ptxkit import Launch, Tile, cdiv, variant
 from ptxkit.kernels.elementwise.elementwise import width
+from ptxkit.kernels.measured import measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.variant import Variant
@@ -85,7 +86,7 @@ def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE`.
 
     Args:
-        beside: registers that the kernel needs beside the row, measured, so that nothing spills.
+        beside: registers that the kernel needs beside the row, read from compiled kernels, so that nothing spills.
         weights: how many vectors all rows share.
     """
 
@@ -124,13 +125,13 @@ def grid(w: Any, t: Tile) -> int:
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
-    """Tiles by size. Few threads with many columns each, and the shared vectors in shared memory: fastest on an H200, rows of
-    4096."""
+    """Tiles by size: few threads with many columns each, and the shared vectors in shared memory."""
     wide = width(w.dtype)
-    vectors, threads, cluster = 1 if w.cols <= 64 * wide else 32 // wide, 128, 1
+    columns, most = measured(w.device).rows.pipelined_columns
+    vectors, threads, cluster = 1 if w.cols <= 64 * wide else columns // wide, 128, 1
     while threads < 512 and wide * vectors * threads < w.cols:
         threads *= 2
-    while vectors < 64 // wide and wide * vectors * threads < w.cols:
+    while vectors < most // wide and wide * vectors * threads < w.cols:
         vectors *= 2
     while cluster < 8 and wide * vectors * threads * cluster < w.cols:
         cluster *= 2
@@ -185,10 +186,6 @@ TILE_PERSISTENT_WITHOUT_WEIGHTS = {name: values for name, values in TILE_PERSIST
 """Of kernels without vectors that all rows share."""
 
 
-MIN_PERSISTENT_COLS = 16384
-"""Fewest columns of a row for the persistent variants. Their gain was measured for 65536 columns and more."""
-
-
 def persistent_bytes(t: Tile, weights: int) -> int:
     """Dynamic shared memory of a CTA of a persistent kernel, in bytes."""
     return int(16 * t.THREADS * (t.STAGES * t.CHUNK_VECTORS + weights * t.get("SMEM_VECTORS", 0)))
@@ -208,8 +205,9 @@ def persistent_usable(beside: int, weights: int) -> Callable[[Any, Tile], bool |
     """A constraint for :data:`TILE_PERSISTENT`; see :func:`usable`."""
 
     def check(w: Any, t: Tile) -> bool | str:
-        if w.cols < MIN_PERSISTENT_COLS:
-            return f"requires cols >= {MIN_PERSISTENT_COLS}"
+        fewest = measured(w.device).rows.persistent_cols
+        if w.cols < fewest:
+            return f"requires cols >= {fewest}"
         wide = width(getattr(w, "dtype", "f32"))
         capacity = wide * t.VECTORS * t.THREADS * t.CLUSTER
         if w.cols > capacity:
@@ -235,8 +233,8 @@ def persistent_usable(beside: int, weights: int) -> Callable[[Any, Tile], bool |
 
 
 def preferred_persistent(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
-    """Tiles by size, fastest on an H200 of those that were tried for rows of 65536 and more: as few CTAs as hold a row in 512
-    threads, and little more than one row on its way, in parts."""
+    """Tiles by size: those that were measured, then as few CTAs as hold a row in 512 threads, with little more than one row in
+    flight, in chunks."""
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         wide = width(getattr(w, "dtype", "f32"))
@@ -249,7 +247,7 @@ def preferred_persistent(weights: int) -> Callable[[Any], Iterator[dict[str, Any
             cluster *= 2
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
         drops = bool(getattr(w, "p", 0.0))  # random numbers take the registers of a longer part of a row
-        yield from _weighing(tile, wide, weights) if threads == 512 and not drops else ()
+        yield from _measured_persistent(w, tile, weights) if threads == 512 and vectors == 8 and not drops else ()
         part = min(vectors, 4)
         parts = vectors // part
         for stages in (2 * parts, parts + 1 if parts > 1 else 1):
@@ -259,23 +257,16 @@ def preferred_persistent(weights: int) -> Callable[[Any], Iterator[dict[str, Any
     return choose
 
 
-def _weighing(tile: dict[str, Any], wide: int, weights: int) -> Iterator[dict[str, Any]]:
-    """Those that weigh shared memory against registers, and few large CTAs against many, for what 512 threads would hold."""
-    vectors, cluster = tile["VECTORS"], tile["CLUSTER"]
-    if vectors != 8:
-        return
-    if cluster == 16 and weights < 2:
-        yield (
-            tile
-            | {"VECTORS": 16, "CLUSTER": 8, "CHUNK_VECTORS": 4}
-            | ({"STAGES": 3, "SMEM_VECTORS": 16} if weights else {"STAGES": 4})
-        )
-    if cluster in (2, 4) and (weights == 2 or (wide == 8 and not weights)):
-        # of two CTAs an SM one computes while the other waits
-        two = tile | {"THREADS": 256, "CLUSTER": 2 * cluster, "STAGES": 2, "CTAS_PER_SM": 2}
-        yield two | ({"CHUNK_VECTORS": 4, "SMEM_VECTORS": 8} if weights else {"CHUNK_VECTORS": 8})
-    if weights == 2:
-        yield tile | {"CHUNK_VECTORS": 4, "STAGES": 3, "SMEM_VECTORS": 8}
+def _measured_persistent(w: Any, tile: dict[str, Any], weights: int) -> Iterator[dict[str, Any]]:
+    """The measured tiles for rows that clusters of this tile would hold."""
+    element_bytes = row.itemsize(getattr(w, "dtype", "f32"))
+    for entry in measured(w.device).rows.persistent:
+        if (
+            tile["CLUSTER"] in entry.clusters
+            and entry.weights == weights
+            and entry.element_bytes in (None, element_bytes)
+        ):
+            yield tile | dict(entry.tile)
 
 
 def persistent(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:

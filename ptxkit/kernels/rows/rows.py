@@ -15,6 +15,7 @@ import numpy as np
 
 from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
+from ptxkit.kernels.measured import measured
 from ptxkit.kernels.template import TemplateStruct
 
 Dtype = Literal["f32", "f16", "bf16"]
@@ -109,7 +110,7 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     """A constraint for :data:`TILE`.
 
     Args:
-        beside: registers that the kernel needs beside the row, measured, so that nothing spills.
+        beside: registers that the kernel needs beside the row, read from compiled kernels, so that nothing spills.
         early: further rows of registers when PREFETCH_WEIGHTS is chosen.
         size: bytes of an element in shared memory, where rows wait that registers do not hold; 0 takes the workload's dtype.
     """
@@ -139,37 +140,37 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
 
 def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, int]:
     """THREADS, VECTORS and CLUSTER, for :func:`preferred`; a whole cluster of them may hold less than a row."""
-    wide = width(w.dtype)
-    sixteen = 16 // wide  # vectors of 16 columns, and as many registers
+    wide, shapes = width(w.dtype), measured(w.device).rows
+    held = shapes.columns // wide  # vectors of a thread
 
     def short(threads: int, vectors: int, cluster: int = 1) -> bool:
         return bool(wide * vectors * threads * cluster < w.cols)
 
     threads, vectors, cluster = 128, 1, 1
     if resident:
-        vectors = 1 if few(w) else 8 // wide  # fastest on an H200, as what follows
+        vectors = 1 if few(w) else shapes.l2_columns // wide
         while few(w) and wide * vectors < alone and short(threads, vectors):
             vectors *= 2
         while threads < 1024 and short(threads, vectors):
             threads *= 2
         while 8 * w.rows <= w.device.sms and cluster < 8 and short(threads, vectors, cluster):
             cluster *= 2  # SMs are idle, and one alone would take long
-        while vectors < sixteen and short(threads, vectors, cluster):
+        while vectors < held and short(threads, vectors, cluster):
             vectors *= 2
     else:
-        vectors = 1 if w.cols <= 64 * wide else 2 * sixteen if heavy else sixteen
-        if wide == 8 and w.cols == 8192 and not heavy:
-            vectors = 8  # of 128 threads: fastest on an H200
+        vectors = 1 if w.cols <= 64 * wide else 2 * held if heavy else held
+        if not heavy:
+            vectors = shapes.vectors_at.get((itemsize(w.dtype), w.cols), vectors)
         while threads < 256 and short(threads, vectors):
             threads *= 2
-        while vectors < 2 * sixteen and short(threads, vectors):
+        while vectors < 2 * held and short(threads, vectors):
             vectors *= 2
     if short(threads, vectors, cluster):  # 64 columns a thread, and registers beside them: 1024 threads have none
-        threads, vectors, cluster = (512, vectors, 1) if not short(512, vectors) else (512, 4 * sixteen, 1)
+        threads, vectors, cluster = (512, vectors, 1) if not short(512, vectors) else (512, 4 * held, 1)
     while cluster < 8 and short(threads, vectors, cluster):
         cluster *= 2
-    if cluster == 4 and vectors == 4 * sixteen and not resident:
-        threads, cluster = 256, 8  # fastest on an H200, 1024 rows of 131072
+    if cluster == 4 and vectors == 4 * held and not resident:
+        threads, cluster = shapes.instead_of_four
     return threads, vectors, cluster
 
 
@@ -180,13 +181,12 @@ def preferred(
     alone: int = 8,
     late: bool = False,
     weights: bool = False,
-    staged: Mapping[int, tuple[int, int]] | None = None,
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`.
 
     What stays in L2 is bound by latency: a row is spread over many threads, with all loads on their way at once, those of
     what all rows share, too. What comes from device memory wants many bytes in flight a thread, and inputs that leave L2
-    last, while outputs go to device memory in a steady stream (it pays on an H200 for rows of 4096). Few instructions
+    last, while outputs go to device memory in a steady stream. Few instructions
     a column then count, too, so that few threads hold a row, and each many columns.
 
     Args:
@@ -196,21 +196,20 @@ def preferred(
         alone: columns of a thread where each row has an SM of its own.
         late: whether NO_EARLY_LAUNCH pays for many rows of 16-bit elements, too.
         weights: whether PREFETCH_WEIGHTS pays for rows of f32 from device memory, too.
-        staged: THREADS and VECTORS, by the most columns, of rows of f32 from device memory that had better wait in the shared
-            memory of eight CTAs: registers would hold them, but of one CTA an SM, and while that waits nothing is loaded.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         resident = stays_in_l2(w)
-        for most, (of_cta, held) in (staged or {}).items():
+        shapes = measured(w.device).rows
+        for most, (of_cta, held) in shapes.chunked.get(w.name, {}).items():
             if width(w.dtype) == 4 and not resident and most // 2 < w.cols <= most:
                 yield {"THREADS": of_cta, "VECTORS": held, "CLUSTER": 8, "CACHE": cache}
         threads, vectors, cluster = _shape(w, resident, heavy, alone)
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": 0 if resident else cache}
         wide = width(w.dtype)
         if wide == 8 and cluster == 8 and not resident:
-            # faster on an H200 for 512 rows of 262144 than 64 columns a thread
-            yield tile | {"THREADS": 512, "VECTORS": 2}
+            of_cta, held = shapes.instead_of_eight
+            yield tile | {"THREADS": of_cta, "VECTORS": held}
         if wide * vectors * threads * cluster >= w.cols:
             at_once = shared and vectors * wide <= 16 and (resident or (weights and wide == 4))
             early = {"PREFETCH_WEIGHTS": True} if at_once else {}

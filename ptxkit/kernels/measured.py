@@ -1,0 +1,353 @@
+"""What measurements on GPUs say about tiles: one entry for each GPU that was measured, and a rule for all others.
+
+Descriptions ask :func:`measured` with the facts of their device and combine the answer with what follows from the device itself
+(SM count, L2 cache, limits of the target). To add a GPU, add an entry to :data:`MEASURED`; no description changes.
+
+The rule for a GPU without an entry: it takes the entry of the measured GPU with the nearest compute capability, the newer of
+two that are equally near. Numbers that depend on the size of the GPU are scaled to its own: a number of CTAs with the SM count,
+a number of bytes with the L2 cache. All tiles are preferences, which are checked in order against the constraints and the
+limits of the device, so that an entry of another GPU may cost time but never makes a kernel fail. ``ptxkit sweep tiles
+--apply`` measures on the GPU at hand, and what it records has precedence over this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from ptxkit import cdiv
+
+MIB = 1 << 20
+
+
+class Facts(Protocol):
+    """What this module reads of :class:`ptxkit.targets.gpus.DeviceFacts`."""
+
+    @property
+    def gpu(self) -> str: ...
+    @property
+    def sms(self) -> int: ...
+    @property
+    def l2_bytes(self) -> int: ...
+    @property
+    def target(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class GemmTiles:
+    """Tiles of a matrix product, and how large a product they are for.
+
+    Attributes:
+        block: (rows, columns) of the output that a CTA or a cluster's CTA computes with them.
+        min_tiles: fewest blocks of the output with which they are the fastest on the measured GPU.
+        tiles: tile parameters, best first; the later ones are for devices that lack what the first one needs.
+        min_side: fewest rows and columns of the output.
+    """
+
+    block: tuple[int, int]
+    min_tiles: int
+    tiles: tuple[Mapping[str, Any], ...]
+    min_side: int = 0
+
+
+@dataclass(frozen=True)
+class ElementwiseShapes:
+    """Shapes of the vectorized element-wise kernels (:mod:`ptxkit.kernels.elementwise.elementwise`).
+
+    Attributes:
+        small_vectors: most 128-bit vectors of an array that stays in L2 with which CTAs of 128 threads are the fastest.
+        one_access_vectors: most vectors with which one access of each array and thread is.
+        l2_threads: THREADS for larger arrays in L2: (kernels that read one array, that read several).
+        vectors: VECTORS for arrays from device memory: (kernels that read one array, that read several).
+        compute_bound: the tile for so much arithmetic that memory does not matter.
+    """
+
+    small_vectors: int
+    one_access_vectors: int
+    l2_threads: tuple[int, int]
+    vectors: tuple[int, int]
+    compute_bound: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PersistentTiles:
+    """A tile of the persistent row kernels that weighs shared memory against registers, and few large CTAs against many.
+
+    Attributes:
+        clusters: numbers of CTAs of 512 threads with 8 vectors each that would hold a row.
+        weights: arrays that all rows share.
+        tile: tile parameters that differ from these.
+        element_bytes: of x, or None for all.
+    """
+
+    clusters: tuple[int, ...]
+    weights: int
+    tile: Mapping[str, Any]
+    element_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class RowShapes:
+    """Shapes of the vectorized row kernels (:mod:`ptxkit.kernels.rows.rows`).
+
+    Attributes:
+        l2_columns: columns of a thread where many rows stay in L2.
+        columns: columns of a thread where rows come from device memory; twice as many for kernels with much arithmetic.
+        vectors_at: (bytes of an element, columns of a row) -> VECTORS for rows from device memory, instead of ``columns``.
+        instead_of_four: THREADS and CLUSTER where rows from device memory would take four CTAs with 64 columns a thread.
+        instead_of_eight: THREADS and VECTORS for rows of 16-bit elements that would take eight CTAs.
+        chunked: kernel -> most columns -> (THREADS, VECTORS): rows of f32 from device memory that are faster in the shared
+            memory of eight CTAs than in registers, which would hold them with one CTA on each SM: while that CTA waits,
+            nothing is loaded.
+        l2norm_threads: most columns -> THREADS of fused_l2norm for many rows that one CTA of half as many threads would hold.
+        keep_input_bytes: bytes that fused_l2norm moves from which CACHE_INPUT is faster than CACHE_KEEP.
+        pipelined_columns: columns of a thread of the pipelined kernels, and the most that are tried for long rows.
+        persistent_cols: fewest columns of a row for the persistent kernels.
+        persistent: their tiles besides those that follow from the row's length, best first.
+    """
+
+    l2_columns: int
+    columns: int
+    vectors_at: Mapping[tuple[int, int], int]
+    instead_of_four: tuple[int, int]
+    instead_of_eight: tuple[int, int]
+    chunked: Mapping[str, Mapping[int, tuple[int, int]]]
+    l2norm_threads: Mapping[int, int]
+    keep_input_bytes: int
+    pipelined_columns: tuple[int, int]
+    persistent_cols: int
+    persistent: tuple[PersistentTiles, ...]
+
+
+@dataclass(frozen=True)
+class GradientTile:
+    """A tile of the pipelined gradients of norms with many rows, and where it was the fastest.
+
+    Attributes:
+        element_bytes: of x and dy. cols: (fewest, most) columns of a row.
+        centered: for layernorm (True), rmsnorm (False) or both (None).
+        power_of_two: whether cols is a power of two, or None for both.
+        tile: tile parameters. PARTIALS, where it is left out, is what the number of SMs gives.
+    """
+
+    element_bytes: int
+    cols: tuple[int, int]
+    tile: Mapping[str, Any]
+    centered: bool | None = None
+    power_of_two: bool | None = None
+
+    def suits(self, element_bytes: int, cols: int, centered: bool) -> bool:
+        """Whether it is for rows of this kind."""
+        first, last = self.cols
+        return (
+            self.element_bytes == element_bytes
+            and first <= cols <= last
+            and self.centered in (None, centered)
+            and self.power_of_two in (None, cols & (cols - 1) == 0)
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of one GPU.
+
+    Attributes:
+        gpu: its name, as the driver reports it. cc: compute capability times ten.
+        sms, l2_bytes: of this GPU; the numbers below belong to them.
+        resident_bytes: what stays in L2 from one launch to the next.
+        gemm: kernel and variant -> tiles; the first entry with enough blocks counts.
+        elementwise, rows: see there.
+        gradients: the first suitable entry counts.
+    """
+
+    gpu: str
+    cc: int
+    sms: int
+    l2_bytes: int
+    resident_bytes: int
+    gemm: Mapping[str, tuple[GemmTiles, ...]]
+    elementwise: ElementwiseShapes
+    rows: RowShapes
+    gradients: tuple[GradientTile, ...]
+
+
+def _gradient_tiles() -> tuple[GradientTile, ...]:
+    """An H200's, from sweeps with 800 MB of x, dy and dx."""
+
+    def row(
+        threads: int,
+        vectors: int,
+        stages: int,
+        in_flight: int = 0,
+        *,
+        gamma: bool = False,
+        **more: int,
+    ) -> dict[str, Any]:
+        tile = {"THREADS": threads, "VECTORS": vectors, "STAGES": stages, "MAX_IN_FLIGHT": in_flight}
+        return tile | ({"SMEM_GAMMA": True} if gamma else {}) | more
+
+    def cluster(vectors: int, stages: int, ctas: int, partials: int) -> dict[str, Any]:
+        return row(512, vectors, stages, gamma=True, CLUSTER=ctas, PARTIALS=partials)
+
+    return (
+        GradientTile(2, (2048, 2048), row(512, 2, 6, 2, gamma=True), centered=False),
+        GradientTile(2, (4096, 4096), row(512, 2, 3, gamma=True), centered=False),
+        GradientTile(2, (8192, 8192), row(512, 2, 3, gamma=True), centered=False),
+        GradientTile(2, (1, 8192), row(512, 2, 6, gamma=True)),
+        GradientTile(2, (8193, 16384), cluster(2, 6, 2, 66), centered=True),
+        GradientTile(2, (8193, 16384), cluster(2, 4, 2, 66)),
+        GradientTile(2, (16385, 32768), cluster(2, 4, 4, 33)),
+        GradientTile(2, (32769, 65536), cluster(2, 4, 8, 32)),
+        GradientTile(2, (65537, 131072), cluster(2, 4, 16, 16)),
+        GradientTile(4, (1, 1024), row(256, 2, 4, CTAS_PER_SM=2), power_of_two=False),
+        GradientTile(4, (1, 1024), row(256, 2, 3, CTAS_PER_SM=2), centered=True),
+        GradientTile(4, (1, 1024), row(256, 2, 2, CTAS_PER_SM=2), centered=False),
+        GradientTile(4, (2049, 4095), row(512, 4, 2, gamma=True), centered=True),
+        GradientTile(4, (1025, 4096), row(512, 2, 4), centered=True),
+        GradientTile(4, (1025, 2047), row(512, 2, 4), centered=False),
+        GradientTile(4, (2048, 2048), row(512, 2, 4, 2), centered=False),
+        GradientTile(4, (4096, 4096), row(512, 2, 3), centered=False),
+        GradientTile(4, (2049, 4095), row(512, 2, 6), centered=False),
+        GradientTile(4, (8192, 8192), row(512, 4, 2, 1, gamma=True)),
+        GradientTile(4, (4097, 8191), row(512, 4, 2, gamma=True)),
+        GradientTile(4, (8193, 16384), cluster(4, 2, 2, 66)),
+        GradientTile(4, (16385, 32768), cluster(4, 3, 4, 33)),
+        GradientTile(4, (32769, 65536), cluster(4, 3, 8, 32)),
+        GradientTile(4, (65537, 131072), cluster(4, 3, 16, 16)),
+    )
+
+
+def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
+    """An H200's. Those of micro_tiling_matmul were the best of 140 to 154 tiles at 4096^3, step9_stream_k's from 1536^3 on: at
+    2048^3 to 8192^3 within half a percent of any other tile of its size."""
+    wide = {"TM": 8, "TN": 16, "WM": 32, "WN": 128}
+    small = {"BM": 64, "BN": 64, "WM": 32, "WN": 64, "TM": 8, "TN": 8}
+    ring = {"BM": 256, "BN": 128, "BK": 32, **wide, "STAGES": 4, "CTAS": 1}
+    shares = {"BM": 64, "BN": 128, "WM": 32, "WN": 64, "TM": 8, "TN": 8, "CTAS": 2}
+
+    def micro(large: dict[str, Any], min_tiles: int, rest: dict[str, Any]) -> tuple[GemmTiles, ...]:
+        block = large["BM"], large["BN"]
+        return GemmTiles(block, min_tiles, (large, rest)), GemmTiles((rest["BM"], rest["BN"]), 0, (rest,))
+
+    mma = {"BM": 64, "BN": 128, "WM": 64, "WN": 32, "STAGES": 5}
+    mma_tma = {**mma, "WM": 32, "GROUP": 1}  # many warps for each scheduler
+    one_consumer = {"BM": 64, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 8}
+    return {
+        "micro_tiling_matmul:step6_warps": micro({"BM": 64, "BN": 128, "BK": 16, **wide, "STAGES": 3}, 132, small),
+        "micro_tiling_matmul:step7_bulk": micro({"BM": 128, "BN": 128, **wide, "STAGES": 3, "CTAS": 1}, 132, small),
+        "micro_tiling_matmul:step8_ring": micro(ring, 120, small),
+        "micro_tiling_matmul:step9_stream_k": micro(ring, 64, shares),
+        # four to six stages were alike, three slower
+        "matmul_mma:step5_coalesced": (
+            GemmTiles((256, 128), 99, ({"STAGES": 6}, {})),
+            GemmTiles((64, 128), 0, ({**mma, "BK": 64}, {**mma, "BK": 32})),
+        ),
+        # boxes with rows of 128 bytes are a quarter faster than those of 64
+        "matmul_mma:step6_tma": (
+            GemmTiles((256, 128), 99, ({"BK": 64}, {"STAGES": 3})),
+            GemmTiles((64, 128), 0, ({**mma_tma, "BK": 64, "STAGES": 6}, {**mma_tma, "BK": 32})),
+        ),
+        "matmul_wgmma:step8_tma_store": (
+            # halving what is read from L2 pays there, and costs below
+            GemmTiles((128, 256), 99, ({"CLUSTER_M": 2, "GROUP": 8},), min_side=8192),
+            GemmTiles((128, 256), 99, ({},)),
+            GemmTiles((128, 128), 99, ({"BN": 128, "STAGES": 5},)),
+            GemmTiles((64, 128), 0, (one_consumer,)),
+        ),
+    }
+
+
+_TWO_CTAS = {"THREADS": 256, "STAGES": 2, "CTAS_PER_SM": 2}
+
+H200 = Measured(
+    gpu="NVIDIA H200",
+    cc=90,
+    sms=132,
+    l2_bytes=50 * MIB,
+    resident_bytes=32 * MIB,
+    gemm=_gemm_tiles(),
+    elementwise=ElementwiseShapes(
+        small_vectors=1 << 15,
+        one_access_vectors=1 << 18,
+        l2_threads=(1024, 512),
+        vectors=(4, 2),
+        compute_bound={"THREADS": 128, "VECTORS": 2, "CACHE": 0},  # small CTAs, of which the last leave few SMs idle
+    ),
+    rows=RowShapes(
+        l2_columns=8,
+        columns=16,
+        vectors_at={(2, 8192): 8},
+        instead_of_four=(256, 8),  # 1024 rows of 131072
+        instead_of_eight=(512, 2),  # 512 rows of 262144
+        chunked={
+            "rmsnorm": {65536: (256, 2), 131072: (512, 2), 262144: (512, 4)},
+            "layernorm": {65536: (256, 2), 131072: (512, 2)},
+            "softmax": {131072: (256, 4)},
+        },
+        l2norm_threads={4096: 1024},  # two rows a CTA
+        keep_input_bytes=1 << 28,
+        pipelined_columns=(32, 64),  # rows of 4096
+        persistent_cols=16384,  # the gain was measured from 65536 columns on
+        persistent=(
+            PersistentTiles((16,), 0, {"VECTORS": 16, "CLUSTER": 8, "CHUNK_VECTORS": 4, "STAGES": 4}),
+            PersistentTiles(
+                (16,), 1, {"VECTORS": 16, "CLUSTER": 8, "CHUNK_VECTORS": 4, "STAGES": 3, "SMEM_VECTORS": 16}
+            ),
+            # of two CTAs on each SM one computes while the other waits
+            PersistentTiles((2,), 2, {**_TWO_CTAS, "CLUSTER": 4, "CHUNK_VECTORS": 4, "SMEM_VECTORS": 8}),
+            PersistentTiles((4,), 2, {**_TWO_CTAS, "CLUSTER": 8, "CHUNK_VECTORS": 4, "SMEM_VECTORS": 8}),
+            PersistentTiles((2,), 0, {**_TWO_CTAS, "CLUSTER": 4, "CHUNK_VECTORS": 8}, element_bytes=2),
+            PersistentTiles((4,), 0, {**_TWO_CTAS, "CLUSTER": 8, "CHUNK_VECTORS": 8}, element_bytes=2),
+            PersistentTiles((2, 4, 8, 16), 2, {"CHUNK_VECTORS": 4, "STAGES": 3, "SMEM_VECTORS": 8}),
+        ),
+    ),
+    gradients=_gradient_tiles(),
+)
+
+MEASURED: Mapping[str, Measured] = MappingProxyType({entry.gpu: entry for entry in (H200,)})
+"""By the name of the GPU."""
+
+
+def measured(facts: Facts) -> Measured:
+    """The entry of a device, or by the rule above that of another GPU."""
+    known = MEASURED.get(facts.gpu)
+    if known:
+        return known
+    cc = facts.target.cc
+    return min(MEASURED.values(), key=lambda entry: (abs(entry.cc - cc), -entry.cc))
+
+
+def resident_bytes(facts: Facts) -> int:
+    """How many bytes stay in the L2 cache of a device from one launch to the next."""
+    return _scaled(facts, measured(facts).resident_bytes)
+
+
+def keep_input_bytes(facts: Facts) -> int:
+    """:attr:`RowShapes.keep_input_bytes` for the L2 cache of a device."""
+    return _scaled(facts, measured(facts).rows.keep_input_bytes)
+
+
+def gemm_tiles(facts: Facts, what: str, m: int, n: int) -> tuple[Mapping[str, Any], ...]:
+    """Tiles of a matrix product with m x n outputs, best first.
+
+    Args:
+        what: kernel and variant, ``"matmul_mma:step6_tma"``.
+    """
+    entry = measured(facts)
+    for found in entry.gemm[what]:
+        rows, cols = found.block
+        blocks = cdiv(m, rows) * cdiv(n, cols)
+        if min(m, n) >= found.min_side and blocks * entry.sms >= found.min_tiles * facts.sms:
+            return found.tiles
+    return ()
+
+
+def _scaled(facts: Facts, nbytes: int) -> int:
+    """Bytes that belong to the L2 cache of the measured GPU, as the same share of the device's own L2 cache.
+
+    They are not scaled for the measured GPU itself, whose driver reports another size than its data sheet.
+    """
+    entry = measured(facts)
+    return nbytes if facts.gpu == entry.gpu else nbytes * facts.l2_bytes // entry.l2_bytes
