@@ -123,7 +123,7 @@ def resolve(
         workload = workload.on(device.facts_for(chosen))
     elif not workload.is_bound:
         workload = workload.on(reference_facts(chosen))
-    recorded = tuned.tile_for(workload, variant.name, device.name) if device else {}
+    recorded = _recorded_tile(workload, variant, device) if device else {}
     selected, launches = variant.select(workload, chosen, {**recorded, **(tile or {})})
     is_tuned = bool(recorded) and all(selected[name] == value for name, value in recorded.items())
     note = "tuned by a sweep" if is_tuned else variant.why_not_default(workload, chosen, selected, tile)
@@ -131,6 +131,12 @@ def resolve(
         launches = tuple(_with_debug_info(workload, variant, launch) for launch in launches)
     programs, program_of = _programs(workload, variant, launches)
     return ResolvedVariant(workload, variant, chosen, selected, launches, programs, program_of, is_tuned, note)
+
+
+def _recorded_tile(workload: Workload, variant: Variant, device: Device) -> dict[str, Any]:
+    """The tile that a sweep recorded for this device; empty where the variant has since changed and no longer offers it."""
+    recorded = tuned.tile_for(workload, variant.name, device.name)
+    return recorded if all(value in variant.tile.get(name, ()) for name, value in recorded.items()) else {}
 
 
 def resolvable(

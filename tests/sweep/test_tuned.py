@@ -7,6 +7,7 @@ import pytest
 from ptxkit.errors import UsageError
 from ptxkit.runtime.device import device
 from ptxkit.workload import execute, registry, tuned
+from ptxkit.workload.resolve import resolve
 
 NORM = registry.get("fused_l2norm")
 
@@ -32,12 +33,21 @@ def test_run_takes_it_and_says_so():
     emulator = device("emulator")
     tuned.record(w, "vectorized", emulator.name, {"THREADS": 512}, {})
     prepared = execute.prepare(execute.Case(w, emulator), w.variant("vectorized"))
-    assert prepared.tuned
+    assert prepared.build.resolved.tuned
     assert prepared.build.tile.THREADS == 512
     assert (
         execute.prepare(execute.Case(w, emulator), w.variant("vectorized"), tile={"THREADS": 128}).build.tile.THREADS
         == 128
     )
+
+
+@pytest.mark.parametrize("tile", [{"QUADS": 4}, {"THREADS": 100}])
+def test_a_recorded_tile_that_the_variant_no_longer_offers_is_left_out(tile):
+    w, emulator = NORM.make([64, 1024], {}), device("emulator")
+    tuned.record(w, "vectorized", emulator.name, tile, {})
+    resolved = resolve(w, NORM.variant("vectorized"), device=emulator)
+    assert resolved.tile == resolve(w, NORM.variant("vectorized")).tile
+    assert not resolved.tuned
 
 
 def test_a_damaged_file_is_said(tmp_path):
