@@ -155,14 +155,13 @@ def barriers(session: Session) -> list[Row]:
             expected = int(b.count[cta]) or wave.launch.threads
             rows.append({"barrier": str(number), "waiting": waiting, "arrived": waiting + extra, "expected": expected})
     cluster = wave.part(ClusterBarrier)
-    if cluster.arrived is not None:
-        size = wave.launch.cluster_size
-        start = cta // size * size
-        arrived = int(cluster.arrived[start : start + size].sum())
-        if arrived:
-            waiting = sum(int(g.full_mask()[start : start + size].sum()) for g, _ in cluster.sleepers)
-            expected = size * wave.launch.threads
-            rows.append({"barrier": "cluster", "waiting": waiting, "arrived": arrived, "expected": expected})
+    size = wave.launch.cluster_size
+    start = cta // size * size
+    arrived = int(cluster.arrived[start : start + size].sum())
+    if arrived:
+        waiting = sum(int(g.full_mask()[start : start + size].sum()) for g, _ in cluster.sleepers)
+        expected = size * wave.launch.threads
+        rows.append({"barrier": "cluster", "waiting": waiting, "arrived": arrived, "expected": expected})
     return rows
 
 

@@ -148,7 +148,7 @@ def only_of(group: Group, cta: int, warp: int) -> bool:
         return True
     if group.mask is None:
         return False
-    rows = group.mask.any(-1)
+    rows = np.any(group.mask, -1)
     return int(np.count_nonzero(rows)) == 1 and bool(rows[cta, warp])
 
 

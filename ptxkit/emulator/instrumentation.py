@@ -7,10 +7,10 @@ The others run as usual, so that a launch pays only for what it checks.
 
 from __future__ import annotations
 
-from typing import Any
-
+from ptxkit.emulator.arrays import Index, Lanes, Mask
 from ptxkit.emulator.initcheck import effects
 from ptxkit.emulator.initcheck.check import InitCheck
+from ptxkit.emulator.initcheck.effects import Found
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.instrumented import Instrumented
@@ -47,7 +47,7 @@ class Instrumentation:
         """Whether the block is to be run by :meth:`run`."""
         return self.traps is not None or (self.check is not None and self.check.wants(x.frame, block))
 
-    def run(self, x: Group, block: BasicBlock) -> Any:
+    def run(self, x: Group, block: BasicBlock) -> Mask | None:
         """Execute the block's run; returns the branch's predicate."""
         check = self.check
         if check is None:
@@ -95,7 +95,7 @@ class Instrumentation:
         if self.check is not None:
             self.check.passed(x, source, register, target, into)
 
-    def returned(self, threads: Any, start: int, nbytes: int) -> None:
+    def returned(self, threads: Index, start: int, nbytes: int) -> None:
         """A function of the driver's has written its result to the stack."""
         if self.check is not None:
             self.check.returned(threads, start, nbytes)
@@ -107,14 +107,20 @@ class Instrumentation:
         if self.check is not None:
             self.check.guard(w, x)
 
-    def before(self, w: Instrumented, x: Group, values: tuple[Any, ...], guard: Any) -> Any:
+    def before(self, w: Instrumented, x: Group, values: tuple[Lanes, ...], guard: Mask | None) -> Found | None:
         """An instruction is about to be executed by ``x``, under ``guard`` if it is pure; what it returns goes to ``after``."""
         if self.traps is not None:
             self.traps.before(w, x, values, guard)
         return None if self.check is None else effects.results(self.check, w, x, values)
 
     def after(
-        self, w: Instrumented, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any, found: Any
+        self,
+        w: Instrumented,
+        x: Group,
+        values: tuple[Lanes, ...],
+        results: tuple[Lanes, ...],
+        guard: Mask | None,
+        found: Found | None,
     ) -> None:
         """It has computed ``results``."""
         if self.traps is not None:

@@ -11,11 +11,12 @@ computes for all of them, the lowest CTA's lowest thread.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import named
@@ -39,6 +40,8 @@ _COPIES = frozenset(("mov", "selp", "slct", "copysign", "abs", "neg", "ld", "ldu
 
 _MATRICES = frozenset(("mma", "wmma", "wgmma"))
 
+Test = Callable[[Lanes], Mask]
+
 
 class Traps:
     """Checks what instructions compute.
@@ -50,7 +53,7 @@ class Traps:
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.kinds = frozenset(kinds)
 
-    def before(self, w: Instrumented, x: Group, values: tuple[Any, ...], guard: Any) -> None:
+    def before(self, w: Instrumented, x: Group, values: tuple[Lanes, ...], guard: Mask | None) -> None:
         """An integer division is about to be executed.
 
         Raises:
@@ -61,7 +64,9 @@ class Traps:
             if bad.any():
                 self._report(w, x, bad, guard, "divides an integer by zero")
 
-    def after(self, w: Instrumented, x: Group, values: tuple[Any, ...], results: tuple[Any, ...], guard: Any) -> None:
+    def after(
+        self, w: Instrumented, x: Group, values: tuple[Lanes, ...], results: tuple[Lanes, ...], guard: Mask | None
+    ) -> None:
         """An instruction has computed ``results``.
 
         Raises:
@@ -83,21 +88,21 @@ class Traps:
                     bad = bad & ~self._given(w, x, values, test)
                     self._report(w, x, bad, guard, f"computes {words}, and no operand is one")
 
-    def _given(self, w: Instrumented, x: Group, values: tuple[Any, ...], test: Any) -> Any:
+    def _given(self, w: Instrumented, x: Group, values: tuple[Lanes, ...], test: Test) -> Mask:
         """Lanes in which an operand is one already."""
-        out: Any = np.zeros((1, 1, 1), np.bool_)
+        out: Mask = np.zeros((1, 1, 1), np.bool_)
         for s, value in zip(w.sources, values, strict=True):
             kind = _kind_of(w, s.type, True)
             if kind is not None:
                 out = out | _any(value, kind, test)
         if w.name in _MATRICES or w.name == "redux":
-            out = np.broadcast_to(out, x.shape).any(-1, keepdims=True)
+            out = np.any(np.broadcast_to(out, x.shape), -1, keepdims=True)
             if w.name == "wgmma":
-                out = np.broadcast_to(out.any(1, keepdims=True), out.shape)
+                out = np.broadcast_to(np.any(out, 1, keepdims=True), out.shape)
         return out
 
     @staticmethod
-    def _report(w: Instrumented, x: Group, bad: Any, guard: Any, what: str) -> None:
+    def _report(w: Instrumented, x: Group, bad: Mask, guard: Mask | None, what: str) -> None:
         bad = np.broadcast_to(bad, x.shape) & x.active()
         if guard is not None:
             bad = bad & guard
@@ -123,10 +128,9 @@ def _kind_of(w: Instrumented, t: PtxType, source: bool) -> tuple[str, int] | Non
     return None
 
 
-def _any(value: Any, kind: tuple[str, int], test: Any) -> Any:
+def _any(value: Lanes, kind: tuple[str, int], test: Test) -> Mask:
     """Lanes with an element for which ``test`` holds."""
     name, count = kind
     dtype = np.dtype(ml_dtypes.bfloat16) if name == "bf16" else np.dtype(name)
     view = np.ascontiguousarray(value).view(dtype).reshape(*value.shape, count)
-    found: Any = test(view).any(-1)
-    return found
+    return np.any(test(view), -1)

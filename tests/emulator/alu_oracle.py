@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import alu_forms
 import numpy as np
 
-from ptxkit.emulator.simt.table import Form, lookup
+from ptxkit.emulator.simt.table import lookup
 
 NAN = "nan"
 Value = Fraction | float | str
@@ -209,7 +209,7 @@ def apply(opcode: str, *lanes: Any, pair: bool = False) -> Any:
     found = lookup(opcode)
     assert found is not None, opcode
     entry, form = found
-    form = Form(form.opcode, {**form.parts, "pair": pair})
+    form = replace(form, pair=pair)
     assert entry.signature is not None
     _, types = entry.signature(form)
     arrays = []

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite
-from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.access.site import Loaded, Site
+from ptxkit.emulator.arrays import Addresses, Lanes, Mask
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import MemoryFault
 
 
@@ -21,13 +22,13 @@ class GenericSite:
     All lanes are tried in the space of the first; where that faults they are looked at one space at a time.
     """
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, where: Where, number: int, offset: int, dtype: DTypeLike, count: int, write: bool) -> None:
         self.sites: dict[str, Site] = {
-            "global": GlobalSite(*arguments),
-            "shared": ClusterSite(*arguments),
-            "local": LocalSite(*arguments),
+            "global": GlobalSite(where, number, offset, dtype, count, write),
+            "shared": ClusterSite(where, number, offset, dtype, count, write),
+            "local": LocalSite(where, number, offset, dtype, count, write),
         }
-        self.offset: int = arguments[2]
+        self.offset = offset
 
     @property
     def ordering(self) -> str:
@@ -39,36 +40,36 @@ class GenericSite:
         for site in self.sites.values():
             site.ordering = value
 
-    def load(self, x: Group, base: Any) -> Any:
+    def load(self, x: Group, base: Addresses) -> Loaded:
         """As the sites of one space."""
         try:
-            return self.sites[self._space(x, base)].load(x, base)  # type: ignore[attr-defined]
+            return self.sites[self._space(x, base)].load(x, base)
         except MemoryFault:
             parts = self._parts(x, base)
             if len(parts) < 2:
                 raise
         base = np.broadcast_to(base, x.shape)
-        out: Any = None
+        out: tuple[Lanes, ...] = ()
         for name, part, lanes in parts:
-            got = self.sites[name].load(part, base)  # type: ignore[attr-defined]
+            got = self.sites[name].load(part, base)
             columns = got if isinstance(got, tuple) else (got,)
-            out = columns if out is None else tuple(np.where(lanes, c, o) for c, o in zip(columns, out, strict=True))
+            out = columns if not out else tuple(np.where(lanes, c, o) for c, o in zip(columns, out, strict=True))
         return out if len(out) > 1 else out[0]
 
-    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+    def store(self, x: Group, base: Addresses, values: tuple[Lanes, ...]) -> None:
         """As the sites of one space."""
         parts = self._parts(x, base)
         for name, part, _ in parts:
-            self.sites[name].store(part, base, values)  # type: ignore[attr-defined]
+            self.sites[name].store(part, base, values)
 
-    def _space(self, x: Group, base: Any) -> str:
+    def _space(self, x: Group, base: Addresses) -> str:
         if x.mask is None:
             first = int(base.flat[0])
         else:
             first = int(np.broadcast_to(base, x.shape)[x.mask][0])
         return space_of(first + self.offset)
 
-    def _parts(self, x: Group, base: Any) -> list[tuple[str, Group, Any]]:
+    def _parts(self, x: Group, base: Addresses) -> list[tuple[str, Group, Mask]]:
         return [(name, part, lanes) for name, part, lanes in by_space(x, base, self.offset)]
 
 
@@ -83,7 +84,7 @@ def space_of(address: int) -> str:
     return "global"
 
 
-def by_space(x: Group, base: Any, offset: int = 0) -> list[tuple[str, Group, Any]]:
+def by_space(x: Group, base: Addresses, offset: int = 0) -> list[tuple[str, Group, Mask]]:
     """The group taken apart by the space that its generic addresses mean: (space, part, lanes)."""
     address = base + np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
     window = np.uint64(WINDOW_BYTES)
@@ -98,6 +99,6 @@ def by_space(x: Group, base: Any, offset: int = 0) -> list[tuple[str, Group, Any
     return out
 
 
-def widen(address: Any) -> Any:
+def widen(address: Lanes) -> Addresses:
     """Addresses as uint64."""
     return address if address.dtype == np.uint64 else address.astype(np.uint64)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.access.site import Loaded, Site
+from ptxkit.emulator.arrays import Addresses, Lanes, Mask, Shape
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.memory.traffic import sectors
+from ptxkit.emulator.simt.state import MemoryState
 from ptxkit.emulator.simt.threads import Group
 
 
@@ -18,7 +18,7 @@ class GlobalSite(Site):
 
     space = "global"
 
-    def locate(self, x: Group, base: Any, mask: Any) -> tuple[Allocation, int, Pattern]:
+    def locate(self, x: Group, base: Addresses, mask: Mask | None) -> tuple[Allocation, int, Pattern]:
         """The allocation that holds every address, the element index of the lowest, and the pattern.
 
         Raises:
@@ -34,7 +34,7 @@ class GlobalSite(Site):
             raise LookupError  # several allocations, all accesses fine
         return a, (low - a.base) >> self.shift, p
 
-    def _explain(self, x: Group, base: Any, memory: Any) -> None:
+    def _explain(self, x: Group, base: Addresses, memory: MemoryState) -> None:
         addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).astype(np.uint64)
         active = np.broadcast_to(addresses, x.shape)
         bad = (active & np.uint64(self.size - 1)) != 0
@@ -44,7 +44,7 @@ class GlobalSite(Site):
         if outside.any():
             self.fail(x, addresses, outside, lambda address: memory.explain(address, self.size))
 
-    def sectors(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> int:
+    def sectors(self, addresses: Addresses, mask: Mask | None, shape: Shape) -> int:
         """Sectors of one execution."""
         return sectors(addresses, self.size, mask, shape)
 
@@ -54,15 +54,15 @@ class GlobalSite(Site):
         units = 0
         if tally.traffic:
             key = origin & 31
-            memo = p.units.get(key)
+            memo = p.sectors.get(key)
             if memo is None or x.mask is not memo[1] or x.shape != memo[2]:
                 addresses = p.offsets + np.uint64(origin)
                 memo = (self.sectors(addresses, x.mask, x.shape), x.mask, x.shape)
-                p.units[key] = memo
+                p.sectors[key] = memo
             units = memo[0]
         tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
 
-    def load(self, x: Group, base: Any) -> Any:
+    def load(self, x: Group, base: Addresses) -> Loaded:
         """Lane arrays of the loaded elements, in the shape of ``base``."""
         mask = x.covers(base.shape)
         for races in x.wave.races if self.ordering else ():
@@ -81,7 +81,7 @@ class GlobalSite(Site):
         self.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
         return self.columns(got, base.shape)
 
-    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+    def store(self, x: Group, base: Addresses, values: tuple[Lanes, ...]) -> None:
         """Write one row per lane; of lanes that address the same element the highest wins."""
         if base.shape != x.shape:
             base = np.broadcast_to(base, x.shape)
@@ -104,7 +104,7 @@ class GlobalSite(Site):
             rows[start:][p.indices[x.mask]] = data[x.mask]
         self.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
 
-    def _load_scattered(self, x: Group, base: Any, mask: Any) -> Any:
+    def _load_scattered(self, x: Group, base: Addresses, mask: Mask | None) -> Loaded:
         """Lanes that address several allocations."""
         out = np.zeros((base.size, self.count), self.dtype)
         addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).reshape(-1)
@@ -117,7 +117,7 @@ class GlobalSite(Site):
         self._count_scattered(x, base)
         return self.columns(out if self.count > 1 else out[:, 0], base.shape)
 
-    def _store_scattered(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+    def _store_scattered(self, x: Group, base: Addresses, values: tuple[Lanes, ...]) -> None:
         addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).reshape(-1)
         chosen = np.flatnonzero(x.active())
         data = self.stack(x, values).reshape(-1, self.count)
@@ -128,7 +128,7 @@ class GlobalSite(Site):
             rows[((addresses[at] - np.uint64(a.base)) >> np.uint64(self.shift)).view(np.int64)] = data[at]
         self._count_scattered(x, base)
 
-    def _count_scattered(self, x: Group, base: Any) -> None:
+    def _count_scattered(self, x: Group, base: Addresses) -> None:
         addresses = base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
         units = self.sectors(addresses, x.mask, x.shape) if x.tally.traffic else 0
         x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.access.site import Loaded, Site
+from ptxkit.emulator.arrays import Addresses, Index, Lanes
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW
 from ptxkit.emulator.memory.traffic import local_sectors
 from ptxkit.emulator.simt.threads import Group
@@ -17,7 +16,7 @@ class LocalSite(Site):
 
     space = "local"
 
-    def locate(self, x: Group, base: Any) -> tuple[Any, Any]:
+    def locate(self, x: Group, base: Addresses) -> tuple[Index, Index]:
         """Byte offsets in the frame, and element indices in the wave's local memory; checked."""
         wave = x.wave
         address = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).view(np.int64)
@@ -37,19 +36,19 @@ class LocalSite(Site):
         index = (x.thread * depth + address) >> self.shift
         return address, index if x.mask is None else np.where(active, index, 0)
 
-    def _index(self, x: Group, base: Any) -> Any:
+    def _index(self, x: Group, base: Addresses) -> Index:
         address, index = self.locate(x, base)
         units = local_sectors(address, self.size, x.mask, x.shape) if x.tally.traffic else 0
         x.tally.access(self.number, self.space, x.lanes * self.size, units, 0, 0, x.lanes)
         return index
 
-    def load(self, x: Group, base: Any) -> Any:
+    def load(self, x: Group, base: Addresses) -> Loaded:
         """Lane arrays of the loaded elements."""
         index = self._index(x, base)
         rows = self.rows(x.wave.local.reshape(-1).view(self.dtype))
         return self.columns(rows.take(index.reshape(-1), axis=0), index.shape)
 
-    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+    def store(self, x: Group, base: Addresses, values: tuple[Lanes, ...]) -> None:
         """Write one row per lane."""
         index = self._index(x, base)
         data, unit = self.packed(x, values)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
-from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.access.site import Loaded, Site
+from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Shape
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.memory.pattern import Pattern
@@ -22,7 +23,7 @@ class SharedSite(Site):
     space = "shared"
     cluster = False
 
-    def _flat(self, x: Group, base: Any) -> tuple[Any, Pattern, int]:
+    def _flat(self, x: Group, base: Lanes) -> tuple[Index, Pattern, int]:
         """Byte offsets in the wave's shared memory as a pattern, and the lowest element's index."""
         wave = x.wave
         address = base.astype(np.uint64) if base.dtype != np.uint64 else base
@@ -42,13 +43,13 @@ class SharedSite(Site):
                 return self._remote(x, address, mask, end, own)
             self._explain(x, address, end)
         key = (x.shape, wave.shared_stride)
-        memo = own.units.get(("index", key))
+        memo = own.in_wave.get(key)
         if memo is None:
             memo = (x.cta * (wave.shared_stride >> self.shift)) + own.indices
-            own.units["index", key] = memo
+            own.in_wave[key] = memo
         return memo, own, low >> self.shift
 
-    def _without_rank(self, x: Group, address: Any) -> Any:
+    def _without_rank(self, x: Group, address: Addresses) -> Addresses:
         """Addresses of the executing CTA, which may hold its rank, as offsets; the same for all CTAs where they can be."""
         own = self.own_rank(x).astype(np.uint64) << np.uint64(CLUSTER_RANK_SHIFT)
         address = np.where(address & _RANK_BITS == own, address - own, address)
@@ -56,16 +57,18 @@ class SharedSite(Site):
             return np.ascontiguousarray(address[:1])
         return address
 
-    def own_rank(self, x: Group) -> Any:
+    def own_rank(self, x: Group) -> Index:
         """Rank of the executing CTAs, int64, broadcastable to the group's shape."""
         return x.select(x.wave.cluster_rank[:, None, None])
 
-    def _remote(self, x: Group, address: Any, mask: Any, end: int, known: Pattern) -> tuple[Any, Pattern, int]:
+    def _remote(
+        self, x: Group, address: Addresses, mask: Mask | None, end: int, known: Pattern
+    ) -> tuple[Index, Pattern, int]:
         """The same for addresses that name CTAs of the cluster."""
         wave = x.wave
         first = int(address.reshape(-1)[known.first])
-        key = ("remote", x.shape, wave.shared_stride)
-        memo = known.units.get(key)
+        key = (x.shape, wave.shared_stride)
+        memo = known.in_cluster.get(key)
         if memo is not None:
             index, pattern, origin, low, high = memo
             step = first - origin
@@ -98,10 +101,10 @@ class SharedSite(Site):
         elsewhere = np.broadcast_to(rank != self.own_rank(x), x.shape) & active
         pattern.remote = elsewhere if elsewhere.any() else None
         reached = np.broadcast_to(offset, x.shape)[active]
-        known.units[key] = (index, pattern, first, int(reached.min()), int(reached.max()))
+        known.in_cluster[key] = (index, pattern, first, int(reached.min()), int(reached.max()))
         return index, pattern, 0
 
-    def _explain(self, x: Group, address: Any, end: int) -> NoReturn:
+    def _explain(self, x: Group, address: Addresses, end: int) -> NoReturn:
         full = address + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
         local = np.where(full >= np.uint64(SHARED_WINDOW), full - np.uint64(SHARED_WINDOW), full)
         bad = (local & np.uint64(self.size - 1)) != 0
@@ -134,21 +137,21 @@ class SharedSite(Site):
             if not lanes:
                 return
         if x.tally.traffic:
-            memo = p.units.get("banks")
+            memo = p.banks
             if memo is None or memo[1] is not x.mask or memo[2] != x.shape:
                 # no metric says what the banks do where lanes of a warp reach into another CTA
                 local = x.mask if p.remote is None else x.active() & ~p.remote.any(axis=2, keepdims=True)
                 addresses = p.offsets + np.uint64(1 << 30)
                 memo = (self.wavefronts(addresses, local, x.shape), x.mask, x.shape)
-                p.units["banks"] = memo
+                p.banks = memo
             passes, conflicts = memo[0]
         x.tally.access(self.number, self.space, lanes * self.nbytes, 0, passes, conflicts, lanes)
 
-    def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+    def wavefronts(self, addresses: Addresses, mask: Mask | None, shape: Shape) -> tuple[int, int]:
         """Wavefronts of one execution, and those beyond the minimum."""
         return wavefronts(addresses, self.size, mask, shape, load=not self.write)
 
-    def load(self, x: Group, base: Any) -> Any:
+    def load(self, x: Group, base: Lanes) -> Loaded:
         """Lane arrays of the loaded elements."""
         index, p, start = self._flat(x, base)
         for races in x.wave.races:
@@ -161,12 +164,12 @@ class SharedSite(Site):
         self._count(x, p)
         return self.columns(got, index.shape)
 
-    def _block(self, x: Group, rows: Any, start: int, count: int) -> Any:
+    def _block(self, x: Group, rows: Lanes, start: int, count: int) -> Lanes:
         """The same ``count`` adjacent rows of every CTA, as a view."""
         ctas = x.shape[0]
         return rows.reshape(ctas, len(rows) // ctas, *rows.shape[1:])[:, start : start + count]
 
-    def store(self, x: Group, base: Any, values: tuple[Any, ...]) -> None:
+    def store(self, x: Group, base: Lanes, values: tuple[Lanes, ...]) -> None:
         """Write one row per lane; of lanes that address the same element the highest wins."""
         if base.shape[1:] != x.shape[1:]:
             base = np.broadcast_to(base, x.shape)

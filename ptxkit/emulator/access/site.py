@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NoReturn, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Addresses, Lanes, Mask
 from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import MemoryFault
 
-UNITS: dict[int, np.dtype[Any]] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
+UNITS: dict[int, np.dtype] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
 """A type of so many bytes whose values numpy copies as they are: scattering these is several times faster than short rows."""
 
+Loaded: TypeAlias = Lanes | tuple[Lanes, ...]
+"""What a lane loads: one lane array, or one for each element of a vector."""
 
-class Site:
+
+class Site(ABC):
     """What the sites of all spaces share.
 
     Args:
@@ -32,7 +39,7 @@ class Site:
     ordering = ""
     """How a strong access orders others: relaxed, acquire, release or acq_rel; "" for a weak one."""
 
-    def __init__(self, where: Where, number: int, offset: int, dtype: Any, count: int, write: bool) -> None:
+    def __init__(self, where: Where, number: int, offset: int, dtype: DTypeLike, count: int, write: bool) -> None:
         self.where = where
         self.number = number
         self.offset = offset
@@ -43,40 +50,48 @@ class Site:
         self.nbytes = self.size  # that a lane moves
         self.write = write
 
-    def remember(self, x: Group, base: Any, mask: Any) -> Pattern:
+    @abstractmethod
+    def load(self, x: Group, base: Addresses) -> Loaded:
+        """Lane arrays of the loaded elements."""
+
+    @abstractmethod
+    def store(self, x: Group, base: Addresses, values: tuple[Lanes, ...]) -> None:
+        """Write one row per lane."""
+
+    def remember(self, x: Group, base: Addresses, mask: Mask | None) -> Pattern:
         """The pattern of ``base``; the worker keeps one per site, so that workers do not overwrite each other's."""
         p = x.tally.patterns.get(self.number)
         if p is None or not p.matches(base, mask, x.c):
             p = x.tally.patterns[self.number] = Pattern(base, mask, self.size, x.c)
         return p
 
-    def rows(self, flat: Any) -> Any:
+    def rows(self, flat: Lanes) -> Lanes:
         """Elements of ``dtype`` as one row per access."""
         if self.count == 1:
             return flat
         n = len(flat) // self.count
         return flat[: n * self.count].reshape(n, self.count)
 
-    def columns(self, rows: Any, shape: tuple[int, ...]) -> Any:
+    def columns(self, rows: Lanes, shape: tuple[int, ...]) -> Loaded:
         """Loaded rows as one lane array, or a tuple of them."""
         if self.count == 1:
             return rows.reshape(shape)
         rows = rows.reshape(*shape, self.count)
         return tuple(np.ascontiguousarray(rows[..., k]) for k in range(self.count))
 
-    def stack(self, x: Group, values: tuple[Any, ...]) -> Any:
+    def stack(self, x: Group, values: tuple[Lanes, ...]) -> Lanes:
         """Values to store, one row per lane of the selection."""
         if self.count == 1:
             return np.broadcast_to(values[0], x.shape)
         return np.stack([np.broadcast_to(v, x.shape) for v in values], axis=-1)
 
-    def packed(self, x: Group, values: tuple[Any, ...]) -> tuple[Any, Any]:
+    def packed(self, x: Group, values: tuple[Lanes, ...]) -> tuple[Lanes, np.dtype | None]:
         """Values to store, and the type that memory is seen as to take them: None for rows of ``dtype``."""
         data = self.stack(x, values)
         unit = UNITS.get(self.size) if self.count > 1 else None
         return (data, None) if unit is None else (data.view(unit)[..., 0], unit)
 
-    def fail(self, x: Group, addresses: Any, bad: Any, why: Any) -> NoReturn:
+    def fail(self, x: Group, addresses: Addresses, bad: Mask, why: Callable[[int], str]) -> NoReturn:
         """Raise the fault of the first lane in ``bad``; ``why`` maps its address to words."""
         bad = np.broadcast_to(bad, x.shape) & x.active()
         cta, thread = x.first(bad)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.memory.pattern import Pattern
 
 BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
@@ -22,7 +23,7 @@ class Executing(Protocol):
 
     lanes: int
     warps: int
-    mask: Any
+    mask: Mask | None
 
 
 class Tally:
@@ -64,7 +65,7 @@ class Tally:
         """``group`` is what the guard of an instruction left over."""
         self.predicated_lanes[number] = self.predicated_lanes.get(number, 0) + group.lanes
 
-    def predicated(self, group: Executing, number: int, predicate: Any) -> None:
+    def predicated(self, group: Executing, number: int, predicate: Mask) -> None:
         """A pure instruction ran under ``predicate``."""
         if predicate.size == 1:
             n = group.lanes if predicate.flat[0] else 0

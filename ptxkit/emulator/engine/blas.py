@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,7 +34,7 @@ _STATE = _State()
 
 
 @cache
-def _functions() -> tuple[Any, Any] | None:
+def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
     """OpenBLAS's get and set of the number of threads; None where numpy has another library, or not its own."""
     package = Path(np.__file__).parent
     for place in (package.parent / "numpy.libs", package / ".dylibs"):

@@ -12,10 +12,10 @@ Only branches with something to execute together between them and the block wher
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Mask, Words
 from ptxkit.emulator.engine.schedule import Schedule
 from ptxkit.emulator.engine.whereabouts import lanes_text, place
 from ptxkit.emulator.lowering.reconvergence import RETURN
@@ -37,8 +37,8 @@ class _Split:
     """
 
     block: int
-    inside: Any
-    reached: Any
+    inside: Mask
+    reached: Mask
 
 
 class Divergence:
@@ -51,7 +51,7 @@ class Divergence:
     def opened(self, one: Selection, other: Selection, serial: int, block: int, meet: int) -> None:
         """The branch of ``block``, in the frame ``serial``, has separated the lanes of both until the block ``meet``."""
         a, b = one.full_mask(), other.full_mask()
-        warps = a.any(-1) & b.any(-1)
+        warps: Mask = np.any(a, -1) & np.any(b, -1)
         if not warps.any():
             return
         inside = (a | b) & warps[..., None]
@@ -82,7 +82,7 @@ class Divergence:
                 if gate is not None and gate.aligned:
                     self.check(waiting.full_mask(), b)
 
-    def exited(self, gone: Any) -> None:
+    def exited(self, gone: Mask) -> None:
         """The lanes ``gone`` have ended; those that had reached the place to meet stay known."""
         for key, splits in list(self.open.items()):
             for split in splits:
@@ -100,7 +100,7 @@ class Divergence:
         else:
             del self.open[key]
 
-    def check(self, here: Any, block: int, members: Any = None) -> None:
+    def check(self, here: Mask, block: int, members: Words | None = None) -> None:
         """The lanes ``here`` (wave shape) wait at, or are about to pass, the gate of ``block``.
 
         Args:
@@ -121,7 +121,7 @@ class Divergence:
                 if bad.any():
                     self._fail(bad, missing, split, meet, block, members is None)
 
-    def _fail(self, bad: Any, missing: Any, split: _Split, meet: int, block: int, whole: bool) -> None:
+    def _fail(self, bad: Mask, missing: Words, split: _Split, meet: int, block: int, whole: bool) -> None:
         wave = self.wave
         c, w = (int(k[0]) for k in np.nonzero(bad.any(-1)))
         lane = int(np.argmax(bad[c, w]))
@@ -137,7 +137,7 @@ class Divergence:
             f"but {lanes_text(gone)} have {to} without it since {branch(wave, split.block)}; {rule}"
         )
 
-    def crossing(self, here: Any, serial: int, block: int) -> None:
+    def crossing(self, here: Mask, serial: int, block: int) -> None:
         """The lanes ``here`` wait at an aligned instruction: the others of their warps must not wait at another one.
 
         Raises:

@@ -7,12 +7,12 @@ import os
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit import environment
+from ptxkit.emulator.arrays import Bytes
 from ptxkit.emulator.memory.allocations import GlobalMemory
 from ptxkit.errors import UsageError
 from ptxkit.targets import target_that_runs
@@ -61,7 +61,7 @@ class Hardware:
         """Give an allocation back."""
         self.memory.free(address)
 
-    def write(self, address: int, data: Any) -> None:
+    def write(self, address: int, data: Bytes) -> None:
         """Copy bytes or a contiguous array to device memory."""
         flat = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
         self.memory.slice(address, len(flat))[:] = flat

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Index, Lanes
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.entry import EntryCode
@@ -86,7 +86,7 @@ class EmulatedLaunch:
         self.param_allocation = machine.memory.allocate(max(len(params), 1), PARAMETERS)
         self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
         self.workspace = self._make_workspace() if cooperative else 0
-        self._parameters: dict[tuple[int, str], Any] = {}
+        self._parameters: dict[tuple[int, str], Lanes] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
         self.stopped = ""  # why every wave has to end with a StoppedError: an interrupt, or a time limit
         self.limited = settings.max_instructions is not None  # each wave calls _check_limits before each block
@@ -113,7 +113,7 @@ class EmulatedLaunch:
         made.data[:4] = np.frombuffer(WORKSPACE_BYTES.to_bytes(4, "little"), np.uint8)
         return int(made.base)
 
-    def parameter(self, offset: int, dtype: np.dtype) -> Any:
+    def parameter(self, offset: int, dtype: np.dtype) -> Lanes:
         """A kernel parameter as one-element lanes."""
         key = (offset, dtype.char)
         lanes = self._parameters.get(key)
@@ -134,7 +134,7 @@ class EmulatedLaunch:
         """For messages: how much was launched."""
         return f"{self.ctas} CTA{'s' * (self.ctas != 1)} of {self.threads} threads"
 
-    def order(self) -> Any:
+    def order(self) -> Index:
         """Linear CTA indices in the order they become resident; the CTAs of a cluster stand together, by rank."""
         if self.cluster_size == 1:
             return np.arange(self.ctas, dtype=np.int64)
@@ -143,7 +143,7 @@ class EmulatedLaunch:
         index = np.arange(self.ctas, dtype=np.int64).reshape(gz // cz, cz, gy // cy, cy, gx // cx, cx)
         return np.ascontiguousarray(index.transpose(0, 2, 4, 1, 3, 5)).reshape(-1)
 
-    def waves(self, workers: int) -> list[Any]:
+    def waves(self, workers: int) -> list[Index]:
         """The grid's CTAs, cut into waves."""
         padded = -(-self.threads // 32) * 32
         total = self.ctas * padded

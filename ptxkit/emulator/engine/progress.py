@@ -12,16 +12,20 @@ that circles of any length are found. Nothing is copied or compared before ``MIN
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
+from ptxkit.emulator.arrays import Bytes, Lanes, Mask
 from ptxkit.emulator.engine.schedule import Schedule
-from ptxkit.emulator.simt.threads import Frame, Group
+from ptxkit.emulator.simt.threads import Frame, Group, Registers
 
 MIN_STEADY = 1024
 """Steps without a change of memory after which states are compared."""
 
 STRIDE = 8
 """The state is compared after every so many steps of each group: a multiple of a circle's length is a circle, too."""
+
+Placed: TypeAlias = tuple[str, int, int, int, int, int, bool]
+"""Where a group is: what it waits in, block, depth of calls, lanes, the first of them, ``resume``, whether a wait failed."""
 
 
 @dataclass
@@ -36,11 +40,11 @@ class _State:
         local: local memory.
     """
 
-    shape: list[tuple[Any, ...]]
+    shape: list[Placed]
     serials: list[int]
-    masks: list[Any]
-    frames: dict[int, tuple[Frame, list[Any]]]
-    local: Any
+    masks: list[Mask]
+    frames: dict[int, tuple[Frame, Registers]]
+    local: Bytes
 
 
 class Progress:
@@ -102,7 +106,7 @@ class Progress:
     def _state(self) -> _State:
         wave = self.wave
         placed = _placed(wave)
-        frames: dict[int, tuple[Frame, list[Any]]] = {}
+        frames: dict[int, tuple[Frame, Registers]] = {}
         for _, group in placed:
             frame: Frame | None = group.frame
             while frame is not None and frame.serial not in frames:
@@ -144,7 +148,7 @@ class Progress:
             now, before = now.parent, before.parent
         return now is before
 
-    def _same_registers(self, frame: Frame, before: list[Any]) -> bool:
+    def _same_registers(self, frame: Frame, before: Registers) -> bool:
         depth, k = self._differed
         registers = frame.registers
         if depth == frame.depth and k < len(registers) and not _equal(registers[k], before[k]):
@@ -156,7 +160,7 @@ class Progress:
         return True
 
 
-def _placed(wave: Schedule) -> list[tuple[tuple[Any, ...], Group]]:
+def _placed(wave: Schedule) -> list[tuple[Placed, Group]]:
     """Every group with where and how it stands, in an order that depends on nothing else."""
     found = [(("ready", *_place(g, key[1]), key[2], g.yielded > 0), g) for key, g in wave.ready.items()]
     found += [(("parked", *_place(g, block), 0, False), g) for (_, block), g in wave.waiting.items()]
@@ -172,7 +176,7 @@ def _place(group: Group, block: int) -> tuple[int, int, int, int]:
     return block, group.frame.depth, group.lanes, int(mask.argmax())
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _equal(a: Lanes | None, b: Lanes | None) -> bool:
     if a is b:
         return True
     if a is None or b is None or a.dtype != b.dtype:

@@ -12,11 +12,12 @@ import copy
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask, Shape, Words
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.divergence import Divergence
 from ptxkit.emulator.engine.progress import MIN_STEADY, Progress
@@ -33,7 +34,6 @@ from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.hooks import ProxyHooks, RaceHooks, StackHooks
 from ptxkit.emulator.simt.operands import operand_lanes
-from ptxkit.emulator.simt.selection import Mask
 from ptxkit.emulator.simt.special import static_lanes
 from ptxkit.emulator.simt.state import MachineState
 from ptxkit.emulator.simt.step import Gate
@@ -72,7 +72,7 @@ class Wave:
         live: lanes that have not exited, or None while all run.
     """
 
-    def __init__(self, launch: RunningLaunch, ctas: NDArray[np.int64], tally: Tally, number: int) -> None:
+    def __init__(self, launch: RunningLaunch, ctas: Index, tally: Tally, number: int) -> None:
         self.launch = launch
         self.blocks = launch.code.blocks
         self.ctas = ctas
@@ -80,17 +80,17 @@ class Wave:
         self.number = number
         threads = launch.threads
         warps = -(-threads // 32)
-        self.shape: tuple[int, int, int] = (len(ctas), warps, 32)
+        self.shape: Shape = (len(ctas), warps, 32)
         self.cluster_rank = np.arange(len(ctas), dtype=np.int64) % launch.cluster_size
         self.ranked = launch.cluster_size > 1 and launch.code.layout.ranked
         self.shared_stride = align_up(SHARED_BASE + launch.shared_bytes, 1024)
-        self.shared: NDArray[np.uint8] = np.full(len(ctas) * self.shared_stride, POISON, np.uint8)
+        self.shared: Bytes = np.full(len(ctas) * self.shared_stride, POISON, np.uint8)
         self.local_bytes = 0
-        self.local: NDArray[np.uint8] = np.zeros((len(ctas) * warps * 32, 0), np.uint8)
+        self.local: Bytes = np.zeros((len(ctas) * warps * 32, 0), np.uint8)
         self.live: Mask | None = None
         self.live_lanes = len(ctas) * warps * 32
         self.synchronisers: list[Synchroniser] = []
-        self._parts: dict[Any, Any] = {}
+        self._parts: dict[Callable[[WaveState], object], object] = {}
         self.ready: dict[tuple[int, int, int], Group] = {}
         self.waiting: dict[tuple[int, int], Group] = {}
         self.divergence = Divergence(self)
@@ -104,9 +104,9 @@ class Wave:
         self.output: list[str] = []
         self.changes = 0  # reads of clocks and printed texts, which no memory shows
         self.running: tuple[Group, int] | None = None
-        self._specials: dict[str, Any] = {}
-        self._addresses: dict[int, Any] = {}
-        self._shared_addresses: dict[Any, Any] = {}
+        self._specials: dict[str, Lanes] = {}
+        self._addresses: dict[int, Addresses] = {}
+        self._shared_addresses: dict[tuple[int, DTypeLike], Lanes] = {}
         self._yields = 0
         self.instrumentation = Instrumentation.of(self, launch.settings, launch.code.has_stack, launch.code.reads_undefined)
         self.stack_hooks: tuple[StackHooks, ...] = () if self.instrumentation is None else (self.instrumentation,)
@@ -396,11 +396,11 @@ class Wave:
         self.go(group, code.entry)
 
     @staticmethod
-    def _argument(group: Group, operand: Operand | None, t: PtxType) -> Any:
+    def _argument(group: Group, operand: Operand | None, t: PtxType) -> Lanes:
         """An argument of a call as lanes of the type ``t`` that its parameter has."""
         return constant(operand, t) if isinstance(operand, Immediate) else operand_lanes(group, operand, t.dtype)
 
-    def _spread(self, group: Group, value: Any) -> Any:
+    def _spread(self, group: Group, value: Lanes) -> Lanes:
         full = np.zeros(self.shape, value.dtype)
         full[group.c, group.w] = np.broadcast_to(value, group.shape)[:, 0]
         return full
@@ -448,11 +448,11 @@ class Wave:
 
     def part(self, kind: Callable[[WaveState], P]) -> P:
         """The wave's only object of the class ``kind``, made when it is first asked for: the state of one mechanism."""
-        found: P | None = self._parts.get(kind)
+        found = self._parts.get(kind)
         if found is None:
             found = kind(self)
             self.provide(kind, found)
-        return found
+        return cast(P, found)
 
     def provide(self, kind: Callable[[WaveState], P], part: P) -> None:
         """Let ``part`` be what :meth:`part` gives for ``kind``; the scheduler asks it where it is a Synchroniser."""
@@ -460,7 +460,7 @@ class Wave:
         if isinstance(part, Synchroniser):
             self.synchronisers.append(part)
 
-    def on_memory(self, machine: MachineState, shared: NDArray[np.uint8]) -> Wave:
+    def on_memory(self, machine: MachineState, shared: Bytes) -> Wave:
         """The same threads on other memory, with no hooks, and with mechanisms of their own."""
         other = copy.copy(self)
         other.launch = self.launch.on_machine(machine)
@@ -488,7 +488,7 @@ class Wave:
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def special(self, group: Group, name: str) -> Any:
+    def special(self, group: Group, name: str) -> Lanes:
         """Lanes of a special register under ``group``'s selection."""
         lanes = self._specials.get(name)
         if lanes is None:
@@ -497,7 +497,7 @@ class Wave:
             lanes = self._specials[name] = static_lanes(self, name)
         return group.select(lanes)
 
-    def _clock(self, name: str) -> Any:
+    def _clock(self, name: str) -> Lanes:
         self.ticks += 1  # two reads never give the same time
         self.changes += 1
         now = self.ticks if name.startswith("%clock") else self.launch.start_ns + self.ticks
@@ -506,21 +506,21 @@ class Wave:
         wide = name in ("%clock64", "%globaltimer")
         return np.full((1, 1, 1), now if wide else now & 0xFFFFFFFF, np.uint64 if wide else np.uint32)
 
-    def thread_index(self, axis: int) -> NDArray[np.uint32]:
+    def thread_index(self, axis: int) -> Words:
         """%tid along an axis, shape (1, warps, 32)."""
         bx, by, _ = self.launch.block
         linear = np.arange(self.shape[1] * 32).reshape(1, self.shape[1], 32)
         return (linear % bx, linear // bx % by, linear // (bx * by))[axis].astype(np.uint32)
 
-    def local_address(self, group: Group, offset: int) -> Any:
+    def local_address(self, group: Group, offset: int) -> Addresses:
         """Address in local memory of a variable of the group's frame."""
         return self._uniform(group.frame.local_base + offset)
 
-    def bound_address(self, group: Group, name: str, offset: int) -> Any:
+    def bound_address(self, group: Group, name: str, offset: int) -> Addresses:
         """Address in local memory of a parameter of the function that ``group`` is in."""
         return self._uniform(group.frame.bindings[name] + offset)
 
-    def shared_address(self, group: Group, offset: int, dtype: Any) -> Any:
+    def shared_address(self, group: Group, offset: int, dtype: DTypeLike) -> Lanes:
         """Address of a byte of shared memory, with the CTA's rank in its cluster."""
         key = offset, dtype
         lanes = self._shared_addresses.get(key)
@@ -531,11 +531,11 @@ class Wave:
             self._shared_addresses[key] = lanes
         return group.select(lanes)
 
-    def param_address(self, offset: int) -> Any:
+    def param_address(self, offset: int) -> Addresses:
         """Generic address of a byte of the kernel's parameters."""
         return self._uniform(self.launch.param_allocation.base + offset)
 
-    def _uniform(self, value: int) -> Any:
+    def _uniform(self, value: int) -> Addresses:
         lanes = self._addresses.get(value)
         if lanes is None:
             lanes = self._addresses[value] = np.full((1, 1, 1), value, np.uint64)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.engine.schedule import Schedule
 
 SHOWN = 20
 """Groups that a message lists at most."""
 
 
-def lanes_text(lanes: Any) -> str:
+def lanes_text(lanes: Mask) -> str:
     """``lanes``, (32,) bool, as text: ``lanes 0-15, 20``."""
     numbers = [int(n) for n in np.flatnonzero(lanes)]
     ranges: list[list[int]] = []
@@ -25,7 +24,7 @@ def lanes_text(lanes: Any) -> str:
     return f"lane{'s' * (len(numbers) != 1)} {text}"
 
 
-def warp_text(wave: Schedule, lanes: Any) -> str:
+def warp_text(wave: Schedule, lanes: Mask) -> str:
     """The first warp with a lane in ``lanes`` (wave shape), and how many more there are."""
     warps = np.argwhere(lanes.any(-1))
     c, w = (int(k) for k in warps[0])

@@ -9,12 +9,14 @@ to detect undefined value errors with bit-precision", 2005).
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, resized, shadow
+from ptxkit.emulator.arrays import Lanes, Mask
+from ptxkit.emulator.initcheck.shadow import as_data, every, from_data, origins, resized, shadow
 from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
+from ptxkit.emulator.simt.step import result_tuple
+from ptxkit.emulator.simt.undefined import Shadow
 from ptxkit.isa.types import PtxType
 
 Sources = list[Shadow | None]
@@ -38,7 +40,7 @@ _MOVES = {
 _INTEGERS = re.compile(r"[usb](8|16|32|64)")
 
 
-def results(w: Instrumented, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+def results(w: Instrumented, values: tuple[Lanes, ...], sources: Sources) -> list[Shadow | None]:
     """Undefined bits of each destination of a pure instruction.
 
     Args:
@@ -66,7 +68,7 @@ def smeared(w: Instrumented, sources: Sources) -> list[Shadow | None]:
     for d in w.destinations:
         bits = _packed(w, d.type, sources)
         if bits is None:
-            lanes: Any = np.zeros((1, 1, 1), np.bool_)
+            lanes: Mask = np.zeros((1, 1, 1), np.bool_)
             for s in sources:
                 if s is not None:
                     lanes = lanes | s.lanes
@@ -75,18 +77,17 @@ def smeared(w: Instrumented, sources: Sources) -> list[Shadow | None]:
     return out
 
 
-def _one(w: Instrumented, bits: Any, sources: Sources) -> list[Shadow | None]:
+def _one(w: Instrumented, bits: Lanes, sources: Sources) -> list[Shadow | None]:
     out: list[Shadow | None] = [shadow(bits, origins(sources))]
     return out + [None] * (len(w.destinations) - 1)
 
 
-def _moved(w: Instrumented, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+def _moved(w: Instrumented, values: tuple[Lanes, ...], sources: Sources) -> list[Shadow | None]:
     data = _MOVES.get(w.name)
     chosen = range(len(sources)) if data is None else data
     given = [as_data(s, w.sources[k].type) if k in chosen else values[k] for k, s in enumerate(sources)]
-    found = w.step.call(*given)
-    found = found if isinstance(found, tuple) else (found,)
-    steering: Any = np.zeros((1, 1, 1), np.bool_)
+    found = result_tuple(w.step.call(*given))
+    steering: Mask = np.zeros((1, 1, 1), np.bool_)
     for k, s in enumerate(sources):
         if k not in chosen and s is not None:
             steering = steering | s.lanes
@@ -103,15 +104,15 @@ def _moved(w: Instrumented, values: tuple[Any, ...], sources: Sources) -> list[S
     return out
 
 
-def _union(sources: Sources, dtype: np.dtype[Any]) -> Any:
-    out: Any = np.zeros((1, 1, 1), dtype)
+def _union(sources: Sources, dtype: np.dtype) -> Lanes:
+    out: Lanes = np.zeros((1, 1, 1), dtype)
     for s in sources:
         if s is not None:
             out = out | resized(s.bits, dtype)
     return out
 
 
-def _bitwise(name: str, values: tuple[Any, ...], sources: Sources) -> Any:
+def _bitwise(name: str, values: tuple[Lanes, ...], sources: Sources) -> Lanes:
     first = next(s for s in sources if s is not None)
     union = _union(sources, first.bits.dtype)
     if name not in ("and", "or"):
@@ -130,7 +131,7 @@ def _is_integer_sum(w: Instrumented) -> bool:
     return w.name in ("add", "sub") or (w.name in ("mul", "mad") and w.parts[0] == "lo")
 
 
-def _compared(w: Instrumented, values: tuple[Any, ...], sources: Sources) -> list[Shadow | None]:
+def _compared(w: Instrumented, values: tuple[Lanes, ...], sources: Sources) -> list[Shadow | None]:
     """``eq`` and ``ne`` are decided where defined bits differ."""
     out = smeared(w, sources)
     if not all(_INTEGERS.fullmatch(s.type.name) for s in w.sources):
@@ -145,12 +146,12 @@ def _elements(t: PtxType) -> int:
     return int(found[1]) if found else 1
 
 
-def _packed(w: Instrumented, t: PtxType, sources: Sources) -> Any:
+def _packed(w: Instrumented, t: PtxType, sources: Sources) -> Lanes | None:
     """Bits of a packed result; None where the elements do not correspond."""
     count = _elements(t)
     if count == 1 or t.bits % (8 * count):
         return None
-    columns: list[Any] = [np.zeros((1, 1, 1), np.bool_)] * count
+    columns: list[Mask] = [np.zeros((1, 1, 1), np.bool_)] * count
     scalars = [_elements(s.type) == 1 for s in w.sources]
     for k, s in enumerate(sources):
         if s is None:
@@ -168,7 +169,7 @@ def _packed(w: Instrumented, t: PtxType, sources: Sources) -> Any:
     return np.ascontiguousarray(stacked).view(unsigned(t))[..., 0]
 
 
-def _split(bits: Any, count: int) -> Any:
+def _split(bits: Lanes, count: int) -> Lanes:
     size = bits.dtype.itemsize // count
     if size == 0:
         return np.repeat(bits[..., None], count, -1)

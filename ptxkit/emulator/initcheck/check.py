@@ -10,19 +10,22 @@ when the kernel is bound; most kernels have none and cost nothing. Shared and gl
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.initcheck.memory import LOCK, Mirror
 from ptxkit.emulator.initcheck.origins import Origins
-from ptxkit.emulator.initcheck.shadow import Shadow, every, origins, resized, shadow
+from ptxkit.emulator.initcheck.shadow import every, origins, resized, shadow
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.threads import Frame, Group, WaveState
-from ptxkit.emulator.simt.where import named
+from ptxkit.emulator.simt.undefined import Shadow
+from ptxkit.emulator.simt.where import Where, named
 from ptxkit.errors import UninitialisedError
 
 
@@ -72,13 +75,13 @@ class InitCheck:
 
     def passed(self, x: Group, source: Frame, register: int, target: Frame, into: int) -> None:
         """A call or a return has copied a register of the frame ``source`` into one of ``target`` for ``x``."""
-        s: Shadow | None = source.undefined.get(register)
+        s = source.undefined.get(register)
         if s is not None:
             bits = resized(x.select(s.bits), unsigned(target.function.register_types[into]))
             s = shadow(bits, x.select(s.origin))
         self._put(target, into, s, x)
 
-    def returned(self, threads: Any, start: int, nbytes: int) -> None:
+    def returned(self, threads: Index, start: int, nbytes: int) -> None:
         """A function of the driver's has written a result to the stack."""
         if self.mirror.local.shape[1] >= start + nbytes:
             self.mirror.local[threads, start : start + nbytes] = 0
@@ -98,7 +101,7 @@ class InitCheck:
             self._put(frame, k, self.registers.get(k), x)
 
     def _put(self, frame: Frame, k: int, s: Shadow | None, x: Group) -> None:
-        whole: Shadow | None = frame.undefined.get(k)
+        whole = frame.undefined.get(k)
         if s is None and whole is None:
             return
         shape = self.wave.shape
@@ -133,7 +136,7 @@ class InitCheck:
 
     # -- instructions ------------------------------------------------------------------------------------------------
 
-    def after(self, w: Instrumented, found: list[Shadow | None] | None, guard: Any) -> None:
+    def after(self, w: Instrumented, found: list[Shadow | None] | None, guard: Mask | None) -> None:
         """Its results are in the registers, under ``guard`` (lanes, or None)."""
         for k, d in enumerate(w.destinations):
             if d.register is None:
@@ -149,7 +152,7 @@ class InitCheck:
             else:
                 self.registers[d.register] = new
 
-    def _depending(self, new: Shadow | None, w: Instrumented, dtype: Any) -> Shadow | None:
+    def _depending(self, new: Shadow | None, w: Instrumented, dtype: np.dtype) -> Shadow | None:
         """A result that is there or not by an undefined predicate is undefined."""
         by = None if w.guard is None else self.registers.get(w.guard)
         if by is None:
@@ -158,7 +161,7 @@ class InitCheck:
         return shadow(bits if new is None else bits | new.bits, origins([new, by]))
 
     @staticmethod
-    def _merged(new: Shadow | None, old: Shadow | None, guard: Any, dtype: Any) -> Shadow | None:
+    def _merged(new: Shadow | None, old: Shadow | None, guard: Mask, dtype: np.dtype) -> Shadow | None:
         if new is None and old is None:
             return None
         zero, none = np.zeros((1, 1, 1), dtype), np.zeros((1, 1, 1), np.int32)
@@ -172,7 +175,7 @@ class InitCheck:
         if w.guard is not None:
             self.require(w, x, self.registers.get(w.guard), "is executed or not depending on")
 
-    def require(self, w: Instrumented | Any, x: Group, s: Shadow | None, what: str) -> None:
+    def require(self, w: Instrumented, x: Group, s: Shadow | None, what: str) -> None:
         """Raise if an active lane's value is undefined."""
         if s is None:
             return
@@ -180,7 +183,7 @@ class InitCheck:
         if bad.any():
             self.fail(w.where, x, bad, s.origin, what)
 
-    def register(self, where: Any, x: Group, k: int | None, what: str) -> None:
+    def register(self, where: Where, x: Group, k: int | None, what: str) -> None:
         """The same for a register between blocks."""
         found = None if k is None else x.frame.undefined.get(k)
         if found is None:
@@ -190,7 +193,7 @@ class InitCheck:
         if bad.any():
             self.fail(where, x, bad, origin, what)
 
-    def fail(self, where: Any, x: Group, bad: Any, origin: Any, what: str) -> NoReturn:
+    def fail(self, where: Where, x: Group, bad: Mask, origin: NDArray[np.int32], what: str) -> NoReturn:
         """Raise for the first lane in ``bad``."""
         i = tuple(int(v[0]) for v in np.nonzero(bad))
         cta = int(x.c[i[0]]) if x.rows else i[0]
@@ -216,7 +219,7 @@ class InitCheck:
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def follows(self, w: Instrumented, x: Group, base: Any) -> bool:
+    def follows(self, w: Instrumented, x: Group, base: Lanes) -> bool:
         """Whether the memory that an instruction accesses is followed."""
         if self.tracks_memory:
             return True
@@ -228,7 +231,7 @@ class InitCheck:
             return bool(((address - np.uint64(LOCAL_WINDOW)) < np.uint64(WINDOW_BYTES)).any())
         return where in ("local", "param")
 
-    def define(self, x: Group, addresses: Any, nbytes: int) -> None:
+    def define(self, x: Group, addresses: Addresses, nbytes: int) -> None:
         """Memory at these addresses counts as initialised."""
         with LOCK:
             for address in np.unique(np.broadcast_to(addresses, x.shape)[x.active()]).tolist():

@@ -6,27 +6,31 @@ values and undefined bits of the sources; it reports what is an error and return
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.arrays import Addresses, Lanes, Mask
 from ptxkit.emulator.initcheck import arithmetic
 from ptxkit.emulator.initcheck.arithmetic import smeared
 from ptxkit.emulator.initcheck.check import InitCheck
 from ptxkit.emulator.initcheck.matrices import multiplied, multiplied_from_shared
 from ptxkit.emulator.initcheck.memory import LOCK
-from ptxkit.emulator.initcheck.shadow import Shadow, as_data, every, from_data, origins, shadow
+from ptxkit.emulator.initcheck.shadow import as_data, every, from_data, origins, shadow
 from ptxkit.emulator.instructions.warp import ballot
 from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
+from ptxkit.emulator.simt.step import result_tuple
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.undefined import Shadow
 from ptxkit.isa.model import Address
 
 Sources = list[Shadow | None]
 Found = list[Shadow | None]
 
 
-def results(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...]) -> Found | None:
+def results(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]) -> Found | None:
     """An instruction is about to be executed: report what is an error, and return what its destinations will be.
 
     None stands for no undefined destination.
@@ -36,13 +40,13 @@ def results(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...]
         return arithmetic.results(w, values, sources) if any(s is not None for s in sources) else None
     rule = _RULES.get(w.name)
     if rule is not None:
-        return rule(check, w, x, values, sources)  # type: ignore[no-any-return]
+        return rule(check, w, x, values, sources)
     if w.destinations and any(s is not None for s in sources):
         return smeared(w, sources)
     return None
 
 
-def _offset(w: Instrumented) -> Any:
+def _offset(w: Instrumented) -> np.uint64:
     """Constant offset of the first address operand."""
     for o in w.instruction.operands:
         if isinstance(o, Address):
@@ -50,26 +54,44 @@ def _offset(w: Instrumented) -> Any:
     return np.uint64(0)
 
 
-def _addresses(w: Instrumented, base: Any) -> Any:
+def _addresses(w: Instrumented, base: Lanes) -> Addresses:
     return widen(base.view(f"u{base.dtype.itemsize}")) + _offset(w)
 
 
-def _moved(check: InitCheck, w: Instrumented, x: Group, given: list[Any]) -> list[Any]:
+def _moved(check: InitCheck, w: Instrumented, x: Group, given: list[Lanes]) -> list[Lanes]:
     """The instruction executed on undefined bits; bits of each destination."""
     with LOCK:
         found = w.step.call(check.mirror.group(x), *given)
     if not w.destinations:
         return []
-    found = found if isinstance(found, tuple) else (found,)
-    return [from_data(v, d.type) for v, d in zip(found, w.destinations, strict=True)]
+    out = []
+    for v, d in zip(result_tuple(found), w.destinations, strict=True):
+        assert v is not None
+        out.append(from_data(v, d.type))
+    return out
 
 
-def _data(w: Instrumented, sources: Sources, values: tuple[Any, ...], first: int) -> list[Any]:
+def _loaded(check: InitCheck, w: Instrumented, x: Group, where: str, base: Lanes | None = None) -> NDArray[np.int32]:
+    """The number of this execution as the origin of what it loads; ``base`` are the addresses of the lanes, if known."""
+    addresses = None if base is None else _addresses(w, base)
+    return np.full((1, 1, 1), check.origins.load(x, w.where, where, addresses), np.int32)
+
+
+def _global_parts(w: Instrumented, x: Group, base: Lanes) -> list[Group]:
+    """The threads of ``x`` that access global memory."""
+    where = w.space
+    if where == "":
+        parts = by_space(x, np.broadcast_to(_addresses(w, base), x.shape))
+        return [part for name, part, _ in parts if name == "global"]
+    return [x] if where == "global" else []
+
+
+def _data(w: Instrumented, sources: Sources, values: tuple[Lanes, ...], first: int) -> list[Lanes]:
     """The sources with undefined bits from the ``first`` on, and values before it."""
     return [v if k < first else as_data(sources[k], w.sources[k].type) for k, v in enumerate(values)]
 
 
-def _load(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _load(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """ld: its result is what memory holds."""
     if not w.sources:
         return None  # a parameter of the kernel
@@ -79,27 +101,22 @@ def _load(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], 
     bits = _moved(check, w, x, list(values))
     if not any(b.any() for b in bits):
         return None
-    origin = np.int32(check.origins.load(x, w.where, w.space, _addresses(w, values[0])))
+    origin = _loaded(check, w, x, w.space, values[0])
     return [shadow(b, origin) for b in bits]
 
 
-def _store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """st: an undefined value may go to shared and local memory, where a later load finds it, but not to global memory."""
     check.require(w, x, sources[0], "writes memory at")
     if any(s is not None for s in sources[1:]):
-        where = w.space
-        parts = [("global", x, None)] if where == "global" else []
-        if where == "":
-            parts = by_space(x, np.broadcast_to(_addresses(w, values[0]), x.shape))
-        for name, part, _ in parts:
-            if name == "global":
-                for s in sources[1:]:
-                    check.require(w, part, s, "writes to global memory")
+        for part in _global_parts(w, x, values[0]):
+            for s in sources[1:]:
+                check.require(w, part, s, "writes to global memory")
     if check.follows(w, x, values[0]):
         _moved(check, w, x, _data(w, sources, values, 1))
 
 
-def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """atom and red: neither the operands nor, except for an exchange, the old value may be undefined."""
     check.require(w, x, sources[0], "updates memory at")
     for s in sources[1:]:
@@ -110,11 +127,12 @@ def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...]
     zeros = [as_data(None, s.type) for s in w.sources[1:]]
     with LOCK:
         found = w.step.call(inner, values[0], *zeros)
-    found = () if found is None else found if isinstance(found, tuple) else (found,)
-    bits = [np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, -1).any(-1) for v in found]
+    bits: list[Mask] = [
+        np.any(np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, -1), -1) for v in result_tuple(found) if v is not None
+    ]
     if not any((np.broadcast_to(b, x.shape) & x.active()).any() for b in bits):
         return None
-    origin = np.int32(check.origins.load(x, w.where, w.space, _addresses(w, values[0])))
+    origin = _loaded(check, w, x, w.space, values[0])
     if "exch" not in w.parts:
         for b in bits:
             check.require(w, x, shadow(b, origin), "updates memory that holds")
@@ -122,7 +140,7 @@ def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...]
     return [shadow(every(b, unsigned(d.type)), origin) for b, d in zip(bits, w.destinations, strict=False)]
 
 
-def _matrix_rows(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _matrix_rows(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """ldmatrix and stmatrix: with fewer than four matrices the last lanes' addresses do not count."""
     count = next((int(p[1:]) for p in w.parts if p in ("x1", "x2", "x4")), 4)
     address = sources[0]
@@ -136,11 +154,11 @@ def _matrix_rows(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any,
     if not any(b.any() for b in bits):
         return None
     # a row lies in other lanes than the one that gives its address
-    origin = np.int32(check.origins.load(x, w.where, "shared", None))
+    origin = _loaded(check, w, x, "shared")
     return [shadow(b, origin) for b in bits]
 
 
-def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """shfl and movmatrix: bits move between the lanes of a warp."""
     if all(s is None for s in sources):
         return None
@@ -151,21 +169,23 @@ def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...
     assert first is not None
     given = np.ascontiguousarray(np.broadcast_to(as_data(first, w.sources[0].type), x.shape))
     found = w.step.call(check.mirror.group(x), given, *values[1:])
-    moved = found[0] if isinstance(found, tuple) else found
-    whence: Any = first.origin
+    moved = result_tuple(found)[0]
+    assert moved is not None
     if w.name == "shfl":
         lanes = np.ascontiguousarray(np.broadcast_to(first.origin, x.shape)).view(np.uint32)
-        whence = w.step.call(check.mirror.group(x), lanes, *values[1:])[0].view(np.int32)
+        shuffled = result_tuple(w.step.call(check.mirror.group(x), lanes, *values[1:]))[0]
+        assert shuffled is not None
+        whence = shuffled.view(np.int32)
     else:
         whence = np.broadcast_to(first.origin, x.shape).max(-1, keepdims=True)
     return [shadow(from_data(moved, w.destinations[0].type), whence)] + [None] * (len(w.destinations) - 1)
 
 
-def _vote(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _vote(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """vote, match and redux: the result depends on all members; a ballot has a bit of its own for each."""
     if all(s is None for s in sources):
         return None
-    lanes: Any = np.zeros((1, 1, 1), np.bool_)
+    lanes: Mask = np.zeros((1, 1, 1), np.bool_)
     for s in sources:
         if s is not None:
             lanes = lanes | s.lanes
@@ -176,7 +196,7 @@ def _vote(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], 
     return [shadow(every(undefined != 0, unsigned(d.type)), origin) for d in w.destinations]
 
 
-def _copied(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _copied(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """cp.async and its relatives: operands are addresses, sizes and coordinates; bytes move with what is undefined of them."""
     for s in sources:
         check.require(w, x, s, "copies with")
@@ -199,7 +219,7 @@ def _writes_global(w: Instrumented) -> bool:
     return first == "global"
 
 
-def _sent(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _sent(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """st.async and red.async: the last operands are values."""
     first = 1 if "release" in w.parts else 2
     for s in sources[:first]:
@@ -208,7 +228,7 @@ def _sent(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], 
         _moved(check, w, x, _data(w, sources, values, first))
 
 
-def _bulk_store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _bulk_store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """st.bulk writes zeros."""
     for s in sources:
         check.require(w, x, s, "writes shared memory with")
@@ -216,7 +236,7 @@ def _bulk_store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, 
         w.step.call(check.mirror.group(x), *values)
 
 
-def _st(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _st(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     if "async" in w.parts:
         _sent(check, w, x, values, sources)
     elif "bulk" in w.parts:
@@ -225,14 +245,14 @@ def _st(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], so
         _store(check, w, x, values, sources)
 
 
-def _red(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _red(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     if "async" in w.parts:
         _sent(check, w, x, values, sources)
         return None
     return _atomic(check, w, x, values, sources)
 
 
-def _wmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _wmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """wmma.load, wmma.store and wmma.mma."""
     if w.parts[0] == "mma":
         return _mma(check, w, x, values, sources)
@@ -241,30 +261,26 @@ def _wmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], 
     addresses = min(addresses, 2)
     for s in sources[:addresses]:
         check.require(w, x, s, "accesses memory at")
-    where = w.space
-    if store and where in ("global", ""):
-        base = np.broadcast_to(_addresses(w, values[0]), x.shape)
-        parts = [("global", x, None)] if where == "global" else by_space(x, base)
-        for name, part, _ in parts:
-            if name == "global":
-                for s in sources[2:]:
-                    check.require(w, part, s, "writes to global memory")
+    if store:
+        for part in _global_parts(w, x, values[0]):
+            for s in sources[2:]:
+                check.require(w, part, s, "writes to global memory")
     if not check.mirror.tracks_memory:
         return None
     bits = _moved(check, w, x, _data(w, sources, values, 2))
     if not any(b.any() for b in bits):
         return None
-    origin = np.int32(check.origins.load(x, w.where, where, None))
+    origin = _loaded(check, w, x, w.space)
     return [shadow(b, origin) for b in bits]
 
 
-def _mma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _mma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     if all(s is None for s in sources):
         return None
     return multiplied(w, x, values, sources, check.mirror)
 
 
-def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     if w.parts[0] != "mma_async":
         return None
     if not check.mirror.tracks_memory and all(s is None for s in sources):
@@ -273,19 +289,16 @@ def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...],
     for s in sources[count : count + 2]:
         check.require(w, x, s, "multiplies with")
 
-    def load() -> int:
-        return check.origins.load(x, w.where, "shared", None)
-
-    return multiplied_from_shared(w, x, values, sources, check.mirror, load)
+    return multiplied_from_shared(w, x, values, sources, check.mirror, lambda: _loaded(check, w, x, "shared"))
 
 
-def _barrier(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> Found | None:
+def _barrier(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     for s in sources:
         check.require(w, x, s, "synchronises with")
     return None
 
 
-def _tensormap(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _tensormap(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """Writes fields of a tensor map, which counts as initialised from then on."""
     for s in sources:
         check.require(w, x, s, "changes a tensor map with")
@@ -293,11 +306,11 @@ def _tensormap(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, .
         check.define(x, _addresses(w, values[0]), 128)
 
 
-def _nothing(check: InitCheck, w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources) -> None:
+def _nothing(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """A hint, which may be given anything."""
 
 
-_RULES: dict[str, Any] = {
+_RULES: dict[str, Callable[[InitCheck, Instrumented, Group, tuple[Lanes, ...], Sources], Found | None]] = {
     "ld": _load,
     "ldu": _load,
     "st": _st,

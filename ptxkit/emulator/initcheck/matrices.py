@@ -7,18 +7,25 @@ elsewhere, against a matrix of ones: what is not zero depends on an undefined el
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
+from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.initcheck.memory import Mirror
-from ptxkit.emulator.initcheck.shadow import Shadow, every, origins, shadow
+from ptxkit.emulator.initcheck.shadow import every, origins, shadow
 from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
+from ptxkit.emulator.simt.step import result_tuple
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.undefined import Shadow
 from ptxkit.emulator.tensor_core import numerics, warpgroups
 from ptxkit.emulator.tensor_core.in_flight import Issue
 from ptxkit.emulator.tensor_core.multiplication import Multiplication
+from ptxkit.emulator.tensor_core.shared_operand import SharedOperand
+from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 from ptxkit.isa.model import Vector
+from ptxkit.isa.types import PtxType
 
 Sources = list[Shadow | None]
 
@@ -43,7 +50,7 @@ def _repeated(t: str, width: int) -> int:
     return sum(one << at for at in range(0, width, bits))
 
 
-def marked(bits: Any, t: str) -> Any:
+def marked(bits: Lanes, t: str) -> Lanes:
     """Words that hold elements of ``t``: one where an element has an undefined bit, else zero."""
     size, one = _ONES[t]
     word = bits.dtype
@@ -64,7 +71,7 @@ def types_of(parts: tuple[str, ...]) -> tuple[str, str]:
     return (found[1], found[2]) if len(found) == 4 else ("f16", "f16")
 
 
-def multiplied(w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources, mirror: Mirror) -> list[Shadow | None]:
+def multiplied(w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources, mirror: Mirror) -> list[Shadow | None]:
     """Undefined bits of the registers of D: mma and wmma.mma, all operands in registers."""
     counts = [len(o.items) if isinstance(o, Vector) else 1 for o in w.instruction.operands[1:4]]
     ta, tb = types_of(w.parts)
@@ -76,15 +83,16 @@ def multiplied(w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sour
     origin = _per_warp(x, origins(sources))
     zeros = [np.zeros((1, 1, 1), s.type.dtype) for s in w.sources[ends[1] : ends[2]]]
     rest = list(values[ends[2] :])
-    lanes: list[Any] = [np.zeros((1, 1, 1), unsigned(d.type)) for d in w.destinations]
+    lanes: list[Lanes] = [np.zeros((1, 1, 1), unsigned(d.type)) for d in w.destinations]
     for mine, other in ((a, False), (b, True)):
         if all(s is None for s in mine):
             continue
         given_a = _ones(w, 0, ends[0], ta) if other else _marks(w, 0, a, ta)
         given_b = _marks(w, ends[0], b, tb) if other else _ones(w, ends[0], ends[1], tb)
-        found = w.step.call(inner, *given_a, *given_b, *zeros, *rest)
-        found = found if isinstance(found, tuple) else (found,)
-        lanes = [o | _nonzero(v, d.type) for o, v, d in zip(lanes, found, w.destinations, strict=True)]
+        found = result_tuple(w.step.call(inner, *given_a, *given_b, *zeros, *rest))
+        for k, (v, d) in enumerate(zip(found, w.destinations, strict=True)):
+            assert v is not None
+            lanes[k] = lanes[k] | _nonzero(v, d.type)
     if any(s is not None for s in c):
         if len(c) != len(w.destinations):
             return _whole_warps(w, x, sources)
@@ -94,7 +102,7 @@ def multiplied(w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sour
     return [shadow(v, np.broadcast_to(origin, np.broadcast_shapes(v.shape, origin.shape))) for v in lanes]
 
 
-def _marks(w: Instrumented, first: int, mine: Sources, t: str) -> list[Any]:
+def _marks(w: Instrumented, first: int, mine: Sources, t: str) -> list[Lanes]:
     out = []
     for k, s in enumerate(mine):
         kind = w.sources[first + k].type
@@ -103,7 +111,7 @@ def _marks(w: Instrumented, first: int, mine: Sources, t: str) -> list[Any]:
     return out
 
 
-def _ones(w: Instrumented, first: int, end: int, t: str) -> list[Any]:
+def _ones(w: Instrumented, first: int, end: int, t: str) -> list[Lanes]:
     out = []
     for k in range(first, end):
         kind = w.sources[k].type
@@ -112,25 +120,25 @@ def _ones(w: Instrumented, first: int, end: int, t: str) -> list[Any]:
     return out
 
 
-def _nonzero(value: Any, t: Any) -> Any:
+def _nonzero(value: Lanes, t: PtxType) -> Lanes:
     """All bits of the elements that are not zero; a .b32 register of D holds two f16."""
     return _elements(np.ascontiguousarray(value).view(unsigned(t)), t)
 
 
-def _elements(bits: Any, t: Any) -> Any:
+def _elements(bits: Lanes, t: PtxType) -> Lanes:
     if t.name != "b32":
         return every(bits != 0, bits.dtype)
     halves = np.ascontiguousarray(bits).view(np.uint16)
     return every(halves != 0, halves.dtype).view(bits.dtype)
 
 
-def _per_warp(x: Group, origin: Any) -> Any:
+def _per_warp(x: Group, origin: NDArray[np.int32]) -> NDArray[np.int32]:
     """The first origin among the lanes of each warp, as it is an element of another lane that is undefined."""
     return np.broadcast_to(origin, x.shape).max(-1, keepdims=True)
 
 
 def _whole_warps(w: Instrumented, x: Group, sources: Sources) -> list[Shadow | None]:
-    lanes: Any = np.zeros(x.shape, np.bool_)
+    lanes: Mask = np.zeros(x.shape, np.bool_)
     for s in sources:
         if s is not None:
             lanes = lanes | s.lanes
@@ -140,12 +148,17 @@ def _whole_warps(w: Instrumented, x: Group, sources: Sources) -> list[Shadow | N
 
 
 def multiplied_from_shared(
-    w: Instrumented, x: Group, values: tuple[Any, ...], sources: Sources, mirror: Mirror, load: Any
+    w: Instrumented,
+    x: Group,
+    values: tuple[Lanes, ...],
+    sources: Sources,
+    mirror: Mirror,
+    load: Callable[[], NDArray[np.int32]],
 ) -> list[Shadow | None]:
     """Undefined bits of the accumulators of wgmma.mma_async.
 
     Args:
-        load: makes the number of an origin.
+        load: gives this execution a number as the origin of what it reads from shared memory.
     """
     what = w.step.call.what if isinstance(w.step.call, Issue) else None
     assert isinstance(what, Multiplication)
@@ -168,12 +181,13 @@ def multiplied_from_shared(
     else:
         rows = _undefined_tile(what.a, what.ta, inner, groups, groups.uniform(x, a_values[0], "A", w.where))
     columns = _undefined_tile(what.b, what.b.t, inner, groups, groups.uniform(x, descriptor, "B", w.where))
-    d = np.broadcast_to(rows.any(-1)[:, :, None] | columns.any(-1)[:, None, :], (groups.count, what.m, what.n))
-    lanes: list[Any] = [np.zeros((1, 1, 1), unsigned(t.type)) for t in w.destinations]
+    undefined = np.any(rows, -1)[:, :, None] | np.any(columns, -1)[:, None, :]
+    d = np.broadcast_to(undefined, (groups.count, what.m, what.n))
+    lanes: list[Lanes] = [np.zeros((1, 1, 1), unsigned(t.type)) for t in w.destinations]
     if d.any():
         if not np.any(origin):
-            origin = np.full((1, 1, 1), load(), np.int32)
-        kind: Any = np.float16 if what.td == "f16" else what.d_type
+            origin = load()
+        kind: DTypeLike = np.float16 if what.td == "f16" else what.d_type
         found = groups.spread(x, what.registers_of(np.ascontiguousarray(d).astype(kind)), what.d_type)
         lanes = [_nonzero(v, t.type) for v, t in zip(found, w.destinations, strict=True)]
     keeps = np.broadcast_to(scale, x.shape)
@@ -183,7 +197,7 @@ def multiplied_from_shared(
     return [shadow(v, np.broadcast_to(origin, np.broadcast_shapes(v.shape, origin.shape))) for v in lanes]
 
 
-def _undefined_tile(operand: Any, t: str, inner: Group, groups: Any, descriptors: Any) -> Any:
+def _undefined_tile(operand: SharedOperand, t: str, inner: Group, groups: Warpgroups, descriptors: Lanes) -> Mask:
     """(E, extent, k): which elements of a tile in shared memory are undefined."""
     wave = inner.wave
     kept = wave.shared

@@ -11,15 +11,16 @@ import copy
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Index
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.simt.state import MemoryState
 from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tma.tensor_map import LAYOUT
 
@@ -102,10 +103,10 @@ class _Machine:
 class _SilentMbarriers(Mbarriers):
     """Those of a mirror, which nothing waits for."""
 
-    def check(self, x: Group, index: Any, where: Any, or_invalidated: bool = False) -> None:
+    def check(self, x: Group, index: Index, where: Where, or_invalidated: bool = False) -> None:
         """They were checked."""
 
-    def complete_tx(self, at: Any, nbytes: Any, where: Any = None) -> None:
+    def complete_tx(self, at: Index, nbytes: Index | int, where: Where | None = None) -> None:
         """The real operation signals them."""
 
 
@@ -142,8 +143,8 @@ class Mirror:
             self.local = self._local(want)
             self.local[:, : have.shape[1]] = have
         self.wave.local = self.local
-        found: Group | None = x.memo.get("mirror")
-        if found is None:
+        found = x.memo.get("mirror")
+        if not isinstance(found, Group):
             found = copy.copy(x)
             found.memo = {}
             found.wave, found.tally = self.wave, self.tally

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Addresses, Index
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE, plain
 from ptxkit.emulator.simt.threads import Group, WaveState
@@ -31,9 +31,9 @@ class Origin:
     where: Where | None
     register: str = ""
     space: str = ""
-    addresses: Any = None
-    c: Any = None
-    w: Any = None
+    addresses: Addresses | None = None
+    c: Index | None = None
+    w: Index | None = None
 
 
 class Origins:
@@ -51,11 +51,11 @@ class Origins:
             self._registers[name] = self._add(Origin(None, name))
         return self._registers[name]
 
-    def load(self, x: Group, where: Where, space: str, addresses: Any) -> int:
+    def load(self, x: Group, where: Where, space: str, addresses: Addresses | None) -> int:
         """Number of an execution of a load; ``addresses`` are uint64 lanes, or None if that is not known."""
         if addresses is not None:
             addresses = np.broadcast_to(addresses, x.shape)
-        number = self._add(Origin(where, "", space, addresses, x.c, x.w))
+        number = self._add(Origin(where, "", space, addresses, x.c if x.rows else None, x.w if x.rows else None))
         old = self._found.get(number - KEPT)
         if old is not None and old.addresses is not None:
             self._found[number - KEPT] = Origin(old.where, "", old.space)

@@ -1,61 +1,40 @@
-"""Which bits of a register are not initialised, lane by lane, and where each lane's came from."""
+"""Operations on the undefined bits of registers: combined, extended, viewed as another type."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.simt.instrumented import unsigned
+from ptxkit.emulator.simt.undefined import Shadow
 from ptxkit.isa.types import PtxType
 
-Lanes = Any
 
-
-@dataclass(frozen=True)
-class Shadow:
-    """The undefined bits of a value. A value that is wholly defined has no Shadow; None stands for it.
-
-    Attributes:
-        bits: lane array of an unsigned type, or of bool for a predicate; bits that are undefined are set. For 128-bit values
-            all bits stand for all of the value.
-        origin: lane array of int32, number of the :class:`~ptxkit.emulator.initcheck.origins.Origin`; 0 where no bit is set.
-    """
-
-    bits: Lanes
-    origin: Lanes
-
-    @property
-    def lanes(self) -> Lanes:
-        """Which lanes have an undefined bit."""
-        return self.bits != 0
-
-
-def shadow(bits: Lanes, origin: Lanes) -> Shadow | None:
+def shadow(bits: Lanes, origin: NDArray[np.int32]) -> Shadow | None:
     """A Shadow of these bits, or None where none is set."""
     if not bits.any():
         return None
     return Shadow(bits, np.where(bits != 0, origin, np.int32(0)))
 
 
-def origins(shadows: list[Shadow | None]) -> Lanes:
+def origins(shadows: list[Shadow | None]) -> NDArray[np.int32]:
     """Of each lane the first origin among ``shadows``."""
-    out: Lanes = np.zeros((1, 1, 1), np.int32)
+    out: NDArray[np.int32] = np.zeros((1, 1, 1), np.int32)
     for s in shadows:
         if s is not None:
             out = np.where(out != 0, out, s.origin)
     return out
 
 
-def every(lanes: Lanes, dtype: np.dtype[Any]) -> Lanes:
+def every(lanes: Mask, dtype: np.dtype) -> Lanes:
     """All bits of ``dtype`` in the ``lanes`` (bool), none in the others."""
     if dtype.kind == "b":
         return lanes
     return np.where(lanes, dtype.type(np.iinfo(dtype).max), dtype.type(0))
 
 
-def resized(bits: Lanes, to: np.dtype[Any], signed: bool = False) -> Lanes:
+def resized(bits: Lanes, to: np.dtype, signed: bool = False) -> Lanes:
     """Bits of a register read or written as another type: truncated, or extended as the value is."""
     if bits.dtype == to:
         return bits

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Step
@@ -28,7 +27,7 @@ def _cvta(b: Binding) -> Step:
     window = _WINDOWS.get(b.form["space"].partition("::")[0], 0)
     if window and t.bits == 32:
         raise b.fail("32-bit generic addresses do not exist here")
-    shift = np.uint64(window if not b.form["to"] else -window & 0xFFFF_FFFF_FFFF_FFFF)
+    shift = np.uint64(window if not b.form.has("to") else -window & 0xFFFF_FFFF_FFFF_FFFF)
     if not window:
         return Step(lambda a: a, ((source, t),), ((destination, t),), pure=True)
     return Step(lambda a: a + shift, ((source, t),), ((destination, t),), pure=True)
@@ -39,7 +38,7 @@ def _isspacep(b: Binding) -> Step:
     destination, source = b.operands
     space = b.form["space"]
 
-    def test(x: Group, a: Any) -> Any:
+    def test(x: Group, a: Lanes) -> Lanes:
         match space:
             case "global":
                 return a >= np.uint64(GLOBAL_BASE)
@@ -75,7 +74,7 @@ def _mapa(b: Binding) -> Step:
     low = t.dtype.type((1 << CLUSTER_RANK_SHIFT) - 1)
     window = np.uint64(SHARED_WINDOW) if generic else t.dtype.type(0)
 
-    def call(a: Any, r: Any) -> Any:
+    def call(a: Lanes, r: Lanes) -> Lanes:
         local = ((a - window) if generic else a) & low
         return local + t.dtype.type(offset) + (r.astype(t.dtype) << t.dtype.type(CLUSTER_RANK_SHIFT)) + window
 
@@ -88,7 +87,7 @@ def _getctarank(b: Binding) -> Step:
     t = TYPES[b.form["t"]]
     window = np.uint64(SHARED_WINDOW) if not b.form["space"] else t.dtype.type(0)
 
-    def call(a: Any) -> Any:
+    def call(a: Lanes) -> Lanes:
         return ((a - window) >> t.dtype.type(CLUSTER_RANK_SHIFT)).astype(np.uint32)
 
     return Step(call, ((source, t),), ((destination, U32),), pure=True)

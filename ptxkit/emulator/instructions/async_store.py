@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite
+from ptxkit.emulator.arrays import Elements, Lanes, Mask
 from ptxkit.emulator.instructions.atomics import AtomicSite, apply_in_order, operation_for
 from ptxkit.emulator.instructions.load_store import site_for
 from ptxkit.emulator.memory.allocations import POISON
@@ -24,7 +23,7 @@ from ptxkit.isa.types import TYPES
 class _Remote:
     """The destination and mbarrier of one instruction, both in one CTA of the cluster."""
 
-    def __init__(self, b: Binding, dtype: np.dtype[Any], count: int) -> None:
+    def __init__(self, b: Binding, dtype: np.dtype, count: int) -> None:
         self.operand, offset = b.address(b.operands[0])
         self.type = address_type(b, self.operand)
         self.site = ClusterSite(b.where, b.index, offset, dtype, count, True)
@@ -35,7 +34,7 @@ class _Remote:
     def sources(self) -> tuple[Typed, Typed]:
         return (self.operand, self.type), self.barrier.source
 
-    def resolve(self, x: Group, to: Any, barrier: Any, other: bool) -> tuple[Any, Any]:
+    def resolve(self, x: Group, to: Lanes, barrier: Lanes, other: bool) -> tuple[Lanes, Lanes]:
         """Element index in the wave's shared memory, and barrier, of each active lane.
 
         Args:
@@ -64,7 +63,7 @@ class _Remote:
         wave.launch.machine.version += 1
         return cells, words
 
-    def note(self, x: Group, cells: Any, words: Any, strong: bool) -> None:
+    def note(self, x: Group, cells: Lanes, words: Lanes, strong: bool) -> None:
         """Tell the race check what is written."""
         for races in x.wave.races:
             sizes = np.full(1, self.site.size)
@@ -72,7 +71,7 @@ class _Remote:
             accessed = [(True, cells * self.site.size, sizes)]
             races.operations.completing(self.where, threads, words, accessed, strong)
 
-    def _fail(self, x: Group, bad: Any, why: str) -> None:
+    def _fail(self, x: Group, bad: Mask, why: str) -> None:
         cta, thread = x.first(bad)
         raise TrapError(f"{self.where}: thread {thread} of CTA {cta}: {why}")
 
@@ -92,7 +91,7 @@ def _store(b: Binding) -> Step:
         raise b.fail(f"{t.bytes * len(values)} bytes; a store has at most 16")
     remote = _Remote(b, t.dtype, len(values))
 
-    def store(x: Group, to: Any, barrier: Any, *lanes: Any) -> None:
+    def store(x: Group, to: Lanes, barrier: Lanes, *lanes: Lanes) -> None:
         at, words = remote.resolve(x, to, barrier, other=False)
         active = x.active()
         remote.note(x, at, words, False)
@@ -102,7 +101,7 @@ def _store(b: Binding) -> Step:
         wave = x.wave
         cells = remote.site.rows(wave.shared.view(t.dtype))
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             cells[at[which]] = data[which]
             wave.part(Mbarriers).complete_tx(words[which], remote.site.size, remote.where)
 
@@ -141,14 +140,14 @@ def _reduce(b: Binding) -> Step:
     remote = _Remote(b, t.dtype, 1)
     operation = operation_for(op, name)
 
-    def reduce(x: Group, to: Any, barrier: Any, value: Any) -> None:
+    def reduce(x: Group, to: Lanes, barrier: Lanes, value: Lanes) -> None:
         at, words = remote.resolve(x, to, barrier, other=True)
         remote.note(x, at, words, True)
         values = np.broadcast_to(value, x.shape)[x.active()].copy()
         wave = x.wave
         cells = wave.shared.view(t.dtype)
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             apply_in_order(cells, at[which], operation, (values[which],))
             wave.part(Mbarriers).complete_tx(words[which], t.bytes, remote.where)
 
@@ -186,7 +185,7 @@ def _release_add(b: Binding) -> Step:
     t = TYPES[b.form["t"]]
     site = AtomicSite(b, "add", t.name, b.form["space"], offset, 1)
 
-    def add(x: Group, base: Any, value: Any) -> None:
+    def add(x: Group, base: Lanes, value: Lanes) -> None:
         site.run(x, base, np.add, ((value,),))
 
     return Step(add, ((operand, address_type(b, operand)), (b.operands[1], t)))

@@ -9,21 +9,23 @@ repeatable as long as a launch fits one wave.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ptxkit.emulator.access.generic import by_space, widen
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite
-from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.access.site import Loaded, Site
+from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.memory.traffic import atomic_sectors, atomic_wavefronts, wavefronts
 from ptxkit.emulator.simt.step import B64, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.model import Immediate, Operand
 from ptxkit.isa.types import TYPES
 
@@ -31,38 +33,39 @@ _SEM = "relaxed acquire release acq_rel"
 _SCOPES = "cta cluster gpu sys"
 _SPACES = "global shared shared::cta shared::cluster"
 
-Operation = Callable[..., Any]
+Operation = Callable[..., Lanes]
+"""(old values, operands) -> new values, on arrays of the element's type."""
 
 
-def _inc(old: Any, bound: Any) -> Any:
+def _inc(old: Lanes, bound: Lanes) -> Lanes:
     return np.where(old >= bound, np.zeros_like(old), old + old.dtype.type(1))
 
 
-def _dec(old: Any, bound: Any) -> Any:
+def _dec(old: Lanes, bound: Lanes) -> Lanes:
     return np.where((old == 0) | (old > bound), bound, old - old.dtype.type(1))
 
 
-def _cas(old: Any, compare: Any, value: Any) -> Any:
+def _cas(old: Lanes, compare: Lanes, value: Lanes) -> Lanes:
     if old.dtype.itemsize == 16:  # opaque to numpy
         a, b = (np.ascontiguousarray(v).view(np.uint64).reshape(-1, 2) for v in (old, compare))
         return np.where((a == b).all(axis=1), value, old)
     return np.where(old == compare, value, old)
 
 
-def _exchange(old: Any, value: Any) -> Any:
+def _exchange(old: Lanes, value: Lanes) -> Lanes:
     return value
 
 
-def _minimum(old: Any, value: Any) -> Any:
+def _minimum(old: Lanes, value: Lanes) -> Lanes:
     return np.fmin(old, value) if old.dtype.kind == "f" else np.minimum(old, value)
 
 
-def _maximum(old: Any, value: Any) -> Any:
+def _maximum(old: Lanes, value: Lanes) -> Lanes:
     return np.fmax(old, value) if old.dtype.kind == "f" else np.maximum(old, value)
 
 
 def _as_bf16(operation: Operation) -> Operation:
-    def run(old: Any, value: Any) -> Any:
+    def run(old: Lanes, value: Lanes) -> Lanes:
         wide = operation(
             old.view(ml_dtypes.bfloat16).astype(np.float32), value.view(ml_dtypes.bfloat16).astype(np.float32)
         )
@@ -71,8 +74,8 @@ def _as_bf16(operation: Operation) -> Operation:
     return run
 
 
-def _halves(operation: Operation, dtype: Any) -> Operation:
-    def run(old: Any, value: Any) -> Any:
+def _halves(operation: Operation, dtype: DTypeLike) -> Operation:
+    def run(old: Lanes, value: Lanes) -> Lanes:
         a, b = (np.ascontiguousarray(v).view(dtype).reshape(*v.shape, 2) for v in (old, value))
         return np.ascontiguousarray(operation(a, b)).view(np.uint32).reshape(old.shape)
 
@@ -120,7 +123,7 @@ def operation_for(op: str, t: str) -> Operation:
             return f
 
 
-def apply_in_order(cells: Any, index: Any, operation: Operation, values: tuple[Any, ...]) -> Any:
+def apply_in_order(cells: Lanes, index: Index, operation: Operation, values: tuple[Lanes, ...]) -> Lanes:
     """``cells[index] = operation(cells[index], value)``, one lane after the other; returns what each lane found.
 
     Args:
@@ -180,7 +183,7 @@ def is_loop(op: str, t: str, count: int, space: str) -> bool:
 class _AtomicSectors(GlobalSite):
     """Atomics on global memory: lanes of a warp that update one word take a pass each."""
 
-    def sectors(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> int:
+    def sectors(self, addresses: Lanes, mask: Mask | None, shape: tuple[int, int, int]) -> int:
         """Sectors of one execution, summed over the passes."""
         return atomic_sectors(addresses, self.size, mask, shape)
 
@@ -192,13 +195,15 @@ class _AtomicBanks(ClusterSite):
     that adds the constant 1 (``ATOMS.POPC.INC``) counts the lanes at one word, which then share a wavefront.
     """
 
-    def __init__(self, arguments: tuple[Any, ...], cluster: bool, op: str, increments: bool) -> None:
+    def __init__(
+        self, arguments: tuple[Where, int, int, DTypeLike, int, bool], cluster: bool, op: str, increments: bool
+    ) -> None:
         super().__init__(*arguments)
         self.cluster = cluster
         self.swaps = op == "cas"
         self.increments = increments
 
-    def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+    def wavefronts(self, addresses: Lanes, mask: Mask | None, shape: tuple[int, int, int]) -> tuple[int, int]:
         """Wavefronts of one execution, and those beyond the minimum."""
         if self.increments:
             return wavefronts(addresses, self.size, mask, shape)
@@ -222,7 +227,7 @@ def _adds_one(b: Binding) -> bool:
 class _LocalAtomics(LocalSite):
     """Atomics whose generic address lies in local memory."""
 
-    def cells(self, x: Group, base: Any) -> Any:
+    def cells(self, x: Group, base: Addresses) -> Lanes:
         """Element index of each active lane in the wave's local memory.
 
         Raises:
@@ -239,7 +244,7 @@ class AtomicSite:
     """An atomic's site: the lanes that take part as indices into typed memory."""
 
     def __init__(self, b: Binding, op: str, name: str, space: str, offset: int, count: int) -> None:
-        arguments = (b.where, b.index, offset, TYPES[name].dtype, count, True)
+        arguments: tuple[Where, int, int, DTypeLike, int, bool] = (b.where, b.index, offset, TYPES[name].dtype, count, True)
         self.space = space
         self.glob = _AtomicSectors(*arguments)
         self.combined = GlobalSite(*arguments)
@@ -256,30 +261,29 @@ class AtomicSite:
         self.count = count
         self.ordering = b.form.get("sem") or "relaxed"
 
-    def run(self, x: Group, base: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
+    def run(self, x: Group, base: Lanes, operation: Operation, values: tuple[tuple[Lanes, ...], ...]) -> tuple[Lanes, ...]:
         """Apply; returns the old values, one lane array per element."""
         aggregated = self.aggregates and base.shape[2] == 1
         base = np.broadcast_to(widen(base), x.shape)
-        parts: list[tuple[str, Group, Any]] = by_space(x, base, self.offset)
         if self.space:
-            parts = [("global" if self.space == "global" else "shared", x, None)]
-        out: list[Any] = [None] * self.count
-        for space, part, lanes in parts:
+            with x.wave.launch.machine.atomic_lock:
+                return self._one(x, base, "global" if self.space == "global" else "shared", operation, values, aggregated)
+        out: tuple[Lanes, ...] = ()
+        for space, part, lanes in by_space(x, base, self.offset):
             with x.wave.launch.machine.atomic_lock:
                 got = self._one(part, base, space, operation, values, aggregated)
-            for k in range(self.count):
-                out[k] = got[k] if out[k] is None else np.where(lanes, got[k], out[k])
-        return tuple(out)
+            out = tuple(np.where(lanes, g, o) for g, o in zip(got, out, strict=True)) if out else got
+        return out
 
     def _one(
         self,
         x: Group,
-        base: Any,
+        base: Addresses,
         space: str,
         operation: Operation,
-        values: tuple[tuple[Any, ...], ...],
+        values: tuple[tuple[Lanes, ...], ...],
         aggregated: bool,
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Lanes, ...]:
         active = x.active()
         if space == "global":
             for races in x.wave.races:
@@ -309,8 +313,8 @@ class AtomicSite:
         return self._apply(x, cells, index, active, operation, values)
 
     def _apply(
-        self, x: Group, cells: Any, index: Any, active: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]
-    ) -> tuple[Any, ...]:
+        self, x: Group, cells: Lanes, index: Index, active: Mask, operation: Operation, values: tuple[tuple[Lanes, ...], ...]
+    ) -> tuple[Lanes, ...]:
         out = []
         for k in range(self.count):
             lanes = tuple(np.broadcast_to(v, x.shape)[active] for v in values[k])
@@ -323,9 +327,9 @@ class AtomicSite:
         return tuple(out)
 
     def _scattered(
-        self, x: Group, base: Any, operation: Operation, values: tuple[tuple[Any, ...], ...]
-    ) -> tuple[Any, ...]:
-        out: list[Any] = [np.zeros(x.shape, self.glob.dtype) for _ in range(self.count)]
+        self, x: Group, base: Addresses, operation: Operation, values: tuple[tuple[Lanes, ...], ...]
+    ) -> tuple[Lanes, ...]:
+        out: list[Lanes] = [np.zeros(x.shape, self.glob.dtype) for _ in range(self.count)]
         chosen = np.argwhere(x.active())
         addresses = base[x.active()] + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
         for a, lanes in x.wave.launch.machine.memory.partition(addresses):
@@ -341,7 +345,7 @@ class AtomicSite:
         return tuple(out)
 
 
-def changed(cells: Any, index: Any, old: Any) -> bool:
+def changed(cells: Lanes, index: Index, old: Lanes) -> bool:
     """Whether atomics that found ``old`` have left other bits in ``cells``: an attempt to take a lock that is held has not."""
     return bool((cells[index].view(np.uint8) != np.ascontiguousarray(old).view(np.uint8)).any())
 
@@ -352,7 +356,7 @@ def _make(b: Binding, returns: bool) -> Step:
     if name not in _TYPES_OF[op].split():
         raise b.fail(f"{op} does not take .{name}")
     half = name in ("f16", "bf16", "f16x2", "bf16x2")
-    if op == "add" and half != bool(form.get("noftz")):
+    if op == "add" and half != form.has("noftz"):
         raise b.fail(".noftz goes with the half types")
     if form.get("hint") and form["space"] not in ("", "global"):
         raise b.fail(".L2::cache_hint is for global memory")
@@ -374,7 +378,7 @@ def _make(b: Binding, returns: bool) -> Step:
     sources: tuple[Typed, ...] = ((operand, pointer), *((o, t) for s in sets for o in s))
     outs: tuple[Typed, ...] = tuple((d, t) for d in b.elements(destination)) if returns else ()
 
-    def run(x: Group, base: Any, *lanes: Any) -> Any:
+    def run(x: Group, base: Lanes, *lanes: Lanes) -> Loaded:
         """The old values; ``red`` has no destination for them, but the initialisation check looks at them."""
         values = tuple(tuple(lanes[s * count + k] for s in range(len(sets))) for k in range(count))
         got = site.run(x, base.view(np.uint64) if base.dtype.itemsize == 8 else base, function, values)

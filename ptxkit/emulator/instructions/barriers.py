@@ -6,15 +6,15 @@ PTX ISA, "bar, barrier", "barrier.cluster". ``bar`` is ``barrier.aligned``: the 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import PRED, U32, Binding, Gate, Gated, Step
 from ptxkit.emulator.simt.table import blocking, effect
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.cluster_barrier import ClusterBarrier
 from ptxkit.emulator.sync.cta_barriers import CtaBarriers
 from ptxkit.errors import TrapError
@@ -27,7 +27,7 @@ class BarrierGate(Gate):
     """bar.sync and barrier.red."""
 
     def __init__(
-        self, where: Any, number: Operand | None, count: Operand | None, vote: Operand | None, aligned: bool
+        self, where: Where, number: Operand | None, count: Operand | None, vote: Operand | None, aligned: bool
     ) -> None:
         self.where = where
         self.warp = WarpGate(where, None) if aligned else None
@@ -72,7 +72,7 @@ class BarrierGate(Gate):
         return group if group.wave.part(CtaBarriers).arrive(group, number, count, block, votes, self.where) else None
 
 
-def refuse_several_numbers(group: Group, numbers: Any, where: Any) -> None:
+def refuse_several_numbers(group: Group, numbers: Lanes, where: Where) -> None:
     """An aligned barrier has one number in a warp.
 
     Raises:
@@ -91,7 +91,7 @@ def refuse_several_numbers(group: Group, numbers: Any, where: Any) -> None:
     )
 
 
-def arrival_count(group: Group, operand: Operand | None, where: Any) -> int:
+def arrival_count(group: Group, operand: Operand | None, where: Where) -> int:
     """The thread count of a barrier instruction; 0 where it names none."""
     if operand is None:
         return 0
@@ -114,7 +114,7 @@ def _bar_sync(b: Binding) -> Gated:
 
 def aligned(b: Binding) -> bool:
     """Whether the lanes of a warp have to execute the instruction together."""
-    return b.instruction.name == "bar" or bool(b.form.get("aligned"))
+    return b.instruction.name == "bar" or b.form.has("aligned")
 
 
 def together(b: Binding, step: Step) -> Step | Gated:
@@ -128,7 +128,7 @@ def _bar_arrive(b: Binding) -> Step | Gated:
     number, count = b.operands
     where, one_number = b.where, aligned(b)
 
-    def arrive(x: Group, numbers: Any, counts: Any) -> None:
+    def arrive(x: Group, numbers: Lanes, counts: Lanes) -> None:
         if numbers.size > 1 and one_number:
             refuse_several_numbers(x, numbers, where)
         names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
@@ -151,13 +151,14 @@ def _bar_red(b: Binding) -> Gated:
     if (op == "popc") != (t is U32):
         raise b.fail("popc gives .u32, and and or give .pred")
 
-    def result(x: Group, numbers: Any) -> Any:
+    def result(x: Group, numbers: Lanes) -> Lanes:
         # threads that different barriers let go may have met again before they get here
         names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
         row = 1 if op == "and" else 0
-        lanes = x.wave.part(CtaBarriers).get(int(names[0])).result[row][x.cta]
+        barriers = x.wave.part(CtaBarriers)
+        lanes = barriers.result(int(names[0]), row)[x.cta]
         for name in names[1:]:
-            lanes = np.where(numbers == name, x.wave.part(CtaBarriers).get(int(name)).result[row][x.cta], lanes)
+            lanes = np.where(numbers == name, barriers.result(int(name), row)[x.cta], lanes)
         return lanes.astype(np.uint32) if op == "popc" else lanes != 0
 
     return Gated(
@@ -166,7 +167,7 @@ def _bar_red(b: Binding) -> Gated:
 
 
 class _ClusterGate(Gate):
-    def __init__(self, where: Any, aligned: bool) -> None:
+    def __init__(self, where: Where, aligned: bool) -> None:
         self.where = where
         self.warp = WarpGate(where, None) if aligned else None
         self.aligned = self.converges = aligned

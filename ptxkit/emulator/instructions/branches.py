@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.instructions.builtins import BUILTINS
 from ptxkit.emulator.simt.blocks import BasicBlock, Linkable, Terminator
 from ptxkit.emulator.simt.function import FunctionCode
@@ -26,7 +26,7 @@ class FallThrough(Terminator):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         group.wave.go(group, block.next)
 
 
@@ -46,7 +46,7 @@ class Branch(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return (self.target,) if self.predicate is None else (self.target, following)
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         wave = group.wave
         if predicate is None:
             group.tally.branch(self.number, group.warps, 0)
@@ -90,7 +90,7 @@ class IndirectBranch(Terminator):
     def decides(self) -> tuple[Operand | None, ...]:
         return (self.index,)
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         left = self.guarded(group, block, predicate)
         if left is None:
             return
@@ -121,7 +121,7 @@ class Exit(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         left = self.guarded(group, block, predicate)
         if left is not None:
             left.wave.exit(left)
@@ -148,7 +148,7 @@ class Return(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         left = self.guarded(group, block, predicate)
         if left is not None:
             left.wave.leave(left)
@@ -162,7 +162,7 @@ class Trap(Terminator):
     def successors(self, following: int) -> tuple[int, ...]:
         return () if self.predicate is None else (following,)
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         left = self.guarded(group, block, predicate)
         if left is not None:
             cta, thread = left.first(left.active())
@@ -221,7 +221,7 @@ class Call(Terminator):
     def decides(self) -> tuple[Operand | None, ...]:
         return (self.callee,)
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         left = self.guarded(group, block, predicate)
         if left is None:
             return

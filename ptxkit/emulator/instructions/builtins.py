@@ -9,7 +9,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.simt.operands import operand_lanes
@@ -23,7 +25,7 @@ _CONVERSION = re.compile(
 )
 
 
-def _argument(group: Group, site: CallSite, k: int, dtype: Any) -> Any:
+def _argument(group: Group, site: CallSite, k: int, dtype: DTypeLike) -> Lanes:
     """A scalar argument: it was stored to a call-parameter variable in local memory, or is in a register."""
     actual: Operand | None = site.arguments[k]
     if not isinstance(actual, Symbol):
@@ -35,7 +37,7 @@ def _argument(group: Group, site: CallSite, k: int, dtype: Any) -> Any:
     return np.ascontiguousarray(columns).view(dtype).reshape(group.shape)
 
 
-def _return(group: Group, site: CallSite, lanes: Any) -> None:
+def _return(group: Group, site: CallSite, lanes: Lanes) -> None:
     if not site.returns:
         return
     target = site.returns[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.shared_memory import SharedSite
 from ptxkit.emulator.access.site import UNITS
+from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.memory.traffic import sectors
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Groups, Operation
@@ -34,14 +36,14 @@ COUNTER = "global_to_shared"
 class _Copy:
     """One cp.async: a row of 4, 8 or 16 bytes a lane."""
 
-    def __init__(self, b: Binding, size: int, source: tuple[Any, int], destination: tuple[Any, int]) -> None:
+    def __init__(self, b: Binding, size: int, source_offset: int, destination_offset: int) -> None:
         self.size = size
         self.where, self.number = b.where, b.index
-        self.glob = GlobalSite(b.where, b.index, source[1], UNITS[size], 1, False)
+        self.glob = GlobalSite(b.where, b.index, source_offset, UNITS[size], 1, False)
         # both sides remember their address pattern, under keys that differ
-        self.shared = SharedSite(b.where, -4 * b.index - 1, destination[1], UNITS[size], 1, True)
+        self.shared = SharedSite(b.where, -4 * b.index - 1, destination_offset, UNITS[size], 1, True)
 
-    def whole(self, x: Group, to: Any, source: Any) -> None:
+    def whole(self, x: Group, to: Lanes, source: Lanes) -> None:
         """Every lane copies all of its bytes."""
         to, source = widen(to), widen(source)
         x.tally.add(self.number, COUNTER, x.lanes * self.size)
@@ -73,12 +75,12 @@ class _Copy:
         to_rows = np.broadcast_to(index, x.shape)[active] + start
         from_rows = np.broadcast_to(p.indices, x.shape)[active] + first
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             cells[to_rows[which]] = rows[from_rows[which]]
 
         self._submit(x, to_rows, perform)
 
-    def some(self, x: Group, to: Any, source: Any, sizes: Any) -> None:
+    def some(self, x: Group, to: Lanes, source: Lanes, sizes: Lanes) -> None:
         """Lanes copy their first ``sizes`` (uint32) bytes, and zeros behind."""
         to, source = widen(to), widen(source)
         sizes = sizes.astype(np.int64)
@@ -97,7 +99,7 @@ class _Copy:
         x.tally.add(self.number, COUNTER, int(read))
         self._some(x, to, source, sizes)
 
-    def _some(self, x: Group, to: Any, source: Any, sizes: Any) -> None:
+    def _some(self, x: Group, to: Lanes, source: Lanes, sizes: Lanes) -> None:
         """Row by row through lists of bytes: sources in several allocations, or only partly there."""
         wave = x.wave
         memory = wave.launch.machine.memory
@@ -117,14 +119,14 @@ class _Copy:
         for n in np.unique(lengths[active & reads]):
             outside = active & (lengths == n) & ~memory.inside(addresses, int(n))
             if outside.any():
-                self.glob.fail(x, addresses, outside, lambda address, n=n: memory.explain(address, int(n)))
+                self.glob.fail(x, addresses, outside, partial(memory.explain, nbytes=int(n)))
         if x.tally.traffic:
             touched = active & reads
             x.tally.access(self.number, "global", 0, sectors(addresses, self.size, touched, x.shape), 0, 0, x.lanes)
         sources, lengths = addresses[active], lengths[active]
         cells = wave.shared.reshape(-1, self.size)
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             at, address, length = rows[which], sources[which], lengths[which]
             data = np.zeros((len(at), self.size), np.uint8)
             some = np.flatnonzero(length)
@@ -138,16 +140,16 @@ class _Copy:
 
         self._submit(x, rows, perform)
 
-    def _note(self, x: Group, rows: Any) -> None:
+    def _note(self, x: Group, rows: Index) -> None:
         """Tell the race check which rows are written."""
         threads, sizes = x.thread[x.active()], np.full(1, self.size)
         for races in x.wave.races:
             races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)
 
-    def _submit(self, x: Group, rows: Any, copy: Any) -> None:
+    def _submit(self, x: Group, rows: Index, copy: Callable[[Elements], None]) -> None:
         proxies = x.wave.generic_writes
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             copy(which)
             for writes in proxies:
                 writes.wrote(rows[which], self.size)
@@ -178,17 +180,17 @@ def _copy(b: Binding) -> Step:
         operands.pop()
     to, offset_to = b.address(operands[0])
     source, offset = b.address(operands[1])
-    size: Any = getattr(operands[2], "value", None)
-    if size not in ((16,) if b.form["cop"] == "cg" else (4, 8, 16)):
+    size = operands[2].value if isinstance(operands[2], Immediate) else None
+    if not isinstance(size, int) or size not in ((16,) if b.form["cop"] == "cg" else (4, 8, 16)):
         raise b.fail(f"copies {operands[2]} bytes; .cg takes 16, .ca 4, 8 or 16")
-    copy = _Copy(b, size, (source, offset), (to, offset_to))
+    copy = _Copy(b, size, offset, offset_to)
     sources: tuple[Typed, ...] = ((to, address_type(b, to)), (source, address_type(b, source)))
     if len(operands) == 3:
         return Step(copy.whole, sources)
     last = operands[3]
     if isinstance(last, Register) and (b.register_type(last) or U32).name == "pred":
 
-        def ignoring(x: Group, to: Any, source: Any, ignored: Any) -> None:
+        def ignoring(x: Group, to: Lanes, source: Lanes, ignored: Lanes) -> None:
             copy.some(x, to, source, np.where(ignored, 0, size))
 
         return Step(ignoring, (*sources, (last, PRED)))
@@ -228,9 +230,9 @@ def _wait_all(b: Binding) -> Step:
 @effect("cp.async.mbarrier.arrive{.noinc}{.<space>}.b64", space="shared shared::cta")
 def _copies_arrive(b: Binding) -> Step:
     at = BarrierSite(b, b.operands[0], b.form["space"])
-    noinc = b.form["noinc"]
+    noinc = b.form.has("noinc")
 
-    def arrive(x: Group, base: Any) -> None:
+    def arrive(x: Group, base: Lanes) -> None:
         wave, where = x.wave, b.where
         index = at.index(x, base)
         wave.part(Mbarriers).check(x, index, where)
@@ -241,7 +243,7 @@ def _copies_arrive(b: Binding) -> Step:
         for races in wave.races:
             races.operations.arrive_after(MECHANISM, x, where, index)
 
-        def complete(which: Any) -> None:
+        def complete(which: Elements) -> None:
             wave.queue.of(MECHANISM).drain(threads[which], operation.serial)
             wave.part(Mbarriers).arrive(words[which], where)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from numpy.typing import DTypeLike
 
 from ptxkit.emulator.access.generic import GenericSite, widen
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
+from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.simt.step import U64, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.model import Immediate, Operand, Symbol
-from ptxkit.isa.types import TYPES
+from ptxkit.isa.types import TYPES, PtxType
 
 _TYPES = "b8 b16 b32 b64 b128 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64"
 _SPACES = "global const param param::entry param::func local shared shared::cta shared::cluster"
@@ -37,9 +40,11 @@ def is_entry_parameter(b: Binding, operand: Operand | None) -> bool:
     return isinstance(operand, Symbol) and b.function.is_entry and operand.name in b.layout.params
 
 
-def site_for(b: Binding, space: str, operand: Operand, offset: int, dtype: Any, count: int, write: bool) -> Any:
+def site_for(
+    b: Binding, space: str, operand: Operand, offset: int, dtype: DTypeLike, count: int, write: bool
+) -> Site | GenericSite:
     """The site that accesses ``space``."""
-    arguments = (b.where, b.index, offset, dtype, count, write)
+    arguments: tuple[Where, int, int, DTypeLike, int, bool] = (b.where, b.index, offset, dtype, count, write)
     match space.partition("::")[0]:
         case "global" | "const":
             return GlobalSite(*arguments)
@@ -114,7 +119,7 @@ def _load(b: Binding, space: str) -> Step:
     return Step(site.load, ((operand, _width(b, operand)),), outs)
 
 
-def _width(b: Binding, operand: Operand) -> Any:
+def _width(b: Binding, operand: Operand) -> PtxType:
     t = b.register_type(operand)
     if t is not None and t.bits == 32:
         return TYPES["u32"]
@@ -164,7 +169,7 @@ def _ld_nc(b: Binding) -> Step:
 
 @effect("ldu{.global}{.<vec>}.<t>", vec="v2 v4", t=_TYPES)
 def _ldu(b: Binding) -> Step:
-    return _wrap(_load(b, "global" if b.form["global"] else ""))
+    return _wrap(_load(b, "global" if b.form.has("global") else ""))
 
 
 def _observed(b: Binding, step: Step) -> Step:
@@ -173,7 +178,7 @@ def _observed(b: Binding, step: Step) -> Step:
         return step
     inner = step.call
 
-    def poll(x: Group, *sources: Any) -> Any:
+    def poll(x: Group, *sources: Lanes) -> Results:
         x.wave.spin()
         return inner(x, *sources)
 

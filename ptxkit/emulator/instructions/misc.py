@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.step import U32, Binding, Gated, Step
 from ptxkit.emulator.simt.table import blocking, effect
@@ -55,7 +54,7 @@ def _proxy_fence(b: Binding) -> Step:
 
 @effect("nanosleep.u32")
 def _nanosleep(b: Binding) -> Step:
-    def sleep(x: Group, duration: Any) -> None:
+    def sleep(x: Group, duration: Lanes) -> None:
         x.wave.ticks += int(np.max(duration))
         x.wave.spin()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import Step, Typed
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
@@ -34,17 +34,17 @@ _LEGAL = {
 }
 
 
-def _same(a: Any) -> Any:
+def _same(a: Lanes) -> Lanes:
     return a
 
 
-def _pack(parts: int, bits: int) -> Callable[..., Any]:
+def _pack(parts: int, bits: int) -> Callable[..., Lanes]:
     if bits == 128:
         return _pack_opaque
     wide = np.dtype(f"u{bits // 8}")
     step = wide.type(bits // parts)
 
-    def pack(*lanes: Any) -> Any:
+    def pack(*lanes: Lanes) -> Lanes:
         out = lanes[-1].astype(wide)
         for lane in reversed(lanes[:-1]):
             out = (out << step) | lane
@@ -53,16 +53,16 @@ def _pack(parts: int, bits: int) -> Callable[..., Any]:
     return pack
 
 
-def _pack_opaque(*lanes: Any) -> Any:
+def _pack_opaque(*lanes: Lanes) -> Lanes:
     """128 bits: no integer of numpy's, but bytes one after the other."""
     joined = np.stack(np.broadcast_arrays(*lanes), axis=-1)
     return joined.view("V16")[..., 0]
 
 
-def _unpack(parts: int, bits: int, wanted: list[bool]) -> Callable[..., Any]:
+def _unpack(parts: int, bits: int, wanted: list[bool]) -> Callable[..., tuple[Lanes | None, ...]]:
     narrow = np.dtype(f"u{bits // parts // 8}")
 
-    def unpack(a: Any) -> Any:
+    def unpack(a: Lanes) -> tuple[Lanes | None, ...]:
         # the parts of a little-endian word are a strided view of it
         view = np.ascontiguousarray(a).view(narrow)
         view = view.reshape(*a.shape, parts)

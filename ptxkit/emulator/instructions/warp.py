@@ -5,10 +5,13 @@ PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync".
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Index, Lanes, Mask, Words
 from ptxkit.emulator.instructions.warp_gate import FULL, WarpGate, ready
 from ptxkit.emulator.simt.step import B32, PRED, U32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking, effect
@@ -22,16 +25,18 @@ _UNPREDICTABLE = np.uint32(0xCBCBCBCB)
 """What a lane gets from one that is not in its mask or has exited. The manual leaves it open; correct programs drop it."""
 _BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)[None, None]
 
+D = TypeVar("D", bound=np.generic)
 
-def full(x: Group, lanes: Any) -> Any:
+
+def full(x: Group, lanes: NDArray[D]) -> NDArray[D]:
     """``lanes`` in the selection's whole shape."""
     return np.broadcast_to(lanes, x.shape)
 
 
-def ballot(x: Group, predicate: Any, members: Any) -> Any:
+def ballot(x: Group, predicate: Mask, members: Words | np.uint32) -> Words:
     """Bit mask per warp of the participating lanes whose predicate holds, each lane seeing its own members only."""
     votes = full(x, predicate) if x.mask is None else full(x, predicate) & x.mask
-    bits: Any = np.where(votes, _BIT, np.uint32(0)).sum(-1, keepdims=True, dtype=np.uint32)
+    bits: Words = np.where(votes, _BIT, np.uint32(0)).sum(-1, keepdims=True, dtype=np.uint32)
     return bits & members
 
 
@@ -40,25 +45,25 @@ def gated(b: Binding, members: Operand | None, step: Step) -> Gated:
     return Gated(WarpGate(b.where, members, step=step), step)
 
 
-def _shuffle_source(mode: str, b: Any, c: Any) -> tuple[Any, Any]:
+def _shuffle_source(mode: str, b: Words, c: Words) -> tuple[Index, Mask]:
     """Source lane and whether it is in range, per lane, by the ISA's pseudo code."""
-    b = (b & np.uint32(31)).astype(np.int64)
+    lane = (b & np.uint32(31)).astype(np.int64)
     segment = ((c >> np.uint32(8)) & np.uint32(31)).astype(np.int64)
     clamp = (c & np.uint32(31)).astype(np.int64)
     high = (_LANE & segment) | (clamp & ~segment)
     low = _LANE & segment
     match mode:
         case "up":
-            j = _LANE - b
+            j = _LANE - lane
             inside = j >= high
         case "down":
-            j = _LANE + b
+            j = _LANE + lane
             inside = j <= high
         case "bfly":
-            j = _LANE ^ b
+            j = _LANE ^ lane
             inside = j <= high
         case _:
-            j = low | (b & ~segment)
+            j = low | (lane & ~segment)
             inside = j <= high
     return np.where(inside, j, _LANE), inside
 
@@ -68,9 +73,9 @@ def _shfl(b: Binding) -> Gated:
     destination, a, lane, clamp, members = b.operands
     value, predicate = b.pair(destination)
     mode = b.form["mode"]
-    memo: list[Any] = [None, None, None]
+    memo: dict[tuple[int, int], tuple[Index, Mask]] = {}  # the last uniform lane and clamp
 
-    def shuffle(x: Group, av: Any, bv: Any, cv: Any, m: Any) -> Any:
+    def shuffle(x: Group, av: Lanes, bv: Words, cv: Words, m: Words) -> tuple[Lanes, Mask]:
         moved, inside = exchange(av, bv, cv)
         if x.mask is None and m.size == 1 and int(m.flat[0]) == FULL:
             return moved, inside
@@ -79,15 +84,18 @@ def _shfl(b: Binding) -> Gated:
         lost = (readable >> source.astype(np.uint32)) & np.uint32(1) == 0
         return np.where(lost, _UNPREDICTABLE, moved), inside
 
-    def exchange(av: Any, bv: Any, cv: Any) -> Any:
+    def exchange(av: Lanes, bv: Words, cv: Words) -> tuple[Lanes, Mask]:
         if bv.size == 1 and cv.size == 1:
             key = (int(bv.flat[0]), int(cv.flat[0]))
-            if memo[0] != key:
+            known = memo.get(key)
+            if known is None:
                 source, inside = _shuffle_source(mode, bv, cv)
-                memo[:] = [key, source[0, 0], inside]
+                known = source[0, 0], inside
+                memo.clear()
+                memo[key] = known
             if av.shape[2] == 1:
-                return av, memo[2]
-            return av.take(memo[1], axis=2), memo[2]
+                return av, known[1]
+            return av.take(known[0], axis=2), known[1]
         source, inside = _shuffle_source(mode, bv, cv)
         shape = np.broadcast_shapes(av.shape, source.shape)
         return np.take_along_axis(np.broadcast_to(av, shape), np.broadcast_to(source, shape), axis=2), inside
@@ -102,7 +110,7 @@ def _vote(b: Binding) -> Gated:
     destination, predicate, members = b.operands
     mode = b.form["mode"]
 
-    def vote(x: Group, p: Any, m: Any) -> Any:
+    def vote(x: Group, p: Mask, m: Words) -> Mask:
         bits = ballot(x, p, m)
         here = ballot(x, np.ones((1, 1, 1), np.bool_), m)
         if mode == "any":
@@ -121,7 +129,7 @@ def _ballot(b: Binding) -> Gated:
 
 @effect("activemask.b32")
 def _activemask(b: Binding) -> Step:
-    def active(x: Group) -> Any:
+    def active(x: Group) -> Words:
         return ballot(x, np.ones((1, 1, 1), np.bool_), np.uint32(0xFFFFFFFF))
 
     return Step(active, (), ((b.operands[0], U32),))
@@ -134,7 +142,7 @@ def _match(b: Binding) -> Gated:
     t = TYPES[b.form["t"]]
     every = b.form["mode"] == "all"
 
-    def match(x: Group, av: Any, m: Any) -> Any:
+    def match(x: Group, av: Lanes, m: Words) -> tuple[Words, Mask]:
         av = full(x, av)
         equal = av[..., :, None] == av[..., None, :]
         equal &= x.active()[..., None, :]
@@ -151,7 +159,9 @@ def _match(b: Binding) -> Gated:
     return gated(b, members, Step(match, ((a, t), (members, U32)), outs))
 
 
-def _reduce_members(x: Group, a: Any, m: Any, neutral: Any, reduce: Any) -> Any:
+def _reduce_members(
+    x: Group, a: Lanes, m: Words, neutral: np.generic | bool, reduce: Callable[[Lanes], Lanes]
+) -> Lanes:
     """``reduce`` over each lane's members. Lanes of one warp may name different, disjoint masks."""
     a = full(x, a)
     m = full(x, m)
@@ -182,7 +192,7 @@ def _redux(b: Binding) -> Gated:
         "xor": np.bitwise_xor,
     }[op]
 
-    def redux(x: Group, av: Any, m: Any) -> Any:
+    def redux(x: Group, av: Lanes, m: Words) -> Lanes:
         return _reduce_members(
             x, av, m, t.dtype.type(neutral), lambda v: function.reduce(v, axis=-1, keepdims=True, dtype=t.dtype)
         )
@@ -199,8 +209,8 @@ def _redux_f32(b: Binding) -> Gated:
     sign = 1 if form["op"] == "min" else -1
     canonical = np.uint32(0x7FFFFFFF).view(np.float32)
 
-    def redux(x: Group, av: Any, m: Any) -> Any:
-        v = np.abs(av) if form["abs"] else av
+    def redux(x: Group, av: Lanes, m: Words) -> Lanes:
+        v = np.abs(av) if form.has("abs") else av
         nan = np.isnan(v)
         # NaN stands for "absent" in the first pass; .NaN asks for it back
         filled = np.where(nan, np.float32(sign * np.inf), v)
@@ -210,8 +220,8 @@ def _redux_f32(b: Binding) -> Gated:
             x,
             nan,
             m,
-            not form["NaN"],
-            lambda w: (np.any if form["NaN"] else np.all)(w, axis=-1, keepdims=True),
+            not form.has("NaN"),
+            lambda w: (np.any if form.has("NaN") else np.all)(w, axis=-1, keepdims=True),
         )
         return np.where(missing, canonical, out)
 
@@ -223,7 +233,7 @@ def _elect(b: Binding) -> Gated:
     destination, members = b.operands
     value, predicate = b.pair(destination)
 
-    def elect(x: Group, m: Any) -> Any:
+    def elect(x: Group, m: Words) -> tuple[Words, Mask]:
         here = ballot(x, np.ones((1, 1, 1), np.bool_), m)
         if (here == 0).any() and (full(x, here == 0) & x.active()).any():
             raise TrapError(f"{b.where}: the member mask names no lane that is there")

@@ -7,13 +7,13 @@ An aligned instruction is executed by all threads of the warp that have not exit
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes, Mask, Words
 from ptxkit.emulator.simt.operands import operand_lanes
-from ptxkit.emulator.simt.step import U32, Gate, Step
+from ptxkit.emulator.simt.step import U32, Gate, Step, result_tuple
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Immediate, Negated, Operand, Register, SpecialRegister
 
@@ -32,7 +32,7 @@ class WarpGate(Gate):
 
     converges = True
 
-    def __init__(self, where: Any, members: Operand | None, span: int = 1, step: Step | None = None) -> None:
+    def __init__(self, where: Where, members: Operand | None, span: int = 1, step: Step | None = None) -> None:
         self.where = where
         self.members = members
         self.span = span
@@ -71,7 +71,7 @@ class WarpGate(Gate):
         lanes = operand_lanes(group, self.members, U32.dtype)
         return lanes.size == 1 and int(lanes.flat[0]) == FULL
 
-    def _complete(self, group: Group, here: Any) -> Any:
+    def _complete(self, group: Group, here: Mask) -> Mask:
         """The lanes whose whole warp, or warpgroup, is there."""
         wave = group.wave
         missing = ~here if wave.live is None else wave.live & ~here
@@ -83,7 +83,7 @@ class WarpGate(Gate):
 
     # -- member masks ------------------------------------------------------------------------------------------------
 
-    def named(self, group: Group, here: Any) -> Any:
+    def named(self, group: Group, here: Mask) -> Words:
         """The mask of each lane of ``group``, wave shape, 0 for other lanes.
 
         Raises:
@@ -101,7 +101,7 @@ class WarpGate(Gate):
             )
         return masks
 
-    def _with_members(self, group: Group, block: int, here: Any) -> Group | None:
+    def _with_members(self, group: Group, block: int, here: Mask) -> Group | None:
         wave = group.wave
         masks = self.named(group, here)
         done = ready(wave.live, masks)
@@ -128,7 +128,7 @@ class WarpGate(Gate):
             and gate.where.instruction.opcode == self.where.instruction.opcode
         )
 
-    def _meet(self, group: Group, block: int, masks: Any, done: Any, places: list[tuple[Group, int]]) -> Group | None:
+    def _meet(self, group: Group, block: int, masks: Words, done: Mask, places: list[tuple[Group, int]]) -> Group | None:
         """Let lanes that are complete only together with those at other instructions execute; the rest of ``group``."""
         wave = group.wave
         everyone = masks.copy()
@@ -159,7 +159,7 @@ class WarpGate(Gate):
         return rest
 
 
-def ready(live: Any, masks: Any) -> Any:
+def ready(live: Mask | None, masks: Words) -> Mask:
     """Lanes whose members have all arrived with the same mask, or exited; ``masks`` are 0 for lanes that do not wait."""
     done = np.zeros(masks.shape, np.bool_)
     c, w = np.nonzero(masks.any(-1))
@@ -190,16 +190,15 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
             np.copyto(value, wave_wide(g, source_lanes(g, operand, t.dtype)), where=lanes)
     union = wave.new_group(parts[0][0].frame, mask)
     results = first.step.call(union, *(union.select(v) for v in wide))
-    if not isinstance(results, tuple):
-        results = (results,)
-    whole = [wave_wide(union, r) for r in results]
+    whole = [None if r is None else wave_wide(union, r) for r in result_tuple(results)]
     wave.retire(union)
     for g, b in parts:
         gate = wave.gate_at(b)
         assert isinstance(gate, WarpGate)
         assert gate.step is not None
-        for value, (operand, _) in zip(whole, gate.step.destinations, strict=False):
-            if isinstance(operand, Register):
+        for result, (operand, _) in zip(whole, gate.step.destinations, strict=False):
+            if isinstance(operand, Register) and result is not None:
+                value = result
                 k = g.frame.function.register_index[operand.name]
                 dtype = g.frame.function.register_types[k].dtype
                 if value.dtype != dtype:
@@ -208,7 +207,7 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
         wave.go(g, wave.after(b))
 
 
-def source_lanes(group: Group, operand: Operand | None, dtype: np.dtype[Any]) -> Any:
+def source_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Lanes:
     """A source operand of a collective as lanes."""
     if isinstance(operand, Negated):
         lanes = source_lanes(group, operand.operand, dtype)
@@ -218,7 +217,7 @@ def source_lanes(group: Group, operand: Operand | None, dtype: np.dtype[Any]) ->
     return operand_lanes(group, operand, dtype)
 
 
-def wave_wide(x: Group, lanes: Any) -> Any:
+def wave_wide(x: Group, lanes: Lanes) -> Lanes:
     """Lanes of a group in the wave's shape; what other lanes hold means nothing."""
     if not x.rows:
         return lanes

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ptxkit.emulator.lowering.control_flow import StraightRun
 from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.simt.blocks import InstrumentedRun, Run
 from ptxkit.emulator.simt.function import FunctionCode
 
 
@@ -23,16 +23,16 @@ class Translation(Protocol):
     defs: int
     written: int
 
-    def compile_fast(self, live: int) -> Callable[..., Any]:
+    def compile_fast(self, live: int) -> Run:
         """``(registers, group) -> predicate of the branch``, for groups that own their frame alone and span the whole wave.
 
         Only registers in ``live`` are written back.
         """
 
-    def compile_general(self, live: int) -> Callable[..., Any]:
+    def compile_general(self, live: int) -> Run:
         """The same for all other groups."""
 
-    def compile_instrumented(self, live: int) -> Callable[..., Any]:
+    def compile_instrumented(self, live: int) -> InstrumentedRun:
         """``(registers, group, instrumentation) -> predicate``, which reports every instruction to it."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
 
+from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.lowering.backend import BackEnd
 from ptxkit.emulator.lowering.bits import members
 from ptxkit.emulator.lowering.control_flow import StraightRun, build_blocks
@@ -14,19 +14,20 @@ from ptxkit.emulator.lowering.numpy_backend import NumpyBackEnd
 from ptxkit.emulator.lowering.reconvergence import find_reconvergence
 from ptxkit.emulator.lowering.typed import bind_function
 from ptxkit.emulator.memory.layout import Layout, frame_layout
-from ptxkit.emulator.simt.blocks import BasicBlock
+from ptxkit.emulator.simt.blocks import BasicBlock, Run
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.instrumented import accesses_local
 from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE
+from ptxkit.emulator.simt.threads import Group, Registers
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Function, Instruction, Module, Operand, Predicate, Register
 
 
-def _at_first_call(block: BasicBlock, version: str, compile_it: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+def _at_first_call(block: BasicBlock, version: str, compile_it: Callable[[], Run]) -> Run:
     """What stands for a version of a block's run until it is called: many blocks run in one of their versions alone."""
 
-    def run(registers: Any, group: Any) -> Any:
+    def run(registers: Registers, group: Group) -> Mask | None:
         compiled = compile_it()
         setattr(block, version, compiled)
         return compiled(registers, group)

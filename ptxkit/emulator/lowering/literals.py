@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Immediate
 from ptxkit.isa.types import PtxType
 
 
-def constant(literal: Immediate, t: PtxType) -> NDArray[Any]:
+def constant(literal: Immediate, t: PtxType) -> Lanes:
     """``literal`` as an array of shape (1, 1, 1) and dtype ``t.dtype``.
 
     Raises:

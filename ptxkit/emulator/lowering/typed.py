@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
+from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.instructions.moves import bind_move
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.blocks import Terminator
 from ptxkit.emulator.simt.step import Binding, Gated, Step, Typed
-from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE, Entry, Form, lookup
+from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE, Entry, Form, LaneFunction, lookup
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Address, Function, Instruction, Operand, Pair, Register, Symbol
@@ -85,14 +84,15 @@ def _bind(
     if entry.kind == "alu":
         # whether a second destination is wanted: setp need not compute a complement that nothing reads
         pair = bool(i.operands) and isinstance(i.operands[0], Pair)
-        form = Form(form.opcode, {**form.parts, "pair": pair})
+        form = replace(form, pair=pair)
         assert entry.signature is not None
         destinations, sources = entry.signature(form)
         return form, _arithmetic(i, where, entry.lane_function(form), destinations, sources, entry.optional)
     form = _with_space(entry, form, i, function, layout)
     binding = Binding(i, form, number, where, function, layout, target, position, labels)
-    result: Step | Gated | Terminator = entry.function(binding)
-    return form, result
+    bound = entry.function(binding)
+    assert isinstance(bound, Step | Gated | Terminator)
+    return form, bound
 
 
 def _with_space(entry: Entry, form: Form, i: Instruction, function: Function, layout: Layout) -> Form:
@@ -115,7 +115,7 @@ def _with_space(entry: Entry, form: Form, i: Instruction, function: Function, la
 def _arithmetic(
     i: Instruction,
     where: Where,
-    call: Callable[..., Any],
+    call: LaneFunction,
     dtypes: tuple[PtxType, ...],
     stypes: tuple[PtxType, ...],
     optional: int,
@@ -146,7 +146,7 @@ def _arithmetic(
     if single:
         whole = call
 
-        def call(*lanes: Any) -> Any:
+        def call(*lanes: Lanes) -> Results:
             result = whole(*lanes)
             return result if isinstance(result, tuple) else (result, None)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.errors import MemoryFault, UnavailableError, UsageError
 
 GLOBAL_BASE = 0x7000_0000_0000
@@ -203,7 +203,7 @@ class GlobalMemory:
         return a if a is not None and address < a.base + a.nbytes else None
 
 
-def poison(dtype: Any, shape: tuple[int, ...] = (1, 1, 1)) -> Any:
+def poison(dtype: DTypeLike, shape: tuple[int, ...] = (1, 1, 1)) -> Lanes:
     """An array of ``dtype`` and ``shape`` that holds poison; predicates are true."""
     t = np.dtype(dtype)
     if t.kind == "b":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from ptxkit.isa.model import (
     Address,
@@ -129,7 +128,7 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
     return layout
 
 
-def _symbols(operand: Any) -> Iterator[str]:
+def _symbols(operand: object) -> Iterator[str]:
     """Names of the variables, functions and labels in an operand, wherever they stand in it."""
     if isinstance(operand, Symbol):
         yield operand.name

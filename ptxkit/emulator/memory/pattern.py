@@ -7,47 +7,61 @@ compare.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
+
+from ptxkit.emulator.arrays import Addresses, Index, Mask, Shape
 
 
 class Pattern:
-    """Relative byte offsets of a set of lanes, and what follows from them."""
+    """Relative byte offsets of a set of lanes, and what follows from them.
+
+    Attributes:
+        offsets: byte offsets from the first lane that takes part; ``low`` and ``high`` are the extremes as signed numbers.
+        bits: the union of their bits, for checks of alignment.
+        indices: element index of each lane, from the lowest one.
+        contiguous: lane after lane accesses adjacent elements.
+        sectors: by the address of the first lane modulo 32: the number of sectors, and the mask and shape that it is of.
+        banks: the wavefronts and conflicts in shared memory, in the same way.
+        in_wave: by shape and stride of the wave's shared memory: element index of each lane in it.
+        in_cluster: the same where addresses have ranks: indices, their pattern, first address, lowest and highest offset.
+        remote: lanes that access shared memory of another CTA; None if there are none.
+    """
 
     __slots__ = (
+        "banks",
         "base",
         "bits",
         "c",
         "contiguous",
         "first",
         "high",
+        "in_cluster",
+        "in_wave",
         "indices",
         "low",
         "mask",
         "offsets",
         "remote",
+        "sectors",
         "shape",
-        "units",
     )
 
-    def __init__(self, base: Any, mask: Any, size: int, c: Any) -> None:
+    def __init__(self, base: Addresses, mask: Mask | None, size: int, c: Index | None) -> None:
         self.base = base
         self.mask = mask
         self.c = c
-        self.shape = base.shape
+        self.shape: tuple[int, ...] = base.shape
         flat = base.reshape(-1)
         self.first = 0 if mask is None else int(np.argmax(np.broadcast_to(mask, base.shape)))
         origin = flat[self.first]
         if mask is not None:
             base = np.where(mask, base, origin)
-        self.offsets: NDArray[np.uint64] = base - origin
+        self.offsets: Addresses = base - origin
         signed = self.offsets.view(np.int64)
         self.low = int(signed.min())
         self.high = int(signed.max())
         self.bits = int(np.bitwise_or.reduce(self.offsets, axis=None))
-        indices = (signed - self.low) >> (size.bit_length() - 1)
+        indices: Index = (signed - self.low) >> (size.bit_length() - 1)
         n = indices.size
         self.contiguous = (
             mask is None
@@ -56,10 +70,13 @@ class Pattern:
             and bool((indices.reshape(-1) == np.arange(n)).all())
         )
         self.indices = indices
-        self.units: dict[Any, Any] = {}
-        self.remote: Any = None  # lanes that access shared memory of another CTA, if any do
+        self.sectors: dict[int, tuple[int, Mask | None, Shape]] = {}
+        self.banks: tuple[tuple[int, int], Mask | None, Shape] | None = None
+        self.in_wave: dict[tuple[Shape, int], Index] = {}
+        self.in_cluster: dict[tuple[Shape, int], tuple[Index, Pattern, int, int, int]] = {}
+        self.remote: Mask | None = None
 
-    def matches(self, base: Any, mask: Any, c: Any) -> bool:
+    def matches(self, base: Addresses, mask: Mask | None, c: Index | None) -> bool:
         """Whether ``base`` differs from the remembered addresses by one constant."""
         if mask is not self.mask or base.shape != self.shape or c is not self.c:
             return False

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+
+from ptxkit.emulator.arrays import Addresses, Index, Mask, Shape
 
 SECTOR = 32
 _NOBODY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
-def sectors(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> int:
+def sectors(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> int:
     """32-byte sectors touched, summed over warps.
 
     Args:
@@ -38,7 +38,7 @@ def sectors(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -
     return int(np.count_nonzero(distinct)) + int(np.count_nonzero(s[..., 0] != _NOBODY))
 
 
-def local_sectors(offsets: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> int:
+def local_sectors(offsets: Index, size: int, mask: Mask | None, shape: Shape) -> int:
     """32-byte sectors of local memory touched, summed over warps.
 
     Consecutive words of a thread's local memory lie 128 bytes apart, and those of the lanes of a warp side by side (CUDA C++
@@ -55,7 +55,7 @@ def local_sectors(offsets: Any, size: int, mask: Any, shape: tuple[int, int, int
     return sectors(spread, SECTOR, mask, shape) * words
 
 
-def atomic_sectors(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> int:
+def atomic_sectors(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> int:
     """32-byte sectors that atomics touch, summed over warps.
 
     The lanes of a warp that update one address take a pass each, and the sectors of each pass count: 32 lanes on one word are
@@ -74,7 +74,7 @@ def atomic_sectors(addresses: Any, size: int, mask: Any, shape: tuple[int, int, 
     return int(np.count_nonzero(first & (passes != _NOBODY)))
 
 
-def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int], load: bool = False) -> tuple[int, int]:
+def wavefronts(addresses: Addresses, size: int, mask: Mask | None, shape: Shape, load: bool = False) -> tuple[int, int]:
     """Passes over the 32 banks, and how many of them are beyond the minimum: (wavefronts, conflicts), summed over warps.
 
     Accesses of 8 bytes are made in two half warps, of 16 bytes in four quarter warps; within each, lanes that read the same
@@ -96,28 +96,28 @@ def wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]
     return total[0], total[1]
 
 
-def _shared_passes(keys: Any, phases: int, repeat: int) -> tuple[int, int]:
+def _shared_passes(keys: Addresses, phases: int, repeat: int) -> tuple[int, int]:
     """The passes of accesses whose lanes share words."""
     keys = np.sort(keys, axis=-1)
-    distinct: Any = np.ones(keys.shape, np.bool_)
+    distinct: Mask = np.ones(keys.shape, np.bool_)
     distinct[:, 1:] = keys[:, 1:] != keys[:, :-1]
     return _passes(keys, distinct & (keys != _NOBODY), phases, repeat)
 
 
-def atomic_wavefronts(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+def atomic_wavefronts(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> tuple[int, int]:
     """The same of atomics: lanes that access one word take a pass each."""
     keys, phases, repeat = _words_by_phase(addresses, size, mask, shape)
     return _passes(keys, keys != _NOBODY, phases, repeat)
 
 
-def _words_by_phase(addresses: Any, size: int, mask: Any, shape: tuple[int, int, int]) -> tuple[Any, int, int]:
+def _words_by_phase(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> tuple[Addresses, int, int]:
     """The words that lanes access, one row a phase; phases a warp; how often each row stands for a warp of ``shape``."""
     repeat = 1
     if mask is None:
         for have, want in zip(addresses.shape[:2], shape[:2], strict=True):
             repeat *= 1 if have == want else want
         a = np.broadcast_to(addresses, (*addresses.shape[:2], 32))
-        active: Any = np.ones(a.shape, np.bool_)
+        active: Mask = np.ones(a.shape, np.bool_)
     else:
         a = np.broadcast_to(addresses, shape)
         active = np.broadcast_to(mask, shape)
@@ -126,7 +126,7 @@ def _words_by_phase(addresses: Any, size: int, mask: Any, shape: tuple[int, int,
     return np.where(active.reshape(words.shape), words, _NOBODY), phases, repeat
 
 
-def _passes(words: Any, counted: Any, phases: int, repeat: int) -> tuple[int, int]:
+def _passes(words: Addresses, counted: Mask, phases: int, repeat: int) -> tuple[int, int]:
     """The passes that ``counted`` words take, and those beyond one a phase."""
     banks = 32 // phases
     rows, _ = np.nonzero(counted)

@@ -10,11 +10,12 @@ apart it is a thread.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.memory.layout import SHARED_BASE, plain
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
@@ -61,13 +62,13 @@ class Races:
 
     # -- who ---------------------------------------------------------------------------------------------------------
 
-    def rows(self, x: Selection) -> NDArray[np.int64]:
+    def rows(self, x: Selection) -> Index:
         """Rows of the actors of ``x``, each once."""
         if self.clocks.shift == 0:
             return self.lanes(x)
-        found: NDArray[np.int64] | None = x.memo.get("race rows")
-        if found is None:
-            here = np.ones(x.shape[:2], np.bool_) if x.mask is None else x.mask.any(-1)
+        found = x.memo.get("race rows")
+        if not isinstance(found, np.ndarray):
+            here: Mask = np.ones(x.shape[:2], np.bool_) if x.mask is None else np.any(x.mask, -1)
             if x.rows:
                 found = (np.asarray(x.c, np.int64) * self.actors + x.w)[here[:, 0]]
             else:
@@ -75,15 +76,15 @@ class Races:
             x.memo["race rows"] = found
         return found
 
-    def lanes(self, x: Selection) -> NDArray[np.int64]:
+    def lanes(self, x: Selection) -> Index:
         """Row of each active lane's actor."""
-        found: NDArray[np.int64] | None = x.memo.get("race lanes")
-        if found is None:
+        found = x.memo.get("race lanes")
+        if not isinstance(found, np.ndarray):
             threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
             found = x.memo["race lanes"] = threads >> self.clocks.shift
         return found
 
-    def per_actor(self, x: Selection, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def per_actor(self, x: Selection, index: Index, lanes: Mask | None = None) -> tuple[Index, Index]:
         """Distinct pairs of a row and the value of ``index`` (lanes, int64) in one of its active lanes."""
         if lanes is None and index.shape[2] == 1 and self.clocks.shift:
             values = np.broadcast_to(index, (*x.shape[:2], 1)).reshape(-1)
@@ -105,21 +106,21 @@ class Races:
 
     # -- accesses of threads -----------------------------------------------------------------------------------------
 
-    def read(self, x: Selection, site: AccessSite, index: Any, start: int) -> None:
+    def read(self, x: Selection, site: AccessSite, index: Index, start: int) -> None:
         """Lanes of ``x`` read the elements ``index + start``, of the site's size."""
         self.touch(x, site.where, self._elements(x, index) + start, site.size, False, site.ordering, site.cluster)
 
-    def write(self, x: Selection, site: AccessSite, index: Any, start: int, data: Any) -> None:
+    def write(self, x: Selection, site: AccessSite, index: Index, start: int, data: Lanes) -> None:
         """Lanes of ``x`` are about to write ``data``, a row for each lane."""
 
-        def values() -> Any:
+        def values() -> Bytes:
             rows = data if x.mask is None else data[x.mask]
             return np.ascontiguousarray(rows).view(np.uint8).reshape(-1, site.size)
 
         elements = self._elements(x, index) + start
         self.touch(x, site.where, elements, site.size, True, site.ordering, site.cluster, values)
 
-    def _elements(self, x: Selection, index: Any) -> Any:
+    def _elements(self, x: Selection, index: Index) -> Index:
         whole = np.broadcast_to(index, x.shape)
         return whole.reshape(-1) if x.mask is None else whole[x.mask]
 
@@ -127,12 +128,12 @@ class Races:
         self,
         x: Selection,
         where: Where,
-        elements: NDArray[np.int64],
+        elements: Index,
         size: int,
         write: bool,
         ordering: str = "",
         remote: bool = False,
-        values: Any = None,
+        values: Callable[[], Bytes] | None = None,
     ) -> None:
         """The active lanes of ``x`` access one element each.
 
@@ -146,7 +147,7 @@ class Races:
         if parts > 1:
             rows = np.repeat(rows, parts)
         cta = rows // self.actors
-        generation: Any = self.generation[cta]
+        generation: NDArray[np.int32] | None = self.generation[cta]
         if remote and clocks.size > 1 and (cells // (len(self.shadow.writes) // clocks.ctas) != cta).any():
             generation = None
         strong = ordering != ""
@@ -168,13 +169,13 @@ class Races:
         if strong and self.ordered:
             self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
 
-    def runs(self, x: Selection, where: Where, starts: Any, sizes: Any, write: bool) -> None:
+    def runs(self, x: Selection, where: Where, starts: Index, sizes: Index, write: bool) -> None:
         """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
         rows, clocks = self.lanes(x), self.clocks
         numbers, ranks, intervals = clocks.actor[rows], clocks.rank[rows], clocks.interval[rows]
         self.operations.access(where, rows << clocks.shift, starts, sizes, write, ranks, numbers, intervals)
 
-    def compare(self, a: Access, write: bool, values: Any = None) -> list[Conflict]:
+    def compare(self, a: Access, write: bool, values: Callable[[], Bytes] | None = None) -> list[Conflict]:
         """Compare an access with earlier ones and record it."""
         if not len(a.cells):
             return []
@@ -208,7 +209,7 @@ class Races:
                 found.append(Conflict(c.what, c.at[keep], c.records[keep], c.agents[keep]))
         return found
 
-    def _differing(self, a: Access, c: Conflict, values: Any, together: bool) -> Conflict:
+    def _differing(self, a: Access, c: Conflict, values: Callable[[], Bytes] | None, together: bool) -> Conflict:
         """Without writes of what is there already, or of what everybody writes ``together``."""
         if values is None:
             return c
@@ -223,7 +224,7 @@ class Races:
         keep = (given[c.at] != other).any(1)
         return Conflict(c.what, c.at[keep], c.records[keep], c.agents[keep])
 
-    def flagged(self, x: Selection, addresses: Any, ordering: str, write: bool) -> None:
+    def flagged(self, x: Selection, addresses: Addresses, ordering: str, write: bool) -> None:
         """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
         if self.ordered:
             rows = self.lanes(x)
@@ -232,7 +233,7 @@ class Races:
             clusters = rows // (self.actors * self.clocks.size)
             self._synchronise(found.view(np.int64) + (clusters << ADDRESS_BITS), rows, ordering, write)
 
-    def _synchronise(self, places: NDArray[np.int64], rows: NDArray[np.int64], ordering: str, write: bool) -> None:
+    def _synchronise(self, places: Index, rows: Index, ordering: str, write: bool) -> None:
         """A strong access: through its place threads may synchronise. PTX ISA, "Release and Acquire Patterns"."""
         clocks = self.clocks
         releases = ordering in ("release", "acq_rel")
@@ -260,7 +261,7 @@ class Races:
         """A fence by the threads of ``x``."""
         self.clocks.fence(self.rows(x))
 
-    def warps_met(self, groups: list[Any]) -> None:
+    def warps_met(self, groups: Sequence[Selection]) -> None:
         """bar.warp.sync lets these go."""
         if self.clocks.shift == 0:
             self.clocks.meet_in_warps(np.concatenate([self.rows(x) for x in groups]))
@@ -277,7 +278,7 @@ class Races:
         rows = self.rows(x)
         self.clocks.release(table, rows // self.actors, rows)
 
-    def complete(self, number: int, ctas: NDArray[np.bool_], waiting: Any) -> None:
+    def complete(self, number: int, ctas: Mask, waiting: Mask) -> None:
         """Barrier ``number`` lets go the lanes ``waiting`` (wave shape) of ``ctas``."""
         table = self._arrived[number]
         actors = waiting.any(-1) if self.clocks.shift else waiting.reshape(len(ctas), -1)
@@ -292,7 +293,7 @@ class Races:
         rows = self.rows(x)
         self.clocks.release(self._cluster[0], rows // (self.actors * self.clocks.size), rows, relaxed)
 
-    def cluster_complete(self, clusters: NDArray[np.bool_]) -> None:
+    def cluster_complete(self, clusters: Mask) -> None:
         """A phase of barrier.cluster is over."""
         arrived, done = self._cluster
         done.data[clusters] = arrived.data[clusters]
@@ -305,7 +306,7 @@ class Races:
 
     # -- what was found ----------------------------------------------------------------------------------------------
 
-    def tell(self, where: Where, a: Access, found: list[Conflict], threads: NDArray[np.int64]) -> None:
+    def tell(self, where: Where, a: Access, found: list[Conflict], threads: Index) -> None:
         """Pass conflicts on; ``threads`` are those of each cell of the access."""
         wave, clocks = self.wave, self.clocks
         for c in found:

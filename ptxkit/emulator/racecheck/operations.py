@@ -14,11 +14,12 @@ PTX ISA, "Async Operations", "mbarrier".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Bytes, Index, Mask
 from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW, Clocks
 from ptxkit.emulator.racecheck.hazards import Hazards
 from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
@@ -51,21 +52,21 @@ class Recorder(Protocol):
         self,
         x: Selection,
         where: Where,
-        elements: NDArray[np.int64],
+        elements: Index,
         size: int,
         write: bool,
         *,
-        values: Callable[[], Any] | None = None,
+        values: Callable[[], Bytes] | None = None,
     ) -> None:
         """The active lanes of ``x`` access one element each; ``values`` gives the (lanes, size) bytes that they write."""
 
-    def per_actor(self, x: Selection, index: Any, lanes: Any = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def per_actor(self, x: Selection, index: Index, lanes: Mask | None = None) -> tuple[Index, Index]:
         """Distinct pairs of an actor's row and the value of ``index`` (lanes, int64) in one of its active lanes."""
 
     def compare(self, a: Access, write: bool) -> list[Conflict]:
         """Compare an access with earlier ones and record it."""
 
-    def tell(self, where: Where, a: Access, found: list[Conflict], threads: NDArray[np.int64]) -> None:
+    def tell(self, where: Where, a: Access, found: list[Conflict], threads: Index) -> None:
         """Pass conflicts on; ``threads`` are those of each cell of the access."""
 
     def name(self, actor: int) -> str:
@@ -84,9 +85,9 @@ class _Groups:
 
     def __init__(self, first: int, rows: int, threads: int) -> None:
         self.first = first
-        self.current: NDArray[np.int64] = np.full(rows, INTERVAL, np.int64)
-        self.committed: NDArray[np.int64] = np.zeros(threads, np.int64)
-        self.ends: NDArray[np.int64] = np.zeros((rows, RING), np.int64)
+        self.current: Index = np.full(rows, INTERVAL, np.int64)
+        self.committed: Index = np.zeros(threads, np.int64)
+        self.ends: Index = np.zeros((rows, RING), np.int64)
 
 
 class Operations:
@@ -95,7 +96,7 @@ class Operations:
     def __init__(self, races: Recorder) -> None:
         self.races = races
         self.clocks = races.clocks
-        self.groups: dict[Mechanism[Any], _Groups] = {}
+        self.groups: dict[Mechanism[object], _Groups] = {}
         words = len(races.wave.shared) // 8
         self.words_each = words // races.wave.shape[0]
         self._key_of: NDArray[np.int32] = np.full(words, -1, np.int32)
@@ -103,26 +104,26 @@ class Operations:
         self._keys = 0
         self._arrived = self.clocks.table(8)
         self._done = self.clocks.table(8)
-        self._phase: NDArray[np.int64] = np.zeros(words, np.int64)
+        self._phase: Index = np.zeros(words, np.int64)
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
-    def _of(self, mechanism: Mechanism[Any]) -> _Groups:
+    def _of(self, mechanism: Mechanism[object]) -> _Groups:
         g = self.groups.get(mechanism)
         if g is None:
             first = self.clocks.add_agents(self.clocks.actors)
             g = self.groups[mechanism] = _Groups(first, len(self.clocks.interval), int(np.prod(self.races.wave.shape)))
         return g
 
-    def _leader(self, mechanism: Mechanism[Any], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _leader(self, mechanism: Mechanism[object], rows: Index) -> Index:
         """The row whose agent the operations of ``rows`` are."""
         return rows if mechanism.span == 1 else rows - self.clocks.actor[rows] % self._actors(mechanism)
 
-    def _actors(self, mechanism: Mechanism[Any]) -> int:
+    def _actors(self, mechanism: Mechanism[object]) -> int:
         """Actors whose operations are one agent's."""
         return mechanism.span * 32 >> self.clocks.shift
 
-    def commit(self, x: Selection, mechanism: Mechanism[Any]) -> None:
+    def commit(self, x: Selection, mechanism: Mechanism[object]) -> None:
         """The threads of ``x`` close their group."""
         g = self._of(mechanism)
         threads = x.thread[x.active()]
@@ -131,7 +132,7 @@ class Operations:
         g.committed[threads] += 1
         g.current[np.unique(rows)] += INTERVAL
 
-    def wait(self, x: Selection, mechanism: Mechanism[Any], newest: int) -> None:
+    def wait(self, x: Selection, mechanism: Mechanism[object], newest: int) -> None:
         """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
         g = self.groups.get(mechanism)
         if g is None or newest >= RING:
@@ -144,7 +145,7 @@ class Operations:
         self.clocks.learn(rows, g.first + self.clocks.actor[leaders], g.ends[leaders, (last - 1) % RING])
 
     def grouped(
-        self, mechanism: Mechanism[Any], where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
+        self, mechanism: Mechanism[object], where: Where, threads: Index, starts: Index, sizes: Index, write: bool
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
         rows = threads >> self.clocks.shift
@@ -153,7 +154,7 @@ class Operations:
         self.access(where, threads, starts, sizes, write, self.clocks.rank[rows], numbers, g.current[rows])
 
     def multiplied(
-        self, mechanism: Mechanism[Any], where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]
+        self, mechanism: Mechanism[object], where: Where, owners: Index, chunks: Index
     ) -> None:
         """Matrix products of warpgroups with the first threads ``owners``, (E,), read 16-byte units, (E, n)."""
         races, clocks = self.races, self.clocks
@@ -173,34 +174,34 @@ class Operations:
 
     # -- mbarriers ---------------------------------------------------------------------------------------------------
 
-    def initialised(self, x: Selection, where: Where, index: Any) -> None:
+    def initialised(self, x: Selection, where: Where, index: Index) -> None:
         """mbarrier.init, a plain write."""
         self.races.touch(x, where, np.broadcast_to(index, x.shape)[x.active()], 8, True)
 
-    def invalidated(self, x: Selection, where: Where, index: Any) -> None:
+    def invalidated(self, x: Selection, where: Where, index: Index) -> None:
         """mbarrier.inval, a plain write of one value, which any number of threads may make."""
         words = np.broadcast_to(index, x.shape)[x.active()]
         values = np.full(len(words), INVALIDATED, np.uint64).view(np.uint8).reshape(-1, 8)
         self.races.touch(x, where, words, 8, True, values=lambda: values)
 
-    def arrived(self, x: Selection, where: Where, index: Any, relaxed: bool) -> None:
+    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool) -> None:
         """The threads of ``x`` arrive."""
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
         self.clocks.release(self._arrived, self._keys_of(at), rows, relaxed)
 
-    def used(self, x: Selection, where: Where, index: Any) -> None:
+    def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
         self._require(where, *self.races.per_actor(x, index))
 
-    def waited(self, x: Selection, where: Where, index: Any, done: Any, relaxed: bool) -> None:
+    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
         """The lanes ``done`` have seen that a phase is complete."""
         self._require(where, *self.races.per_actor(x, index))
         if done.any():
             rows, at = self.races.per_actor(x, index, None if done.all() else done)
             self.clocks.acquire(self._done, self._keys_of(at), rows, relaxed)
 
-    def phase_over(self, at: NDArray[np.int64]) -> None:
+    def phase_over(self, at: Index) -> None:
         """The current phase of the distinct mbarriers ``at`` is complete."""
         keys = self._keys_of(at)
         self._done.merge(keys, self._arrived.flat, keys)
@@ -215,9 +216,9 @@ class Operations:
     def completing(
         self,
         where: Where,
-        threads: NDArray[np.int64],
-        at: NDArray[np.int64],
-        runs: list[tuple[bool, Any, Any]],
+        threads: Index,
+        at: Index,
+        runs: list[tuple[bool, Index, Index]],
         strong: bool = False,
     ) -> None:
         """Operations of ``threads``, (E,), complete on the mbarriers ``at``.
@@ -233,7 +234,7 @@ class Operations:
             self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
         self._passed_on(at, rows)
 
-    def arrive_after(self, mechanism: Mechanism[Any], x: Selection, where: Where, index: Any) -> None:
+    def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
         """An arrival when all operations of the thread so far are complete, as cp.async.mbarrier.arrive makes it."""
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
@@ -245,14 +246,14 @@ class Operations:
         g.current[np.unique(rows)] += INTERVAL
         self._passed_on(at, rows)
 
-    def _passed_on(self, at: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    def _passed_on(self, at: Index, rows: Index) -> None:
         """An operation begins after what its thread did before, and so does whoever waits for it."""
         self.clocks.release(self._arrived, self._keys_of(at), rows)
 
-    def _rank(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rank(self, at: Index) -> Index:
         return at // self.words_each % self.clocks.size
 
-    def _keys_of(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _keys_of(self, at: Index) -> Index:
         new = np.unique(at[self._key_of[at] < 0])
         if len(new):
             self._key_of[new] = self._keys + np.arange(len(new))
@@ -261,7 +262,7 @@ class Operations:
             self._done.lengthen(self._keys)
         return self._key_of[at].astype(np.int64)
 
-    def _agents(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _agents(self, at: Index) -> Index:
         """Number of each mbarrier's agent in its CTA; the same for mbarriers at the same address of several CTAs."""
         offsets = at % self.words_each
         new = np.unique(offsets[self._agent_of[offsets] < 0])
@@ -269,7 +270,7 @@ class Operations:
             self._agent_of[new] = self.clocks.add_agents(len(new)) + np.arange(len(new))
         return self._agent_of[offsets].astype(np.int64)
 
-    def _require(self, where: Where, rows: Any, at: Any, threads: Any = None) -> None:
+    def _require(self, where: Where, rows: Index, at: Index, threads: Index | None = None) -> None:
         """Whoever uses an mbarrier has to know of its initialisation."""
         races, clocks = self.races, self.clocks
         if races.hazards.copies_only:
@@ -277,7 +278,7 @@ class Operations:
         cells, parts = races.shadow.spread(at, 8)
         rows = np.repeat(rows, parts)
         cta = rows // clocks.actors
-        generation: Any = races.generation[cta]
+        generation: NDArray[np.int32] | None = races.generation[cta]
         if clocks.size > 1 and (np.repeat(at, parts) // self.words_each != cta).any():
             generation = None
         zero = np.zeros(len(cells), np.int64)
@@ -291,13 +292,13 @@ class Operations:
     def access(
         self,
         where: Where,
-        threads: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        sizes: NDArray[np.int64],
+        threads: Index,
+        starts: Index,
+        sizes: Index,
         write: bool,
-        rank: NDArray[np.int64],
-        number: NDArray[np.int64],
-        interval: NDArray[np.int64],
+        rank: Index,
+        number: Index,
+        interval: Index,
         strong: bool = False,
     ) -> None:
         """Agents (``rank``, ``number``), started by ``threads``, access runs of bytes; all (E,), sizes also (1,)."""

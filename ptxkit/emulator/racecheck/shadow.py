@@ -11,11 +11,11 @@ ones happened before whatever they do now.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Index
 from ptxkit.emulator.racecheck.clocks import Clocks
 
 STRONG = 1 << 20
@@ -48,12 +48,12 @@ class Access:
         strong: see :data:`STRONG`.
     """
 
-    cells: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    view: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    number: NDArray[np.int64]
-    record: NDArray[np.int64]
+    cells: Index
+    rows: Index
+    view: Index
+    rank: Index
+    number: Index
+    record: Index
     generation: NDArray[np.int32] | None
     strong: bool = False
 
@@ -63,9 +63,9 @@ class Conflict:
     """Accesses with no synchronisation in between: positions in the later one, and records and names of the earlier."""
 
     what: str
-    at: NDArray[np.int64]
-    records: NDArray[np.int64]
-    agents: NDArray[np.int64]
+    at: Index
+    records: Index
+    agents: Index
 
 
 class Shadow:
@@ -80,17 +80,17 @@ class Shadow:
         self.nbytes = nbytes
         self.unit = LARGEST
         cells = nbytes // LARGEST
-        self.writes: NDArray[np.int64] = np.zeros(cells, np.int64)
+        self.writes: Index = np.zeros(cells, np.int64)
         self.writer: NDArray[np.int32] = np.zeros(cells, np.int32)
         self.written: NDArray[np.int32] = np.full(cells, -1, np.int32)
         self.read: NDArray[np.int32] = np.full(cells, -1, np.int32)
         # last reads: by actors of the cell's CTA, (cells, actors); by those of the cluster's other CTAs, counted from the
         # cell's, (cells so read, CTAs * actors), with the row of each cell; and by other agents, (cells,) each
-        self.own: NDArray[np.int64] | None = None
-        self.remote: NDArray[np.int64] | None = None
+        self.own: Index | None = None
+        self.remote: Index | None = None
         self.remote_row: NDArray[np.int32] = np.zeros(0, np.int32)
         self.remote_rows = 0
-        self.others: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self.others: dict[tuple[int, int], Index] = {}
 
     def split(self, size: int) -> None:
         """Have cells of at most ``size`` bytes."""
@@ -111,7 +111,7 @@ class Shadow:
                 self.remote_row[at] = np.arange(len(at))
             self.others = {key: np.repeat(records, parts) for key, records in self.others.items()}
 
-    def spread(self, elements: NDArray[np.int64], size: int) -> tuple[NDArray[np.int64], int]:
+    def spread(self, elements: Index, size: int) -> tuple[Index, int]:
         """Cells of elements of ``size`` bytes, and how many each has."""
         self.split(min(size, LARGEST))
         parts = size // self.unit
@@ -153,7 +153,7 @@ class Shadow:
             found += self._conflicts(a, "write-after-read", at, records[at], rank << 16 | number, known)
         return found
 
-    def _reads_by_actors(self, a: Access, some: Any, table: NDArray[np.int64], rows: Any) -> list[Conflict]:
+    def _reads_by_actors(self, a: Access, some: Index, table: Index, rows: NDArray[np.int64 | np.int32]) -> list[Conflict]:
         """Conflicts of the cells at ``some`` with the reads in ``rows`` of ``table``, (..., CTAs * actors)."""
         found: list[Conflict] = []
         columns = table.shape[1]
@@ -171,16 +171,16 @@ class Shadow:
                 found += self._conflicts(a, "write-after-read", at[k], records[k, column], agents, known[k, column])
         return found
 
-    def _conflicts(self, a: Access, what: str, at: Any, records: Any, agents: Any, known: Any) -> list[Conflict]:
-        bad = records > known
-        if not bad.any():
+    def _conflicts(self, a: Access, what: str, at: Index, records: Index, agents: Index, known: Index) -> list[Conflict]:
+        unordered = records > known
+        if not unordered.any():
             return []
         if a.strong:
-            bad &= (records & STRONG) == 0
-        bad = np.flatnonzero(bad)
+            unordered &= (records & STRONG) == 0
+        bad = np.flatnonzero(unordered)
         return [Conflict(what, at[bad], records[bad], agents[bad])] if len(bad) else []
 
-    def _rank(self, cells: NDArray[np.int64]) -> Any:
+    def _rank(self, cells: Index) -> Index | int:
         if self.clocks.size == 1:
             return 0
         return cells // (self.nbytes // self.clocks.ctas // self.unit) % self.clocks.size
@@ -219,7 +219,7 @@ class Shadow:
                 column = self.others[int(k) >> 16, int(k) & 0xFFFF] = np.zeros(len(self.writes), np.int64)
             column[a.cells[chosen]] = a.record[chosen]
 
-    def _read_anywhere(self, a: Access, relative: NDArray[np.int64]) -> None:
+    def _read_anywhere(self, a: Access, relative: Index) -> None:
         """Actors have read cells of CTAs from which theirs is ``relative`` CTAs away."""
         near = relative == 0
         cells = a.cells[near]
@@ -242,7 +242,7 @@ class Shadow:
         columns = relative[~near] * self.clocks.actors + a.number[~near]
         self.remote[self.remote_row[cells], columns] = a.record[~near]
 
-    def _of_actors(self) -> NDArray[np.int64]:
+    def _of_actors(self) -> Index:
         if self.own is None:
             self.own = np.zeros((len(self.writes), self.clocks.actors), np.int64)
         return self.own

@@ -33,11 +33,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Bytes, Elements, Index, Lanes, Mask
 from ptxkit.emulator.simt.hooks import RaceHooks
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
@@ -66,17 +66,17 @@ class Operation:
         serial: order of issue.
     """
 
-    owner: NDArray[np.int64]
-    perform: Callable[[Any], None]
+    owner: Index
+    perform: Callable[[Elements], None]
     poison: Callable[[], None] | None = None
-    capture: Callable[[Any], None] | None = None
-    barrier: NDArray[np.int64] | None = None
-    group: NDArray[np.int64] | None = None
-    left: NDArray[np.int64] | None = None
-    unread: NDArray[np.int64] | None = None
+    capture: Callable[[Elements], None] | None = None
+    barrier: Index | None = None
+    group: Index | None = None
+    left: Index | None = None
+    unread: Index | None = None
     serial: int = 0
 
-    def run(self, chosen: Any) -> bool:
+    def run(self, chosen: Mask) -> bool:
         """Perform the remaining elements for which ``chosen``, (E,) bool, holds; True when none remains."""
         if self.left is None:
             if chosen.all():
@@ -89,7 +89,7 @@ class Operation:
             self.left = self.left[~chosen[self.left]]
         return len(self.left) == 0
 
-    def read(self, chosen: Any) -> None:
+    def read(self, chosen: Mask) -> None:
         """Capture the sources of those for which ``chosen`` holds."""
         if self.capture is None:
             return
@@ -128,13 +128,13 @@ class Groups(Pending):
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
-        self.committed: NDArray[np.int64] = np.zeros(threads, np.int64)
+        self.committed: Index = np.zeros(threads, np.int64)
 
     def submit(self, operation: Operation) -> None:
         operation.group = self.committed[operation.owner]
         self.operations.append(operation)
 
-    def wait(self, threads: NDArray[np.int64], newest: int, reading: bool) -> None:
+    def wait(self, threads: Index, newest: int, reading: bool) -> None:
         """Perform the groups of ``threads`` but for the ``newest`` ones; if ``reading``, only read their sources."""
         if not self.operations:
             return
@@ -151,7 +151,7 @@ class Groups(Pending):
                 remaining.append(operation)
         self.operations = remaining
 
-    def drain(self, threads: NDArray[np.int64], before: int) -> None:
+    def drain(self, threads: Index, before: int) -> None:
         """Perform what ``threads`` issued, committed or not, ahead of the operation with serial ``before``."""
         mine = np.zeros(len(self.committed), np.bool_)
         mine[threads] = True
@@ -176,7 +176,7 @@ class Groups(Pending):
 class OnBarriers(Pending):
     """Operations that complete on mbarriers."""
 
-    def force(self, wanted: NDArray[np.int64]) -> bool:
+    def force(self, wanted: Index) -> bool:
         """Perform what completes on the mbarriers ``wanted``, since no thread can go on without; False if that is nothing."""
         some = False
         todo, self.operations = self.operations, []
@@ -225,7 +225,7 @@ class Queue:
         self.threads = threads
         self.eager = eager
         self.races = races
-        self.pending: dict[Mechanism[Any], Pending] = {}
+        self.pending: dict[Mechanism[Pending], Pending] = {}
         self.issued = 0
 
     def of(self, mechanism: Mechanism[P]) -> P:
@@ -271,7 +271,7 @@ class Queue:
         self.pending.clear()
 
 
-def windows(flat: NDArray[np.uint8], unit: int, count: int) -> Any:
+def windows(flat: Bytes, unit: int, count: int) -> Lanes:
     """Every run of ``count`` units of ``unit`` bytes (1, 2, 4, 8, 16) in ``flat``: index it with the units where runs start.
 
     ``windows(a, 16, n)[starts]`` gathers rows of 16 n bytes, and assigning to it scatters them.

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
+from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.step import Gate
-from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.threads import Group, Registers
 from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.model import Instruction, Module, Operand, Predicate
+
+Run: TypeAlias = Callable[[Registers, Group], Mask | None]
+"""Executes the straight run of a block for a group; returns the predicate of the terminator, or None if it has none."""
+
+InstrumentedRun: TypeAlias = Callable[[Registers, Group, object], Mask | None]
+"""The same with a :class:`~ptxkit.emulator.instrumentation.Instrumentation`, to which every instruction is reported."""
 
 
 class Linkable(Protocol):
@@ -63,11 +70,11 @@ class Terminator:
         """What says where control goes, beside the predicate."""
         return ()
 
-    def execute(self, group: Group, block: BasicBlock, predicate: Any) -> None:
+    def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
         """Move ``group`` on. ``predicate`` holds the guard's lanes, or None."""
         raise NotImplementedError
 
-    def guarded(self, group: Group, block: BasicBlock, predicate: Any) -> Group | None:
+    def guarded(self, group: Group, block: BasicBlock, predicate: Mask | None) -> Group | None:
         """Send the lanes for which the guard fails to the next block; the rest, or None if nobody is left."""
         if predicate is None:
             return group
@@ -108,17 +115,17 @@ class BasicBlock:
     next: int
     successors: tuple[int, ...] = ()
     gate: Gate | None = None
-    fast: Callable[..., Any] | None = None
-    general: Callable[..., Any] | None = None
+    fast: Run | None = None
+    general: Run | None = None
     written: int = 0
     registers: int = 0
     accesses_local: bool = False
-    make_instrumented: Callable[[], Callable[..., Any]] | None = None
-    _instrumented: Callable[..., Any] | None = None
+    make_instrumented: Callable[[], InstrumentedRun] | None = None
+    _instrumented: InstrumentedRun | None = None
     reconverges: int | None = None
 
     @property
-    def instrumented(self) -> Callable[..., Any]:
+    def instrumented(self) -> InstrumentedRun:
         """The run as ``(registers, group, instrumentation) -> predicate``, compiled when it is first needed."""
         if self._instrumented is None:
             assert self.make_instrumented is not None

@@ -6,14 +6,12 @@ and what the call needs is computed only when there is a hook.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.mechanism import Mechanism
-from ptxkit.emulator.simt.selection import Lanes, Mask, Selection
+from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
 
 
@@ -29,19 +27,19 @@ class AccessSite(Protocol):
 class OperationHooks(Protocol):
     """Asynchronous operations and mbarriers. mbarriers are named by their index among the wave's 8-byte words."""
 
-    def commit(self, x: Selection, mechanism: Mechanism[Any]) -> None:
+    def commit(self, x: Selection, mechanism: Mechanism[object]) -> None:
         """The threads of ``x`` close their group."""
 
-    def wait(self, x: Selection, mechanism: Mechanism[Any], newest: int) -> None:
+    def wait(self, x: Selection, mechanism: Mechanism[object], newest: int) -> None:
         """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
 
     def grouped(
-        self, mechanism: Mechanism[Any], where: Where, threads: NDArray[np.int64], starts: Any, sizes: Any, write: bool
+        self, mechanism: Mechanism[object], where: Where, threads: Index, starts: Index, sizes: Index, write: bool
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
 
     def multiplied(
-        self, mechanism: Mechanism[Any], where: Where, owners: NDArray[np.int64], chunks: NDArray[np.int64]
+        self, mechanism: Mechanism[object], where: Where, owners: Index, chunks: Index
     ) -> None:
         """Matrix products of warpgroups with the first threads ``owners``, (E,), read 16-byte units, (E, n)."""
 
@@ -51,29 +49,29 @@ class OperationHooks(Protocol):
     def invalidated(self, x: Selection, where: Where, index: Lanes) -> None:
         """mbarrier.inval, a plain write of one value."""
 
-    def arrived(self, x: Selection, where: Where, index: Lanes, relaxed: bool) -> None:
+    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool) -> None:
         """The threads of ``x`` arrive."""
 
-    def used(self, x: Selection, where: Where, index: Lanes) -> None:
+    def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
 
-    def waited(self, x: Selection, where: Where, index: Lanes, done: Mask, relaxed: bool) -> None:
+    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
         """The lanes ``done`` have seen that a phase is complete."""
 
-    def phase_over(self, at: NDArray[np.int64]) -> None:
+    def phase_over(self, at: Index) -> None:
         """The current phase of the distinct mbarriers ``at`` is complete."""
 
     def completing(
         self,
         where: Where,
-        threads: NDArray[np.int64],
-        at: NDArray[np.int64],
-        runs: list[tuple[bool, Any, Any]],
+        threads: Index,
+        at: Index,
+        runs: list[tuple[bool, Index, Index]],
         strong: bool = False,
     ) -> None:
         """Operations of ``threads``, (E,), complete on the mbarriers ``at``; ``runs`` are (written, starts, sizes)."""
 
-    def arrive_after(self, mechanism: Mechanism[Any], x: Selection, where: Where, index: Lanes) -> None:
+    def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
         """An arrival when all operations of the thread so far are complete, as cp.async.mbarrier.arrive makes it."""
 
 
@@ -84,35 +82,35 @@ class RaceHooks(Protocol):
     def operations(self) -> OperationHooks:
         """The same of asynchronous operations."""
 
-    def read(self, x: Selection, site: AccessSite, index: Lanes, start: int) -> None:
+    def read(self, x: Selection, site: AccessSite, index: Index, start: int) -> None:
         """Lanes of ``x`` read the elements ``index + start``, of the site's size."""
 
-    def write(self, x: Selection, site: AccessSite, index: Lanes, start: int, data: Any) -> None:
+    def write(self, x: Selection, site: AccessSite, index: Index, start: int, data: Lanes) -> None:
         """Lanes of ``x`` are about to write ``data``, a row for each lane."""
 
     def touch(
         self,
         x: Selection,
         where: Where,
-        elements: NDArray[np.int64],
+        elements: Index,
         size: int,
         write: bool,
         ordering: str = "",
         remote: bool = False,
-        values: Callable[[], Any] | None = None,
+        values: Callable[[], Lanes] | None = None,
     ) -> None:
         """The active lanes of ``x`` access one element of ``size`` bytes each."""
 
-    def runs(self, x: Selection, where: Where, starts: Any, sizes: Any, write: bool) -> None:
+    def runs(self, x: Selection, where: Where, starts: Index, sizes: Index, write: bool) -> None:
         """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
 
-    def flagged(self, x: Selection, addresses: Lanes, ordering: str, write: bool) -> None:
+    def flagged(self, x: Selection, addresses: Addresses, ordering: str, write: bool) -> None:
         """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
 
     def fence(self, x: Selection) -> None:
         """A fence by the threads of ``x``."""
 
-    def warps_met(self, groups: list[Any]) -> None:
+    def warps_met(self, groups: Sequence[Selection]) -> None:
         """bar.warp.sync lets these selections go."""
 
     def met(self, x: Selection) -> None:
@@ -121,13 +119,13 @@ class RaceHooks(Protocol):
     def arrived(self, number: int, x: Selection) -> None:
         """The threads of ``x`` arrive at barrier ``number`` of their CTA."""
 
-    def complete(self, number: int, ctas: NDArray[np.bool_], waiting: Mask) -> None:
+    def complete(self, number: int, ctas: Mask, waiting: Mask) -> None:
         """Barrier ``number`` lets go the lanes ``waiting`` (wave shape) of ``ctas``."""
 
     def cluster_arrived(self, x: Selection, relaxed: bool) -> None:
         """barrier.cluster.arrive."""
 
-    def cluster_complete(self, clusters: NDArray[np.bool_]) -> None:
+    def cluster_complete(self, clusters: Mask) -> None:
         """A phase of barrier.cluster is over."""
 
     def cluster_waited(self, x: Selection) -> None:
@@ -137,26 +135,26 @@ class RaceHooks(Protocol):
 class ProxyHooks(Protocol):
     """Writes to shared memory through the generic proxy and the async proxy, and fences between the two."""
 
-    def wrote(self, cells: NDArray[np.int64], size: int) -> None:
+    def wrote(self, cells: Index, size: int) -> None:
         """The generic proxy has written the elements ``cells`` of ``size`` bytes each."""
 
     def fence(self, x: Selection, space: str) -> None:
         """fence.proxy.async by the threads of ``x``; ``space`` is ``""``, ``"shared::cta"`` or ``"shared::cluster"``."""
 
-    def replaced(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+    def replaced(self, starts: Index, sizes: Index) -> None:
         """The async proxy writes these runs of bytes itself."""
 
-    def unseen(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def unseen(self, starts: Index, sizes: Index) -> Mask:
         """Which of these runs of bytes hold something that the async proxy may not see."""
 
-    def unseen_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def unseen_rows(self, rows: Index) -> Mask:
         """Which elements, of (E, n) units of 16 bytes, hold something that the async proxy may not see."""
 
 
 class StackHooks(Protocol):
     """Local memory that something other than an instruction of the program writes."""
 
-    def returned(self, threads: NDArray[np.int64], start: int, nbytes: int) -> None:
+    def returned(self, threads: Index, start: int, nbytes: int) -> None:
         """A function that the driver provides has written its result to the stacks of ``threads``."""
 
 
@@ -164,13 +162,13 @@ class DivergenceHooks(Protocol):
     """Lanes of one warp that branches have separated."""
 
     @property
-    def open(self) -> Any:
+    def open(self) -> object:
         """Whether there are any: false where no lanes are separated."""
 
     def opened(self, one: Selection, other: Selection, serial: int, block: int, meet: int) -> None:
         """The branch of ``block``, in the frame ``serial``, has separated the lanes of both until the block ``meet``."""
 
-    def check(self, here: Mask, block: int, members: Any = None) -> None:
+    def check(self, here: Mask, block: int, members: Words | None = None) -> None:
         """The lanes ``here`` (wave shape) wait at, or are about to pass, the gate of ``block``."""
 
     def crossing(self, here: Mask, serial: int, block: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from ptxkit.isa.model import Address, Function, Instruction, Negated, Operand, R
 from ptxkit.isa.types import PtxType
 
 
-def unsigned(t: PtxType) -> np.dtype[Any]:
+def unsigned(t: PtxType) -> np.dtype:
     """Type of a lane array that marks bits of a ``t``; of 128 bits all are marked together, in 64."""
     if t.dtype.kind == "b":
         return np.dtype(np.bool_)

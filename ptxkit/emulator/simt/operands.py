@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.allocations import poison
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.isa.model import Immediate, Operand, Register
 
 
-def operand_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Any:
+def operand_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Lanes:
     """A register or immediate operand of a terminator or gate, as lanes of ``dtype``."""
     if isinstance(operand, Immediate):
         return np.full((1, 1, 1), int(operand.value) & ((1 << dtype.itemsize * 8) - 1), dtype)

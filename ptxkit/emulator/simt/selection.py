@@ -7,12 +7,12 @@ it once. A :class:`Selection` holds some of the lanes: all, all under a mask, or
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
 
-Lanes: TypeAlias = Any  # a lane array: its shape and dtype are known to the engine, not to the type checker
-Mask: TypeAlias = Any  # the same of bools
+from ptxkit.emulator.arrays import Index, Lanes, Mask, Shape
+
+EVERY_WARP: Index = np.empty(0, np.int64)
+"""The indices of a selection that is not by rows."""
 
 
 class Selection:
@@ -21,29 +21,32 @@ class Selection:
     Attributes:
         wave_shape: (CTAs, warps a CTA, 32) of the whole wave.
         mask: which of the selected lanes take part, in the selection's shape; None when all do.
-        c, w: CTA and warp index of each selected warp, for a selection by rows; None when every warp of the wave is selected.
+        c, w: CTA and warp index of each selected warp, for a selection by rows; empty where the whole wave is selected.
         rows: whether it is a selection by rows.
         shape: of a full lane array under this selection: (C, W, 32), or (rows, 1, 32).
         lanes, warps: how many lanes take part, and warps with at least one.
-        memo: what parts of the emulator have worked out for these lanes, by name.
+        memo: what other modules have computed for these lanes, by name.
     """
 
-    __slots__ = ("c", "lanes", "mask", "memo", "rows", "shape", "w", "warps", "wave_shape")
+    __slots__ = ("_cta", "_thread", "_warp", "c", "lanes", "mask", "memo", "rows", "shape", "w", "warps", "wave_shape")
 
-    def __init__(self, wave_shape: tuple[int, int, int], c: Any, w: Any, mask: Mask | None) -> None:
+    def __init__(self, wave_shape: Shape, c: Index | None, w: Index | None, mask: Mask | None) -> None:
         self.wave_shape = wave_shape
-        self.c = c
-        self.w = w
+        self.c: Index = EVERY_WARP if c is None else c
+        self.w: Index = EVERY_WARP if w is None else w
         self.rows = c is not None
         self.mask = mask
-        self.shape: tuple[int, int, int] = (len(c), 1, 32) if c is not None else wave_shape
+        self.shape: Shape = (len(c), 1, 32) if c is not None else wave_shape
         if mask is None:
             self.warps = self.shape[0] * self.shape[1]
             self.lanes = self.warps * 32
         else:
             self.lanes = int(np.count_nonzero(mask))
             self.warps = int(np.count_nonzero(mask.any(-1)))
-        self.memo: dict[str, Any] = {}
+        self.memo: dict[str, object] = {}
+        self._cta: Index | None = None
+        self._warp: Index | None = None
+        self._thread: Index | None = None
 
     def select(self, value: Lanes) -> Lanes:
         """A wave-wide array as this selection sees it."""
@@ -72,16 +75,16 @@ class Selection:
         if mask is None or mask.shape == shape:
             return mask
         axes = tuple(i for i in range(3) if shape[i] == 1 and mask.shape[i] != 1)
-        return mask.any(axes, keepdims=True) if axes else mask
+        return np.asarray(mask.any(axes, keepdims=True)) if axes else mask
 
     # -- indices -----------------------------------------------------------------------------------------------------
 
     @property
-    def cta(self) -> Lanes:
+    def cta(self) -> Index:
         """Index of each selected CTA within the wave, broadcastable to ``shape``."""
-        value = self.memo.get("cta")
+        value = self._cta
         if value is None:
-            value = self.memo["cta"] = (
+            value = self._cta = (
                 np.asarray(self.c, np.int64)[:, None, None]
                 if self.rows
                 else np.arange(self.shape[0], dtype=np.int64)[:, None, None]
@@ -89,11 +92,11 @@ class Selection:
         return value
 
     @property
-    def warp(self) -> Lanes:
+    def warp(self) -> Index:
         """Index of each selected warp within its CTA, broadcastable to ``shape``."""
-        value = self.memo.get("warp")
+        value = self._warp
         if value is None:
-            value = self.memo["warp"] = (
+            value = self._warp = (
                 np.asarray(self.w, np.int64)[:, None, None]
                 if self.rows
                 else np.arange(self.shape[1], dtype=np.int64)[None, :, None]
@@ -101,10 +104,10 @@ class Selection:
         return value
 
     @property
-    def thread(self) -> Lanes:
+    def thread(self) -> Index:
         """Index of each selected lane within the wave, in ``shape``."""
-        value = self.memo.get("thread")
+        value = self._thread
         if value is None:
             lane = np.arange(32, dtype=np.int64)
-            value = self.memo["thread"] = (self.cta * self.wave_shape[1] + self.warp) * 32 + lane
+            value = self._thread = (self.cta * self.wave_shape[1] + self.warp) * 32 + lane
         return value

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.isa.types import TYPES, PtxType
@@ -50,7 +49,7 @@ SPECIAL_TYPES: dict[str, PtxType] = {
 """Every special register the emulator has, with its type. The performance monitors (%pm0, ...) are not among them."""
 
 
-def static_lanes(wave: WaveState, name: str) -> Any:
+def static_lanes(wave: WaveState, name: str) -> Lanes:
     """Lanes of a special register that does not change while the wave runs, broadcastable to the wave's shape."""
     base, _, axis = name[1:].partition(".")
     launch = wave.launch
@@ -126,5 +125,5 @@ def static_lanes(wave: WaveState, name: str) -> Any:
             return _one(0)
 
 
-def _one(value: int) -> Any:
+def _one(value: int) -> Lanes:
     return np.full((1, 1, 1), value, np.uint32)

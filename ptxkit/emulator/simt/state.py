@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.function import FunctionCode
@@ -37,19 +37,19 @@ class MemoryState(Protocol):
     def owner(self, address: int) -> Allocation | None:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.owner`."""
 
-    def inside(self, addresses: NDArray[np.uint64], nbytes: int) -> NDArray[np.bool_]:
+    def inside(self, addresses: Addresses, nbytes: int) -> Mask:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.inside`."""
 
     def explain(self, address: int, nbytes: int) -> str:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.explain`."""
 
-    def partition(self, addresses: NDArray[np.uint64]) -> list[tuple[Allocation, NDArray[np.int64]]]:
+    def partition(self, addresses: Addresses) -> list[tuple[Allocation, Index]]:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.partition`."""
 
     def record(self, a: Allocation, start: int, nbytes: int) -> bytes:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.record`."""
 
-    def slice(self, address: int, nbytes: int) -> NDArray[np.uint8]:
+    def slice(self, address: int, nbytes: int) -> Bytes:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.slice`."""
 
     def free(self, address: int) -> None:
@@ -70,7 +70,7 @@ class MachineState(Protocol):
         """Global memory."""
 
     @property
-    def atomic_lock(self) -> AbstractContextManager[Any]:
+    def atomic_lock(self) -> AbstractContextManager[object]:
         """Held while an atomic operation is performed."""
 
     def allocate(self, nbytes: int, name: str = "") -> int:
@@ -127,7 +127,7 @@ class LaunchState(Protocol):
     def param_allocation(self) -> Allocation:
         """The kernel's parameters in memory."""
 
-    def parameter(self, offset: int, dtype: np.dtype[Any]) -> Any:
+    def parameter(self, offset: int, dtype: np.dtype) -> Lanes:
         """A kernel parameter as one-element lanes."""
 
     def cancel_cluster(self) -> int | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.table import Form
 from ptxkit.emulator.simt.threads import Group
@@ -36,10 +36,17 @@ class Step:
         pure: ``call`` takes the lane arrays alone.
     """
 
-    call: Callable[..., Any]
+    call: Callable[..., Results]
     sources: tuple[Typed, ...] = ()
     destinations: tuple[Typed, ...] = ()
     pure: bool = False
+
+
+def result_tuple(found: Results) -> tuple[Lanes | None, ...]:
+    """What a step returned, with one entry for each destination."""
+    if found is None:
+        return ()
+    return found if isinstance(found, tuple) else (found,)
 
 
 class Gate:

@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from types import CodeType
-from typing import Any
+from typing import TypeVar, cast
 
+from ptxkit.emulator.arrays import Results
 from ptxkit.isa.types import TYPES, PtxType
 
 CARRY = "cc"
@@ -41,19 +42,33 @@ class Form:
 
     Attributes:
         opcode: the whole opcode.
-        parts: every optional literal (True or False) and every named set (the member, or "" when absent) of the pattern; from
-            the engine also ``pair``: whether the instruction has a second destination, ``p|q``.
+        parts: the text of every optional literal and the member of every named set of the pattern; "" when absent.
+        pair: whether the instruction has a second destination, ``p|q``.
     """
 
     opcode: str
-    parts: Mapping[str, Any]
+    parts: Mapping[str, str]
+    pair: bool = True
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> str:
         return self.parts[name]
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: str = "") -> str:
         """The part, or ``default`` when the pattern does not have it."""
         return self.parts.get(name, default)
+
+    def has(self, name: str) -> bool:
+        """Whether the opcode has this optional part."""
+        return bool(self.parts.get(name))
+
+
+Signature = Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]]
+"""The types of the destinations and of the sources of a form."""
+
+LaneFunction = Callable[..., Results]
+"""Computes the destinations of an arithmetic instruction from one lane array for each source."""
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @dataclass(frozen=True)
@@ -74,9 +89,9 @@ class Entry:
 
     kind: str
     pattern: str
-    function: Callable[..., Any]
+    function: Callable[..., object]
     expression: str
-    signature: Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]] | None
+    signature: Signature | None
     bind: bool
     group: str
     sets: Mapping[str, str] = field(default_factory=dict)
@@ -105,24 +120,16 @@ class Entry:
         m = self.regex.fullmatch(opcode)
         if m is None:
             return None
-        flags = self.regex.groupindex
-        parts: dict[str, Any] = {}
-        for name in flags:
-            text = m[name]
-            key = name.removeprefix("flag_")
-            if name.startswith("flag_"):
-                parts[key] = text is not None
-            else:
-                parts[key] = text or ""
-        return Form(opcode, parts)
+        return Form(opcode, {name.removeprefix("flag_"): (m[name] or "").removeprefix(".") for name in self.regex.groupindex})
 
-    def lane_function(self, form: Form) -> Callable[..., Any]:
+    def lane_function(self, form: Form) -> LaneFunction:
         """The function over lane arrays for this form, its modifiers bound."""
         if self.bind:
-            return self.function(form)  # type: ignore[no-any-return]
-        names = _keyword_only(self.function)
-        chosen = {n: form[n] for n in names}
-        return partial(self.function, **chosen) if chosen else self.function
+            return cast(LaneFunction, self.function(form))
+        function = cast(LaneFunction, self.function)
+        flags = self.regex.groupindex
+        chosen = {n: form.has(n) if f"flag_{n}" in flags else form[n] for n in _keyword_only(function)}
+        return partial(function, **chosen) if chosen else function
 
 
 _TABLE: dict[str, list[Entry]] = {}
@@ -200,9 +207,7 @@ def entries() -> Iterator[Entry]:
         yield from rows
 
 
-def alu(
-    pattern: str, *, sig: str | None = None, bind: bool = False, **sets: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def alu(pattern: str, *, sig: str | None = None, bind: bool = False, **sets: str) -> Callable[[F], F]:
     """Register a pure instruction.
 
     Args:
@@ -220,7 +225,7 @@ def alu(
     str for a set.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         arity = None if bind else len(_positional(function))
         signature = _signature(pattern, sig, arity)
         _register("alu", pattern, function, sets, signature, bind, (sig or "").count("?"))
@@ -229,20 +234,20 @@ def alu(
     return decorate
 
 
-def effect(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def effect(pattern: str, **sets: str) -> Callable[[F], F]:
     """Register an instruction with side effects; :mod:`ptxkit.emulator.simt.step` says what the function gets."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         _register("effect", pattern, function, sets, None, True)
         return function
 
     return decorate
 
 
-def blocking(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def blocking(pattern: str, **sets: str) -> Callable[[F], F]:
     """Register an instruction that can wait; :mod:`ptxkit.emulator.simt.step` has what the function gets and returns."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         _register("blocking", pattern, function, sets, None, True)
         return function
 
@@ -252,9 +257,9 @@ def blocking(pattern: str, **sets: str) -> Callable[[Callable[..., Any]], Callab
 def _register(
     kind: str,
     pattern: str,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     sets: Mapping[str, str],
-    signature: Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]] | None,
+    signature: Signature | None,
     bind: bool,
     optional: int = 0,
 ) -> None:
@@ -270,17 +275,17 @@ def _register(
     _lookup.cache_clear()
 
 
-def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
+def _positional(function: Callable[..., object]) -> tuple[str, ...]:
     code = _code(function)
     return code.co_varnames[: code.co_argcount]
 
 
-def _keyword_only(function: Callable[..., Any]) -> tuple[str, ...]:
+def _keyword_only(function: Callable[..., object]) -> tuple[str, ...]:
     code = _code(function)
     return code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
 
 
-def _code(function: Callable[..., Any]) -> CodeType:
+def _code(function: Callable[..., object]) -> CodeType:
     """The code of the function below its decorators; inspect.signature would take a tenth of the emulator's start."""
     code: CodeType = inspect.unwrap(function).__code__
     return code
@@ -323,9 +328,7 @@ def _expression(pattern: str, sets: Mapping[str, str]) -> tuple[str, set[str]]:
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
-def _signature(
-    pattern: str, sig: str | None, arity: int | None
-) -> Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]]:
+def _signature(pattern: str, sig: str | None, arity: int | None) -> Signature:
     if sig is None:
         if arity is None:
             raise ValueError(f"{pattern!r}: bind=True needs sig")
@@ -344,10 +347,8 @@ def _signature(
             return CARRY_TYPE
         m = re.fullmatch(r"wide\((\w+)\)", name)
         if m:
-            inner = form.get(m[1], m[1])
-            return TYPES[_WIDER[inner]]
-        value = form.get(name)
-        return TYPES[value if isinstance(value, str) and value else name]
+            return TYPES[_WIDER[form.get(m[1]) or m[1]]]
+        return TYPES[form.get(name) or name]
 
     def given(form: Form) -> tuple[tuple[PtxType, ...], tuple[PtxType, ...]]:
         return tuple(resolve(d, form) for d in destinations), tuple(resolve(s, form) for s in sources)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Bytes, Index, Lanes, Mask, Shape, Words
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.memory.allocations import poison
 from ptxkit.emulator.simt.asynchronous import Queue
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.hooks import DivergenceHooks, ProxyHooks, RaceHooks, StackHooks
-from ptxkit.emulator.simt.selection import Lanes, Mask, Selection
+from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.state import LaunchState, MachineState
+from ptxkit.emulator.simt.undefined import Shadow
 from ptxkit.isa.model import Operand, Symbol
 
 P = TypeVar("P")
+
+Registers: TypeAlias = list[Lanes | None]
+"""The registers of a frame by number, wave-wide; None for one that nothing has written."""
 
 
 class Frame:
@@ -53,7 +58,7 @@ class Frame:
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.serial = serial
-        self.registers: list[Any] = [None] * len(function.register_types)
+        self.registers: Registers = [None] * len(function.register_types)
         self.owned: list[bool] = [False] * len(function.register_types)
         self.local_base = local_base
         self.bindings = bindings
@@ -61,7 +66,7 @@ class Frame:
         self.groups = 0
         self.back = -1
         self.reg_returns: list[tuple[int, int]] = []
-        self.undefined: dict[int, Any] = {}
+        self.undefined: dict[int, Shadow] = {}
         self.undefined_bits = 0
 
     def variable(self, symbol: Symbol) -> int:
@@ -83,7 +88,9 @@ class Group(Selection):
 
     __slots__ = ("frame", "resume", "sub", "tally", "wave", "yielded")
 
-    def __init__(self, wave: WaveState, frame: Frame, c: Any, w: Any, mask: Mask | None, tally: Tally) -> None:
+    def __init__(
+        self, wave: WaveState, frame: Frame, c: Index | None, w: Index | None, mask: Mask | None, tally: Tally
+    ) -> None:
         super().__init__(wave.shape, c, w, mask)
         self.wave = wave
         self.frame = frame
@@ -92,7 +99,7 @@ class Group(Selection):
         self.resume = 0
         self.sub = False
 
-    def fetch(self, index: int) -> Any:
+    def fetch(self, index: int) -> Lanes | None:
         """Register ``index`` as this selection sees it; None if it was never written."""
         value = self.frame.registers[index]
         return value if value is None else self.select(value)
@@ -118,6 +125,7 @@ class Group(Selection):
                 full[:] = old
             registers[index] = old = full
             frame.owned[index] = frame.dirty = True
+        assert old is not None
         if self.mask is None:
             old[self.c, self.w] = np.broadcast_to(value, self.shape)[:, 0]
         else:
@@ -139,13 +147,11 @@ class Group(Selection):
         part.lanes = int(np.count_nonzero(mask))
         part.warps = self.warps
         part.sub = True
-        part.memo = self.memo if mask is self.mask else {}
-        for key in ("cta", "warp", "thread"):
-            if key in self.memo:
-                part.memo[key] = self.memo[key]
+        part.memo = {}
+        part._cta, part._warp, part._thread = self._cta, self._warp, self._thread
         return part
 
-    def first(self, bad: Mask) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    def first(self, bad: Mask) -> tuple[Shape, Shape]:
         """CTA coordinates and thread coordinates of the first lane for which ``bad`` holds."""
         i = tuple(int(k[0]) for k in np.nonzero(np.broadcast_to(bad, self.shape)))
         cta = int(self.c[i[0]]) if self.rows else i[0]
@@ -178,13 +184,13 @@ class WaveState(Protocol):
         output: what the kernel has printed.
     """
 
-    shape: tuple[int, int, int]
-    ctas: NDArray[np.int64]
-    cluster_rank: NDArray[np.int64]
+    shape: Shape
+    ctas: Index
+    cluster_rank: Index
     ranked: bool
-    shared: NDArray[np.uint8]
+    shared: Bytes
     shared_stride: int
-    local: NDArray[np.uint8]
+    local: Bytes
     live: Mask | None
     live_lanes: int
     waiting: dict[tuple[int, int], Group]
@@ -213,24 +219,24 @@ class WaveState(Protocol):
     def provide(self, kind: Callable[[WaveState], P], part: P) -> None:
         """Let ``part`` be what :meth:`part` gives for ``kind``."""
 
-    def on_memory(self, machine: MachineState, shared: NDArray[np.uint8]) -> WaveState:
+    def on_memory(self, machine: MachineState, shared: Bytes) -> WaveState:
         """The same threads on other memory, with no hooks, and with mechanisms of their own."""
 
     # -- where and who -----------------------------------------------------------------------------------------------
 
-    def cta_coordinates(self, index: int) -> tuple[int, int, int]:
+    def cta_coordinates(self, index: int) -> Shape:
         """Grid coordinates of a CTA of this wave."""
 
-    def thread_coordinates(self, linear: int) -> tuple[int, int, int]:
+    def thread_coordinates(self, linear: int) -> Shape:
         """Coordinates of a thread in its CTA."""
 
-    def thread_index(self, axis: int) -> NDArray[np.uint32]:
+    def thread_index(self, axis: int) -> Words:
         """%tid along an axis, shape (1, warps, 32)."""
 
     def special(self, group: Group, name: str) -> Lanes:
         """Lanes of a special register under ``group``'s selection."""
 
-    def shared_address(self, group: Group, offset: int, dtype: Any) -> Lanes:
+    def shared_address(self, group: Group, offset: int, dtype: DTypeLike) -> Lanes:
         """Address of a byte of shared memory, with the CTA's rank in its cluster."""
 
     def flush_output(self) -> None:
@@ -304,7 +310,7 @@ class Synchroniser:
         return False
 
 
-def merge(values: Any, old: Any, predicate: Mask) -> Any:
+def merge(values: Lanes, old: Lanes | None, predicate: Mask) -> Lanes:
     """``values`` where ``predicate`` holds, else ``old``; an unwritten ``old`` does not matter."""
     if old is None:
         return values

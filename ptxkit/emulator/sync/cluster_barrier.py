@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Index, Mask
 from ptxkit.emulator.simt.threads import Group, Synchroniser, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import TrapError
 
 
@@ -18,18 +18,14 @@ class ClusterBarrier(Synchroniser):
         self.size = wave.launch.cluster_size
         clusters = wave.shape[0] // self.size
         self.phase = np.zeros(clusters, np.int64)
-        self.arrived: Any = None
-        self.open: Any = None  # lanes that have arrived and not waited yet
-        self.arrived_phase: Any = None
+        self.arrived: Mask = np.zeros(wave.shape, np.bool_)
+        self.open: Mask = np.zeros(wave.shape, np.bool_)  # lanes that have arrived and not waited yet
+        self.arrived_phase: Index = np.full(wave.shape, -1, np.int64)
         self.sleepers: list[tuple[Group, int]] = []
 
-    def arrive(self, group: Group, where: Any, relaxed: bool = False) -> None:
+    def arrive(self, group: Group, where: Where, relaxed: bool = False) -> None:
         """The lanes of ``group`` arrive; if ``relaxed`` they pass on what they knew at their last fence."""
         wave = self.wave
-        if self.arrived is None:
-            self.arrived = np.zeros(wave.shape, np.bool_)
-            self.open = np.zeros(wave.shape, np.bool_)
-            self.arrived_phase = np.full(wave.shape, -1, np.int64)
         mask = group.full_mask()
         twice = mask & self.open
         if twice.any():
@@ -47,7 +43,8 @@ class ClusterBarrier(Synchroniser):
     def _complete(self) -> None:
         wave = self.wave
         here = self.arrived if wave.live is None else self.arrived | ~wave.live
-        done = here.reshape(len(self.phase), -1).all(-1) & self.arrived.reshape(len(self.phase), -1).any(-1)
+        clusters = len(self.phase)
+        done: Mask = np.all(here.reshape(clusters, -1), -1) & np.any(self.arrived.reshape(clusters, -1), -1)
         if not done.any():
             return
         self.phase[done] += 1
@@ -58,11 +55,9 @@ class ClusterBarrier(Synchroniser):
         for group, block in sleepers:
             wave.wake(group, block, passed=False)
 
-    def enter(self, group: Group, block: int, where: Any) -> Group | None:
+    def enter(self, group: Group, block: int, where: Where) -> Group | None:
         """barrier.cluster.wait: the lanes whose phase is over."""
         phases = np.repeat(self.phase, self.size)[:, None, None]
-        if self.arrived_phase is None:
-            raise TrapError(f"{where}: waits without having arrived")
         mine = group.select(self.arrived_phase)
         active = group.active()
         if (active & (mine < 0)).any():
@@ -78,7 +73,7 @@ class ClusterBarrier(Synchroniser):
 
     def threads_left(self) -> None:
         """Exited threads count as arrived."""
-        if self.arrived is not None and self.arrived.any():
+        if self.arrived.any():
             self._complete()
 
     def waiting(self) -> list[tuple[Group, int]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Index, Mask
 from ptxkit.emulator.simt.threads import Group, Synchroniser, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import TrapError
 
 
@@ -22,12 +23,12 @@ class _Barrier:
         votes: predicate of the waiting lanes (barrier.red).
     """
 
-    mask: Any
-    extra: Any
-    count: Any
-    votes: Any = None
+    mask: Mask
+    extra: Index
+    count: Index
+    votes: Mask | None = None
     groups: list[tuple[Group, int]] = field(default_factory=list)
-    result: Any = None
+    result: Index | None = None
 
 
 class CtaBarriers(Synchroniser):
@@ -47,7 +48,13 @@ class CtaBarriers(Synchroniser):
             )
         return b
 
-    def arrive(self, group: Group, number: int, count: int, block: int | None, votes: Any, where: Any) -> bool:
+    def result(self, number: int, row: int) -> Index:
+        """What the last barrier.red at a barrier has given each CTA; ``row``: 0 for the count, 1 for whether all were true."""
+        found = self.get(number).result
+        assert found is not None
+        return found[row]
+
+    def arrive(self, group: Group, number: int, count: int, block: int | None, votes: Mask | None, where: Where) -> bool:
         """``group`` arrives; it waits at ``block``, unless that is None. True when it may go on at once.
 
         Args:
@@ -116,7 +123,7 @@ class CtaBarriers(Synchroniser):
             if out is not None:
                 wave.wake(out, block, passed=True)
 
-    def _reduce(self, b: _Barrier, votes: Any, ctas: Any) -> None:
+    def _reduce(self, b: _Barrier, votes: Mask, ctas: slice | Mask) -> None:
         """Number of true predicates per CTA, and whether all of the participants' are true."""
         live = np.ones(self.wave.shape, np.bool_) if self.wave.live is None else self.wave.live
         if b.result is None:
@@ -124,7 +131,7 @@ class CtaBarriers(Synchroniser):
         # b.mask is empty on the direct path, where every live lane takes part
         part = b.mask if b.mask.any() else live
         b.result[0, ctas] = votes.sum((1, 2))[ctas]
-        b.result[1, ctas] = (votes | ~part).all((1, 2))[ctas]
+        b.result[1, ctas] = np.all(votes | ~part, (1, 2))[ctas]
 
     def threads_left(self) -> None:
         """Some threads have exited: barriers may be complete without them."""

@@ -5,12 +5,11 @@ ptxas takes the state space ahead of semantics and scope, too, so some have a se
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
+from ptxkit.emulator.arrays import Addresses, Lanes
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Gate, Gated, Step, Typed
@@ -54,12 +53,12 @@ class BarrierSite:
         """The address as a source of the step."""
         return self.operand, self.type
 
-    def index(self, x: Group, base: Any) -> Any:
+    def index(self, x: Group, base: Lanes) -> Lanes:
         """The barrier of each lane: its index among the wave's 8-byte words of shared memory (int64)."""
         index, _, start = self.site._flat(x, widen(base))
         return index + start
 
-    def fetch(self, group: Group) -> Any:
+    def fetch(self, group: Group) -> Lanes:
         """The same at a gate, which reads its operands itself."""
         if self.symbol is not None:
             base = group.wave.shared_address(group, self.symbol, np.uint64)
@@ -72,7 +71,7 @@ class BarrierSite:
 def _init(b: Binding) -> Step:
     at = BarrierSite(b, b.operands[0], b.form["space"])
 
-    def init(x: Group, base: Any, counts: Any) -> None:
+    def init(x: Group, base: Lanes, counts: Lanes) -> None:
         index = at.index(x, base)
         for races in x.wave.races:
             races.operations.initialised(x, b.where, index)
@@ -85,7 +84,7 @@ def _init(b: Binding) -> Step:
 def _inval(b: Binding) -> Step:
     at = BarrierSite(b, b.operands[0], b.form["space"])
 
-    def invalidate(x: Group, base: Any) -> None:
+    def invalidate(x: Group, base: Lanes) -> None:
         index = at.index(x, base)
         for races in x.wave.races:
             races.operations.invalidated(x, b.where, index)
@@ -100,7 +99,7 @@ def _transactions(b: Binding) -> Step:
     at = BarrierSite(b, b.operands[0], b.form["space"])
     sign = 1 if b.form["op"] == "expect_tx" else -1
 
-    def transact(x: Group, base: Any, nbytes: Any) -> None:
+    def transact(x: Group, base: Lanes, nbytes: Lanes) -> None:
         index = at.index(x, base)
         for races in x.wave.races:
             races.operations.used(x, b.where, index)
@@ -136,7 +135,7 @@ def _arrive(b: Binding) -> Step:
     expects, drop, may_complete = form["how"] == "expect_tx", form["op"] == "arrive_drop", form["how"] != "noComplete"
     relaxed = form["sem"] == "relaxed"
 
-    def arrive(x: Group, base: Any, *count: Any) -> Any:
+    def arrive(x: Group, base: Lanes, *count: Lanes) -> Addresses | None:
         amount = count[0].astype(np.int64) if count else 1
         index = at.index(x, base)
         for races in x.wave.races:
@@ -168,18 +167,18 @@ class _Wait:
     def __init__(self, b: Binding) -> None:
         self.destination, address, self.phase, *_ = b.operands
         self.at = BarrierSite(b, address, b.form["space"] or "shared::cluster")
-        self.by_parity = b.form["parity"]
+        self.by_parity = b.form.has("parity")
         self.type = U32 if self.by_parity else U64
         self.where = b.where
         self.number = b.index
         self.relaxed = b.form["sem"] == "relaxed"
 
-    def expected(self, lanes: Any) -> Any:
+    def expected(self, lanes: Lanes) -> Lanes:
         """Parity of the phase that is asked for."""
         return lanes.astype(np.uint64) & np.uint64(1) if self.by_parity else parity(lanes)
 
     def step(self) -> Step:
-        def test(x: Group, base: Any, phase: Any) -> Any:
+        def test(x: Group, base: Lanes, phase: Lanes) -> Lanes:
             index = self.at.index(x, base)
             barriers = x.wave.part(Mbarriers)
             barriers.check(x, index, self.where)

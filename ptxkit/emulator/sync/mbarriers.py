@@ -7,13 +7,15 @@ phase, and 01, which neither zeroed nor poisoned memory has, so that a barrier t
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.simt.threads import Group, Synchroniser, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.waiters import Waiters
 from ptxkit.errors import TrapError
 
@@ -27,23 +29,26 @@ _EXPECTED, _TX, _PHASE, _VALID = 20, 40, 61, 62
 _COUNT_BITS = np.uint64(MAX_COUNT)
 _TX_BITS = np.uint64((1 << 21) - 1)
 
+Fields: TypeAlias = tuple[Index, Index, Index, Index]
+"""Pending and expected arrivals, tx-count, and phase parity of barriers."""
 
-def pack(pending: Any, expected: Any, tx: Any, phase: Any) -> Any:
-    """The words of barriers with these int64 fields."""
+
+def pack(pending: Index, expected: Index, tx: Index | int, phase: Index | int) -> Addresses:
+    """The words of barriers with these fields."""
     fields = pending | expected << _EXPECTED | (tx & int(_TX_BITS)) << _TX | phase << _PHASE | 1 << _VALID
     return np.asarray(fields, np.int64).view(np.uint64)
 
 
-def unpack(words: Any) -> tuple[Any, Any, Any, Any]:
-    """Pending and expected arrivals, tx-count and phase parity of barrier words, int64 each."""
+def unpack(words: Addresses) -> Fields:
+    """The fields of barrier words."""
     pending = (words & _COUNT_BITS).astype(np.int64)
     expected = (words >> np.uint64(_EXPECTED) & _COUNT_BITS).astype(np.int64)
     tx = (words >> np.uint64(_TX) & _TX_BITS).astype(np.int64)
     return pending, expected, (tx ^ (1 << 20)) - (1 << 20), parity(words).astype(np.int64)
 
 
-def parity(words: Any) -> Any:
-    """Parity of the current, incomplete phase, uint64."""
+def parity(words: Addresses) -> Addresses:
+    """Parity of the current, incomplete phase."""
     return words >> np.uint64(_PHASE) & np.uint64(1)
 
 
@@ -83,7 +88,7 @@ class Mbarriers(Synchroniser):
 
     # -- what instructions do ----------------------------------------------------------------------------------------
 
-    def init(self, x: Group, index: Any, counts: Any, where: Any) -> None:
+    def init(self, x: Group, index: Index, counts: Lanes, where: Where) -> None:
         """New barriers with these expected counts (lane arrays)."""
         bad = (counts < 1) | (counts > MAX_COUNT)
         if bad.any() and (np.broadcast_to(bad, x.shape) & x.active()).any():
@@ -96,7 +101,7 @@ class Mbarriers(Synchroniser):
         self._phases()[at] = 0
         self.wave.launch.machine.version += 1
 
-    def invalidate(self, x: Group, index: Any, where: Any) -> None:
+    def invalidate(self, x: Group, index: Index, where: Where) -> None:
         """The barriers' memory may be used for anything else. Several threads may invalidate one barrier, at any time."""
         self.check(x, index, where, or_invalidated=True)
         self.words[np.broadcast_to(index, x.shape)[x.active()]] = INVALIDATED
@@ -104,14 +109,14 @@ class Mbarriers(Synchroniser):
     def update(
         self,
         x: Group,
-        index: Any,
-        where: Any,
-        arrivals: Any = 0,
-        tx: Any = 0,
+        index: Index,
+        where: Where,
+        arrivals: Index | int = 0,
+        tx: Index | int = 0,
         drop: bool = False,
         may_complete: bool = True,
         states: bool = False,
-    ) -> Any:
+    ) -> Addresses | None:
         """Expect-tx, then arrive-on, by every thread of ``x``.
 
         Args:
@@ -136,27 +141,27 @@ class Mbarriers(Synchroniser):
         self.wave.launch.machine.version += 1
         return found
 
-    def complete_tx(self, at: Any, nbytes: Any, where: Any = None) -> None:
+    def complete_tx(self, at: Index, nbytes: Index | int, where: Where | None = None) -> None:
         """Asynchronous operations have moved ``nbytes`` (a number, or one each) for the barriers ``at``, (E,) int64."""
-        amounts: Any = np.broadcast_to(np.asarray(nbytes, np.int64), at.shape)
+        amounts: Index = np.broadcast_to(np.asarray(nbytes, np.int64), at.shape)
         at, inverse = np.unique(at, return_inverse=True)
         total = np.bincount(inverse, amounts, len(at)).astype(np.int64)
         self._check_words(at, where)
         self._advance(None, where, at, np.zeros_like(at), -total, False, True, unpack(self.words[at]))
         self.wave.launch.machine.version += 1
 
-    def arrive(self, at: Any, where: Any = None) -> None:
+    def arrive(self, at: Index, where: Where | None = None) -> None:
         """One arrival for each of ``at``, (E,) int64, as asynchronous operations trigger them."""
         at, counts = np.unique(at, return_counts=True)
         self._check_words(at, where)
         self._advance(None, where, at, counts, np.zeros_like(at), False, True, unpack(self.words[at]))
         self.wave.launch.machine.version += 1
 
-    def completed(self, index: Any, phase: Any) -> Any:
-        """Lanes for which the phase with parity ``phase`` (uint64) of ``index`` has completed."""
+    def completed(self, index: Index, phase: Addresses) -> Mask:
+        """Lanes for which the phase with parity ``phase`` of ``index`` has completed."""
         return parity(self.words[index]) != phase
 
-    def check(self, x: Group, index: Any, where: Any, or_invalidated: bool = False) -> None:
+    def check(self, x: Group, index: Index, where: Where, or_invalidated: bool = False) -> None:
         """Raise if a lane names memory that holds no barrier, or with ``or_invalidated`` none that was invalidated."""
         valid = (self.words[index] >> np.uint64(_VALID)) == 1
         if or_invalidated:
@@ -167,7 +172,7 @@ class Mbarriers(Synchroniser):
                 at = int(np.broadcast_to(index, x.shape)[bad][0])
                 self._fail(x, where, bad, self._not_one(at))
 
-    def _check_words(self, at: Any, where: Any) -> None:
+    def _check_words(self, at: Index, where: Where | None) -> None:
         valid = (self.words[at] >> np.uint64(_VALID)) == 1
         if not valid.all():
             k = at[np.argmin(valid)]
@@ -180,12 +185,12 @@ class Mbarriers(Synchroniser):
             self._completions = np.zeros(len(self.wave.shared) // 8, np.int64)
         return self._completions
 
-    def _per_barrier(self, x: Group, index: Any, arrivals: Any, tx: Any) -> tuple[Any, Any, Any]:
+    def _per_barrier(self, x: Group, index: Index, arrivals: Index, tx: Index) -> tuple[Index, Index, Index]:
         """Distinct barriers with the sums of both amounts."""
         shape = np.broadcast_shapes(index.shape, arrivals.shape or (1, 1, 1), tx.shape or (1, 1, 1))
         axes = tuple(k for k in range(3) if shape[k] == 1 and x.shape[k] != 1)
         if x.mask is None:
-            lanes: Any = np.full(shape, np.prod([x.shape[k] for k in axes], dtype=np.int64))
+            lanes: Index = np.full(shape, np.prod([x.shape[k] for k in axes], dtype=np.int64))
         else:
             lanes = x.mask.sum(axes, keepdims=True, dtype=np.int64)
         at = np.broadcast_to(index, shape).reshape(-1)
@@ -204,13 +209,13 @@ class Mbarriers(Synchroniser):
     def _advance(
         self,
         x: Group | None,
-        where: Any,
-        at: Any,
-        counts: Any,
-        tx: Any,
+        where: Where | None,
+        at: Index,
+        counts: Index,
+        tx: Index,
         drop: bool,
         may_complete: bool,
-        fields: tuple[Any, Any, Any, Any],
+        fields: Fields,
     ) -> None:
         """Apply sums to distinct barriers ``at``, complete phases, wake who waits for them."""
         pending, expected, outstanding, phase = fields
@@ -242,7 +247,7 @@ class Mbarriers(Synchroniser):
         else:
             self.words[at] = pack(pending, expected, outstanding, phase)
 
-    def _found(self, x: Group, index: Any, arrivals: Any) -> Any:
+    def _found(self, x: Group, index: Index, arrivals: Index) -> Addresses:
         """The word each lane finds when lanes arrive in order and no phase ends on the way."""
         active = x.active()
         at = np.broadcast_to(index, x.shape)[active]
@@ -258,8 +263,8 @@ class Mbarriers(Synchroniser):
         return out
 
     def _one_by_one(
-        self, x: Group, index: Any, where: Any, arrivals: Any, tx: Any, drop: bool, may_complete: bool
-    ) -> Any:
+        self, x: Group, index: Index, where: Where, arrivals: Index, tx: Index, drop: bool, may_complete: bool
+    ) -> Addresses:
         active = x.active()
         at = np.broadcast_to(index, x.shape)[active]
         counts, bytes_ = (np.broadcast_to(v, x.shape)[active] for v in (arrivals, tx))
@@ -306,15 +311,15 @@ class Mbarriers(Synchroniser):
             f"and {tx:,} bytes"
         )
 
-    def _refuse(self, x: Group | None, where: Any, at: Any, why: str) -> NoReturn:
+    def _refuse(self, x: Group | None, where: Where | None, at: int, why: str) -> NoReturn:
         if x is None:
             cta = self.wave.cta_coordinates(int(at) * 8 // self.wave.shared_stride)
             raise TrapError(f"{where}: an asynchronous operation in CTA {cta}: {why}" if where else f"CTA {cta}: {why}")
         raise self._error(x, where, x.active(), why)
 
-    def _fail(self, x: Group, where: Any, bad: Any, why: str) -> NoReturn:
+    def _fail(self, x: Group, where: Where, bad: Mask, why: str) -> NoReturn:
         raise self._error(x, where, np.broadcast_to(bad, x.shape) & x.active(), why)
 
-    def _error(self, x: Group, where: Any, bad: Any, why: str) -> TrapError:
+    def _error(self, x: Group, where: Where | None, bad: Mask, why: str) -> TrapError:
         cta, thread = x.first(bad)
         return TrapError(f"{where}: thread {thread} of CTA {cta}: {why}")

@@ -11,11 +11,10 @@ of a barrier where it has to be behind can go unnoticed, and a correct program i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import WaveState
 
@@ -36,7 +35,7 @@ class GenericWrites:
         self.wave = wave
         self.rows: NDArray[np.bool_] = np.zeros(len(wave.shared) // ROW, np.bool_)
 
-    def wrote(self, cells: Any, size: int) -> None:
+    def wrote(self, cells: Lanes, size: int) -> None:
         """The generic proxy has written the elements ``cells`` (int64) of ``size`` bytes each."""
         if size <= ROW:
             self.rows[cells * size >> 4] = True

@@ -8,10 +8,11 @@ PTX ISA, "mbarrier.test_wait, mbarrier.try_wait".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.simt.asynchronous import MBARRIER
 from ptxkit.emulator.simt.threads import Group, WaveState
 
@@ -22,15 +23,15 @@ class _Sleeper:
 
     group: Group
     block: int
-    index: Any
-    phase: Any
+    index: Index
+    phase: Addresses
 
 
 class Phases(Protocol):
     """The mbarriers that are waited for."""
 
-    def completed(self, index: Any, phase: Any) -> Any:
-        """Lanes for which the phase with parity ``phase`` (uint64) of ``index`` has completed."""
+    def completed(self, index: Index, phase: Addresses) -> Mask:
+        """Lanes for which the phase with parity ``phase`` of ``index`` has completed."""
 
     def describe(self, at: int) -> str:
         """A barrier and what its current phase lacks."""
@@ -48,9 +49,9 @@ class Waiters:
         self.wave = wave
         self.barriers = barriers
         self.sleepers: list[_Sleeper] = []
-        self.polled: dict[int, Any] = {}
+        self.polled: dict[int, Index] = {}
 
-    def sleep(self, group: Group, block: int, index: Any, phase: Any) -> None:
+    def sleep(self, group: Group, block: int, index: Index, phase: Addresses) -> None:
         """``group`` waits at the gate of ``block`` for the phase with parity ``phase`` of ``index`` to complete."""
         self.sleepers.append(_Sleeper(group, block, index, phase))
 
@@ -70,20 +71,20 @@ class Waiters:
             if out is not None:
                 self.wave.wake(out, s.block, passed=True)
 
-    def _select(self, s: _Sleeper, part: Group) -> tuple[Any, Any]:
+    def _select(self, s: _Sleeper, part: Group) -> tuple[Index, Addresses]:
         """The barrier and phase of a sleeper's lanes as the selection of ``part`` sees them."""
-        out = []
-        for lanes in (s.index, s.phase):
+
+        def select(lanes: Lanes) -> Lanes:
             if s.group.rows == part.rows and s.group.shape == part.shape:
-                out.append(lanes)
-                continue
+                return lanes
             full = np.broadcast_to(lanes, s.group.shape)
             if s.group.rows:
                 wide = np.zeros(self.wave.shape, full.dtype)
                 wide[s.group.c, s.group.w] = full[:, 0]
                 full = wide
-            out.append(part.select(full))
-        return out[0], out[1]
+            return part.select(full)
+
+        return select(s.index), select(s.phase)
 
     def force(self) -> bool:
         """Nobody can go on: perform the asynchronous operations that someone waits for. False if there are none."""

@@ -16,9 +16,11 @@ of moderate size, needs none of this: a float64 product is exact then, and sever
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ptxkit.emulator.arrays import Lanes
 
 _ELEMENTS = 1 << 15  # of the result in one go: the arrays of the loop along K stay in the L2 cache
 _SPREAD = 8  # binary orders of magnitude that a sum of powers needs to tell its largest of up to 2**7 terms
@@ -42,7 +44,7 @@ class Accumulation:
     short: bool = False
     floor: int = -126
 
-    def dot(self, a: Any, b: Any, c: Any, t: str, other: str) -> Any:
+    def dot(self, a: Lanes, b: Lanes, c: Lanes, t: str, other: str) -> Lanes:
         """``c + a @ b``.
 
         Args:
@@ -52,7 +54,9 @@ class Accumulation:
         """
         return self.scaled(a, b, c, t, other)
 
-    def scaled(self, a: Any, b: Any, c: Any, t: str, other: str, scale: Any = None, lowered: int = 0) -> Any:
+    def scaled(
+        self, a: Lanes, b: Lanes, c: Lanes, t: str, other: str, scale: Lanes | None = None, lowered: int = 0
+    ) -> Lanes:
         """``c * 2**-lowered + a @ b * 2**scale``, exactly scaled; ``scale`` is (U, m, n) int32, or None for zeros."""
         k = a.shape[-1]
         out = c
@@ -61,7 +65,9 @@ class Accumulation:
             out = self._group(a[..., start:stop], b[..., start:stop, :], out, t, other, scale, lowered)
         return out
 
-    def _group(self, a: Any, b: Any, c: Any, t: str, other: str, scale: Any, lowered: int) -> Any:
+    def _group(
+        self, a: Lanes, b: Lanes, c: Lanes, t: str, other: str, scale: Lanes | None, lowered: int
+    ) -> Lanes:
         left, right = _Factor(a, t), _Factor(b, other)
         finite = left.finite and right.finite and bool(np.isfinite(c).all())
         plain = scale is None and not lowered
@@ -82,7 +88,7 @@ class Accumulation:
             out[bad] = self._rounded(exact[bad], c.dtype)
         return out
 
-    def _nothing_is_cut_off(self, left: _Factor, right: _Factor, c: Any) -> bool:
+    def _nothing_is_cut_off(self, left: _Factor, right: _Factor, c: Lanes) -> bool:
         """Whether every term is surely a multiple of the smallest unit that is kept."""
         size = float(np.abs(c).max())
         high = left.highest + right.highest
@@ -96,8 +102,10 @@ class Accumulation:
         lows = lows[0] - slack // 2, lows[1] - (slack - slack // 2)
         return multiples(left.values, lows[0]) and multiples(right.values, lows[1]) and multiples(c, unit)
 
-    def _aligned(self, left: _Factor, right: _Factor, c: Any, raised: Any, lowered: int) -> Any:
-        """Steps 1 and 2, as float64; ``raised`` are the exponents of the products' scale, or None."""
+    def _aligned(
+        self, left: _Factor, right: _Factor, c: Lanes, raised: Lanes | None, lowered: int
+    ) -> NDArray[np.float64]:
+        """Steps 1 and 2; ``raised`` are the exponents of the products' scale, or None."""
         wide = c.astype(np.float64)
         own = exponents_of(c, self.floor)
         if lowered:
@@ -112,9 +120,10 @@ class Accumulation:
         up = shift if raised is None else np.clip(shift + raised, -120, 120)
         exponents = left.highest + right.highest, left.smallest + right.smallest
         narrow = exponents[0] < 127 and exponents[1] > -126 and up.min() > -126 and up.max() < 127
-        kind: Any = np.float32 if narrow else np.float64
-        a, b = left.values.astype(kind, copy=False), right.values.astype(kind, copy=False)
-        scale = ((up + 127) << 23).view(np.float32) if narrow else powers(up)
+        kind: np.dtype = np.dtype(np.float32 if narrow else np.float64)
+        a: Lanes = left.values.astype(kind, copy=False)
+        b: Lanes = right.values.astype(kind, copy=False)
+        scale: Lanes = ((up + 127) << 23).view(np.float32) if narrow else powers(up)
         few = c.shape[-1] < 32
         if few:  # rows too short for numpy: the axis of matrices becomes the inner one
             a, b = (
@@ -128,7 +137,7 @@ class Accumulation:
         # a term has fraction + 2 bits: so many fit an int32 sum
         room = 1 << 31 - self.fraction - 2
         for start in range(0, len(a), room):
-            some: Any = np.zeros(scale.shape, np.int32)
+            some: NDArray[np.int32] = np.zeros(scale.shape, np.int32)
             for left_k, right_k in zip(a[start : start + room], b[start : start + room], strict=True):
                 np.multiply(left_k, right_k, out=product)
                 np.multiply(product, scale, out=product)
@@ -137,7 +146,7 @@ class Accumulation:
             total += some.transpose(2, 0, 1) if few else some
         return total * powers(-shift)
 
-    def _rounded(self, exact: Any, dtype: Any) -> Any:
+    def _rounded(self, exact: NDArray[np.float64], dtype: DTypeLike) -> Lanes:
         if dtype == np.float16:
             return to_f16_nearest(exact)
         return to_f32_toward_zero(exact, 13 if self.short else 23)
@@ -152,7 +161,7 @@ class _Factor:
         highest, smallest: exponents; of no value at all, 0.
     """
 
-    def __init__(self, values: Any, t: str) -> None:
+    def __init__(self, values: Lanes, t: str) -> None:
         self.values = np.ascontiguousarray(values)
         raw = (self.values.view(np.int32) >> 23) & 255
         top, low = int(raw.max()), int(raw.min())
@@ -188,7 +197,7 @@ class _Factor:
         other.values, other.exponents = self.values[chosen], self.exponents[chosen]
         return other
 
-    def spread(self) -> Any:
+    def spread(self) -> NDArray[np.float64]:
         """2 ** (8 (exponent - highest)) as float64, zero for zeros."""
         spread = powers(np.maximum((self.exponents - self.highest) * _SPREAD, -1000))
         if self.zeros:
@@ -196,7 +205,7 @@ class _Factor:
         return spread
 
 
-def multiples(values: Any, exponent: int) -> bool:
+def multiples(values: Lanes, exponent: int) -> bool:
     """Whether all values are multiples of 2 ** exponent; False where that is hard to tell."""
     if not -100 < exponent < 100:
         return False
@@ -204,15 +213,15 @@ def multiples(values: Any, exponent: int) -> bool:
     return bool((np.rint(scaled) == scaled).all())
 
 
-def _exact(a: Any, b: Any, c: Any) -> Any:
+def _exact(a: Lanes, b: Lanes, c: Lanes) -> NDArray[np.float64]:
     """``c + a @ b`` in float64."""
     total = np.matmul(a.astype(np.float64), b.astype(np.float64))
     total += c
     return total
 
 
-def _largest(left: _Factor, right: _Factor) -> Any:
-    """(U, m, n) int32: the largest exponent among the products of each row and column; about -900 where all are zero."""
+def _largest(left: _Factor, right: _Factor) -> NDArray[np.int32]:
+    """(U, m, n): the largest exponent among the products of each row and column; about -900 where all are zero."""
     if (left.highest - left.smallest + right.highest - right.smallest) * _SPREAD < 1000 and left.values.shape[-1] < 128:
         # the largest term of a sum of powers of 2 ** 8 shows in its exponent, and a matrix product finds it
         found = (np.matmul(left.spread(), right.spread()).view(np.int64) >> 52).astype(np.int32)
@@ -226,8 +235,8 @@ def _largest(left: _Factor, right: _Factor) -> Any:
     return np.maximum(found, -900, out=found)
 
 
-def exponents_of(values: Any, zero: int) -> Any:
-    """Exponents of float32 or float16 values, int32; subnormal ones have that of the smallest normal, zeros ``zero``."""
+def exponents_of(values: Lanes, zero: int) -> NDArray[np.int32]:
+    """Exponents of float32 or float16 values; subnormal ones have that of the smallest normal, zeros ``zero``."""
     if values.dtype == np.float32:
         raw = (values.view(np.int32) >> 23) & 255
         lowest = _LOWEST["bf16"]
@@ -241,12 +250,12 @@ def exponents_of(values: Any, zero: int) -> Any:
     return raw
 
 
-def powers(exponents: Any) -> Any:
-    """2 ** exponents as float64, for int32 from -1022 to 1023."""
+def powers(exponents: NDArray[np.int32]) -> NDArray[np.float64]:
+    """2 ** exponents, for exponents from -1022 to 1023."""
     return ((exponents.astype(np.int64) + 1023) << 52).view(np.float64)
 
 
-def to_f32_toward_zero(exact: Any, fraction: int = 23) -> Any:
+def to_f32_toward_zero(exact: NDArray[np.float64], fraction: int = 23) -> NDArray[np.float32]:
     """float64 truncated to float32 with ``fraction`` bits of fraction; what is beyond float32 becomes infinite."""
     kept = np.uint64((1 << 64) - (1 << 52 - fraction))
     short = (exact.view(np.uint64) & kept).view(np.float64)
@@ -263,7 +272,7 @@ def to_f32_toward_zero(exact: Any, fraction: int = 23) -> Any:
     return out
 
 
-def to_f16_nearest(exact: Any) -> Any:
+def to_f16_nearest(exact: NDArray[np.float64]) -> NDArray[np.float16]:
     """float64 rounded to float16 once."""
     out = exact.astype(np.float16)
     nan = np.isnan(out)
@@ -281,7 +290,7 @@ class Unpacked(Accumulation):
     HMMA.16816, FADD (for sm_120 it is one QMMA.16832); the same bits on an H200, and in what was recorded on a B200.
     """
 
-    def dot(self, a: Any, b: Any, c: Any, t: str, other: str) -> Any:
+    def dot(self, a: Lanes, b: Lanes, c: Lanes, t: str, other: str) -> Lanes:
         """See :meth:`Accumulation.dot`."""
         k = np.arange(a.shape[-1])
         # a register holds four elements of a row, two in its upper half; of a sparse operand these stand for a group of four

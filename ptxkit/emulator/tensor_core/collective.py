@@ -7,14 +7,13 @@ or branch, and the next one need not wait again.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.step import Binding, Gated, Step
 from ptxkit.emulator.simt.table import lookup
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Instruction
 
@@ -51,7 +50,7 @@ def _together(b: Binding, span: int) -> bool:
     return False
 
 
-def require_whole(x: Group, where: Any, span: int = 1) -> None:
+def require_whole(x: Group, where: Where, span: int = 1) -> None:
     """Fail unless every warp (or warpgroup, for ``span`` 4) takes part with all of its lanes or none.
 
     Raises:

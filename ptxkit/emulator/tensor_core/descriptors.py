@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ptxkit.emulator.arrays import Index
 
 _CHUNKS_PER_ROW = {0: 1, 1: 8, 2: 4, 3: 2}
 SWIZZLES = {0: "no swizzle", 1: "128-byte swizzle", 2: "64-byte swizzle", 3: "32-byte swizzle"}
@@ -84,7 +85,7 @@ def tile(bits: int, extent: int, k_bytes: int, mn_major: bool) -> Tile:
     """
     d = Descriptor.parse(bits)
     per_row = _CHUNKS_PER_ROW[d.swizzle]
-    offsets: Any
+    offsets: Index
     if mn_major:
         k, j = np.arange(k_bytes // 2)[:, None], np.arange(extent // 8)[None]
         if per_row == 1:

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
+
+from ptxkit.emulator.arrays import Lanes
 
 Table = NDArray[np.int64]
 
@@ -83,7 +84,7 @@ def inverse(table: Table) -> Table:
     return _frozen(out.reshape(-1, 32))
 
 
-def gather(x_shape: tuple[int, int, int], lanes: Sequence[Any], dtype: Any) -> Any:
+def gather(x_shape: tuple[int, int, int], lanes: Sequence[Lanes], dtype: DTypeLike) -> Lanes:
     """Registers as words: (warps, registers * 32) of ``dtype``, bits unchanged. ``lanes`` broadcast to ``x_shape``."""
     out = np.empty((x_shape[0], x_shape[1], len(lanes), 32), dtype)
     for k, v in enumerate(lanes):
@@ -91,7 +92,7 @@ def gather(x_shape: tuple[int, int, int], lanes: Sequence[Any], dtype: Any) -> A
     return out.reshape(x_shape[0] * x_shape[1], len(lanes) * 32)
 
 
-def scatter(x_shape: tuple[int, int, int], words: Any, table: Table, dtype: Any) -> tuple[Any, ...]:
+def scatter(x_shape: tuple[int, int, int], words: Lanes, table: Table, dtype: DTypeLike) -> tuple[Lanes, ...]:
     """Registers from a matrix of words, (warps, anything): one lane array of ``x_shape`` per row of ``table``."""
     picked = words.reshape(words.shape[0], -1).take(table, axis=1).view(dtype)
     return tuple(picked[:, k].reshape(x_shape) for k in range(len(table)))

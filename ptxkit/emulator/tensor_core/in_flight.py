@@ -7,10 +7,9 @@ name. So compilers may copy accumulators in flight, as they do, but a program th
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Elements, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.asynchronous import Groups, Operation
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.threads import Group, WaveState
@@ -43,7 +42,7 @@ class Issued:
     """One instruction in flight, for E warpgroups. See the module's text."""
 
     def __init__(
-        self, what: Multiplication, x: Group, groups: Warpgroups, given: Inputs, scale: Any, words: Any
+        self, what: Multiplication, x: Group, groups: Warpgroups, given: Inputs, scale: Mask, words: Words | None
     ) -> None:
         self.what = what
         self.wave = x.wave
@@ -52,17 +51,17 @@ class Issued:
         self.given = given
         state = x.wave.part(InFlight)
         self.flying = state.flying
-        self.before: list[tuple[Issued, Any, Any]] = []
+        self.before: list[tuple[Issued, Index, Index]] = []
         self.c = what.initial(words, scale)
         if words is not None:
             self._follow(words.reshape(groups.count, WARPGROUP, what.count, 32), scale)
-        self.d: Any = np.zeros(self.c.shape, self.c.dtype)
+        self.d: Lanes = np.zeros(self.c.shape, self.c.dtype)
         self.left = groups.count
         state.serial = self.serial = (state.serial + 1) % SERIALS
         self.flying[self.serial] = self
         x.wave.queue.submit(Operation(groups.owner, self.perform), MECHANISM)
 
-    def _follow(self, words: Any, scale: Any) -> None:
+    def _follow(self, words: Words, scale: Mask) -> None:
         """Find the instructions in flight whose tags the accumulators hold."""
         first = words[:, 0, 0, 0]
         last = words[:, -1, -1, -1]
@@ -75,13 +74,13 @@ class Issued:
             theirs = np.array([np.flatnonzero(earlier.groups.owner == self.groups.owner[e])[0] for e in mine])
             self.before.append((earlier, mine, theirs))
 
-    def tags(self, x: Group) -> tuple[Any, ...]:
+    def tags(self, x: Group) -> tuple[Lanes, ...]:
         """What the accumulator registers hold until somebody waits."""
         value = np.uint32(TAG | self.serial << 7) + np.arange(self.what.count, dtype=np.uint32)
         tag = np.broadcast_to(value[None, :, None], (len(self.groups.cta) * WARPGROUP, self.what.count, 32))
         return self.groups.spread(x, np.ascontiguousarray(tag), self.what.d_type)
 
-    def perform(self, which: Any) -> None:
+    def perform(self, which: Elements) -> None:
         """Compute the elements ``which``, and put the results where their tags are."""
         for earlier, mine, theirs in self.before:
             self.c[mine] = earlier.d[theirs]
@@ -92,9 +91,9 @@ class Issued:
         if self.left == 0:
             del self.flying[self.serial]
 
-    def _deliver(self, chosen: Any) -> None:
+    def _deliver(self, chosen: Index) -> None:
         c, w = self.groups.cta[chosen], self.groups.warp[chosen]
-        picked: Any = None
+        picked: Words | None = None
         tag = np.uint32(TAG | self.serial << 7)
         frame = self.frame
         for k, value in enumerate(frame.registers):
@@ -123,7 +122,7 @@ class Issue:
     def __init__(self, what: Multiplication) -> None:
         self.what = what
 
-    def __call__(self, x: Group, *lanes: Any) -> Any:
+    def __call__(self, x: Group, *lanes: Lanes) -> tuple[Lanes, ...]:
         """Execute, or put into the queue; returns the accumulator registers."""
         what = self.what
         groups = warpgroups.of(x, what.where)

@@ -6,18 +6,20 @@ l then holds word l % 4 of row l / 4. So the 8 rows of a matrix, word after word
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ptxkit.emulator.access.generic import by_space, widen
 from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.access.site import Loaded
+from ptxkit.emulator.arrays import Addresses, Lanes, Mask, Shape, Words
 from ptxkit.emulator.memory.traffic import wavefronts
-from ptxkit.emulator.simt.step import B32, Binding, Gated, Step
+from ptxkit.emulator.simt.step import B32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.collective import acts_together, collective, require_whole
 from ptxkit.errors import MemoryFault
+from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES
 
 acts_together(1, "ldmatrix", "stmatrix", "movmatrix")
@@ -25,7 +27,7 @@ acts_together(1, "ldmatrix", "stmatrix", "movmatrix")
 _U32, _U64 = TYPES["u32"], TYPES["u64"]
 
 
-def transposed(rows: Any) -> Any:
+def transposed(rows: Words) -> Words:
     """Register words of 8x8 matrices of 16-bit elements, (..., 32), with rows and columns exchanged."""
     halves = np.ascontiguousarray(rows).view(np.uint16).reshape(*rows.shape[:-1], 8, 8)
     flipped = np.ascontiguousarray(halves.swapaxes(-1, -2))
@@ -45,14 +47,14 @@ class RowSite(SharedSite):
         self.nbytes = self.size * matrices // 4  # on average: lanes beyond the rows give no address
         self.givers = np.arange(32) % (8 * matrices)
 
-    def addresses(self, base: Any) -> Any:
-        """Addresses as uint64 with a full lane axis."""
+    def addresses(self, base: Lanes) -> Addresses:
+        """The addresses with a full lane axis."""
         base = widen(base)
         if base.shape[2] != 32:
             return np.ascontiguousarray(np.broadcast_to(base, (*base.shape[:2], 32)))
         return base if self.matrices == 4 else base.take(self.givers, axis=2)
 
-    def read_rows(self, x: Group, base: Any) -> Any:
+    def read_rows(self, x: Group, base: Lanes) -> Words:
         """(C, W, matrices, 32) words: the registers."""
         base = self.addresses(base)
         index, p, start = self._flat(x, base)
@@ -65,25 +67,25 @@ class RowSite(SharedSite):
             got = np.broadcast_to(got, (*x.shape, 4))
         return got.reshape(x.shape[0], x.shape[1], 4, 32)[:, :, : self.matrices]
 
-    def write_rows(self, x: Group, base: Any, words: Any) -> None:
+    def write_rows(self, x: Group, base: Lanes, words: Words) -> None:
         """The reverse; ``words`` is (C, W, matrices, 32)."""
         lanes = words.reshape(*x.shape[:2], 8 * self.matrices, 4).take(self.givers, axis=2)
         self.store(x, self.addresses(base), tuple(np.moveaxis(lanes, -1, 0)))
 
-    def wavefronts(self, addresses: Any, mask: Any, shape: tuple[int, int, int]) -> tuple[int, int]:
+    def wavefronts(self, addresses: Addresses, mask: Mask | None, shape: Shape) -> tuple[int, int]:
         """Of the matrices that are there: one for every 8 rows without conflicts."""
         passes, conflicts = wavefronts(addresses, self.size, mask, shape)
         return passes * self.matrices // 4, conflicts * self.matrices // 4
 
 
-def address_source(b: Binding, operand: Any) -> tuple[tuple[Any, Any], int]:
+def address_source(b: Binding, operand: Operand | None) -> tuple[Typed, int]:
     """The register that gives addresses, with its type, and the constant offset."""
     base, offset = b.address(operand)
     t = b.register_type(base)
     return (base, _U32 if t is not None and t.bits == 32 else _U64), offset
 
 
-def require_shared(x: Group, address: Any, offset: int, where: Any) -> None:
+def require_shared(x: Group, address: Lanes, offset: int, where: Where) -> None:
     """A generic address has to lie in shared memory."""
     for space, part, _ in by_space(x, widen(address), offset):
         if space != "shared":
@@ -99,9 +101,9 @@ def _ldmatrix(b: Binding) -> Step | Gated:
     if len(outs) != n:
         raise b.fail(f"{len(outs)} registers for .x{n}")
     source, offset = address_source(b, operand)
-    site, trans, generic, where = RowSite(b, offset, n, False), b.form["trans"], not b.form["space"], b.where
+    site, trans, generic, where = RowSite(b, offset, n, False), b.form.has("trans"), not b.form["space"], b.where
 
-    def load(x: Group, address: Any) -> Any:
+    def load(x: Group, address: Lanes) -> Loaded:
         require_whole(x, where)
         if generic:
             require_shared(x, address, offset, where)
@@ -121,9 +123,9 @@ def _stmatrix(b: Binding) -> Step | Gated:
     if len(ins) != n:
         raise b.fail(f"{len(ins)} registers for .x{n}")
     source, offset = address_source(b, operand)
-    site, trans, generic, where = RowSite(b, offset, n, True), b.form["trans"], not b.form["space"], b.where
+    site, trans, generic, where = RowSite(b, offset, n, True), b.form.has("trans"), not b.form["space"], b.where
 
-    def store(x: Group, address: Any, *lanes: Any) -> None:
+    def store(x: Group, address: Lanes, *lanes: Lanes) -> None:
         require_whole(x, where)
         if generic:
             require_shared(x, address, offset, where)
@@ -140,7 +142,7 @@ def _movmatrix(b: Binding) -> Step | Gated:
     destination, source = b.operands
     where = b.where
 
-    def move(x: Group, words: Any) -> Any:
+    def move(x: Group, words: Words) -> Words:
         require_whole(x, where)
         return transposed(np.broadcast_to(words, x.shape))
 

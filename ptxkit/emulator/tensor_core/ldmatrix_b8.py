@@ -12,10 +12,12 @@ A row always takes 16 bytes: 4-bit elements lie in the first 8 and become the lo
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
+from ptxkit.emulator.access.site import Loaded
+from ptxkit.emulator.arrays import Bytes, Lanes
 from ptxkit.emulator.simt.step import B32, Binding, Gated, Step
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
@@ -25,7 +27,7 @@ from ptxkit.emulator.tensor_core.ldmatrix import RowSite, address_source, requir
 _SPACES = "shared shared::cta"
 
 
-def widened(rows: Any, source: str) -> Any:
+def widened(rows: Bytes, source: str) -> Bytes:
     """(..., 16) bytes of elements from (..., 16) bytes of memory in format ``source``; ``""`` is 8 bits."""
     if source == "b4x16_p64":
         packed = rows[..., :8]
@@ -60,7 +62,7 @@ def _wide(b: Binding) -> Step | Gated:
     return _load(b, int(b.form["num"][1:]), lambda rows: rows)
 
 
-def _load(b: Binding, registers: int, arrange: Any) -> Step | Gated:
+def _load(b: Binding, registers: int, arrange: Callable[[Bytes], Bytes]) -> Step | Gated:
     destination, operand = b.operands
     outs = b.elements(destination)
     if len(outs) != registers:
@@ -69,7 +71,7 @@ def _load(b: Binding, registers: int, arrange: Any) -> Step | Gated:
     site, generic, where = RowSite(b, offset, registers, False), not b.form["space"], b.where
     source = b.form.get("source") or ""
 
-    def load(x: Group, address: Any) -> Any:
+    def load(x: Group, address: Lanes) -> Loaded:
         require_whole(x, where)
         if generic:
             require_shared(x, address, offset, where)
@@ -91,7 +93,7 @@ def _store(b: Binding) -> Step | Gated:
     lanes, offset = address_source(b, operand)
     site, generic, where = RowSite(b, offset, count, True), not b.form["space"], b.where
 
-    def store(x: Group, address: Any, *registers: Any) -> None:
+    def store(x: Group, address: Lanes, *registers: Lanes) -> None:
         require_whole(x, where)
         if generic:
             require_shared(x, address, offset, where)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.step import B32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core import fragments, numerics, sparse
 from ptxkit.emulator.tensor_core.collective import acts_together, collective, require_whole
-from ptxkit.isa.model import Immediate
-from ptxkit.isa.types import TYPES
+from ptxkit.isa.model import Immediate, Operand
+from ptxkit.isa.types import TYPES, PtxType
 
 acts_together(1, "mma")
 
@@ -28,12 +29,12 @@ def shape_of(name: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-def register_type(t: str) -> Any:
+def register_type(t: str) -> PtxType:
     """Type of a register that holds elements of ``t``: packed ones lie in .b32."""
     return {"f32": F32, "f64": F64, "s32": S32}.get(t, B32)
 
 
-def registers(b: Binding, operand: Any, count: int, t: str, what: str) -> tuple[Typed, ...]:
+def registers(b: Binding, operand: Operand | None, count: int, t: str, what: str) -> tuple[Typed, ...]:
     """The registers of a fragment, with their type.
 
     Raises:
@@ -51,13 +52,13 @@ def fragment_registers(rows: int, columns: int, t: str) -> int:
     return rows * columns * bits // (32 * max(32, bits))
 
 
-def load_accumulator(words: Any, table: Any, t: str) -> Any:
+def load_accumulator(words: Lanes, table: Index, t: str) -> Lanes:
     """C, (warps, m, n), in its own type; f16 pairs unpacked."""
     picked = words.take(table.reshape(-1), axis=1).reshape(len(words), *table.shape)
     return picked.view(np.float16) if t == "f16" else picked
 
 
-def accumulator_words(d: Any, t: str) -> Any:
+def accumulator_words(d: Lanes, t: str) -> Lanes:
     """A result matrix as register words."""
     if t == "f16":
         return np.ascontiguousarray(d, np.float16).view(np.uint32)
@@ -178,7 +179,7 @@ def _mma(b: Binding) -> Step | Gated:
     form = b.form
     m, n, k = shape_of(form["shape"])
     ta, tb, tc, td = form["a"], form["b"], form["c"], form["d"]
-    compressed = bool(form.get("sp"))
+    compressed = form.has("sp")
     kept = k // 2 if compressed else k
     if tc != td:
         raise b.fail("the accumulator has the type of the result in this shape")
@@ -193,17 +194,17 @@ def _mma(b: Binding) -> Step | Gated:
     table_b = fragments.multiplicand_b(k // per_word).reshape(-1)
     table_c = fragments.accumulator(m, n, tc == "f16")
     table_d = fragments.accumulator_inverse(m, n, tc == "f16")
-    word: Any = np.uint64 if ta == "f64" else np.uint32
+    word: DTypeLike = np.uint64 if ta == "f64" else np.uint32
     c_type = {"f32": np.float32, "s32": np.int32, "f64": np.float64}.get(tc, np.uint32)
     d_type = register_type(td).dtype
     ends = counts[0], counts[0] + counts[1], sum(counts)
     op = form.get("op") or ("rn" if ta == "f64" else "mul")
-    compute = numerics.arithmetic(b, "mma", ta, tb, op, bool(form.get("satfinite")))
+    compute = numerics.arithmetic(b, "mma", ta, tb, op, form.has("satfinite"))
     flops = f"flops.tensor.{ta}"
     where, number = b.where, b.index
     expand = Expansion(b, ta, k, b.operands[5], form["sp"].endswith("ordered_metadata")) if compressed else None
 
-    def multiply(x: Group, *lanes: Any) -> Any:
+    def multiply(x: Group, *lanes: Lanes) -> tuple[Lanes, ...]:
         require_whole(x, where)
         warps = x.shape[0] * x.shape[1]
         av = fragments.gather(x.shape, lanes[: ends[0]], word).take(table_a, axis=1)
@@ -221,7 +222,7 @@ def _mma(b: Binding) -> Step | Gated:
     return collective(b, Step(multiply, (*ins[0], *ins[1], *ins[2], *metadata), outs))
 
 
-def active_warps(x: Group) -> Any:
+def active_warps(x: Group) -> Mask | None:
     """(warps,) bool: which of the selected warps take part; None for all."""
     return None if x.mask is None else x.mask.any(-1).reshape(-1)
 
@@ -236,7 +237,7 @@ class Expansion:
         ordered: positions must ascend.
     """
 
-    def __init__(self, b: Binding, t: str, k: int, selector: Any, ordered: bool) -> None:
+    def __init__(self, b: Binding, t: str, k: int, selector: Operand | None, ordered: bool) -> None:
         self.where = b.where
         self.t = t
         self.ordered = ordered
@@ -245,14 +246,14 @@ class Expansion:
         if self.selector not in range(sparse.SELECTORS[self.how]):
             raise b.fail(f"sparsity selector {selector}; this form takes 0 to {sparse.SELECTORS[self.how] - 1}")
 
-    def __call__(self, kept: Any, words: Any, active: Any) -> Any:
+    def __call__(self, kept: Lanes, words: Words, active: Mask | None) -> Lanes:
         """Dense A, (warps, 16, k), from (warps, 16, k / 2) and the metadata register, (warps, 32).
 
         ``active``, (warps,) bool: warps that do not take part may hold anything.
         """
         return sparse.expand(kept, self.columns(words, active))
 
-    def columns(self, words: Any, active: Any) -> Any:
+    def columns(self, words: Words, active: Mask | None) -> Index:
         """(warps, 16, k / 2): the columns of the elements that are kept."""
         found = sparse.chunks(words, self.how, self.selector)
         if active is not None:

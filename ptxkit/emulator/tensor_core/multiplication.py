@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Addresses, Elements, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.step import B32, PRED, U64, Binding, Typed
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.tensor_core import fragments, numerics, sparse
@@ -21,7 +22,7 @@ from ptxkit.emulator.tensor_core.mma import (
 )
 from ptxkit.emulator.tensor_core.shared_operand import SharedOperand
 from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
-from ptxkit.isa.model import Immediate, Vector
+from ptxkit.isa.model import Immediate, Operand, Vector
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,12 @@ class Inputs:
         b: (E,) descriptors of B.
     """
 
-    cta: Any
-    a: Any
-    places: Any
-    b: Any
+    cta: Index
+    a: Lanes
+    places: Index | None
+    b: Addresses
 
-    def select(self, which: Any) -> Inputs:
+    def select(self, which: Elements) -> Inputs:
         """Those of some warpgroups."""
         places = None if self.places is None else self.places[which]
         return Inputs(self.cta[which], self.a[which], places, self.b[which])
@@ -64,10 +65,10 @@ class Multiplication:
         self.m, self.n, self.k = m, n, k = shape_of(form["shape"])
         self.ta, self.td = form["a"], form["d"]
         self.compute = numerics.arithmetic(
-            b, "wgmma", self.ta, form["b"], form.get("op") or "mul", bool(form.get("satfinite"))
+            b, "wgmma", self.ta, form["b"], form.get("op") or "mul", form.has("satfinite")
         )
         operands = list(b.operands)
-        compressed = bool(form.get("sp"))
+        compressed = form.has("sp")
         expected = 6 if compressed else 4
         in_registers = len(operands) > 1 and isinstance(operands[1], Vector)
         floating = self.ta not in numerics.INTEGERS
@@ -99,37 +100,37 @@ class Multiplication:
         self.flops = f"flops.tensor.{self.ta}"
 
     @staticmethod
-    def _immediate(b: Binding, operand: Any, allowed: tuple[int, int]) -> int:
+    def _immediate(b: Binding, operand: Operand | None, allowed: tuple[int, int]) -> int:
         value = operand.value if isinstance(operand, Immediate) else None
         if value not in allowed:
             raise b.fail(f"{operand} where {allowed[0]} or {allowed[1]} is expected")
         return int(value)
 
-    def fragment_a(self, x: Group, groups: Warpgroups, lanes: tuple[Any, ...]) -> Any:
+    def fragment_a(self, x: Group, groups: Warpgroups, lanes: tuple[Lanes, ...]) -> Lanes:
         """A from registers, (E, m, k) float32."""
         words = fragments.gather(x.shape, lanes, np.uint32)[groups.rows].take(self.table_a, axis=1)
         values = numerics.decode(words, self.ta).reshape(groups.count, self.m, self.kept)
         return -values if self.a_sign < 0 else values
 
-    def places(self, x: Group, groups: Warpgroups, metadata: Any) -> Any:
+    def places(self, x: Group, groups: Warpgroups, metadata: Words) -> Index:
         """(E, m, kept): the columns of a sparse A's elements, from the metadata register."""
         assert self.expand is not None
         words = fragments.gather(x.shape, (metadata,), np.uint32)[groups.rows]
         return self.expand.columns(words, None).reshape(groups.count, self.m, self.kept)
 
-    def accumulators(self, words: Any) -> Any:
+    def accumulators(self, words: Words) -> Lanes:
         """(E, m, n) in the accumulator's type, from the registers of the active warps, (4 E, registers * 32)."""
         picked = words.take(self.table_d.reshape(-1), axis=1)
         if self.td == "f16":
             picked = picked.view(np.float16)
         return picked.view(self.d_type if self.td != "f16" else np.float16).reshape(-1, self.m, self.n)
 
-    def registers_of(self, d: Any) -> Any:
+    def registers_of(self, d: Lanes) -> Words:
         """(4 E, registers, 32) words: the reverse."""
         words = accumulator_words(d, self.td).reshape(len(d) * WARPGROUP, -1)
         return words.take(self.inverse_d, axis=1)
 
-    def product(self, wave: WaveState, given: Inputs, c: Any) -> Any:
+    def product(self, wave: WaveState, given: Inputs, c: Lanes) -> Lanes:
         """(E, m, n): the new accumulators from the old ones, ``c``."""
         a, count = given.a, len(given.cta)
         if self.a is not None:
@@ -146,10 +147,10 @@ class Multiplication:
             b = b[which]
         return self.compute(a, b.transpose(0, 2, 1), c).reshape(count, self.m, self.n)
 
-    def initial(self, words: Any, scale: Any) -> Any:
+    def initial(self, words: Words | None, scale: Mask) -> Lanes:
         """(E, m, n): the accumulators, zero where ``scale``, (E,) bool, is false."""
         if words is None:
-            zero: Any = np.float16 if self.td == "f16" else self.d_type
+            zero: DTypeLike = np.float16 if self.td == "f16" else self.d_type
             return np.zeros((len(scale), self.m, self.n), zero)
         c = self.accumulators(words)
         return c if scale.all() else np.where(scale[:, None, None], c, c.dtype.type(0))

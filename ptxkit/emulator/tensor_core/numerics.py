@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic import rounding
 from ptxkit.emulator.instructions.arithmetic.narrow_formats import FORMATS
 from ptxkit.emulator.simt.step import Binding
@@ -41,7 +42,7 @@ def per_word(t: str) -> int:
 
 
 @lru_cache
-def _narrow(t: str) -> Any:
+def _narrow(t: str) -> NDArray[np.float32]:
     """What each byte is as float32 in a format of up to 8 bits; bits above the sign are ignored."""
     known = FORMATS[t]
     codes = np.arange(256, dtype=np.uint8) & np.uint8((2 << known.sign) - 1)
@@ -51,14 +52,14 @@ def _narrow(t: str) -> Any:
 
 
 @lru_cache
-def _float16() -> Any:
+def _float16() -> NDArray[np.float32]:
     """All values of f16 as float32: a look-up is four times as fast as numpy's conversion."""
     table = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
     table.setflags(write=False)
     return table
 
 
-def decode(words: Any, t: str) -> Any:
+def decode(words: Lanes, t: str) -> Lanes:
     """Elements along the last axis of ``words`` (contiguous uint32, or uint64 for f64), low bits first, as float32 or float64.
 
     Every value of every format is exact in the result.
@@ -91,7 +92,7 @@ def decode(words: Any, t: str) -> Any:
     raise AssertionError(t)
 
 
-def values(bits: Any, t: str) -> Any:
+def values(bits: Lanes, t: str) -> NDArray[np.float32]:
     """Elements, one bit pattern each in an unsigned array, as float32; bits above the format's are ignored."""
     match t:
         case "f16" | "bf16":
@@ -103,7 +104,7 @@ def values(bits: Any, t: str) -> Any:
     return _narrow(t).take(np.ascontiguousarray(bits, np.uint8))
 
 
-def double(a: Any, b: Any, c: Any, mode: str) -> Any:
+def double(a: Lanes, b: Lanes, c: Lanes, mode: str) -> Lanes:
     """``c + a @ b`` in float64, fused multiply-adds in the order of k, each rounded by ``mode``."""
     total = c
     for k in range(a.shape[-1]):
@@ -128,7 +129,7 @@ class Arithmetic:
     op: str = "mul"
     limit: bool = False
 
-    def __call__(self, a: Any, b: Any, c: Any) -> Any:
+    def __call__(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
         """``c + a @ b``: (U, m, k) and (U, k, n) as :func:`decode` gives them, (U, m, n) in the accumulator's type."""
         if self.ta == "f64":
             return double(a, b, c, self.op)
@@ -142,7 +143,7 @@ def arithmetic(b: Binding, instruction: str, ta: str, tb: str, op: str, limit: b
     return Arithmetic(ta, tb, accumulation(instruction, ta, b.target), op, limit)
 
 
-def integer(a: Any, b: Any, c: Any, op: str, limit: bool) -> Any:
+def integer(a: Lanes, b: Lanes, c: Lanes, op: str, limit: bool) -> Lanes:
     """``c + a @ b`` of integers held in float32, as int32.
 
     Args:

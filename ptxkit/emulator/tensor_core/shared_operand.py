@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Addresses, Index, Lanes
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.proxies import NOT_FENCED
 from ptxkit.emulator.tensor_core import numerics
 from ptxkit.emulator.tensor_core.descriptors import Descriptor, tile
@@ -36,7 +36,7 @@ class SharedOperand:
         self.negated = negated
         self.k_bytes = k * numerics.BITS[t] // 8
 
-    def check(self, x: Group, groups: Warpgroups, descriptors: Any, where: Any) -> None:
+    def check(self, x: Group, groups: Warpgroups, descriptors: Addresses, where: Where) -> None:
         """Every tile must lie in the CTA's shared memory, visible to the async proxy.
 
         Raises:
@@ -70,7 +70,7 @@ class SharedOperand:
                         f"{where}: {self.name} of the warpgroup of thread {thread} of CTA {cta}: {NOT_FENCED}"
                     )
 
-    def load(self, wave: WaveState, cta: Any, descriptors: Any) -> tuple[Any, Any]:
+    def load(self, wave: WaveState, cta: Index, descriptors: Addresses) -> tuple[Lanes, Index]:
         """Distinct tiles, (U, extent, k) float32, and which of them each element has. MN-major ones are transposed views."""
         stride = wave.shared_stride >> 4
         kinds, kind = np.unique(descriptors, return_inverse=True) if descriptors.size > 1 else (descriptors, None)
@@ -90,10 +90,10 @@ class SharedOperand:
             values = values.reshape(-1, self.extent, self.k)
         return (-values if self.negated else values), which
 
-    def chunks(self, wave: WaveState, cta: Any, descriptors: Any) -> Any:
+    def chunks(self, wave: WaveState, cta: Index, descriptors: Addresses) -> Index:
         """(E, n): the units of 16 bytes of the wave's shared memory that each element's tile consists of."""
         tables = np.stack([self._chunks(d) for d in descriptors])
         return tables + (cta * (wave.shared_stride >> 4))[:, None]
 
-    def _chunks(self, bits: Any) -> Any:
+    def _chunks(self, bits: int) -> Index:
         return tile(int(bits), self.extent, self.k_bytes, self.mn_major).chunks.reshape(-1)

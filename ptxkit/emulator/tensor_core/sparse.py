@@ -19,10 +19,10 @@ Which lanes hold it is drawn in the manual's figures 119 to 147 and 176 to 181; 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Bytes, Index, Lanes, Words
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.numerics import BITS
 from ptxkit.errors import TrapError
 
@@ -44,11 +44,11 @@ def chunk_elements(t: str) -> int:
     return {32: 2, 16: 4, 8: 4, 4: 8}[BITS[t]]
 
 
-def chunks(words: Any, how: str, selector: int) -> Any:
-    """(warps, 16, chunks) uint8: four bits for every chunk, from the metadata register, (warps, 32) uint32."""
+def chunks(words: Words, how: str, selector: int) -> Bytes:
+    """(warps, 16, chunks): four bits for every chunk, from the metadata register, (warps, 32) uint32."""
     quads = np.ascontiguousarray(words).reshape(-1, 8, 4)
     w = len(quads)
-    rows: Any
+    rows: Lanes
     if how == "one":
         halves = np.ascontiguousarray(quads[:, :, selector]).view(np.uint16).reshape(w, 8, 2)
         rows = halves.transpose(0, 2, 1)
@@ -63,7 +63,7 @@ def chunks(words: Any, how: str, selector: int) -> Any:
     return np.stack((octets & 15, octets >> 4), axis=-1).reshape(w, 16, -1)
 
 
-def columns(found: Any, t: str, ordered: bool, where: Any, matrix: str = "a warp's A") -> Any:
+def columns(found: Bytes, t: str, ordered: bool, where: Where | str, matrix: str = "a warp's A") -> Index:
     """(matrices, rows, k / 2) int64: the column of every element that is kept.
 
     Args:
@@ -95,7 +95,7 @@ def columns(found: Any, t: str, ordered: bool, where: Any, matrix: str = "a warp
     return np.stack((2 * positions, 2 * positions + 1), axis=-1).reshape(*found.shape[:2], -1)
 
 
-def expand(kept: Any, where_to: Any) -> Any:
+def expand(kept: Lanes, where_to: Index) -> Lanes:
     """The dense matrix, (..., rows, k), from the elements that are kept, (..., rows, k / 2), and their columns."""
     out = np.zeros((*kept.shape[:-1], 2 * kept.shape[-1]), kept.dtype)
     np.put_along_axis(out, where_to, kept, axis=-1)

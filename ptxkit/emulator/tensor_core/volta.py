@@ -7,10 +7,10 @@ Product q belongs to lanes 4 q to 4 q + 3, which hold rows (or columns) 0 to 3, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import Binding, Gated, Step
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
@@ -31,7 +31,7 @@ _PLACES: dict[str, Place] = {
 }
 
 
-def _table(name: str, rows: int, columns: int) -> Any:
+def _table(name: str, rows: int, columns: int) -> Lanes:
     """(4, rows, columns): positions of a matrix's elements among a warp's, [register, lane, element of a word]."""
     per_word = 1 if name == "c.f32" else 2
     out = np.full((4, rows, columns), -1, np.int64)
@@ -54,7 +54,7 @@ _TABLES = {
         "c.f32": (8, 8),
     }.items()
 }
-_TYPES: dict[str, Any] = {"f16": np.float16, "f32": np.float32}
+_TYPES: dict[str, np.dtype] = {"f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
 
 
 @blocking("mma.sync.aligned.m8n8k4.<la>.<lb>.<d>.f16.f16.<c>", la="row col", lb="row col", d="f16 f32", c="f16 f32")
@@ -76,7 +76,7 @@ def _mma(b: Binding) -> Step | Gated:
     compute = numerics.arithmetic(b, "mma", "f16", "f16", "mul", False)
     per_word = 256 // (32 * count_d)
 
-    def multiply(x: Group, *lanes: Any) -> Any:
+    def multiply(x: Group, *lanes: Lanes) -> tuple[Lanes, ...]:
         require_whole(x, where)
         warps = x.shape[0] * x.shape[1]
         parts = []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Elements, Lanes, Mask
 from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.collective import WARPGROUP, require_whole
 from ptxkit.errors import TrapError
 
@@ -23,7 +24,7 @@ class Warpgroups:
 
     def __init__(self, x: Group) -> None:
         s0, s1, _ = x.shape
-        self.rows: Any = slice(None)
+        self.rows: Elements = slice(None)
         if x.mask is not None:
             active = x.mask.any(-1).reshape(-1)
             if not active.all():
@@ -34,7 +35,7 @@ class Warpgroups:
         self.owner = (self.cta * x.wave.shape[1] + self.warp) * 32
         self.count = len(self.cta)
 
-    def uniform(self, x: Group, lanes: Any, what: str, where: Any) -> Any:
+    def uniform(self, x: Group, lanes: Lanes, what: str, where: Where) -> Lanes:
         """(E,) values of an operand that all threads of a warpgroup must agree on.
 
         Raises:
@@ -56,7 +57,7 @@ class Warpgroups:
                 )
         return first
 
-    def spread(self, x: Group, picked: Any, dtype: Any) -> tuple[Any, ...]:
+    def spread(self, x: Group, picked: Lanes, dtype: DTypeLike) -> tuple[Lanes, ...]:
         """Lane arrays in the selection's shape from registers of the active warps, (4 E, registers, 32)."""
         if not isinstance(self.rows, slice):
             full = np.zeros((self.selected, *picked.shape[1:]), picked.dtype)
@@ -73,13 +74,13 @@ class Fences:
         self.executed = np.zeros(wave.shape[0] * wave.shape[1], np.bool_)
 
 
-def fence(x: Group, where: Any) -> None:
+def fence(x: Group, where: Where) -> None:
     """wgmma.fence: notes that the warpgroups of ``x`` have executed one."""
     groups = of(x, where)
     _fenced(x)[groups.owner // 32] = True
 
 
-def require_fence(x: Group, groups: Warpgroups, where: Any) -> None:
+def require_fence(x: Group, groups: Warpgroups, where: Where) -> None:
     """PTX demands a fence ahead of the first wgmma.mma_async of a warpgroup.
 
     Raises:
@@ -96,19 +97,19 @@ def require_fence(x: Group, groups: Warpgroups, where: Any) -> None:
         )
 
 
-def _fenced(x: Group) -> Any:
+def _fenced(x: Group) -> Mask:
     """(warps of the wave,) bool, by the first warp of a warpgroup."""
     return x.wave.part(Fences).executed
 
 
-def of(x: Group, where: Any) -> Warpgroups:
+def of(x: Group, where: Where) -> Warpgroups:
     """The warpgroups of ``x``, which must be whole; remembered while the group lives."""
-    found: Warpgroups | None = x.memo.get("warpgroups")
-    if found is None:
+    found = x.memo.get("warpgroups")
+    if not isinstance(found, Warpgroups):
         require_whole(x, where, WARPGROUP)
         found = x.memo["warpgroups"] = Warpgroups(x)
     return found
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Lanes) -> str:
     return str(bool(value)) if value.dtype == np.bool_ else hex(int(value))

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.access.site import Loaded
+from ptxkit.emulator.arrays import Addresses, Index, Lanes
 from ptxkit.emulator.instructions.load_store import site_for
 from ptxkit.emulator.simt.step import U32, U64, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking
@@ -28,7 +30,7 @@ from ptxkit.emulator.tensor_core.mma import (
     registers,
     shape_of,
 )
-from ptxkit.isa.model import Immediate, Vector
+from ptxkit.isa.model import Immediate, Operand, Vector
 
 acts_together(1, "wmma")
 
@@ -36,13 +38,13 @@ _WIDE = "m16n16k16 m8n32k16 m32n8k16"
 _BYTES = {"f32": 4, "s32": 4, "f64": 8, "f16": 2, "bf16": 2, "tf32": 4}
 
 
-def _stack(tables: Sequence[Any]) -> Any:
+def _stack(tables: Sequence[Index]) -> Index:
     """One table of blocks that stand below each other, each with registers of its own."""
     return np.concatenate([t + n * t.size for n, t in enumerate(tables)])
 
 
 @lru_cache
-def table(role: str, shape: tuple[int, int, int], t: str) -> Any:
+def table(role: str, shape: tuple[int, int, int], t: str) -> Index:
     """Positions of a fragment's words: A as (m, words), B as (n, words), the accumulator as (m, n) or (m, n / 2)."""
     m, n, k = shape
     block = min(m, 16)
@@ -90,7 +92,7 @@ class _Matrix:
         self.bits = bits
         address, *rest = [o for o in b.operands if not isinstance(o, Vector)]
         self.operand, offset = b.address(address)
-        self.stride: Any = rest[0] if rest else Immediate(default)
+        self.stride: Operand | None = rest[0] if rest else Immediate(default)
         dtype = np.dtype(f"u{self.size}")
         self.number = b.index
         # each unit remembers its address pattern under a number of its own, that no instruction has
@@ -104,14 +106,18 @@ class _Matrix:
             (self.stride, U32),
         )
 
-    def addresses(self, x: Group, base: Any, stride: Any, u: int) -> Any:
+    def addresses(self, x: Group, base: Lanes, stride: Lanes, u: int) -> Addresses:
         """(C, W, 32) addresses of one unit of every lane."""
         step = stride.astype(np.uint64) * np.uint64(self.bits) // np.uint64(8)
         return widen(base) + self.major[u] * step + self.minor[u]
 
-    def load(self, x: Group, base: Any, stride: Any) -> list[Any]:
+    def load(self, x: Group, base: Lanes, stride: Lanes) -> list[Lanes]:
         """The registers, as uint32 or uint64 lane arrays."""
-        loaded = [site.load(x, self.addresses(x, base, stride, u)) for u, site in enumerate(self.sites)]
+        loaded = []
+        for u, site in enumerate(self.sites):
+            unit = site.load(x, self.addresses(x, base, stride, u))
+            assert not isinstance(unit, tuple)
+            loaded.append(unit)
         self._count(x)
         if self.units == 1:
             return loaded
@@ -124,7 +130,7 @@ class _Matrix:
             out.append(word)
         return out
 
-    def store(self, x: Group, base: Any, stride: Any, lanes: Sequence[Any]) -> None:
+    def store(self, x: Group, base: Lanes, stride: Lanes, lanes: Sequence[Lanes]) -> None:
         """The reverse."""
         for u, site in enumerate(self.sites):
             register, part = divmod(u, self.units)
@@ -150,7 +156,7 @@ def _load(b: Binding, role: str) -> Step | Gated:
     outs = registers(b, b.operands[0], want, matrix.t, "the fragment")
     where = b.where
 
-    def load(x: Group, base: Any, stride: Any) -> Any:
+    def load(x: Group, base: Lanes, stride: Lanes) -> Loaded:
         require_whole(x, where)
         lanes = matrix.load(x, base, stride)
         found = [lanes[r % len(lanes)] for r in range(want)]
@@ -240,7 +246,7 @@ def _store(b: Binding) -> Step | Gated:
     ins = registers(b, b.operands[1], matrix.registers, matrix.t, "the fragment")
     where = b.where
 
-    def store(x: Group, base: Any, stride: Any, *lanes: Any) -> None:
+    def store(x: Group, base: Lanes, stride: Lanes, *lanes: Lanes) -> None:
         require_whole(x, where)
         matrix.store(x, base, stride, lanes)
 
@@ -265,14 +271,14 @@ def _multiply(b: Binding, ta: str, tb: str, tc: str, td: str, op: str, limit: bo
     ins = [registers(b, o, c, t, w) for o, c, t, w in zip(b.operands[1:], counts, (ta, tb, tc), "abc", strict=True)]
     tables = [table(r, shape, t) for r, t in zip("abc", (ta, tb, tc), strict=True)]
     inverse = fragments.inverse(table("c", shape, td))
-    word: Any = np.uint64 if ta == "f64" else np.uint32
+    word: DTypeLike = np.uint64 if ta == "f64" else np.uint32
     c_type = {"f32": np.float32, "s32": np.int32, "f64": np.float64}.get(tc, np.uint32)
     where, number, d_type = b.where, b.index, register_type(td).dtype
     ends = counts[0], counts[0] + counts[1]
     d_numpy = np.dtype({"f16": "f2", "f32": "f4", "s32": "i4", "f64": "f8"}[td])
     compute = numerics.arithmetic(b, "mma", ta, tb, op, limit)
 
-    def multiply(x: Group, *lanes: Any) -> Any:
+    def multiply(x: Group, *lanes: Lanes) -> tuple[Lanes, ...]:
         require_whole(x, where)
         warps = x.shape[0] * x.shape[1]
         av = fragments.gather(x.shape, lanes[: ends[0]], word).take(tables[0].reshape(-1), axis=1)
@@ -360,4 +366,4 @@ def _mma_f16(b: Binding) -> Step | Gated:
 def _mma(b: Binding) -> Step | Gated:
     form = b.form
     op = form.get("rnd") or ("rn" if form["a"] == "f64" else form.get("op") or "mul")
-    return _multiply(b, form["a"], form["b"], form["c"], form["d"], op, bool(form.get("satfinite")))
+    return _multiply(b, form["a"], form["b"], form["c"], form["d"], op, form.has("satfinite"))

@@ -6,12 +6,13 @@ How NaNs, zeros and subnormal numbers fare is not documented; it is done here as
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-Reduction = Callable[[Any, Any], Any]
+from ptxkit.emulator.arrays import Lanes
+
+Reduction = Callable[[Lanes, Lanes], Lanes]
 """(old elements, new elements) -> what memory holds afterwards. bfloat16 goes as its bits."""
 
 _INTEGERS: dict[str, tuple[Reduction, str]] = {
@@ -52,7 +53,7 @@ def reduction(op: str, name: str) -> Reduction | None:
     bits = np.dtype(f"u{dtype.itemsize}")
     nan = bits.type(_NANS.get(dtype.itemsize, 0))
 
-    def add(old: Any, new: Any) -> Any:
+    def add(old: Lanes, new: Lanes) -> Lanes:
         a, b = (np.ascontiguousarray(v).view(dtype) for v in (old, new))
         if name == "f32.ftz":
             a, b = flushed(a), flushed(b)
@@ -65,7 +66,7 @@ def reduction(op: str, name: str) -> Reduction | None:
             total = flushed(total)
         return np.where(_is_nan(total) & (nan > 0), nan, total.view(bits)).view(old.dtype)
 
-    def extreme(old: Any, new: Any) -> Any:
+    def extreme(old: Lanes, new: Lanes) -> Lanes:
         a, b = (np.ascontiguousarray(v).view(dtype) for v in (old, new))
         x, y = a.view(bits), b.view(bits)
         with np.errstate(all="ignore"):
@@ -81,10 +82,10 @@ def reduction(op: str, name: str) -> Reduction | None:
     return extreme if op in ("min", "max") and dtype.itemsize == 2 else None
 
 
-def _is_nan(values: Any) -> Any:
+def _is_nan(values: Lanes) -> Lanes:
     return values != values
 
 
-def flushed(values: Any) -> Any:
+def flushed(values: Lanes) -> Lanes:
     """float32 with subnormal numbers as zeros of their sign."""
     return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)

@@ -11,13 +11,14 @@ what lies between them is left alone (seen on an H200).
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Bytes, Elements, Index, Lanes, Mask
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.simt.asynchronous import windows
+from ptxkit.emulator.tma.box_reductions import Reduction
 from ptxkit.emulator.tma.tensor_map import ELEMENTS, MAGIC, Element
 
 UNIT = np.dtype(np.complex128)
@@ -60,7 +61,7 @@ class Boxes:
         ValueError: the map cannot be used; says why.
     """
 
-    def __init__(self, record: Any) -> None:
+    def __init__(self, record: Lanes) -> None:
         if bytes(record["magic"]) != MAGIC:
             raise ValueError("there is no tensor map; pass a TensorMap, or one that TensorMap.encode made")
         rank = int(record["rank"])
@@ -82,14 +83,14 @@ class Boxes:
         self.shared_bytes = self.rows * self.pitch
         self.atom = np.dtype(np.uint64) if self.mode == (3, 2) else UNIT
         self.spans = (self.counts - 1) * self.steps + 1
-        self._orders: dict[int, Any] = {}
+        self._orders: dict[int, Index] = {}
 
-    def _counts(self, record: Any) -> tuple[NDArray[np.int64], int]:
+    def _counts(self, record: Lanes) -> tuple[NDArray[np.int64], int]:
         """Elements that a box takes in each dimension, and its rows."""
         counts: NDArray[np.int64] = -(-record["box_dim"][: self.rank].astype(np.int64) // np.maximum(self.steps, 1))
         return counts, int(counts[1:].prod())
 
-    def _check(self, record: Any) -> None:
+    def _check(self, record: Lanes) -> None:
         if not 1 <= self.rank <= 5:
             raise ValueError(f"the tensor map has {self.rank} dimensions")
         if record["interleave_layout"]:
@@ -162,7 +163,8 @@ class Boxes:
     def put(self, shared: NDArray[np.uint8], at: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
         """Write dense boxes (E, nbytes) to shared memory at byte offsets ``at``, (E,), multiples of 128."""
         for chosen, order in self._by_order(at):
-            boxes, starts = data[chosen], at[chosen]
+            boxes: Lanes = data[chosen]
+            starts = at[chosen]
             if order is not None and self.pitch > self.row_bytes:
                 shared.view(self.atom)[(starts // self.atom.itemsize)[:, None] + order] = boxes.view(self.atom)
                 continue
@@ -184,7 +186,7 @@ class Boxes:
             out[chosen] = boxes.view(np.uint8)
         return out
 
-    def _by_order(self, at: NDArray[np.int64]) -> list[tuple[Any, Any]]:
+    def _by_order(self, at: NDArray[np.int64]) -> list[tuple[Elements, Index | None]]:
         """Boxes with the same order of atoms: (which, the order; None without swizzle)."""
         if not self.mode[0]:
             return [(slice(None), None)]
@@ -206,8 +208,7 @@ class Boxes:
 
     def inside(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(E,): which boxes at these coordinates, (E, D), lie wholly inside the array."""
-        result: NDArray[np.bool_] = ((coordinates >= 0) & (coordinates + self.spans <= self.dims)).all(1)
-        return result
+        return np.all((coordinates >= 0) & (coordinates + self.spans <= self.dims), 1)
 
     def extent(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """First and last address (one behind it) that boxes touch inside the array, and bytes that they touch; (E,) each.
@@ -250,10 +251,10 @@ class Boxes:
         return (starts >> 4)[:, None] + self.unit_offsets
 
     def _read_whole(self, a: Allocation, coordinates: NDArray[np.int64]) -> NDArray[np.uint8]:
-        data: NDArray[Any] = a.typed(UNIT).take(self._units(a, coordinates)).view(np.uint8)
+        data: Bytes = a.typed(UNIT).take(self._units(a, coordinates)).view(np.uint8)
         return data if self.element.convert is None else self.element.convert(data)
 
-    def _elements(self, a: Allocation, coordinates: NDArray[np.int64], writes: bool = False) -> tuple[Any, Any]:
+    def _elements(self, a: Allocation, coordinates: NDArray[np.int64], writes: bool = False) -> tuple[Index, Mask]:
         """Index in ``a`` of every element of boxes, (E, R, n), 0 for one outside the array, and which are inside.
 
         Args:
@@ -265,7 +266,7 @@ class Boxes:
             unit = max(1, 16 // self.element.nbytes)
             end = -(-end // unit) * unit
         row = self.rows_at(coordinates)
-        rows = ((row >= 0) & (row < self.dims[1:])).all(2)
+        rows: Mask = np.all((row >= 0) & (row < self.dims[1:]), 2)
         column = coordinates[:, :1] + np.arange(self.counts[0])
         columns = (column >= 0) & (column < end)
         valid = rows[:, :, None] & columns[:, None, :]
@@ -279,7 +280,7 @@ class Boxes:
         if self.element.convert is not None:
             found = self.element.convert(found.view(np.uint8)).view(found.dtype)
         fill = found.dtype.type(self.element.nan if self.fills_nan else 0)
-        data: NDArray[Any] = np.where(valid, found, fill)
+        data: Lanes = np.where(valid, found, fill)
         return data.reshape(len(coordinates), -1).view(np.uint8)
 
     def write(self, a: Allocation, coordinates: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
@@ -293,14 +294,14 @@ class Boxes:
             values = np.ascontiguousarray(data[~whole]).view(self.element.bits).reshape(valid.shape)
             a.typed(self.element.bits)[index[valid]] = values[valid]
 
-    def reduce(self, a: Allocation, coordinates: NDArray[np.int64], data: NDArray[np.uint8], operation: Any) -> None:
+    def reduce(self, a: Allocation, coordinates: NDArray[np.int64], data: NDArray[np.uint8], operation: Reduction) -> None:
         """Combine dense boxes (E, nbytes) with what lies in global memory, one after the other.
 
         Args:
-            operation: (old, value) -> new, on arrays of the element's type.
+            operation: on arrays of the element's type.
         """
-        cells = a.typed(self.element.dtype)
-        values = data.view(self.element.dtype)
+        assert self.element.dtype is not None
+        cells, values = a.typed(self.element.dtype), data.view(self.element.dtype)
         for e in range(len(coordinates)):
             index, valid = self._elements(a, coordinates[e : e + 1], writes=True)
             at, new = index[valid], values[e].reshape(valid.shape[1:])[valid[0]]

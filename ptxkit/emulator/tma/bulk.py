@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.arrays import Addresses, Elements, Index, Lanes
 from ptxkit.emulator.instructions.atomics import operation_for
 from ptxkit.emulator.instructions.cp_async import newest
 from ptxkit.emulator.memory.allocations import POISON
@@ -30,7 +30,7 @@ MECHANISM: Mechanism[Groups] = Mechanism(
 )
 ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
 
-Reduction = tuple[Callable[..., Any], np.dtype[Any]]
+Reduction = tuple[Callable[..., Lanes], np.dtype]
 """Operation (old, source) -> new, and element type. Nothing flushes subnormal numbers: an H200 keeps those of f32, too."""
 
 
@@ -46,8 +46,8 @@ class _Address:
     def source(self) -> Typed:
         return self.operand, self.type
 
-    def lanes(self, runs: Runs, base: Any) -> Any:
-        """Address of each element, uint64."""
+    def lanes(self, runs: Runs, base: Lanes) -> Addresses:
+        """Address of each element."""
         return runs.lanes(widen(base)) + self.offset
 
 
@@ -85,7 +85,7 @@ class _Bulk:
         names = {"shared::cta": "shared", "shared::cluster": "shared", "global": "global"}
         self.counter = f"{names[self.source_space]}_to_{names[self.to_space]}"
 
-    def issue(self, x: Group, to: Any, source: Any, size: Any, *rest: Any) -> None:
+    def issue(self, x: Group, to: Lanes, source: Lanes, size: Lanes, *rest: Lanes) -> None:
         """Check the operation and hand it to the queue."""
         wave = x.wave
         sizes = np.broadcast_to(size, x.shape)[x.active()].astype(np.int64)
@@ -139,7 +139,9 @@ class _Bulk:
             self._note(wave, threads, target, origin, sizes, barrier)
         self._submit(x, target, origin, sizes, threads, barrier, kept, leaders)
 
-    def _note(self, wave: WaveState, threads: Any, target: Side, origin: Side, sizes: Any, barrier: Any) -> None:
+    def _note(
+        self, wave: WaveState, threads: Index, target: Side, origin: Side, sizes: Index, barrier: Index | None
+    ) -> None:
         """Tell the race check what is accessed."""
         accessed = [(True, target.start, sizes)]
         if self.source_space != "global":
@@ -150,13 +152,13 @@ class _Bulk:
             else:
                 races.operations.completing(self.where, threads, barrier, accessed, self.reduction is not None)
 
-    def _same_cta(self, runs: Runs, target: Side, barrier: Any) -> None:
+    def _same_cta(self, runs: Runs, target: Side, barrier: Index) -> None:
         stride = runs.x.wave.shared_stride
         bad = target.start // stride != barrier * 8 // stride
         if bad.any():
             runs.fail(bad, "the destination and the mbarrier are in different CTAs")
 
-    def _receivers(self, runs: Runs, masks: Any) -> tuple[Any, Any]:
+    def _receivers(self, runs: Runs, masks: Lanes) -> tuple[Index, Index]:
         """Of a multicast: the element and the destination's rank in the cluster, one of each per element that results."""
         size = runs.x.wave.launch.cluster_size
         bad = (masks >> np.uint16(size) if size < 16 else np.zeros_like(masks)) != 0
@@ -167,14 +169,22 @@ class _Bulk:
         return element, rank
 
     def _submit(
-        self, x: Group, target: Side, origin: Side, sizes: Any, threads: Any, barrier: Any, kept: Any, leaders: Any
+        self,
+        x: Group,
+        target: Side,
+        origin: Side,
+        sizes: Index,
+        threads: Index,
+        barrier: Index | None,
+        kept: Lanes | None,
+        leaders: Index | None,
     ) -> None:
         wave, where = x.wave, self.where
 
-        def chosen(which: Any) -> Any:
+        def chosen(which: Elements) -> Elements:
             return which if leaders is None else np.unique(leaders[which])
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             if self.reduction is not None:
                 with wave.launch.machine.atomic_lock:
                     _reduce(target, origin, sizes, which, self.reduction)
@@ -193,7 +203,7 @@ class _Bulk:
             shared = Side(list(origin.arrays), origin.which.copy(), origin.start.copy())
             origin.arrays.append(held)
 
-            def capture(which: Any) -> None:
+            def capture(which: Elements) -> None:
                 rows = np.arange(len(sizes))[chosen(which)]
                 rows = rows[origin.which[rows] != len(origin.arrays) - 1]
                 copy(buffers, shared, sizes, rows)
@@ -208,7 +218,7 @@ class _Bulk:
             wave.queue.submit(operation, MBARRIER)
 
 
-def _copy_masked(to: Side, source: Side, sizes: Any, which: Any, masks: Any) -> None:
+def _copy_masked(to: Side, source: Side, sizes: Index, which: Elements, masks: Lanes) -> None:
     """Copy those bytes of each 16 whose bit is set."""
     for k in np.arange(len(sizes))[which].tolist():
         n = int(sizes[k])
@@ -216,7 +226,7 @@ def _copy_masked(to: Side, source: Side, sizes: Any, which: Any, masks: Any) -> 
         to.run(k, n).reshape(-1, 16)[:, chosen] = source.run(k, n).reshape(-1, 16)[:, chosen]
 
 
-def _reduce(to: Side, source: Side, sizes: Any, which: Any, reduction: Reduction) -> None:
+def _reduce(to: Side, source: Side, sizes: Index, which: Elements, reduction: Reduction) -> None:
     """Reduce the elements into their destinations, one after the other."""
     operation, dtype = reduction
     for k in np.arange(len(sizes))[which].tolist():
@@ -241,7 +251,7 @@ def _load(b: Binding) -> Step:
     operands = list(b.operands)
     if b.form["hint"]:
         operands.pop()
-    multicast = bool(b.form["multicast"])
+    multicast = b.form.has("multicast")
     if multicast and b.form["to"] != "shared::cluster":
         raise b.fail("a multicast goes to shared::cluster")
     return _Bulk(b, (b.form["to"], "global"), operands, multicast=multicast).step
@@ -257,7 +267,7 @@ def _store(b: Binding) -> Step:
     operands = list(b.operands)
     if b.form["hint"]:
         operands.pop(3)
-    masked = b.form["cp_mask"]
+    masked = b.form.has("cp_mask")
     if masked and b.target < 100:
         raise b.fail("needs sm_100 or newer")
     return _Bulk(b, ("global", "shared::cta"), operands, byte_mask=masked).step
@@ -291,7 +301,7 @@ def _reduction(b: Binding) -> Step:
     allowed = (_TO_GLOBAL if to == "global" else _TO_SHARED).get(op, bitwise)
     if name not in allowed.split():
         raise b.fail(f"{op} does not take .{name}")
-    if form["noftz"] != (op == "add" and name in ("f16", "bf16")):
+    if form.has("noftz") != (op == "add" and name in ("f16", "bf16")):
         raise b.fail(".noftz goes with add on .f16 and .bf16, which need it")
     operands = list(b.operands)
     if form["hint"]:
@@ -306,7 +316,7 @@ def _prefetch(b: Binding) -> Step:
     address = _Address(b, b.operands[0])
     where = b.where
 
-    def prefetch(x: Group, base: Any, size: Any) -> None:
+    def prefetch(x: Group, base: Lanes, size: Lanes) -> None:
         runs = Runs(where, x, np.broadcast_to(size, x.shape)[x.active()].astype(np.int64))
         bad = (address.lanes(runs, base) & np.uint64(15)) != 0
         if bad.any():
@@ -326,7 +336,7 @@ def _fill(b: Binding) -> Step:
     where = b.where
     size = b.register_type(b.operands[1])
 
-    def zero(x: Group, base: Any, size: Any) -> None:
+    def zero(x: Group, base: Lanes, size: Lanes) -> None:
         sizes = np.broadcast_to(size, x.shape)[x.active()].astype(np.int64)
         runs = Runs(where, x, sizes, multiple=8)
         wave = x.wave
@@ -349,5 +359,5 @@ def _commit(b: Binding) -> Step:
 
 @effect("cp.async.bulk.wait_group{.read}")
 def _wait_group(b: Binding) -> Step:
-    n, reading = newest(b), b.form["read"]
+    n, reading = newest(b), b.form.has("read")
     return Step(lambda x: x.wave.queue.wait(x, MECHANISM, n, reading))

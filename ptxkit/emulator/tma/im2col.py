@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.tma.boxes import Boxes
 from ptxkit.emulator.tma.tensor_map import BYTES, LAYOUT
 
@@ -19,7 +19,7 @@ class Columns(Boxes):
     other inside the bounding box, W first, and go on in the next image; then the offsets are added (PTX ISA, "im2col mode").
     """
 
-    def _counts(self, record: Any) -> tuple[NDArray[np.int64], int]:
+    def _counts(self, record: Lanes) -> tuple[NDArray[np.int64], int]:
         spatial = self.rank - 2
         if spatial < 1:
             raise ValueError(f"a tensor map of {self.rank} dimensions has no im2col mode; it takes 3 to 5")

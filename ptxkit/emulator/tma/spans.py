@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.simt.asynchronous import windows
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.proxies import NOT_FENCED
 from ptxkit.errors import MemoryFault
 
@@ -43,7 +45,7 @@ class Side:
         return self.arrays[int(self.which[element])][start : start + nbytes]
 
 
-def copy(to: Side, source: Side, sizes: NDArray[np.int64], which: Any) -> None:
+def copy(to: Side, source: Side, sizes: NDArray[np.int64], which: Elements) -> None:
     """Copy the elements ``which``; sizes and starts are multiples of 16."""
     for elements, nbytes in _batches(to, source, sizes, which):
         target, origin = to.arrays[int(to.which[elements[0]])], source.arrays[int(source.which[elements[0]])]
@@ -61,7 +63,7 @@ def fill(to: Side, sizes: NDArray[np.int64], value: int) -> None:
         to.run(k, nbytes)[:] = value
 
 
-def _batches(to: Side, source: Side, sizes: NDArray[np.int64], which: Any) -> Iterator[tuple[NDArray[np.int64], int]]:
+def _batches(to: Side, source: Side, sizes: NDArray[np.int64], which: Elements) -> Iterator[tuple[NDArray[np.int64], int]]:
     """The elements ``which``, those together that have the same arrays and the same size; empty runs left out."""
     elements = np.arange(len(sizes))[which]
     elements = elements[sizes[elements] > 0]
@@ -82,7 +84,7 @@ class Runs:
         sizes: bytes of each run, multiples of ``multiple``.
     """
 
-    def __init__(self, where: Any, x: Group, sizes: NDArray[np.int64], multiple: int = 16) -> None:
+    def __init__(self, where: Where, x: Group, sizes: NDArray[np.int64], multiple: int = 16) -> None:
         self.where = where
         self.x = x
         self.sizes = sizes
@@ -92,11 +94,11 @@ class Runs:
         if wrong.any():
             self.fail(wrong, f"{int(sizes[np.argmax(wrong)])} bytes; a bulk operation moves a multiple of {multiple}")
 
-    def lanes(self, value: Any) -> Any:
+    def lanes(self, value: Lanes) -> Lanes:
         """One value an element of a lane array."""
         return np.broadcast_to(value, self.x.shape)[self.active]
 
-    def leaders(self, *columns: NDArray[Any]) -> NDArray[np.int64] | None:
+    def leaders(self, *columns: Index) -> NDArray[np.int64] | None:
         """For each element the first of its warp with the same values in all ``columns``; None where no two are alike.
 
         ptxas issues a copy to global memory once for all lanes of a warp that give it the same operands (SASS of sm_90a:

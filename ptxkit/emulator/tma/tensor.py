@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Elements, Lanes
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.simt.asynchronous import EVERY, MBARRIER, Operation
 from ptxkit.emulator.simt.step import Binding, Step, Typed
@@ -34,7 +33,7 @@ class _Load:
 
     def __init__(self, b: Binding, space: str, multicast: bool, mode: str) -> None:
         operands = list(b.operands)
-        if b.form["L2__cache_hint"]:
+        if b.form.has("L2__cache_hint"):
             operands.pop()
         if len(operands) != 3 + multicast + (mode == "im2col"):
             raise b.fail("wrong number of operands")
@@ -52,12 +51,12 @@ class _Load:
         sources = (self.to.source, self.map.source, self.barrier.source, *masks, *self.map.coordinates)
         self.step = Step(self.issue, sources)
 
-    def issue(self, x: Group, to: Any, base: Any, barrier: Any, *rest: Any) -> None:
+    def issue(self, x: Group, to: Lanes, base: Lanes, barrier: Lanes, *rest: Lanes) -> None:
         """Check the operation and hand it to the queue."""
         for part, address in self.map.parts(x, base):
             self._one(part, self.map.boxes(part, address), to, barrier, *rest)
 
-    def _one(self, x: Group, boxes: Boxes, to: Any, base: Any, *rest: Any) -> None:
+    def _one(self, x: Group, boxes: Boxes, to: Lanes, base: Lanes, *rest: Lanes) -> None:
         wave = x.wave
         active = x.active()
         runs = Runs(self.where, x, np.full(np.count_nonzero(active), boxes.shared_bytes, np.int64))
@@ -89,7 +88,7 @@ class _Load:
             races.operations.completing(self.where, threads, barrier, accessed)
         shared, where = wave.shared, self.where
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             sources = element[which]
             if self.multicast:
                 sources, inverse = np.unique(sources, return_inverse=True)
@@ -119,7 +118,7 @@ class _Load:
                 "the destination and the mbarrier are in different CTAs; with .cta_group::2 they may be in a pair's",
             )
 
-    def _receivers(self, runs: Runs, masks: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _receivers(self, runs: Runs, masks: Lanes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The element and the receiving CTA's index in the wave, one of each per copy that results."""
         wave = runs.x.wave
         size = wave.launch.cluster_size
@@ -140,7 +139,7 @@ class _Store:
 
     def __init__(self, b: Binding, op: str = "") -> None:
         operands = list(b.operands)
-        if b.form["L2__cache_hint"]:
+        if b.form.has("L2__cache_hint"):
             operands.pop()
         if len(operands) != 2:
             raise b.fail("wrong number of operands")
@@ -149,12 +148,12 @@ class _Store:
         self.source = Pointer(b, operands[1])
         self.step = Step(self.issue, (self.source.source, self.map.source, *self.map.coordinates))
 
-    def issue(self, x: Group, source: Any, base: Any, *coordinates: Any) -> None:
+    def issue(self, x: Group, source: Lanes, base: Lanes, *coordinates: Lanes) -> None:
         """Check the operation and hand it to the queue."""
         for part, address in self.map.parts(x, base):
             self._one(part, self.map.boxes(part, address), source, coordinates)
 
-    def _one(self, x: Group, boxes: Boxes, source: Any, lanes: tuple[Any, ...]) -> None:
+    def _one(self, x: Group, boxes: Boxes, source: Lanes, lanes: tuple[Lanes, ...]) -> None:
         wave = x.wave
         machine = wave.launch.machine
         active = x.active()
@@ -181,10 +180,10 @@ class _Store:
         held = np.empty((0, boxes.nbytes), np.uint8)
         unread = np.ones(count, np.bool_)
 
-        def chosen(which: Any) -> NDArray[np.int64]:
+        def chosen(which: Elements) -> NDArray[np.int64]:
             return np.arange(count)[which] if leaders is None else np.unique(leaders[which])
 
-        def capture(which: Any) -> None:
+        def capture(which: Elements) -> None:
             nonlocal held
             if not len(held):
                 held = np.empty((count, boxes.nbytes), np.uint8)
@@ -194,7 +193,7 @@ class _Store:
                 held[late] = boxes.get(shared, start[late])
                 unread[late] = False
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             elements = chosen(which)
             if unread.all():
                 data = boxes.get(shared, start[elements])
@@ -238,7 +237,7 @@ class _Store:
     group=_PAIRS,
 )
 def _load(b: Binding) -> Step:
-    multicast = b.form["multicast__cluster"]
+    multicast = b.form.has("multicast__cluster")
     if multicast and b.form["to"] != "shared::cluster":
         raise b.fail("a multicast goes to shared::cluster")
     return _Load(b, b.form["to"], multicast, b.form["mode"]).step
@@ -266,7 +265,7 @@ def _prefetch(b: Binding) -> Step:
     mode = b.form["mode"]
     operand = MapOperand(b, b.operands[0], mode, b.operands[1] if mode == "im2col" else None)
 
-    def prefetch(x: Group, base: Any, *coordinates: Any) -> None:
+    def prefetch(x: Group, base: Lanes, *coordinates: Lanes) -> None:
         for part, address in operand.parts(x, base):
             operand.boxes(part, address)
 

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,12 +95,12 @@ class Element:
 
     name: str
     nbytes: int
-    dtype: Any = None
+    dtype: np.dtype | None = None
     nan: int = 0
     convert: Convert | None = None
 
     @property
-    def bits(self) -> np.dtype[Any]:
+    def bits(self) -> np.dtype:
         """Unsigned integers of the element's size."""
         return np.dtype(f"u{self.nbytes}")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ptxkit.emulator.access.generic import by_space, widen
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import U32, U64, Binding, Step
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
@@ -26,7 +25,7 @@ def _runs(b: Binding, x: Group) -> Runs:
     return Runs(b.where, x, np.full(np.count_nonzero(x.active()), BYTES, np.int64))
 
 
-def _find(runs: Runs, addresses: Any, space: str, verb: str) -> Side:
+def _find(runs: Runs, addresses: Lanes, space: str, verb: str) -> Side:
     """The maps at these addresses.
 
     Raises:
@@ -65,7 +64,7 @@ def _replace(b: Binding) -> Step:
     if field in _CHOICES:
         _constant(b, operands[0], _CHOICES[field], "new value")
 
-    def replace(x: Group, base: Any, value: Any) -> None:
+    def replace(x: Group, base: Lanes, value: Lanes) -> None:
         address = widen(base) + shift
         for where, part in [(space, x)] if space else [(s, p) for s, p, _ in by_space(x, address)]:
             runs = _runs(b, part)
@@ -107,7 +106,7 @@ def _copy_fence(b: Binding) -> Step:
     if getattr(b.operands[2], "value", None) != BYTES:
         raise b.fail(f"copies {b.operands[2]} bytes; a tensor map has {BYTES}")
 
-    def run(x: Group, destination: Any, origin: Any) -> None:
+    def run(x: Group, destination: Lanes, origin: Lanes) -> None:
         runs = _runs(b, x)
         targets = runs.lanes(widen(destination)) + np.uint64(to_offset & 0xFFFF_FFFF_FFFF_FFFF)
         sources = runs.lanes(widen(origin)) + np.uint64(source_offset & 0xFFFF_FFFF_FFFF_FFFF)

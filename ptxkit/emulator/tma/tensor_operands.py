@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.access.generic import widen
+from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.simt.asynchronous import EVERY
 from ptxkit.emulator.simt.step import S32, Binding, Typed
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.mbarrier_instructions import address_type
+from ptxkit.emulator.tma.box_reductions import Reduction
 from ptxkit.emulator.tma.boxes import Boxes
 from ptxkit.emulator.tma.im2col import Columns, decode
 from ptxkit.emulator.tma.spans import Runs
@@ -30,7 +30,7 @@ class Pointer:
         self.source: Typed = (self.operand, address_type(b, self.operand))
         self.offset = np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
 
-    def lanes(self, base: Any) -> Any:
+    def lanes(self, base: Lanes) -> Lanes:
         """Address of each lane, uint64, in the shape of ``base``."""
         return widen(base) + self.offset
 
@@ -64,7 +64,7 @@ class MapOperand(Pointer):
         self.coordinates: tuple[Typed, ...] = tuple((c, S32) for c in operand.coordinates)
         self.coordinates += tuple((o, TYPES["u16"]) for o in offsets)
 
-    def parts(self, x: Group, base: Any) -> list[tuple[Group, int]]:
+    def parts(self, x: Group, base: Lanes) -> list[tuple[Group, int]]:
         """The group by the tensor map that it uses, usually one: (threads, address of the map)."""
         addresses = self.lanes(base)
         if addresses.size == 1:
@@ -127,9 +127,9 @@ class Region:
         some = self.touched > 0
         # for boxes wholly outside any allocation serves, since nothing of it is read
         only = memory.find(int(low[some].min())) if some.any() else runs.x.wave.launch.param_allocation
-        self.parts: list[tuple[Allocation, Any]] = []
+        self.parts: list[tuple[Allocation, Index]] = []
         if only is not None and (not some.any() or int(high[some].max()) <= only.base + only.nbytes):
-            self.parts.append((only, None))
+            self.parts.append((only, np.arange(len(some))))
             return
         for k in np.flatnonzero(some):
             a = memory.find(int(low[k]))
@@ -140,13 +140,13 @@ class Region:
         starts = np.where(some, low, low[some][0]).astype(np.uint64)
         self.parts = memory.partition(starts)
 
-    def count(self, x: Group, number: int, direction: str, which: Any = EVERY) -> None:
+    def count(self, x: Group, number: int, direction: str, which: Elements = EVERY) -> None:
         """Add bytes and sectors of the boxes ``which`` to the counters."""
         x.tally.add(number, direction, int(self.touched[which].sum()))
         if x.tally.traffic:
             x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates[which]))
 
-    def _each(self, elements: NDArray[np.int64]) -> list[tuple[Allocation, Any]]:
+    def _each(self, elements: NDArray[np.int64]) -> list[tuple[Allocation, Elements]]:
         """The boxes ``elements`` by allocation: (allocation, positions in ``elements``)."""
         if len(self.parts) == 1:
             return [(self.parts[0][0], slice(None))]
@@ -163,7 +163,7 @@ class Region:
             out[chosen] = self.boxes.read(a, self.coordinates[elements[chosen]])
         return out
 
-    def write(self, elements: NDArray[np.int64], data: NDArray[np.uint8], operation: Any) -> None:
+    def write(self, elements: NDArray[np.int64], data: NDArray[np.uint8], operation: Reduction | None) -> None:
         """Write boxes, or combine them with what is there."""
         for a, chosen in self._each(elements):
             coordinates = self.coordinates[elements[chosen]]
@@ -173,6 +173,6 @@ class Region:
                 self.boxes.reduce(a, coordinates, data[chosen], operation)
 
 
-def coordinates_of(runs: Runs, coordinates: tuple[Any, ...]) -> NDArray[np.int64]:
+def coordinates_of(runs: Runs, coordinates: tuple[Lanes, ...]) -> NDArray[np.int64]:
     """(E, D) from one lane array a dimension."""
     return np.stack([runs.lanes(c) for c in coordinates], axis=-1).astype(np.int64)

@@ -5,14 +5,12 @@ them than that error, never the hardware's bits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import flush, modified
 from ptxkit.emulator.simt.table import Form, alu
-
-Lanes = Any
 
 
 def _through_f64(f: Callable[[Lanes], Lanes]) -> Callable[[Form], Callable[..., Lanes]]:

@@ -7,14 +7,12 @@ integers reads it with addc.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.integer import high_product
 from ptxkit.emulator.simt.table import alu
 
-Lanes = Any
 _WORDS = "u32 s32 u64 s64"
 _NONE = np.zeros((1, 1, 1), np.bool_)
 

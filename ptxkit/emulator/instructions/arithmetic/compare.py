@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import flush
 from ptxkit.emulator.instructions.arithmetic.half import DTYPE, flush_f16, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import joined, parts
-from ptxkit.emulator.simt.table import Form, alu
+from ptxkit.emulator.simt.table import Form, LaneFunction, alu
 
-Lanes = Any
 Compare = Callable[[Lanes, Lanes], Lanes]
 
 _INTEGER: dict[str, Compare] = {
@@ -61,7 +60,7 @@ _BOOL = "and or xor"
 
 def _comparison(form: Form) -> Compare:
     """The comparison that a form makes, on lanes of its source type."""
-    op, t, ftz = form["cmp"], form["t"], bool(form.get("ftz"))
+    op, t, ftz = form["cmp"], form["t"], form.has("ftz")
     element = t.removesuffix("x2")
     if element not in ("f16", "bf16", "f32", "f64"):
         return _INTEGER[op]
@@ -78,9 +77,9 @@ def _comparison(form: Form) -> Compare:
     return half
 
 
-def _setp(form: Form) -> Callable[..., Any]:
+def _setp(form: Form) -> LaneFunction:
     single, combine = _comparison(form), form.get("bool")
-    pair = form.get("pair", True) and form["t"] not in ("f16", "bf16")
+    pair = form.pair and form["t"] not in ("f16", "bf16")
     if not combine:
         if not pair:
             return single
@@ -171,7 +170,7 @@ def _set_x2(form: Form) -> Callable[..., Lanes]:
     return run
 
 
-def _register_set(ops: str, d: str, t: str, ftz: bool, bind: Callable[..., Any] = _set) -> None:
+def _register_set(ops: str, d: str, t: str, ftz: bool, bind: Callable[[Form], LaneFunction] = _set) -> None:
     flag = "{.ftz}" if ftz else ""
     alu(f"set.<cmp>{flag}.<d>.<t>", cmp=ops, d=d, t=t, sig="d = t, t", bind=True)(bind)
     alu(f"set.<cmp>.<bool>{flag}.<d>.<t>", cmp=ops, bool=_BOOL, d=d, t=t, sig="d = t, t, pred", bind=True)(bind)

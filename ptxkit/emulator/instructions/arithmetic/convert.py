@@ -7,10 +7,10 @@ of types follows ptxas.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import flush, saturate
 from ptxkit.emulator.instructions.arithmetic.half import narrow, relu, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import mend
@@ -25,7 +25,6 @@ from ptxkit.emulator.instructions.arithmetic.rounding import (
 from ptxkit.emulator.simt.table import Form, alu
 from ptxkit.isa.types import TYPES
 
-Lanes = Any
 _INT = "u8 u16 u32 u64 s8 s16 s32 s64"
 _MODES = "rn rz rm rp"
 _INTEGRAL = "rni rzi rmi rpi"
@@ -63,7 +62,7 @@ for _d in _INT.split():  # .sat is illegal where it could do nothing
 _ROUND: dict[str, Callable[[Lanes], Lanes]] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
-def _clamped(want: np.dtype[Any], nan: int) -> Callable[[Lanes], Lanes]:
+def _clamped(want: np.dtype, nan: int) -> Callable[[Lanes], Lanes]:
     """Rounded floats as integers, those out of range included."""
     info = np.iinfo(want)
     low, high = float(info.min), float(info.max)  # 2^63 and 2^64 where the bound itself is not an f64
@@ -79,7 +78,7 @@ def _clamped(want: np.dtype[Any], nan: int) -> Callable[[Lanes], Lanes]:
 
 def _to_integer(form: Form) -> Callable[..., Lanes]:
     s, want = form["s"], TYPES[form["d"]].dtype
-    ftz, rounding = bool(form.get("ftz")), _ROUND[form["rnd"]]
+    ftz, rounding = form.has("ftz"), _ROUND[form["rnd"]]
     exact = form["rnd"] == "rzi"  # astype truncates
     # PTX ISA, "cvt": NaN gives the top bit alone where 64 bits are involved, else 0
     nan = 1 << (want.itemsize * 8 - 1) if s == "f64" or want.itemsize == 8 else 0
@@ -130,7 +129,7 @@ def _f64_in_mode(a: Lanes, mode: str) -> Lanes:
 
 
 def _from_integer(form: Form) -> Callable[..., Lanes]:
-    d, mode, sat = form["d"], form["rnd"], bool(form.get("sat"))
+    d, mode, sat = form["d"], form["rnd"], form.has("sat")
 
     def run(a: Lanes) -> Lanes:
         if mode == "rn" and d in ("f32", "f64"):
@@ -201,7 +200,7 @@ def cvt_integral_bf16(a: Lanes, *, rnd: str) -> Lanes:
 
 
 def _wider(form: Form) -> Callable[..., Lanes]:
-    d, s, ftz, sat = form["d"], form["s"], bool(form.get("ftz")), bool(form.get("sat"))
+    d, s, ftz, sat = form["d"], form["s"], form.has("ftz"), form.has("sat")
     want = TYPES[d].dtype
     canonical = CANONICAL_F32 if d == "f32" else CANONICAL_F64
 
@@ -226,7 +225,7 @@ alu("cvt{.<rnd>}.<d>.<s>", rnd=_MODES, d="f64", s="bf16", sig="d = s", bind=True
 @alu("cvt.<rnd>{.ftz}{.sat}.f32.f64", rnd=_MODES, sig="f32 = f64", bind=True)
 def cvt_f32_f64(form: Form) -> Callable[..., Lanes]:
     """Rounded once."""
-    mode, ftz, sat = form["rnd"], form["ftz"], form["sat"]
+    mode, ftz, sat = form["rnd"], form.has("ftz"), form.has("sat")
 
     def run(a: Lanes) -> Lanes:
         r = round_f32(a, mode)
@@ -254,9 +253,9 @@ def to_half(x: Lanes, t: str, mode: str, clamp: bool, satfinite: bool) -> Lanes:
 def _to_half(form: Form) -> Callable[..., Lanes]:
     d, s, mode = form["d"], form["s"], form.get("rnd") or "rn"
     # an H200 does not flush where rm or rp make f16 of f32: a subnormal number counts as more than nothing
-    ftz = bool(form.get("ftz")) and not (d == "f16" and mode in ("rm", "rp"))
-    sat = bool(form.get("sat"))
-    clamp, satfinite = bool(form.get("relu")), bool(form.get("satfinite"))
+    ftz = form.has("ftz") and not (d == "f16" and mode in ("rm", "rp"))
+    sat = form.has("sat")
+    clamp, satfinite = form.has("relu"), form.has("satfinite")
 
     def run(a: Lanes) -> Lanes:
         x = widen(a, s) if s in ("f16", "bf16") else flush(a) if ftz else a

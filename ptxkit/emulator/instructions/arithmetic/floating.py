@@ -7,15 +7,14 @@ lacks. NaN results are whatever the host's arithmetic gives, except where noted:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic import rounding
 from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise
 from ptxkit.emulator.simt.table import Form, alu
 
-Lanes = Any
 _RND = "rn rz rm rp"
 _TINY = np.float32(2.0**-126)
 _ONE = np.ones((1, 1, 1), np.float32)
@@ -46,7 +45,7 @@ def modified(
     Args:
         toward_zero: ``f`` rounded toward zero, which tells; None where results are exact there.
     """
-    ftz, sat = bool(form.get("ftz")), bool(form.get("sat"))
+    ftz, sat = form.has("ftz"), form.has("sat")
     if not ftz and not sat:
         return f
 
@@ -203,8 +202,8 @@ def with_xorsign(f: Callable[[Lanes, Lanes], Lanes]) -> Callable[[Lanes, Lanes],
 
 
 def _minmax(form: Form) -> Callable[..., Lanes]:
-    sign, nan = (1 if form.opcode.startswith("min") else -1), bool(form.get("NaN"))
-    ftz, how = bool(form.get("ftz")), form.get("how")
+    sign, nan = (1 if form.opcode.startswith("min") else -1), form.has("NaN")
+    ftz, how = form.has("ftz"), form.get("how")
 
     def plain(a: Lanes, b: Lanes) -> Lanes:
         return extremum(a, b, sign, nan)
@@ -212,11 +211,11 @@ def _minmax(form: Form) -> Callable[..., Lanes]:
     two = with_xorsign(plain) if how == "xorsign.abs" else plain
 
     def run(a: Lanes, b: Lanes, c: Lanes | None = None) -> Lanes:
-        lanes: list[Any] = [v if v is None or not ftz else flush(v) for v in (a, b, c)]
+        lanes = [flush(v) if ftz else v for v in (a, b, c) if v is not None]
         if how == "abs":
             lanes = [np.abs(v) for v in lanes]
         out = two(lanes[0], lanes[1])
-        return out if c is None else two(out, lanes[2])
+        return two(out, lanes[2]) if len(lanes) > 2 else out
 
     return run
 

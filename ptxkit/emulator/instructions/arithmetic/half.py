@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import saturate
 from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise, mend
 from ptxkit.emulator.instructions.arithmetic.rounding import add_f32, fma_f32, fma_f32_mode, step, to_odd, two_sum
 from ptxkit.emulator.simt.table import Form, alu
 
-Lanes = Any
-DTYPE: dict[str, Any] = {"f16": np.dtype("f2"), "bf16": np.dtype("u2")}
+DTYPE = {"f16": np.dtype("f2"), "bf16": np.dtype("u2")}
 """What one element is held as."""
 
 # astype between f16 and f32 takes 15 to 30 ns for each subnormal or overflowing element, 0.5 ns for others
@@ -179,7 +178,7 @@ def _arithmetic(form: Form) -> Callable[..., Lanes]:
     t = form["t"]
     element = t.removesuffix("x2")
     f = _WIDE[form.opcode.split(".", 1)[0], element]
-    ftz, sat, clamp = (bool(form.get(k)) for k in ("ftz", "sat", "relu"))
+    ftz, sat, clamp = (form.has(k) for k in ("ftz", "sat", "relu"))
     mode = form.get("rnd") or "rn"
     if mode != "rn":
         f = partial(_fma_bf16, directed=True)
@@ -239,7 +238,7 @@ def _minmax(form: Form) -> Callable[..., Lanes]:
     element = t.removesuffix("x2")
     pick = np.minimum if form.opcode.startswith("min") else np.maximum
     infinite = _INFINITE[element]
-    keep_nan, xorsign, ftz = bool(form["NaN"]), bool(form["how"]), bool(form.get("ftz"))
+    keep_nan, xorsign, ftz = form.has("NaN"), form.has("how"), form.has("ftz")
 
     def one(a: Lanes, b: Lanes) -> Lanes:
         x, y = ((flush_f16(v) if ftz else v).view(np.int16) for v in (a, b))
@@ -289,7 +288,7 @@ alu("tanh.approx.<t>", t="f16 f16x2 bf16 bf16x2", sig="t = t", bind=True)(_funct
 
 
 def _mixed(form: Form) -> Callable[..., Lanes]:
-    mode, s, sat = form["rnd"] or "rn", form["s"], bool(form["sat"])
+    mode, s, sat = form["rnd"] or "rn", form["s"], form.has("sat")
     name = form.opcode.split(".", 1)[0]
 
     def run(a: Lanes, *rest: Lanes) -> Lanes:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.lanes import choose
 from ptxkit.emulator.simt.table import alu
 
-Lanes = Any
 _ALL = "u16 u32 u64 s16 s32 s64"
 _WIDE = {np.dtype("u2"): "u4", np.dtype("i2"): "i4", np.dtype("u4"): "u8", np.dtype("i4"): "i8"}
 
@@ -110,6 +108,8 @@ def mad_wide(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 def _product24(a: Lanes, b: Lanes, high: bool) -> Lanes:
     shift = np.int64(40)
+    x: Lanes
+    y: Lanes
     x, y = (v.astype(np.int64) << shift for v in (a, b))
     if a.dtype.kind == "u":
         x, y = x.view(np.uint64) >> np.uint64(40), y.view(np.uint64) >> np.uint64(40)

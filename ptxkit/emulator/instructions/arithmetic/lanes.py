@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-Lanes = Any
+from ptxkit.emulator.arrays import Lanes
 
 SMALL = 2048
 """Up to so many lanes np.where beats the blend of bits, whose passes cost about 1 us each."""
@@ -52,18 +52,18 @@ def mend(out: Lanes, doubtful: Lanes, exact: Callable[..., Lanes], *operands: La
     return out
 
 
-def parts(a: Lanes, dtype: Any) -> Lanes:
+def parts(a: Lanes, dtype: DTypeLike) -> Lanes:
     """Packed lanes as an array with one more axis, least significant element first."""
     element = np.dtype(dtype)
     return np.ascontiguousarray(a).view(element).reshape(*a.shape, a.dtype.itemsize // element.itemsize)
 
 
-def joined(elements: Lanes, dtype: Any) -> Lanes:
+def joined(elements: Lanes, dtype: DTypeLike) -> Lanes:
     """The inverse of :func:`parts`."""
     return np.ascontiguousarray(elements).view(np.dtype(dtype))[..., 0]
 
 
-def elementwise(f: Callable[..., Lanes], dtype: Any) -> Callable[..., Lanes]:
+def elementwise(f: Callable[..., Lanes], dtype: DTypeLike) -> Callable[..., Lanes]:
     """``f`` over the elements of packed 32- or 64-bit lanes; the result is packed alike."""
 
     def run(*lanes: Lanes) -> Lanes:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.table import alu
 
-Lanes = Any
 _BITS = "b16 b32 b64"
 
 
@@ -66,7 +65,7 @@ _TWO: tuple[Callable[[Lanes, Lanes], Lanes], ...] = (
 
 @alu("lop3.b32", sig="b32 = b32, b32, b32, u32")
 def lop3(a: Lanes, b: Lanes, c: Lanes, table: Lanes) -> Lanes:
-    """Any function of three bits, by its truth table: bit 4a + 2b + c."""
+    """A function of three bits, by its truth table: bit 4a + 2b + c."""
     lut = int(table.flat[0])
     clear, different = lut & 15, (lut & 15) ^ (lut >> 4 & 15)
     # where a is set, the function of b and c is another one: flip the bits in which the two differ
@@ -87,7 +86,7 @@ def lop3_pred(a: Lanes, b: Lanes, c: Lanes, table: Lanes, q: Lanes, *, op: str) 
     return d, ((d != 0) | q) if op == "or" else ((d != 0) & q)
 
 
-def _amount(b: Lanes, dtype: np.dtype[Any]) -> Lanes:
+def _amount(b: Lanes, dtype: np.dtype) -> Lanes:
     """Shift amounts in the type of what is shifted; numpy shifts by the width or more as PTX does."""
     if dtype.itemsize == 2:
         b = np.minimum(b, np.uint32(16))
@@ -251,7 +250,7 @@ def _prmt_constant(a: Lanes, b: Lanes, selector: int) -> Lanes:
         else:
             place = n >> 2, 8 * (k - (n & 3))
             masks[place] = masks.get(place, 0) | 0xFF << 8 * k
-    out: Lanes = None
+    out: Lanes | None = None
     for (source, shift), mask in masks.items():
         v = b if source else a
         if shift:
@@ -264,6 +263,7 @@ def _prmt_constant(a: Lanes, b: Lanes, selector: int) -> Lanes:
             0xFF << 8 * k
         )
         out = v if out is None else out | v
+    assert out is not None
     return out
 
 
@@ -274,7 +274,7 @@ def prmt(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
         return _prmt_constant(a, b, int(c.flat[0]))
     word = (b.astype(np.uint64) << np.uint64(32)) | a
     signs = bool((c & np.uint32(0x8888)).any())
-    out: Lanes = None
+    out: Lanes | None = None
     for k in range(4):
         n = c >> np.uint32(4 * k) if k else c
         byte = (word >> ((n & np.uint32(7)) << np.uint32(3)).astype(np.uint64)).astype(np.uint8)
@@ -282,6 +282,7 @@ def prmt(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
             byte = np.where(n & np.uint32(8), (byte.view(np.int8) >> np.int8(7)).view(np.uint8), byte)
         v = byte.astype(np.uint32) << np.uint32(8 * k)
         out = v if out is None else out | v
+    assert out is not None
     return out
 
 

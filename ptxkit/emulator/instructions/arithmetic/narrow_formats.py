@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.convert import to_half
 from ptxkit.emulator.instructions.arithmetic.half import DTYPE, relu, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import joined, parts
 from ptxkit.emulator.simt.table import Form, alu
 
-Lanes = Any
 U8, U16, U32 = np.uint8, np.uint16, np.uint32
 
 
@@ -27,7 +27,7 @@ U8, U16, U32 = np.uint8, np.uint16, np.uint32
 
 def _two_halves(form: Form) -> Callable[..., Lanes]:
     element, mode = form["d"].removesuffix("x2"), form["rnd"]
-    clamp, satfinite = form["relu"], form["satfinite"]
+    clamp, satfinite = form.has("relu"), form.has("satfinite")
 
     def one(x: Lanes) -> Lanes:
         return to_half(x, element, mode, clamp, satfinite).view(U16).astype(U32)
@@ -59,7 +59,7 @@ def _stochastic(x: Lanes, random: Lanes, t: str) -> Lanes:
 @alu("cvt.rs{.relu}{.satfinite}.<d>.f32", d="f16x2 bf16x2", sig="d = f32, f32, b32", bind=True)
 def cvt_stochastic(form: Form) -> Callable[..., Lanes]:
     """Two f32 with random bits: a in the upper half, with the upper half's. PTX ISA, "cvt", .rs."""
-    t, clamp, satfinite = form["d"].removesuffix("x2"), form["relu"], form["satfinite"]
+    t, clamp, satfinite = form["d"].removesuffix("x2"), form.has("relu"), form.has("satfinite")
     mask, infinite = U32((1 << _CUT[t]) - 1), U16(0x7C00 if t == "f16" else 0x7F80)
 
     def one(x: Lanes, random: Lanes) -> Lanes:
@@ -73,13 +73,17 @@ def cvt_stochastic(form: Form) -> Callable[..., Lanes]:
 
 def _tf32(form: Form) -> Callable[..., Lanes]:
     """19 bits: a 10-bit significand in an f32 word."""
-    mode, clamp, satfinite = form["rnd"], bool(form.get("relu")), bool(form.get("satfinite"))
+    mode, clamp, satfinite = form["rnd"], form.has("relu"), form.has("satfinite")
     sign, infinite = U32(1 << 31), U32(0x7F800000)
 
     def run(a: Lanes) -> Lanes:
         bits = np.ascontiguousarray(relu(a) if clamp else a).view(U32)
-        up: Any = {"rn": U32(0xFFF) + ((bits >> U32(13)) & U32(1)), "rna": U32(0x1000), "rz": U32(0)}[mode]
-        out = (bits + up) & U32(0xFFFFE000)
+        rounded = bits
+        if mode == "rn":
+            rounded = bits + (U32(0xFFF) + ((bits >> U32(13)) & U32(1)))
+        elif mode == "rna":
+            rounded = bits + U32(0x1000)
+        out = rounded & U32(0xFFFFE000)
         if satfinite:
             out = np.where((out & ~sign) >= infinite, (bits & sign) | U32(0x7F7FE000), out)
         nan = np.isnan(a)
@@ -102,7 +106,7 @@ class Format(NamedTuple):
     fraction: int
     largest: int
     nan: int
-    values: Any
+    values: Lanes
 
     @property
     def sign(self) -> int:
@@ -150,18 +154,19 @@ def encode(x: Lanes, t: str, mode: str = "rn", clamp: bool = False) -> Lanes:
 
 
 def _encode_two(form: Form) -> Callable[..., Lanes]:
-    t, mode, clamp = form["d"].removesuffix("x2"), form["rnd"], form["relu"]
-    width, dtype = (U8(4), U8) if t == "e2m1" else (U16(8), U16)
+    t, mode, clamp = form["d"].removesuffix("x2"), form["rnd"], form.has("relu")
+    width, dtype = (U8(4), np.dtype(U8)) if t == "e2m1" else (U16(8), np.dtype(U16))
 
     def run(a: Lanes, b: Lanes) -> Lanes:
-        high, low = (encode(v, t, mode, clamp).astype(dtype) for v in (a, b))
+        high: Lanes = encode(a, t, mode, clamp).astype(dtype)
+        low: Lanes = encode(b, t, mode, clamp).astype(dtype)
         return (high << width) | low
 
     return run
 
 
 def _encode_halves(form: Form) -> Callable[..., Lanes]:
-    t, mode, clamp = form["d"].removesuffix("x2"), form["rnd"], form["relu"]
+    t, mode, clamp = form["d"].removesuffix("x2"), form["rnd"], form.has("relu")
     element = form["s"].removesuffix("x2")
 
     def run(a: Lanes) -> Lanes:
@@ -199,7 +204,7 @@ def _decoded(s: str, d: str, clamp: bool, satfinite: bool) -> Lanes:
 @alu("cvt.rn{.satfinite}{.relu}.<d>.<s>", d="bf16x2", s=_NARROW2, sig="d = s", bind=True)
 def cvt_from_narrow(form: Form) -> Callable[..., Lanes]:
     """Two narrow values as halves, exactly."""
-    table = _decoded(form["s"], form["d"], form["relu"], bool(form.get("satfinite")))
+    table = _decoded(form["s"], form["d"], form.has("relu"), form.has("satfinite"))
     return lambda a: table[a]
 
 

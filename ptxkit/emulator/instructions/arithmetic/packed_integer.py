@@ -6,22 +6,29 @@ PTX ISA, "Integer Arithmetic Instructions"; which packed forms exist follows ptx
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.lanes import elementwise
 from ptxkit.emulator.simt.table import Form, alu
 
-Lanes = Any
 _ELEMENT = {"u16x2": "u2", "s16x2": "i2", "u8x4": "u1", "s8x4": "i1"}
+
+_PLAIN: dict[str, Callable[..., Lanes]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "min": np.minimum,
+    "max": np.maximum,
+    "neg": np.negative,
+}
 
 
 def _packed(form: Form) -> Callable[..., Lanes]:
     name = form.opcode.split(".", 1)[0]
     element = np.dtype(_ELEMENT[form["t"]])
     info = np.iinfo(element)
-    plain: Any = {"add": np.add, "sub": np.subtract, "min": np.minimum, "max": np.maximum, "neg": np.negative}[name]
+    plain = _PLAIN[name]
     if form.get("sat"):
 
         def saturated(*lanes: Lanes) -> Lanes:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.lanes import mend
-
-Lanes = Any
 
 CANONICAL_F32 = np.uint32(0x7FFFFFFF).view(np.float32)
 CANONICAL_F64 = np.uint64(0x7FFFFFFFFFFFFFFF).view(np.float64)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import flush
 from ptxkit.emulator.instructions.arithmetic.lanes import choose
 from ptxkit.emulator.simt.table import alu
 
-Lanes = Any
 _TYPES = "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64"
 
 

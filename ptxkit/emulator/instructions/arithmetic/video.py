@@ -7,15 +7,13 @@ so these are bound with their instruction rather than by a signature; they are a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import U32, Binding, Step
 from ptxkit.emulator.simt.table import effect
 from ptxkit.isa.model import Negated, Operand, Selection
-
-Lanes = Any
 
 _OPERATION: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
     "vadd": lambda a, b: a + b,
@@ -87,7 +85,7 @@ def _scalar(b: Binding, compute: Callable[[Lanes, Lanes], Lanes], d: str, types:
         raise b.fail("a second operation writes a whole register")
     places = _place(xsel), _place(ysel)
     position, width = _place(dsel)
-    signed, sat = d == "s32", bool(b.form.get("sat"))
+    signed, sat = d == "s32", b.form.has("sat")
 
     def run(first: Lanes, other: Lanes, c: Lanes | None = None) -> Lanes:
         t = compute(_extract(first, *places[0], types[0] == "s32"), _extract(other, *places[1], types[1] == "s32"))
@@ -155,7 +153,7 @@ def multiply_add(b: Binding) -> Step:
     def run(x: Lanes, y: Lanes, c: Lanes) -> Lanes:
         product = _extract(x, *places[0], f["a"] == "s32").astype(object) * _extract(y, *places[1], f["b"] == "s32")
         addend = (c.view(np.int32) if signed else c).astype(np.int64).astype(object)
-        t = (-product if flip else product) + (-addend if minus else addend) + int(f["po"])
+        t = (-product if flip else product) + (-addend if minus else addend) + f.has("po")
         t = t >> shift_by
         if sat:
             low, high = (-(2**31), 2**31 - 1) if signed else (0, 2**32 - 1)
@@ -183,7 +181,7 @@ def _vector(b: Binding, count: int, compute: Callable[[Lanes, Lanes], Lanes], d:
             raise b.fail(f"selector .{part}")
         chosen.append((operand, [int(k) for k in reversed(digits)]))
     enabled = [int(k) for k in mask[1:]] or list(range(count))
-    signed, sat, accumulate = d == "s32", bool(b.form.get("sat")), bool(b.form.get("add"))
+    signed, sat, accumulate = d == "s32", b.form.has("sat"), b.form.has("add")
 
     def element(x: Lanes, y: Lanes, n: int, t: str) -> Lanes:
         return _extract(y if n >= count else x, n % count * width, width, t == "s32")

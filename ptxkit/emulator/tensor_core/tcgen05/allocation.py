@@ -134,7 +134,7 @@ class Allocator(Synchroniser):
         """See :class:`~ptxkit.emulator.simt.threads.Synchroniser`."""
         if all(g is not group for g, _ in self._sleepers):
             return ""
-        here = group.full_mask().any(-1)
+        here = np.any(group.full_mask(), -1)
         r = next(r for r in self._requests if here[r.cta, r.warp])
         held = [f"{a.count} by CTA {self.wave.cta_coordinates(a.cta)} at {a.where}" for a in self.memory.held(r.cta)]
         text = f", waits for {r.count} columns of tensor memory"

@@ -101,7 +101,7 @@ class _Transfer:
 @blocking("tcgen05.ld.sync.aligned.<shape>.<num>{.pack::16b}.b32", shape=SHAPES, num=_REPEATS)
 def _load(b: Binding) -> Step | Gated:
     out, *rest = b.operands
-    what = _Transfer(b, "load", rest, b.form["pack__16b"])
+    what = _Transfer(b, "load", rest, b.form.has("pack__16b"))
     destinations: tuple[Typed, ...] = tuple((o, B32) for o in b.elements(out))
     _require_count(b, what, destinations)
 
@@ -121,7 +121,7 @@ def _load(b: Binding) -> Step | Gated:
 @blocking("tcgen05.st.sync.aligned.<shape>.<num>{.unpack::16b}.b32", shape=SHAPES, num=_REPEATS)
 def _store(b: Binding) -> Step | Gated:
     *rest, given = b.operands
-    what = _Transfer(b, "store", rest, b.form["unpack__16b"])
+    what = _Transfer(b, "store", rest, b.form.has("unpack__16b"))
     values: tuple[Typed, ...] = tuple((o, B32) for o in b.elements(given))
     _require_count(b, what, values)
 

@@ -102,7 +102,7 @@ class Pipelines:
 )
 def _commit(b: Binding) -> Step:
     require_target(b)
-    multicast = b.form["multicast__cluster"]
+    multicast = b.form.has("multicast__cluster")
     if len(b.operands) != 1 + multicast:
         raise b.fail("wrong number of operands: an mbarrier, and with .multicast::cluster a mask of CTAs")
     site = BarrierSite(b, b.operands[0], "shared::cluster")
