@@ -8,6 +8,8 @@ to an instrumentation, is made when it is first needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,12 @@ _DTYPES = {
     np.dtype(c): c.replace("?", "b1") for c in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 }
 _NAMESPACE = {name: dtype for dtype, name in _DTYPES.items()} | {"merge": merge}
+
+
+@lru_cache(maxsize=8192)
+def _code(source: str, name: str) -> CodeType:
+    """The compiled text of a version. The text has no addresses, so that a kernel on another device or case has the same."""
+    return compile(source, name, "exec")
 
 
 class NumpyBackEnd:
@@ -155,7 +163,7 @@ class NumpyRun:
     def _compiled(self, version: str, text: list[str]) -> Callable[..., Any]:
         source = "\n".join([*text, *(self.lines[-1:] if self._returns() else ()), "    pass", ""])
         name = f"<{version} ptx block {self.run.block.index} of {self.code.function.name}>"
-        exec(compile(source, name, "exec"), self.namespace)
+        exec(_code(source, name), self.namespace)
         found: Callable[..., Any] = self.namespace[version]
         return found
 
