@@ -1,10 +1,17 @@
-"""Asks ptxas, inside nvJitLink, which instructions it takes. It reports every error of a module, so one call judges many."""
+"""Asks ptxas, inside nvJitLink, which instructions it takes. It reports every error of a module, so one call judges many.
+
+nvJitLink runs in a process of its own that answers many calls: invalid code can corrupt its memory, which would show much later
+as a crash of some other test.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache, lru_cache
 
 import pytest
 
@@ -29,7 +36,25 @@ def newest_version() -> str:
     return match[1]
 
 
+@cache
+def _process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+
+
 def _log(text: str, target: str) -> str:
+    """What nvJitLink says of a module, "" where it takes it."""
+    try:
+        log = _process().submit(_answer, text, target).result()
+    except BrokenProcessPool:
+        _process.cache_clear()
+        raise AssertionError(f"nvJitLink crashed when it assembled this for {target}:\n{text}") from None
+    if log is None:
+        pytest.skip(f"the nvJitLink that is installed does not know {target}")
+    return log
+
+
+def _answer(text: str, target: str) -> str | None:
+    """The log, in the process that :func:`_log` asks; None where the target is unknown."""
     toolkit.preload(toolkit.nvjitlink())
     from cuda.bindings import nvjitlink
 
@@ -37,7 +62,7 @@ def _log(text: str, target: str) -> str:
         handle = nvjitlink.create(1, [f"-arch={target}"])
     except nvjitlink.nvJitLinkError as error:
         if "UNRECOGNIZED_ARCH" in str(error):
-            pytest.skip(f"the nvJitLink that is installed does not know {target}")
+            return None
         raise
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, text.encode(), len(text), "forms")
