@@ -21,7 +21,7 @@ run: $(VENV)/.installed
 	$(BIN)/ptxkit run $(RUN)
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 lint: lint-style lint-types lint-imports
 

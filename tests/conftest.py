@@ -48,6 +48,7 @@ def _prepare_environment() -> None:
     for name in list(os.environ):
         if name.startswith(("CUDA_", "CUDATOOLKIT_", "NVCC_", "PTXKIT_")) and name != "CUDA_VISIBLE_DEVICES":
             del os.environ[name]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start Python; each would compile every module anew
     os.environ["PTXKIT_TEST_SCRATCH"] = str(scratch)
     os.environ["PTXKIT_CACHE_DIR"] = str(scratch / "cache")
     os.environ["PATH"] = _path_without_toolkit(os.environ.get("PATH", os.defpath), scratch)

@@ -11,6 +11,7 @@ import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -69,13 +70,15 @@ def _exact_byte(t: PtxType) -> PtxType:
     return PtxType("byte", 8, t.kind, t.dtype) if t.name in ("u8", "s8") else t
 
 
-def forms(pattern: str = "") -> Iterator[Form]:
+def forms(pattern: str = "") -> list[Form]:
     """Every form of every arithmetic pattern whose opcode starts with ``pattern``."""
-    for entry in entries():
-        if entry.kind == "alu":
-            for opcode in entry.opcodes():
-                if opcode.startswith(pattern):
-                    yield from _variants(entry, opcode)
+    return [form for form in _every_form() if form.opcode.startswith(pattern)]
+
+
+@cache
+def _every_form() -> tuple[Form, ...]:
+    found = [_variants(e, opcode) for e in entries() if e.kind == "alu" for opcode in e.opcodes()]
+    return tuple(itertools.chain.from_iterable(found))
 
 
 def _variants(entry: Entry, opcode: str) -> Iterator[Form]:

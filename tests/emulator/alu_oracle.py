@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import alu_forms
@@ -37,6 +38,7 @@ class Format:
     def infinity(self) -> int:
         return ((1 << self.exponent) - 1) << self.fraction
 
+    @lru_cache(maxsize=1 << 16)
     def decode(self, bits: int) -> Value:
         """The value of these bits; -0.0 for a negative zero."""
         negative = bits >> (self.bits - 1) & 1
@@ -49,7 +51,8 @@ class Format:
             return -0.0 if negative else Fraction(0)
         e, f = magnitude >> self.fraction, magnitude & ((1 << self.fraction) - 1)
         significand = f if e == 0 else f | 1 << self.fraction
-        v = Fraction(significand) * Fraction(2) ** (max(e, 1) - self.bias - self.fraction)
+        exponent = max(e, 1) - self.bias - self.fraction
+        v = Fraction(significand << exponent) if exponent >= 0 else Fraction(significand, 1 << -exponent)
         return -v if negative else v
 
     def encode(self, value: Value, mode: str = "rn") -> int | str:
@@ -63,20 +66,19 @@ class Format:
             return sign if math.copysign(1, value) < 0 else 0
         if value == 0:
             return 0
-        v = abs(value)
-        # floor(log2 v), exactly
-        log = v.numerator.bit_length() - v.denominator.bit_length()
-        if Fraction(2) ** log > v:
+        v, unit = abs(value.numerator), value.denominator
+        # floor(log2), exactly
+        log = v.bit_length() - unit.bit_length()
+        if unit << max(log, 0) > v << max(-log, 0):
             log -= 1
         quantum = max(log, 1 - self.bias) - self.fraction
-        scaled = v / Fraction(2) ** quantum
-        whole, rest = divmod(scaled.numerator, scaled.denominator)
-        rest = Fraction(rest, scaled.denominator)
+        unit <<= max(quantum, 0)
+        whole, rest = divmod(v << max(-quantum, 0), unit)
         down = mode == "rz" or (mode == "rm" and value > 0) or (mode == "rp" and value < 0)
         if mode == "rn":
-            up = rest > Fraction(1, 2) or (rest == Fraction(1, 2) and whole & 1)
+            up = 2 * rest > unit or (2 * rest == unit and whole & 1)
         elif mode == "rna":
-            up = rest >= Fraction(1, 2)
+            up = 2 * rest >= unit
         else:
             up = rest != 0 and not down
         whole += bool(up)

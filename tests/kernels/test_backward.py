@@ -162,14 +162,20 @@ FETCHED = [  # columns, dtype, THREADS, CLUSTER, rows that a CTA takes at a time
 ]
 
 
-@pytest.mark.parametrize(("cols", "dtype", "threads", "cluster", "groups"), FETCHED, ids=lambda v: str(v))
-@pytest.mark.parametrize(("stages", "in_flight", "kept"), [(1, 0, True), (3, 2, False)])
-@pytest.mark.parametrize("kernel", KERNELS)
+COPIES = [(1, 0, True), (3, 2, False)]  # STAGES, MAX_IN_FLIGHT, SMEM_GAMMA
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stages", "in_flight", "kept", "cols", "dtype", "threads", "cluster", "groups"),
+    [(k, *COPIES[(n + m) % 2], *fetched) for n, fetched in enumerate(FETCHED) for m, k in enumerate(KERNELS)],
+    ids=lambda v: v.__name__ if isinstance(v, type) else str(v),
+)
 def test_warps_of_their_own_fetch_rows(device, kernel, stages, in_flight, kept, cols, dtype, threads, cluster, groups):
     """CTAs take many turns, copies come as late as they may, and sums come out the same each time."""
     if device.kind == "emulator":
         device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
-    rows, partials = (300 * groups, 132) if cluster == 1 else (40, 16)
+    partials = 8 if cluster == 1 else 16
+    rows = 33 * groups if cluster == 1 else 40
     case = case_of(device, kernel, rows, cols, dtype)
     tile = {"THREADS": threads, "VECTORS": 2, "CLUSTER": cluster, "PARTIALS": partials}
     tile |= {"STAGES": stages, "MAX_IN_FLIGHT": in_flight, "SMEM_GAMMA": kept}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import DeadlockError, RaceError
 from ptxkit.kernels.measured import H200
@@ -25,8 +26,8 @@ CASES = [
 ]
 
 
-def checked(racecheck: str = "warps") -> EmulatedDevice:
-    return EmulatedDevice(settings=EmulatorSettings(racecheck=racecheck, counting=False))
+def checked(racecheck: str = "warps", sms: int | None = None) -> EmulatedDevice:
+    return EmulatedDevice(Machine(sms=sms), EmulatorSettings(racecheck=racecheck, counting=False))
 
 
 @pytest.mark.parametrize(("name", "variant"), CASES)
@@ -37,7 +38,7 @@ def test_no_races(name, variant, monkeypatch):
     workload = kind.make((), {}, small=True)
     if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):
         pytest.skip("no shared memory in it")
-    case = execute.Case(workload, checked("lanes"), seed=5)
+    case = execute.Case(workload, checked("lanes", sms=8), seed=5)  # CTAs that stay resident compute many rows each
     assert execute.run(case, kind.variant(variant)).verdict.verified
 
 

@@ -18,7 +18,7 @@ ALL = list(alu_forms.forms())
 
 
 def test_no_opcode_matches_two_patterns():
-    every = Counter(opcode for e in entries() for opcode in e.opcodes() if e.kind == "alu")
+    every = Counter(opcode for e in entries() if e.kind == "alu" for opcode in e.opcodes())
     assert not [opcode for opcode, n in every.items() if n > 1]
     for opcode in list(every)[::50]:
         found = lookup(opcode)
