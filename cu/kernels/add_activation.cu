@@ -1,5 +1,5 @@
-// out = activation(x + residual), f32, f16 or bf16, n elements; f32 inside. The activation, NONE, RELU, GELU or SILU,
-// is a template argument: one source, and in each kernel nothing of the others.
+// out = activation(x + residual), n elements of f32, f16 or bf16, computed in f32. The activation (NONE, RELU, GELU or
+// SILU) is a template argument, so that a kernel contains the code of its own activation only.
 #include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/elementwise/elementwise.cuh"
 

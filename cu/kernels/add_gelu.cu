@@ -1,7 +1,7 @@
-// out = gelu(x + y) by the tanh formula, f32, f16 or bf16, n elements; f32 inside.
+// out = gelu(x + y) by the tanh formula, n elements of f32, f16 or bf16, computed in f32.
 //
-// Fusing saves the sum's way to memory and back: 12 bytes an f32 element instead of 20. In f32 all variants agree bit
-// for bit; in f16 and bf16 the chain also rounds the sum, which the fused ones keep in f32.
+// Fusion avoids storing and loading the sum: 12 bytes per f32 element instead of 20. In f32 the results of all variants
+// are bit-identical; in f16 and bf16 the unfused chain also rounds the sum, which the fused variants keep in f32.
 #include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/elementwise/elementwise.cuh"
 

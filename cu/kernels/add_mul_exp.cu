@@ -1,7 +1,7 @@
-// out = exp((x + y) * 2), f32, n elements: three launches as a framework runs them, and one.
+// out = exp((x + y) * 2), n elements of f32: in three launches, as a framework does it, and fused into one.
 //
-// Between launches every value goes to memory and comes back: 12 + 8 + 8 bytes an element, against 12.
-// All variants do the same f32 operations in the same order, so they agree bit for bit.
+// Each of the three launches loads its operands from memory and stores its result: 12 + 8 + 8 bytes per element,
+// instead of 12. All variants execute the same f32 operations in the same order, so their results are bit-identical.
 #include "ptxkit/elementwise/elementwise.cuh"
 
 using namespace ptxkit;

@@ -1,9 +1,9 @@
-// out = residual + dropout(x + bias), rows x cols, one bias per column; f32, f16 or bf16, f32 inside.
+// out = residual + dropout(x + bias), rows x cols elements of f32, f16 or bf16, one bias per column, computed in f32.
 //
 // Element i is dropped if word i % 4 of Philox4x32-10 at counter i / 4 is below `threshold` = p * 2^32, otherwise
 // scaled by 1 / (1 - p). The random numbers depend only on the seed and the element, not on tile, grid or variant, and
-// no mask has to be stored, since the backward pass can generate the same numbers again. A framework stores it, and so
-// does the unfused chain.
+// no mask has to be stored, since the backward pass can generate the same numbers again. The unfused chain stores the
+// mask, as a framework does.
 //
 // Product and sum are rounded separately (no fma), so that in f32 the results of all variants are bit-identical.
 #include "ptxkit/elementwise/elementwise.cuh"
@@ -25,7 +25,7 @@ __device__ __forceinline__ float finished(float x, float bias, float residual, D
     return __fadd_rn(dropout(__fadd_rn(x, bias), word), residual);
 }
 
-// The words of N elements, N a multiple of 4, from element i, a multiple of 4.
+// The random words of N elements that begin with element i; N and i are multiples of 4.
 template <int N>
 struct Words {
     unsigned word[N];

@@ -32,19 +32,19 @@ struct Chain {
     }
 };
 
-// The same value in a register of the thread. ptxas cannot see that it is the same for all threads, as a kernel
-// parameter is, and does not use a uniform register.
-__device__ __forceinline__ float of_the_thread(float value) {
+// Returns `value` in a vector register. laneid() / 32 is 0, which ptxas does not know; it therefore cannot place the
+// value in a uniform register, as it does with a kernel parameter, which is the same for all threads.
+__device__ __forceinline__ float in_vector_register(float value) {
     return __uint_as_float(__float_as_uint(value) + laneid() / 32);
 }
 
 // The register file has two banks, each of which delivers one register of a warp per cycle. An fma of three registers
 // takes two cycles unless the operand cache holds one of them, and that cache is valid only for the next instruction of
-// the same warp, which here depends on this one. With b in a register of the thread, a stays in a uniform register, and
-// v and b lie in different banks.
+// the same warp, which here depends on this one. With b in a vector register, a stays in a uniform register, and v and
+// b are in different banks.
 template <int FMAS, int THREADS>
 __global__ void __launch_bounds__(THREADS) chain_fused(const float* x, float* out, long long n, float a, float b) {
-    elementwise_scalar<THREADS>(n, Chain<FMAS, 256>{a, of_the_thread(b)}, out, x);
+    elementwise_scalar<THREADS>(n, Chain<FMAS, 256>{a, in_vector_register(b)}, out, x);
 }
 
 template <int FMAS, int THREADS, int VECTORS, int CACHE, bool STRIDE>

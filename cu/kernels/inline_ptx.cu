@@ -1,12 +1,13 @@
-// A tour of inline PTX. Each step is a pair of kernels that compute the same: `..._plain` in CUDA C++, `..._ptx` with
-// the instruction the step is about, called through its wrapper in ptxkit/ptx/*.cuh. Some have a third version for a
-// newer target.
+// Examples of inline PTX. Each step introduces one instruction with two kernels that compute the same result:
+// `..._plain` in CUDA C++, and `..._ptx` (in steps 7 and 8 `..._async` and `..._sm90`) with the instruction, called
+// through its wrapper in ptxkit/ptx/*.cuh. Some steps have a third kernel for a newer target.
 //
-// A wrapper is one instruction behind a guard: on a target that lacks it, PTXKIT_UNSUPPORTED says so and traps. So this
-// file compiles for every target, and the description decides who may launch what (`requires`).
+// A wrapper contains one instruction and a guard: on a target that lacks the instruction, PTXKIT_UNSUPPORTED prints a
+// message and traps. This file therefore compiles for every target. The description, ptxkit/kernels/inline_ptx.py,
+// states which variants a target can launch.
 //
-// All arrays have n elements, n a multiple of 256; one thread an element unless a kernel says otherwise. All results
-// are exact or rounded once, so the versions agree.
+// All arrays have n elements, n a multiple of 256, with one element per thread unless a comment states otherwise. All
+// results are exact or rounded once, so that the kernels of a step agree bit for bit.
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/floating_point.cuh"
@@ -22,15 +23,16 @@ constexpr int threads = 256;
 __device__ __forceinline__ unsigned thread_index() { return blockIdx.x * threads + threadIdx.x; }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 1. Cache hints: data that is read once should neither stay in L1 (L1::no_allocate) nor evict other data from L2 (a
-//     policy with evict_first); data that is written once is stored as streaming (cs). Hints change no result.
+// 1. Cache hints. Data that is read once should neither be allocated in L1 (L1::no_allocate) nor evict other data from
+//    L2 (a policy with evict_first); data that is written once is stored as streaming data (cs). Hints do not change
+//    results.
 
 __global__ void __launch_bounds__(threads) stream_plain(const float* x, const float* y, float* out) {
     unsigned i = thread_index();
     out[i] = fmaf(x[i], y[i], x[i]);
 }
 
-// Four elements a thread.
+// Four elements per thread.
 __global__ void __launch_bounds__(threads) stream_ptx(const float4* x, const float4* y, float4* out) {
     unsigned i = thread_index();
     unsigned long long policy = createpolicy_L2_evict_first();
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(threads) stream_ptx(const float4* x, const flo
                  make_float4(fmaf(a.x, b.x, a.x), fmaf(a.y, b.y, a.y), fmaf(a.z, b.z, a.z), fmaf(a.w, b.w, a.w)));
 }
 
-// sm_100: eight elements a thread in one 256-bit access, and two fma an instruction.
+// sm_100: eight elements per thread in one 256-bit access, and two fma per instruction.
 __global__ void __launch_bounds__(threads) stream_sm100(const float* x, const float* y, float4* out) {
     unsigned i = thread_index();
     float a[8] = {}, b[8] = {};
@@ -55,7 +57,8 @@ __global__ void __launch_bounds__(threads) stream_sm100(const float* x, const fl
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 2. prmt picks any four of eight bytes: the other byte order in one instruction instead of shifts and masks.
+// 2. prmt selects any four bytes of two registers: it reverses the byte order of a word in one instruction instead of
+//    shifts and masks.
 
 __global__ void __launch_bounds__(threads) swap_plain(const unsigned* a, unsigned* swapped) {
     unsigned w = a[thread_index()];
@@ -67,8 +70,9 @@ __global__ void __launch_bounds__(threads) swap_ptx(const unsigned* a, unsigned*
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 3. lop3 is any function of three bits. The table is the function's value for a = 0xf0, b = 0xcc, c = 0xaa; here "a ?
-//     b : c" is (0xf0 & 0xcc) | (~0xf0 & 0xaa) = 0xca, and "at least two of three" 0xe8.
+// 3. lop3 computes any bitwise function of three operands, given by its truth table: the value of the function for
+//    a = 0xf0, b = 0xcc, c = 0xaa. The selection a ? b : c has the table (0xf0 & 0xcc) | (~0xf0 & 0xaa) = 0xca, and the
+//    majority of a, b and c has the table 0xe8.
 
 __global__ void __launch_bounds__(threads) blend_plain(const unsigned* a, const unsigned* b, const unsigned* c,
                                                        unsigned* blended, unsigned* majority) {
@@ -85,8 +89,7 @@ __global__ void __launch_bounds__(threads) blend_ptx(const unsigned* a, const un
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 4. Packed halves: two multiply-adds per instruction, each rounded once, with relu at no cost: u * v + u, negatives
-//     become zero.
+// 4. fma.relu on packed f16 and bf16: max(u * v + u, 0) of two elements in one instruction, each rounded once.
 
 template <class T>
 __global__ void __launch_bounds__(threads) relu_plain(const T* u, const T* v, T* out) {
@@ -94,7 +97,7 @@ __global__ void __launch_bounds__(threads) relu_plain(const T* u, const T* v, T*
     out[i] = Convert<T>::from_f32(fmaxf(fmaf(to_f32(u[i]), to_f32(v[i]), to_f32(u[i])), 0.0f));
 }
 
-// Two elements a thread.
+// Two elements per thread.
 __global__ void __launch_bounds__(threads) relu_f16_ptx(const unsigned* u, const unsigned* v, unsigned* out) {
     unsigned i = thread_index();
     out[i] = fma_rn_relu_f16x2(u[i], v[i], u[i]);
@@ -106,8 +109,9 @@ __global__ void __launch_bounds__(threads) relu_bf16_ptx(const unsigned* u, cons
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 5. redux: a warp's sum or maximum in one instruction, where shuffles take five and five additions. For integers; but
-//     the bits of non-negative floats are ordered as integers, so that the largest |x| is an integer maximum, too.
+// 5. redux computes the sum or the maximum of a warp in one instruction, instead of five shuffles and five operations.
+//    It operates on integers; since the bit patterns of non-negative floats have the order of integers, it also
+//    computes the maximum of |x|.
 
 __global__ void __launch_bounds__(threads) reduce_plain(const unsigned* a, const float* x, unsigned* sums,
                                                         float* peaks) {
@@ -127,7 +131,7 @@ __global__ void __launch_bounds__(threads) reduce_ptx(const unsigned* a, const f
     if (laneid() == 0) sums[i / 32] = sum, peaks[i / 32] = __uint_as_float(peak);
 }
 
-// sm_100a: redux on f32 itself, with |x| as part of the instruction.
+// sm_100a: redux on f32, including the absolute value.
 __global__ void __launch_bounds__(threads) reduce_sm100a(const unsigned* a, const float* x, unsigned* sums,
                                                          float* peaks) {
     unsigned i = thread_index();
@@ -137,7 +141,8 @@ __global__ void __launch_bounds__(threads) reduce_sm100a(const unsigned* a, cons
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 6. elect: one lane of the warp, whichever; ptxas then knows that it is one, and can use the uniform datapath.
+// 6. vote.ballot collects one predicate of each lane in a mask, and elect selects one lane to store it. With elect,
+//    ptxas knows that exactly one lane is active and can use the uniform datapath.
 
 __global__ void __launch_bounds__(threads) vote_plain(const float* x, const float* y, unsigned* ballots) {
     unsigned i = thread_index();
@@ -158,8 +163,8 @@ __global__ void __launch_bounds__(threads) vote_sm90(const float* x, const float
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 7. cp.async: copies a tile from global to shared memory without registers, 16 bytes per thread; each tile is stored
-//     in reverse order.
+// 7. cp.async copies a tile from global to shared memory without passing through registers, 16 bytes per thread. The
+//    example stores each tile in reverse order.
 
 __global__ void __launch_bounds__(threads) reverse_plain(const float* x, float* reversed) {
     __shared__ float tile[threads];
@@ -174,14 +179,14 @@ __global__ void __launch_bounds__(threads) reverse_async(const float* x, float* 
         cp_async_cg_shared_global(cvta_to_shared(tile + 4 * threadIdx.x), x + blockIdx.x * threads + 4 * threadIdx.x);
     }
     cp_async_wait_all();  // the copies of this thread are complete
-    barrier_sync();       // and those of the other threads
+    barrier_sync();       // the copies of all threads are complete
     reversed[thread_index()] = tile[threads - 1 - threadIdx.x];
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 8. griddepcontrol: the second of two kernels may start, and read what the first does not write, before the first has
-//     ended, if it was launched with the attribute for programmatic launches. Without the attribute both instructions
-//     do nothing.
+// 8. griddepcontrol: with programmatic dependent launch, the second of two kernels starts before the first one has
+//    ended and loads data that the first one does not write. For launches without the attribute, the instructions have
+//    no effect.
 
 __global__ void __launch_bounds__(threads) double_plain(const float* x, float* twice) {
     twice[thread_index()] = 2.0f * x[thread_index()];
@@ -199,5 +204,5 @@ __global__ void __launch_bounds__(threads) double_sm90(const float* x, float* tw
 __global__ void __launch_bounds__(threads) add_sm90(const float* twice, const float* y, float* sum) {
     float b = ld_global_nc(y + thread_index());
     griddepcontrol_wait();
-    sum[thread_index()] = twice[thread_index()] + b;  // not ld.global.nc: another grid has just written it
+    sum[thread_index()] = twice[thread_index()] + b;  // not ld.global.nc: the previous grid writes `twice`
 }

@@ -162,15 +162,15 @@ layernorm_quantize_vectorized(const T* x, const T* gamma, const T* beta, signed 
     row_arrive<S, Tile::NO_EARLY_LAUNCH>();
     Row<S> row = layout.template load<Tile::CACHE>(x), weight, bias;
     auto load_weights = [&] { weight = layout.load_shared(gamma), bias = layout.load_shared(beta); };
-    // request the weights after x; 16-bit elements would need more registers for that
-    constexpr bool behind = S::elements <= 16 && sizeof(T) == 4;
-    if constexpr (Tile::PREFETCH_WEIGHTS && !behind) load_weights();
+    // Requests the weights after x has arrived. 16-bit elements would need more registers for that.
+    constexpr bool weights_after_x = S::elements <= 16 && sizeof(T) == 4;
+    if constexpr (Tile::PREFETCH_WEIGHTS && !weights_after_x) load_weights();
     row_wait<S>();
     auto finished = [](float v, float weight, float bias) { return fmaf(v, weight, bias); };
     Statistics statistics;
     if constexpr (Tile::PREFETCH_WEIGHTS || !Tile::FULL_TILE) {
         statistics = standardize(row, layout, eps, slots, [&] {
-            if constexpr (Tile::PREFETCH_WEIGHTS && behind) load_weights();
+            if constexpr (Tile::PREFETCH_WEIGHTS && weights_after_x) load_weights();
         });
         if constexpr (Tile::PREFETCH_WEIGHTS) row.each([&](float& v, int k) { v = finished(v, weight[k], bias[k]); });
         else layout.apply(row, finished, gamma, beta);

@@ -58,11 +58,11 @@ struct Copier {
 
     // Copies part `part` of `parts` of a tile; both are compile-time constants after unrolling.
     __device__ __forceinline__ void copy(unsigned tile, int part = 0, int parts = 1) const {
-        const int there = cols > 0 ? inside : 0;
+        const int available = cols > 0 ? inside : 0;
 #pragma unroll
         for (int i = 0; i < atoms; i++) {
             if (i * parts / atoms == part) {
-                cp_async_cg_shared_global(tile + offset + i * THREADS * 16, from + i * stride, i < there ? 16 : 0);
+                cp_async_cg_shared_global(tile + offset + i * THREADS * 16, from + i * stride, i < available ? 16 : 0);
             }
         }
     }
@@ -185,7 +185,7 @@ struct MmaTile {
     static constexpr int box_bytes = 16 * WN * 2;  // what a warp stores at a time
     static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0,
                   "warps cover the tile in matrices of 16");
-    static_assert(BK == 32 || BK == 64, "rows of 64 or 128 bytes, for which there are swizzles");
+    static_assert(BK == 32 || BK == 64, "rows have 64 or 128 bytes, the spans of the swizzles");
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -317,11 +317,11 @@ __global__ void __launch_bounds__(S::threads) matmul_mma_pipelined(const T* a, c
 // Whether a separate producer warp fills the ring. With 64 x 64 sums per warp it would need a third of the registers of
 // two consumer warps; the first warp then fills the ring between its products.
 template <int WM, int WN>
-constexpr bool fills_alone = WM * WN < 64 * 64;
+constexpr bool has_producer_warp = WM * WN < 64 * 64;
 
 // The shared memory of a CTA: a ring of tiles, a box of c for each warp that multiplies, mbarriers.
 template <class T, class S, int EPILOGUE>
-__global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1) matmul_mma_tma(
+__global__ void __launch_bounds__(S::threads + 32 * has_producer_warp<S::WM, S::WN>, 1) matmul_mma_tma(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, T* c, const T* bias, int m, int n,
     int k, float alpha, float beta) {
     constexpr int BM = S::BM, BN = S::BN, BK = S::BK, WM = S::WM, WN = S::WN, STAGES = S::STAGES, GROUP = S::GROUP;
@@ -340,29 +340,29 @@ __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1
     auto index = [&](unsigned tile) { return grouped_tile<GROUP>(tile, tile_rows, tile_cols); };
 
     // The producer fills the ring ahead of the products, also with stages of later tiles.
-    const unsigned filler = fills_alone<WM, WN> ? S::warps : 0;
+    const unsigned producer_warp = has_producer_warp<WM, WN> ? S::warps : 0;
     Ring<STAGES> filled;
-    unsigned coming = blockIdx.x, coming_step = 0;
-    TileIndex from = index(coming);
+    unsigned next_tile = blockIdx.x, next_step = 0;
+    TileIndex from = index(next_tile);
     auto fill = [&] {
-        if (warp != filler || coming >= tiles) return;
+        if (warp != producer_warp || next_tile >= tiles) return;
         if (elect_sync(all_lanes)) {
             const unsigned stage = base + filled.stage * S::stage_bytes, arrived = full(filled.stage);
             mbarrier_wait(empty(filled.stage), filled.parity ^ 1);
             mbarrier_arrive_expect_tx(arrived, S::stage_bytes);
-            cp_async_bulk_tensor_2d_shared_global(stage, a_map, coming_step * BK, from.row * BM, arrived);
-            cp_async_bulk_tensor_2d_shared_global(stage + S::a_bytes, b_map, coming_step * BK, from.col * BN, arrived);
+            cp_async_bulk_tensor_2d_shared_global(stage, a_map, next_step * BK, from.row * BM, arrived);
+            cp_async_bulk_tensor_2d_shared_global(stage + S::a_bytes, b_map, next_step * BK, from.col * BN, arrived);
         }
         filled.advance();
-        if (++coming_step == steps) {
+        if (++next_step == steps) {
             __syncwarp();  // forces a branch: otherwise the two divisions of index() run in each step under a predicate
-            coming_step = 0;
-            coming += gridDim.x;
-            from = index(coming);
+            next_step = 0;
+            next_tile += gridDim.x;
+            from = index(next_tile);
         }
     };
-    if (fills_alone<WM, WN> && warp == filler) {
-        while (coming < tiles) fill();
+    if (has_producer_warp<WM, WN> && warp == producer_warp) {
+        while (next_tile < tiles) fill();
         return;
     }
 #pragma unroll 1
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(S::threads + 32 * fills_alone<S::WM, S::WN>, 1
 #pragma unroll
             for (int part = 0; part < parts; part++) {
                 // Refills the stage of the previous step, which nearly all warps have released by now.
-                if (!fills_alone<WM, WN> && part == parts / 2) fill();
+                if (!has_producer_warp<WM, WN> && part == parts / 2) fill();
                 if (part < parts - 1) {
                     load(fragments[(part + 1) % 2], part + 1);
                 } else {

@@ -50,7 +50,7 @@ template <int ROWS, int BN>
 __device__ __forceinline__ void wait_for_sums(float (&sums)[ROWS][BN]) {
     wgmma_wait_group<0>();
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) after_wait(sums[i]);
+    for (int i = 0; i < ROWS; i++) warpgroup_fence_operand(sums[i]);
 }
 
 // Stores the sums directly from registers: 4 bytes per thread, 16 contiguous bytes per 4 threads. (row, col) is the

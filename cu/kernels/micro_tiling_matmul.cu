@@ -250,9 +250,9 @@ struct CopyB {
             for (int p = 0; p < PASSES; ++p) {
                 const bool inside = p * THREADS * WIDE < cols_left && s * ROWS < k_left;
                 const float* at = from + static_cast<size_t>(s * ROWS) * n + p * THREADS * WIDE;
-                const unsigned there = stage + to + (s * ROWS * BN + p * THREADS * WIDE) * 4;
-                if (ALIGNED) cp_async_cg_shared_global(there, at, inside ? 16 : 0);
-                else cp_async_ca_shared_global_4(there, at, inside ? 4 : 0);
+                const unsigned destination = stage + to + (s * ROWS * BN + p * THREADS * WIDE) * 4;
+                if (ALIGNED) cp_async_cg_shared_global(destination, at, inside ? 16 : 0);
+                else cp_async_ca_shared_global_4(destination, at, inside ? 4 : 0);
             }
         }
         from += static_cast<size_t>(BK) * n;

@@ -1,8 +1,14 @@
-// q = clamp(round(x / scale + zero_point), -128, 127), f32 to int8, n elements; ties round to even.
+// Quantization of n elements of f32 to int8: q = clamp(round(x / scale + zero_point), -128, 127), ties round to even.
 //
-// The division is IEEE's and the sum is rounded to f32, as in numpy and PyTorch, so every integer agrees exactly, also
-// where x / scale falls on a tie. NaN becomes 0, as a conversion to an integer has it. `quantize_vectorized` has no
-// division: the host knows the reciprocal of the scale, and two corrections make the quotient exact.
+// The quotient and the sum are each rounded to f32 to nearest, as in numpy and PyTorch, so that all variants give the
+// same integers as these, also where x / scale is halfway between two integers. NaN becomes 0, as in a conversion to an
+// integer.
+//
+// Variants:
+// - unfused, `divide` to `to_int8`: five launches.
+// - `quantize_fused`: the same operations in one kernel, one element per thread.
+// - `quantize_vectorized`: 128-bit loads, and no division: x is multiplied by the reciprocal of the scale, which the
+//   host computes, and two corrections give the correctly rounded quotient (Divisor).
 #include "ptxkit/elementwise/elementwise.cuh"
 
 using namespace ptxkit;
@@ -21,7 +27,7 @@ struct AddZeroPoint {
 struct Round {
     __device__ __forceinline__ float operator()(float x) const { return rintf(x); }
 };
-struct Clamp {  // NaN stays
+struct Clamp {  // returns NaN for NaN
     __device__ __forceinline__ float operator()(float x) const {
         return x < -128.0f ? -128.0f : x > 127.0f ? 127.0f : x;
     }
@@ -50,7 +56,8 @@ __global__ void __launch_bounds__(THREADS) clamp(const float* x, float* out, lon
 // ---------------------------------------------------------------------------------------------------------------------
 // fused
 
-// Rounds, clamps and packs: element 0 in the lowest byte. Beyond int32 the conversion itself clamps.
+// Rounds four values to integers, clamps them to int8 and packs them into a word, a in the lowest byte. The conversion
+// to int32 saturates, so that values beyond its range are clamped correctly, too.
 __device__ __forceinline__ unsigned pack_int8(float a, float b, float c, float d) {
     unsigned upper = cvt_pack_sat_s8_s32(__float2int_rn(d), __float2int_rn(c), 0);
     return cvt_pack_sat_s8_s32(__float2int_rn(b), __float2int_rn(a), upper);
@@ -74,11 +81,14 @@ __global__ void __launch_bounds__(THREADS) quantize_fused(const float* x, signed
 // ---------------------------------------------------------------------------------------------------------------------
 // vectorized
 
-// x / value, rounded as IEEE's division wherever that decides the integer: for quotients below 1024, and scales between
-// 1e-30 and 1e30. `inverse` is 1 / value, rounded to nearest. The first correction leaves less than an ulp, so the
-// second is right: Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990,
-// theorem 7. Quotients so small that the remainder underflows are below 2^-25, and larger ones end in the clamp (or are
-// NaN) with or without a correction.
+// Division by `value` without a division instruction. `inverse` is 1 / value, rounded to nearest; `value` is between
+// 1e-30 and 1e30.
+//
+// For |x / value| < 1024 the result is the quotient rounded to nearest: the error after the first correction is less
+// than an ulp, and then the second one gives the correctly rounded quotient (Markstein, "Computation of elementary
+// functions on the IBM RISC System/6000 processor", 1990, theorem 7). If the remainder underflows in a correction, the
+// quotient is below 2^-25 and does not change the rounded integer. Larger quotients are not corrected, because they are
+// clamped.
 struct Divisor {
     float value, inverse;
 
@@ -90,7 +100,7 @@ struct Divisor {
     }
 };
 
-// Four elements a vector: 128 bits are read, 32 written.
+// Vectors of four elements: 128-bit loads, 32-bit stores.
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
 __global__ void __launch_bounds__(THREADS) quantize_vectorized(const float* x, signed char* q, long long n, float scale,
                                                                float inverse, int zero_point) {

@@ -1,4 +1,4 @@
-// y = a * x + y, n elements of f32: one thread an element.
+// y = a * x + y, n elements of f32, one element per thread.
 
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) saxpy(float a, const float* x, float* y, int n) {
@@ -6,7 +6,8 @@ __global__ void __launch_bounds__(THREADS) saxpy(float a, const float* x, float*
     if (i < n) y[i] = fmaf(a, x[i], y[i]);
 }
 
-// Four elements a thread in one 128-bit access where both arrays are 16-byte aligned, and the last n % 4 one by one.
+// Four elements per thread in 128-bit accesses, if both arrays are aligned to 16 bytes. The last n % 4 elements, or all
+// elements of unaligned arrays, are accessed individually.
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) saxpy_vectorized(float a, const float* x, float* y, int n) {
     unsigned first = 4 * (blockIdx.x * THREADS + threadIdx.x);

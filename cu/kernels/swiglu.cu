@@ -1,4 +1,4 @@
-// out = silu(gate) * up, f32, f16 or bf16, rows x cols elements, all three arrays contiguous; f32 inside.
+// out = silu(gate) * up, rows x cols elements of f32, f16 or bf16, all three arrays contiguous, computed in f32.
 #include "ptxkit/elementwise/activations.cuh"
 #include "ptxkit/elementwise/elementwise.cuh"
 

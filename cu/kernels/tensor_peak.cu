@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) tensor_peak(const uint4
         wgmma_wait_group<1>();
     }
     wgmma_wait_group<0>();
-    after_wait(d);
+    warpgroup_fence_operand(d);
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < 128; ++i) sum += d[i];

@@ -1,4 +1,5 @@
-// y = gelu(x) * gate through shared memory, tile by tile: copying the next tile while this one is computed.
+// y = gelu(x) * gate, n elements of f32, with inputs that pass through shared memory in tiles: the next tile is copied
+// while the current one is computed.
 //
 // 1. `serial`: copy a tile, wait for it, compute, then start the next one. Device memory is idle during the
 //     computation.
@@ -9,7 +10,8 @@
 // With one CTA per SM nothing else hides the latency of device memory, so the difference is the gain of overlapping.
 // (Several CTAs per SM hide it as well, where registers and shared memory allow; CTAS is their number.)
 //
-// n is a multiple of 4, so that all accesses have 16 bytes. A tile is QUADS * THREADS of these.
+// n is a multiple of 4, so that all accesses have 16 bytes. A tile has QUADS * THREADS vectors of 16 bytes; `quads` is
+// the number of these vectors in an array.
 #include "ptxkit/elementwise/gate.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
@@ -64,18 +66,18 @@ __global__ void __launch_bounds__(THREADS) two_stage(const float4* x, const floa
     extern __shared__ __align__(128) unsigned char shared[];
     Buffer<THREADS, QUADS>* buffers = reinterpret_cast<Buffer<THREADS, QUADS>*>(shared);
     const unsigned stride = gridDim.x * THREADS * QUADS;
-    unsigned first = blockIdx.x * THREADS * QUADS, turn = 0;
+    unsigned first = blockIdx.x * THREADS * QUADS, current = 0;
     copy_tile(buffers[0], x, gate, first, quads);
     cp_async_commit_group();
-    for (; first < quads; first += stride, turn ^= 1) {
-        copy_tile(buffers[turn ^ 1], x, gate, first + stride, quads);
+    for (; first < quads; first += stride, current ^= 1) {
+        copy_tile(buffers[current ^ 1], x, gate, first + stride, quads);
         cp_async_commit_group();
         cp_async_wait_group<1>();  // this tile has arrived; the next one may be in flight
-        compute_tile(buffers[turn], y, first, quads);
+        compute_tile(buffers[current], y, first, quads);
     }
 }
 
-// Results also pass through shared memory, from where TMA stores them.
+// The inputs and the results of a tile. TMA stores the results from shared memory.
 template <int THREADS, int QUADS>
 struct Stage {
     Buffer<THREADS, QUADS> in;
@@ -90,12 +92,12 @@ __global__ void __launch_bounds__(THREADS) bulk(const float4* x, const float4* g
     constexpr unsigned tile = THREADS * QUADS;
     const unsigned barriers = cvta_to_shared(arrived), stride = gridDim.x * tile;
     auto bytes_of = [&](unsigned first) { return 16 * min(tile, quads - first); };
-    auto copy = [&](unsigned turn, unsigned first) {
+    auto copy = [&](unsigned stage, unsigned first) {
         if (first >= quads) return;
-        const unsigned bytes = bytes_of(first), barrier = barriers + 8 * turn;
+        const unsigned bytes = bytes_of(first), barrier = barriers + 8 * stage;
         mbarrier_arrive_expect_tx(barrier, 2 * bytes);
-        cp_async_bulk_shared_global(cvta_to_shared(stages[turn].in.x), x + first, bytes, barrier);
-        cp_async_bulk_shared_global(cvta_to_shared(stages[turn].in.gate), gate + first, bytes, barrier);
+        cp_async_bulk_shared_global(cvta_to_shared(stages[stage].in.x), x + first, bytes, barrier);
+        cp_async_bulk_shared_global(cvta_to_shared(stages[stage].in.gate), gate + first, bytes, barrier);
     };
 
     if (threadIdx.x == 0) {

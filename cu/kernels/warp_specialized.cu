@@ -1,4 +1,5 @@
-// y = gelu(x) * gate through shared memory, with producer warps that copy and consumer warps that compute.
+// y = gelu(x) * gate, n elements of f32, with inputs that pass through shared memory in tiles: producer warps copy
+// tiles and consumer warps compute them.
 //
 // 1. `serial`: all warps copy a tile, synchronize, compute it, synchronize. Copies and computation do not overlap.
 // 2. `named_barriers`: PRODUCERS threads copy (cp.async), CONSUMERS threads compute. Each of STAGES buffers has two
@@ -8,7 +9,8 @@
 //
 // With one CTA per SM nothing else hides the latency of device memory; see two_stage_pipeline.cu.
 //
-// n is a multiple of 4, so that all accesses have 16 bytes. A tile is QUADS * CONSUMERS of these.
+// n is a multiple of 4, so that all accesses have 16 bytes. A tile has QUADS * CONSUMERS vectors of 16 bytes; `quads`
+// is the number of these vectors in an array.
 #include "ptxkit/elementwise/gate.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
@@ -23,7 +25,7 @@ struct Buffer {
     float4 x[TILE], gate[TILE];
 };
 
-// Copies a tile by THREADS threads, of which this is number `thread`.
+// Copies a tile with THREADS threads; `thread` is the index of the calling one among them.
 template <int THREADS, int TILE>
 __device__ __forceinline__ void copy_tile(Buffer<TILE>& buffer, const float4* x, const float4* gate, unsigned first,
                                           unsigned quads, unsigned thread) {
@@ -37,7 +39,7 @@ __device__ __forceinline__ void copy_tile(Buffer<TILE>& buffer, const float4* x,
     }
 }
 
-// Computes a tile by THREADS threads.
+// Computes a tile with THREADS threads.
 template <int THREADS, int TILE>
 __device__ __forceinline__ void compute_tile(const Buffer<TILE>& buffer, float4* y, unsigned first, unsigned quads,
                                              unsigned thread) {
@@ -66,9 +68,9 @@ template <int CONSUMERS, int QUADS, int PRODUCERS, int STAGES>
 __global__ void __launch_bounds__(CONSUMERS + PRODUCERS) named_barriers(const float4* x, const float4* gate, float4* y,
                                                                         int quads) {
     constexpr unsigned tile = CONSUMERS * QUADS, all = CONSUMERS + PRODUCERS;
-    static_assert(2 * STAGES <= 15, "barrier 0 is barrier_sync's, and there are 16");
+    static_assert(2 * STAGES <= 15, "a CTA has 16 barriers, and barrier_sync() uses barrier 0");
     static_assert(tile % PRODUCERS == 0 && CONSUMERS % 32 == 0 && PRODUCERS % 32 == 0,
-                  "whole warps, and as much for each thread");
+                  "producers and consumers are whole warps, and all producers copy the same number of vectors");
     extern __shared__ __align__(128) unsigned char shared[];
     Buffer<tile>* buffers = reinterpret_cast<Buffer<tile>*>(shared);
     auto full = [](unsigned stage) { return 1 + stage; };
@@ -80,14 +82,14 @@ __global__ void __launch_bounds__(CONSUMERS + PRODUCERS) named_barriers(const fl
     if (threadIdx.x < PRODUCERS) {
         // Waits for the copy of a tile after STAGES - 1 later ones have started; groups past the last tile are empty.
         Ring<STAGES> copied;
-        for (unsigned turn = 0; first < quads + (STAGES - 1) * stride; first += stride, turn++) {
+        for (unsigned iteration = 0; first < quads + (STAGES - 1) * stride; first += stride, iteration++) {
             if (first < quads) {
-                if (turn >= STAGES) barrier_sync(empty(at.stage), all);
+                if (iteration >= STAGES) barrier_sync(empty(at.stage), all);
                 copy_tile<PRODUCERS>(buffers[at.stage], x, gate, first, quads, threadIdx.x);
             }
             cp_async_commit_group();
             at.advance();
-            if (turn >= STAGES - 1) {
+            if (iteration >= STAGES - 1) {
                 cp_async_wait_group<STAGES - 1>();
                 barrier_arrive(full(copied.stage), all);
                 copied.advance();

@@ -31,7 +31,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     w.x = shfl_sync_bfly(all_lanes, v.x, 1);
     w.y = shfl_sync_bfly(all_lanes, double(v.x), 2);
     w.z = shfl_sync_idx(all_lanes, laneid(), 3);
-    w.x += anew(v.y);
+    w.x += optimization_barrier(v.y);
     w.x += rsqrt_approx(v.x) + rsqrt_approx_ftz(v.x);
     w.x += rcp_approx(v.y) + ex2_approx(v.z) + lg2_approx(v.w) + tanh_approx(v.x) + max_NaN_f32(v.x, v.y);
     unsigned slot = mapa_shared_cluster(cvta_to_shared(shared), 0);
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_m64n256k16_f32_f16_f16(d256, descriptor, descriptor, a);
     wgmma_commit_group();
     wgmma_wait_group<0>();
-    after_wait(d256);
+    warpgroup_fence_operand(d256);
     x[threadIdx.x] = d[0] + d64[0] + d128[0] + d192[0] + d256[0] + integers[0] + m1[0];
 }
 """

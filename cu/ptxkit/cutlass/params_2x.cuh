@@ -1,5 +1,5 @@
-// The builder kernel of CUTLASS 2.x: does on the device, <<<1, 1>>>, what device::GemmUniversal does on the host.
-// Kernel is the type to be launched.
+// The builder kernel for CUTLASS 2.x. Launched as <<<1, 1>>>, it computes on the device what device::GemmUniversal
+// computes on the host: the parameters and the launch configuration of `Kernel`, the type of the kernel to be launched.
 #pragma once
 #include "ptxkit/cutlass/params.cuh"
 
@@ -14,7 +14,7 @@ extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel
     typename Kernel::Arguments arguments(mode, size, problem.batches, epilogue, problem.a, problem.b, problem.c,
                                          problem.d, problem.batch_a, problem.batch_b, problem.batch_c, problem.batch_d,
                                          problem.lda, problem.ldb, problem.ldc, problem.ldd);
-    // -1: occupancy, which stream-K alone reads
+    // The last argument is the occupancy, which only stream-K reads; -1: unknown.
     typename Kernel::Params params(arguments, problem.multiprocessors, -1);
     params.semaphore = static_cast<int*>(problem.workspace);
     *out = params;
@@ -31,7 +31,8 @@ extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel
     answer->possible = Kernel::can_implement(size) == cutlass::Status::kSuccess;
 }
 
-// read from the cubin, without a GPU: bytes of Params, shared memory, threads, alignment of Params, cluster
+// Facts that the host reads from the cubin, without a GPU: size of Params in bytes, shared memory in bytes, threads of
+// a CTA, alignment of Params in bytes, cluster dimensions.
 extern "C" __device__ const unsigned ptxkit_facts[7] = {
     sizeof(Kernel::Params), sizeof(Kernel::SharedStorage), Kernel::kThreadCount, alignof(Kernel::Params), 1, 1, 1,
 };

@@ -1,11 +1,14 @@
-// The builder kernel of CUTLASS 3.x: does on the device, <<<1, 1>>>, what device::GemmUniversalAdapter does on the
-// host. Kernel is the type to be launched. Tensor maps come out as notes (tensor_map_note.cuh).
+// The builder kernel for CUTLASS 3.x. Launched as <<<1, 1>>>, it computes on the device what
+// device::GemmUniversalAdapter computes on the host: the parameters and the launch configuration of `Kernel`, the type
+// of the kernel to be launched. In place of each tensor map, the parameters contain a TensorMapNote
+// (tensor_map_note.cuh), which the host encodes.
 #pragma once
 #include "ptxkit/cutlass/params.cuh"
 
 namespace ptxkit::cutlass {
 
-// One of the first two modes is a constant 1, the other the leading dimension; the third goes from matrix to matrix.
+// A CuTe stride of (row, column, matrix). One of the first two modes is the constant 1; the other one is set to the
+// leading dimension, and the third to the distance between the matrices of a batch.
 template <class Stride>
 __device__ Stride stride(long long leading, long long batch) {
     Stride made{};
@@ -21,12 +24,14 @@ __device__ Stride stride(long long leading, long long batch) {
     return made;
 }
 
+// The sizes of a static CuTe shape of three modes.
 template <class Shape>
 __device__ dim3 as_dim3(Shape) {
     return dim3(cute::size<0>(Shape{}), cute::size<1>(Shape{}), cute::size<2>(Shape{}));
 }
 
-// Of the barriers at the end of stream-K's workspace: the kernel leaves them as they have come to stand.
+// Size in bytes of the barriers at the end of a stream-K workspace. The kernel does not reset them when it ends, so
+// that they must be cleared before each launch. 0 for other tile schedulers.
 template <class K>
 __device__ unsigned long long barrier_bytes(typename K::Arguments const& arguments) {
     if constexpr (cute::is_same_v<typename K::TileSchedulerTag, ::cutlass::gemm::StreamKScheduler>) {
@@ -36,7 +41,7 @@ __device__ unsigned long long barrier_bytes(typename K::Arguments const& argumen
                 arguments.scheduler, arguments.problem_shape, arguments.hw_info, warpgroups,
                 K::CollectiveEpilogue::get_store_pipe_increment(typename K::TileShape{}));
         };
-        return bytes(K::NumMmaWarpGroups) - bytes(0);  // each warpgroup has its barriers
+        return bytes(K::NumMmaWarpGroups) - bytes(0);  // the barriers are the part that depends on the warpgroups
     }
     return 0;
 }
@@ -81,7 +86,8 @@ extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel
     answer->shared_bytes = Kernel::SharedStorageSize;
 }
 
-// read from the cubin, without a GPU: bytes of Params, shared memory, threads, alignment of Params, cluster
+// Facts that the host reads from the cubin, without a GPU: size of Params in bytes, shared memory in bytes, threads of
+// a CTA, alignment of Params in bytes, cluster dimensions.
 extern "C" __device__ const unsigned ptxkit_facts[7] = {
     sizeof(Kernel::Params),
     unsigned(Kernel::SharedStorageSize),

@@ -1,5 +1,6 @@
-// What cuTensorMapEncodeTiled is to be told, left by device code in the 128 bytes of a tensor map: the host reads the
-// note and puts the encoded map in its place. ptxkit/cutlass/params.py has the same layout.
+// The arguments of cuTensorMapEncodeTiled as a structure of 128 bytes. cuTensorMapEncodeTiled is a host function, so
+// the builder kernel writes a TensorMapNote in place of each tensor map, and the host replaces it by the encoded map.
+// ptxkit/cutlass/params.py has the same layout.
 #pragma once
 #include <cute/numeric/numeric_types.hpp>
 #include <cute/util/type_traits.hpp>
@@ -11,24 +12,24 @@ constexpr uint64_t TENSOR_MAP_NOTE = 0x65746f6e70616d74;  // "tmapnote"
 struct TensorMapNote {
     uint64_t head;
     uint64_t address;
-    uint64_t strides[4];  // bytes, of all dimensions but the innermost
-    uint32_t sizes[5];    // less one, so that 2^32 fits
+    uint64_t strides[4];  // in bytes, of all dimensions except the innermost
+    uint32_t sizes[5];    // size - 1, so that 2^32 can be represented
     uint16_t box[5];
     uint8_t element_strides[5];
     uint8_t element;  // CUtensorMapDataType
     uint8_t rank;
-    uint8_t swizzle;       // bits of the XOR: 0 none, 1 32B, 2 64B, 3 128B
-    uint8_t swizzle_base;  // 0: atoms of 16 bytes
+    uint8_t swizzle;       // number of XORed address bits: 0 no swizzle, 1 32 bytes, 2 64 bytes, 3 128 bytes
+    uint8_t swizzle_base;  // 0: the swizzle permutes atoms of 16 bytes
     uint8_t rest[33];
     uint64_t tail;
 };
 static_assert(sizeof(TensorMapNote) == 128);
 
-// CUtensorMapDataType of an element type
+// The CUtensorMapDataType of an element type.
 template <class T>
 __device__ constexpr uint8_t tensor_map_element() {
     constexpr int bits = cute::sizeof_bits_v<T>;
-    static_assert(bits >= 8, "tensor maps of elements smaller than a byte are not offered");
+    static_assert(bits >= 8, "tensor maps of elements smaller than a byte are not supported");
     if constexpr (cute::is_same_v<T, cute::half_t>) {
         return 6;
     } else if constexpr (cute::is_same_v<T, float>) {
@@ -48,6 +49,7 @@ __device__ constexpr uint8_t tensor_map_element() {
     }
 }
 
+// Writes a TensorMapNote to `map`. Strides are in bytes, sizes and box in elements, innermost dimension first.
 template <class T, class Map, class Sizes, class Strides, class Box>
 __device__ void note_tensor_map(Map& map, int rank, void const* address, Sizes const& sizes, Strides const& strides,
                                 Box const& box, Box const& element_strides, uint32_t swizzle, uint32_t swizzle_base) {

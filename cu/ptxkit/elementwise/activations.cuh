@@ -1,8 +1,9 @@
-// Activation functions in f32. The error is against the exact function, over all finite arguments.
+// Activation functions in f32. Errors are relative to the exact function, for all finite arguments.
 //
-// gelu and silu are x times a logistic function, x / (1 + 2^s): two MUFU operations, ex2 and rcp. tanh.approx would be
-// one, but its 2^-11 is absolute once 1 + tanh cancels: gelu(-3) = -0.0036 would be wrong by a fifth, which bf16 shows,
-// too. At DRAM speed, two MUFU an element cost nothing.
+// gelu and silu are computed as x / (1 + 2^s), with two MUFU operations, ex2 and rcp. tanh.approx would need only one,
+// but its relative error of 2^-11 becomes an absolute error where 1 + tanh cancels: gelu(-3) = -0.0036 would be wrong
+// by a fifth, which is visible even in bf16. In kernels limited by device memory, the second MUFU operation costs no
+// time.
 #pragma once
 #include "ptxkit/ptx/floating_point.cuh"
 
@@ -10,9 +11,9 @@ namespace ptxkit {
 
 enum Activation { NONE = 0, RELU = 1, GELU = 2, SILU = 3 };
 
-// x / (1 + 2^s). The relative error is below 2^-21 + 2^-22 |s|: that of ex2 and rcp, and the rounding of s, which
-// counts only where 2^s is large. From s = 126 the result, less than |x| 2^-126, is x * 0: zero with the sign of x, NaN
-// for infinite x, as the formula has it.
+// x / (1 + 2^s). The relative error is below 2^-21 + 2^-22 |s|: the errors of ex2 and rcp, and the rounding of s, which
+// matters only where 2^s is large. For s >= 126 the result, whose magnitude is below |x| 2^-126, is x * 0: zero with
+// the sign of x, or NaN if x is infinite.
 __device__ __forceinline__ float logistic_times(float x, float s) {
     return x * rcp_approx_ftz(1.0f + ex2_approx_ftz(s));
 }
@@ -26,7 +27,7 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 // x / (1 + exp(-x)).
 __device__ __forceinline__ float silu(float x) { return logistic_times(x, -1.442695041f * x); }
 
-// max(x, 0); NaN stays NaN. Exact.
+// max(x, 0), exactly; NaN for NaN.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 template <Activation A>

@@ -1,9 +1,9 @@
-// Element-wise kernels: vectors of elements, which are f32 in arithmetic, and the loop over an array that all of these
-// kernels use.
+// Element-wise kernels: vectors of elements, which are converted to f32 for arithmetic, and the loops over an array
+// that these kernels share.
 //
-// Arrays may have any length and any start: where all pointers are 16-byte aligned, whole tiles move in 128-bit
-// accesses. Otherwise, and in an incomplete last tile, elements move one by one, and adjacent lanes access adjacent
-// elements.
+// Arrays may have any length and alignment. If all pointers are aligned to 16 bytes, complete tiles are accessed with
+// 128-bit accesses. Otherwise, and in an incomplete last tile, elements are accessed individually, and adjacent lanes
+// access adjacent elements.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/half.cuh"
@@ -11,13 +11,13 @@
 
 namespace ptxkit {
 
-// Cache policy of the accesses to device memory. It changes no result.
+// Cache policy of the accesses to device memory. It does not change results.
 enum Cache {
     CACHE_KEEP = 0,    // ld.global, st.global: the next kernel finds all data in L2
     CACHE_STREAM = 1,  // loads do not allocate in L1, stores are st.global.cs
-    CACHE_ONCE = 2,    // in addition, L2 evicts what was read first
-    CACHE_OUTPUT = 3,  // L2 evicts what was read first and keeps what was written
-    CACHE_INPUT = 4,   // L2 evicts what was read last; stores then go to device memory in a steady stream
+    CACHE_ONCE = 2,    // as CACHE_STREAM, and loads have the L2 policy evict_first
+    CACHE_OUTPUT = 3,  // loads have the L2 policy evict_first, so that L2 keeps the stored data
+    CACHE_INPUT = 4,   // loads have the L2 policy evict_last; stored data then goes to device memory in a steady stream
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ struct Vector {
 template <class T>
 constexpr int vector_width = 16 / sizeof(T);
 
-// One element as f32, from memory that no thread writes while the kernel runs, so that the load may move ahead of
-// stores.
+// Loads one element as f32, from memory that no thread writes while the kernel runs, so that the compiler may move the
+// load before stores.
 __device__ __forceinline__ float load_element(const float* pointer) { return __ldg(pointer); }
 template <class T>
 __device__ __forceinline__ float load_element(const T* pointer) {
@@ -155,10 +155,11 @@ __device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load 
     for (long long begin = static_cast<long long>(blockIdx.x) * tile; begin < n;
          begin += static_cast<long long>(gridDim.x) * tile) {
         if (aligned && n - begin >= tile) {
-            const long long first = begin + threadIdx.x * WIDTH;  // the remaining offset is an immediate
+            const long long first = begin + threadIdx.x * WIDTH;  // the other terms of the address are immediates
 #pragma unroll
             for (int k = 0; k < VECTORS; k++) {
-                // Always true. Without it ptxas moves loads after the use of earlier ones, to save registers.
+                // This condition is always true. Without it, ptxas moves loads to after the uses of earlier ones in
+                // order to save registers, and fewer loads are in flight.
                 if (VECTORS <= 2 || k * THREADS + threadIdx.x < VECTORS * blockDim.x)
                     load(k, first + k * THREADS * WIDTH);
             }
@@ -201,7 +202,7 @@ __device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In
     for_each_vector<THREADS, VECTORS, width, STRIDE>(n, aligned16(out, in...), load, store, one);
 }
 
-// The same with one element per thread, as a first version would be written. The grid is cdiv(n, THREADS).
+// The same with one element per thread, as in a straightforward first version. The grid is cdiv(n, THREADS).
 template <int THREADS, class Op, class T, class... In>
 __device__ __forceinline__ void elementwise_scalar(long long n, Op op, T* out, const In*... in) {
     const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;

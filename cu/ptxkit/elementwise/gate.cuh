@@ -1,5 +1,5 @@
-// The operation of the pipeline examples: y = gelu(x) * gate, f32, 12 bytes an element and enough arithmetic to be
-// worth hiding.
+// The operation of the pipeline examples, y = gelu(x) * gate in f32: 12 bytes per element, and enough arithmetic that
+// overlapping it with the copies saves time.
 #pragma once
 #include "ptxkit/elementwise/activations.cuh"
 

@@ -1,6 +1,6 @@
 // Philox4x32-10, a counter-based random number generator: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy
-// as 1, 2, 3", SC 2011. Four words come from a counter and a key alone, so any thread can make the numbers of any
-// element, again and again.
+// as 1, 2, 3", SC 2011. Four random words are a function of a counter and a key, so that any thread can compute the
+// numbers of any element, without state and as often as needed.
 #pragma once
 #include "ptxkit/ptx/integer.cuh"
 

@@ -1,12 +1,18 @@
-// PTX ISA, "Data Movement and Conversion Instructions: Non-bulk copy": cp.async, its groups, and the waits for them.
+// cp.async, cp.async.commit_group, cp.async.wait_group, cp.async.wait_all. PTX ISA, "Data Movement and Conversion
+// Instructions: Asynchronous copy: Non-bulk copy". Target: sm_80 or newer.
+//
+// cp.async copies 4, 8 or 16 bytes from global to shared memory without passing through registers. It is asynchronous:
+// the thread that issued the copy may read the destination after cp.async.wait_group or cp.async.wait_all, and other
+// threads after a barrier that follows the wait.
+//
+// Operands: shared_address is the destination, a byte address in the shared window (cvta_to_shared); pointer is a
+// generic address in global memory. Both are aligned to the size of the copy.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 
 namespace ptxkit {
 
-// cp.async: from global to shared memory, past the registers; it has arrived after a wait. cg goes past L1, too, 16
-// bytes at a time.
-
+// cp.async.cg: copies 16 bytes, caching them in L2 only.
 __device__ __forceinline__ void cp_async_cg_shared_global(unsigned shared_address, const void* pointer) {
 #if PTXKIT_SM >= 80
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address), "l"(cvta_to_global(pointer))
@@ -16,7 +22,8 @@ __device__ __forceinline__ void cp_async_cg_shared_global(unsigned shared_addres
 #endif
 }
 
-// 16 bytes past L1, of which only the first `bytes` are read; the others become zero. With 0 the pointer is not read.
+// cp.async.cg with a source size: copies the first `bytes` (0 to 16) of 16 bytes and fills the rest with zeros. With
+// bytes = 0, global memory is not accessed.
 __device__ __forceinline__ void cp_async_cg_shared_global(unsigned shared_address, const void* pointer,
                                                           unsigned bytes) {
 #if PTXKIT_SM >= 80
@@ -27,7 +34,8 @@ __device__ __forceinline__ void cp_async_cg_shared_global(unsigned shared_addres
 #endif
 }
 
-// 4 bytes through L1, or zero where `bytes` is 0 and the pointer is not read.
+// cp.async.ca: copies 4 bytes, caching them in L1 and L2; `bytes` is 4, or 0 to write zeros without accessing global
+// memory.
 __device__ __forceinline__ void cp_async_ca_shared_global_4(unsigned shared_address, const void* pointer,
                                                             unsigned bytes) {
 #if PTXKIT_SM >= 80
@@ -38,9 +46,7 @@ __device__ __forceinline__ void cp_async_ca_shared_global_4(unsigned shared_addr
 #endif
 }
 
-// What this thread has begun to copy since the last commit is a group. wait_group returns when all but the last PENDING
-// are there.
-
+// Combines the cp.async of this thread since its last commit into a group, which may be empty.
 __device__ __forceinline__ void cp_async_commit_group() {
 #if PTXKIT_SM >= 80
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -49,6 +55,7 @@ __device__ __forceinline__ void cp_async_commit_group() {
 #endif
 }
 
+// Waits until at most the PENDING most recent groups of this thread are incomplete.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait_group() {
 #if PTXKIT_SM >= 80
@@ -58,7 +65,7 @@ __device__ __forceinline__ void cp_async_wait_group() {
 #endif
 }
 
-// Until everything that this thread has begun to copy is there; other threads see it after a barrier.
+// Waits until all cp.async of this thread are complete.
 __device__ __forceinline__ void cp_async_wait_all() {
 #if PTXKIT_SM >= 80
     asm volatile("cp.async.wait_all;" ::: "memory");

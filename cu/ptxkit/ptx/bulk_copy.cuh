@@ -1,12 +1,19 @@
-// PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk": one thread starts a copy of many bytes, which
-// the TMA unit carries out. Addresses and sizes are multiples of 16 bytes. A copy to shared memory reports its bytes to
-// an mbarrier; one to global memory belongs to a group of the thread that started it.
+// cp.async.bulk, cp.reduce.async.bulk, cp.async.bulk.prefetch, cp.async.bulk.commit_group, cp.async.bulk.wait_group.
+// PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy: Bulk copy". Target: sm_90 or newer.
+//
+// One thread issues a copy of a contiguous block of memory, which the TMA unit performs asynchronously. Completion:
+//   - A copy to shared memory performs complete-tx with its size in bytes on an mbarrier (mbarrier.cuh). The data is
+//     visible to a thread that has waited for the phase of that mbarrier.
+//   - A copy to global memory belongs to a bulk group of the thread that issued it.
+//
+// Operands: `to` and `from` are multiples of 16 bytes, and so is `bytes`, the size of the copy. Shared addresses and
+// `barrier`, the address of an mbarrier, are byte addresses in the shared window (cvta_to_shared).
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 
 namespace ptxkit {
 
-// Global to shared memory; the mbarrier is of the same CTA.
+// Copies global memory to shared memory of the executing CTA, with an mbarrier of the same CTA.
 __device__ __forceinline__ void cp_async_bulk_shared_global(unsigned to, const void* from, unsigned bytes,
                                                             unsigned barrier) {
 #if PTXKIT_SM >= 90
@@ -17,7 +24,7 @@ __device__ __forceinline__ void cp_async_bulk_shared_global(unsigned to, const v
 #endif
 }
 
-// With a policy of createpolicy_L2_...
+// The same with an L2 cache policy that createpolicy_L2_evict_first or createpolicy_L2_evict_last has created.
 __device__ __forceinline__ void cp_async_bulk_shared_global_L2_cache_hint(unsigned to, const void* from, unsigned bytes,
                                                                          unsigned barrier, unsigned long long policy) {
 #if PTXKIT_SM >= 90
@@ -31,7 +38,8 @@ __device__ __forceinline__ void cp_async_bulk_shared_global_L2_cache_hint(unsign
 #endif
 }
 
-// To the same offset of every CTA that has a bit in `ctas`, by rank in the cluster, and to its mbarrier at that offset.
+// Copies global memory to several CTAs of the cluster: to each CTA whose rank has its bit set in `ctas`. The data and
+// the complete-tx go to the same CTA-relative offsets in each of them as `to` and `barrier` have in the executing CTA.
 __device__ __forceinline__ void cp_async_bulk_shared_global_multicast(
     unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned short ctas) {
 #if PTXKIT_SM >= 90
@@ -45,7 +53,8 @@ __device__ __forceinline__ void cp_async_bulk_shared_global_multicast(
 #endif
 }
 
-// Shared memory of this CTA to that of another one, whose addresses (mapa_shared_cluster) `to` and `barrier` are.
+// Copies shared memory of the executing CTA to shared memory of another CTA of the cluster. `to` and `barrier` are
+// addresses in that CTA, from mapa_shared_cluster.
 __device__ __forceinline__ void cp_async_bulk_shared_cluster_shared(unsigned to, unsigned from, unsigned bytes,
                                                                     unsigned barrier) {
 #if PTXKIT_SM >= 90
@@ -56,7 +65,8 @@ __device__ __forceinline__ void cp_async_bulk_shared_cluster_shared(unsigned to,
 #endif
 }
 
-// Shared to global memory. What was written to shared memory before needs fence_proxy_async_shared_cta by its writers.
+// Copies shared memory to global memory. The threads that wrote the shared memory execute fence_proxy_async_shared_cta
+// and then a barrier before this instruction is issued.
 __device__ __forceinline__ void cp_async_bulk_global_shared(void* to, unsigned from, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
@@ -66,7 +76,7 @@ __device__ __forceinline__ void cp_async_bulk_global_shared(void* to, unsigned f
 #endif
 }
 
-// The same, but added to what is there.
+// Adds the f32 elements of shared memory to those of global memory, each addition atomically.
 __device__ __forceinline__ void cp_reduce_async_bulk_global_shared_add_f32(float* to, unsigned from, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
@@ -76,6 +86,7 @@ __device__ __forceinline__ void cp_reduce_async_bulk_global_shared_add_f32(float
 #endif
 }
 
+// Requests that global memory be loaded into L2.
 __device__ __forceinline__ void cp_async_bulk_prefetch_L2_global(const void* from, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(cvta_to_global(from)), "r"(bytes) : "memory");
@@ -84,7 +95,7 @@ __device__ __forceinline__ void cp_async_bulk_prefetch_L2_global(const void* fro
 #endif
 }
 
-// This thread's copies to global memory since the last commit become a group.
+// Combines the bulk copies to global memory that this thread has issued since its last commit into a group.
 __device__ __forceinline__ void cp_async_bulk_commit_group() {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -93,7 +104,7 @@ __device__ __forceinline__ void cp_async_bulk_commit_group() {
 #endif
 }
 
-// Until at most PENDING of this thread's groups are not complete.
+// Waits until at most the PENDING most recent bulk groups of this thread are incomplete.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_bulk_wait_group() {
 #if PTXKIT_SM >= 90
@@ -103,7 +114,8 @@ __device__ __forceinline__ void cp_async_bulk_wait_group() {
 #endif
 }
 
-// Until all but PENDING have read their shared memory, which may then be written again.
+// Waits until all but the PENDING most recent bulk groups have read their sources, so that the shared memory may be
+// written again. The writes to global memory need not be complete.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_bulk_wait_group_read() {
 #if PTXKIT_SM >= 90

@@ -1,5 +1,10 @@
-// PTX ISA, clusters: what their CTAs send each other besides plain loads and stores (data_movement.cuh: mapa, ld, st)
-// and beside barrier.cluster (synchronization.cuh).
+// getctarank, st.async, red.async: instructions on the shared memory of another CTA of the cluster. PTX ISA, "Data
+// Movement and Conversion Instructions: getctarank, st.async" and "Parallel Synchronization and Communication
+// Instructions: red.async". Target: sm_90 or newer.
+//
+// mapa, ld.shared::cluster and st.shared::cluster are in data_movement.cuh, barrier.cluster is in synchronization.cuh.
+//
+// Operands: `address` and `barrier` are byte addresses in the shared::cluster window, from mapa_shared_cluster.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
@@ -7,7 +12,7 @@
 
 namespace ptxkit {
 
-// The rank of the CTA to which a shared::cluster address belongs.
+// getctarank: the rank in the cluster of the CTA that contains a shared::cluster address.
 __device__ __forceinline__ unsigned getctarank_shared_cluster(unsigned address) {
 #if PTXKIT_SM >= 90
     unsigned rank;
@@ -19,7 +24,8 @@ __device__ __forceinline__ unsigned getctarank_shared_cluster(unsigned address) 
 #endif
 }
 
-// A store that reports its bytes to an mbarrier of the CTA it goes to.
+// st.async: an asynchronous store of 4 or 16 bytes to another CTA. It performs complete-tx with its size in bytes on
+// `barrier`, an mbarrier in the destination CTA, whose threads see the value after they have waited for the phase.
 
 __device__ __forceinline__ void st_async_shared_cluster(unsigned address, unsigned value, unsigned barrier) {
 #if PTXKIT_SM >= 90
@@ -39,7 +45,7 @@ __device__ __forceinline__ void st_async_shared_cluster(unsigned address, float4
 #endif
 }
 
-// The same, but added to what is there.
+// red.async: atomically adds `value` to a 32-bit integer in another CTA, with the same completion as st.async.
 __device__ __forceinline__ void red_async_shared_cluster_add_u32(unsigned address, unsigned value, unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, [%2];"

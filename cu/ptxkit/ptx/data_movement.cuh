@@ -1,10 +1,16 @@
-// PTX ISA, "Data Movement and Conversion Instructions": ld, st, shfl, prmt, cvta, mapa, createpolicy, prefetch.
+// cvta, ld, st, red, createpolicy, prefetch, shfl.sync, prmt, mapa, cvt.pack. PTX ISA, "Data Movement and Conversion
+// Instructions", and "Parallel Synchronization and Communication Instructions" for red.
+//
+// Target: sm_75 or newer, unless a comment states another one.
+//
+// Operands: pointers are generic addresses, aligned to the size of the access. Shared addresses are byte addresses in
+// the shared window (cvta_to_shared) or, for shared::cluster, from mapa_shared_cluster.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
 namespace ptxkit {
 
-// cvta.to: generic address -> address in a state space.
+// cvta.to: converts a generic address to an address in a state space. Shared addresses fit in 32 bits.
 
 __device__ __forceinline__ unsigned long long cvta_to_global(const void* pointer) {
     unsigned long long address;
@@ -18,8 +24,9 @@ __device__ __forceinline__ unsigned cvta_to_shared(const void* pointer) {
     return static_cast<unsigned>(address);
 }
 
-// ld.global.nc: memory that nobody writes while the kernel runs. L1::no_allocate: read once, so do not keep it in L1.
-// The asm is not volatile: such a load may move and may be dropped.
+// ld.global.nc: loads 4 or 16 bytes through the non-coherent cache. No thread may write the memory while the kernel
+// runs. L1::no_allocate: the line is not allocated in L1, for data that is read once. The asm is not volatile, so the
+// compiler may move a load, or remove it if its result is not used.
 
 __device__ __forceinline__ float4 ld_global_nc(const float4* pointer) {
     float4 v;
@@ -49,8 +56,9 @@ __device__ __forceinline__ float ld_global_nc_L1_no_allocate(const float* pointe
     return v;
 }
 
-// ld.global: 16, 8 and 4 bytes of whatever type, of memory that a grid may have written that has not ended when this
-// one starts. So the asm is volatile: nothing moves ahead of a griddepcontrol.wait.
+// ld.global: loads 16, 8 or 4 bytes of any type. With programmatic dependent launch, the previous grid may still be
+// writing this memory when the kernel starts; the asm is volatile so that the compiler does not move the load to before
+// griddepcontrol.wait.
 
 __device__ __forceinline__ uint4 ld_global(const uint4* pointer) {
     uint4 v;
@@ -100,7 +108,8 @@ __device__ __forceinline__ unsigned ld_global_L1_no_allocate(const unsigned* poi
     return v;
 }
 
-// 256 bits in one access, from an address that is a multiple of 32. A thread's 32 bytes are one sector.
+// ld.global.nc.v8: loads 32 bytes, one sector, in one access from an address that is a multiple of 32. Target: sm_100
+// or newer.
 __device__ __forceinline__ void ld_global_nc_L1_no_allocate_v8(const float* pointer, float (&v)[8]) {
 #if PTXKIT_SM >= 100
     asm("ld.global.nc.L1::no_allocate.v8.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
@@ -111,8 +120,8 @@ __device__ __forceinline__ void ld_global_nc_L1_no_allocate_v8(const float* poin
 #endif
 }
 
-// createpolicy: how L2 treats the lines of the accesses that carry the policy (.L2::cache_hint, sm_80). A hint changes
-// no result, so older targets do without it instead of trapping.
+// createpolicy: creates an L2 eviction policy, which accesses receive as an operand (.L2::cache_hint). Target: sm_80 or
+// newer; since a hint never changes a result, the functions on older targets omit it instead of trapping.
 
 __device__ __forceinline__ unsigned long long createpolicy_L2_evict_first() {
     unsigned long long policy = 0;
@@ -129,6 +138,8 @@ __device__ __forceinline__ unsigned long long createpolicy_L2_evict_last() {
 #endif
     return policy;
 }
+
+// ld.global.nc and ld.global with an L2 policy.
 
 __device__ __forceinline__ float4 ld_global_nc_L1_no_allocate(const float4* pointer, unsigned long long policy) {
 #if PTXKIT_SM >= 80
@@ -214,7 +225,8 @@ __device__ __forceinline__ unsigned ld_global_L1_no_allocate(const unsigned* poi
 #endif
 }
 
-// st.global. cs: streaming, likely written once; L1::no_allocate: do not keep the line in L1.
+// st.global: stores 4, 8 or 16 bytes. cs: cache streaming, for data that is not accessed again soon. L1::no_allocate:
+// the line is not allocated in L1.
 
 __device__ __forceinline__ void st_global(float4* pointer, float4 v) {
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
@@ -254,8 +266,8 @@ __device__ __forceinline__ void st_global_cs(unsigned* pointer, unsigned v) {
                  :: "l"(cvta_to_global(pointer)), "r"(v) : "memory");
 }
 
-// ld.shared, 16 bytes at an address in the shared window. The asm is volatile, so loads stay where they are in the
-// source; ld.volatile is read as often as it is written, even where nothing has changed.
+// ld.shared: loads 16 bytes. The asm is volatile, so that the loads keep their order in the source. ld.volatile, in
+// addition, keeps ptxas from merging several loads of the same address into one.
 
 __device__ __forceinline__ void ld_shared(float& x, float& y, float& z, float& w, unsigned address) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(address));
@@ -272,7 +284,8 @@ __device__ __forceinline__ void ld_volatile_shared(float& x, float& y, float& z,
                  : "r"(address));
 }
 
-// red.add: what is there plus v, rounded to nearest; subnormal operands and sums count as zero.
+// red.add.v4.f32: atomically adds each component of v to the component in memory, without returning the old value.
+// Rounded to nearest even; subnormal operands and results are flushed to zero. Target: sm_90 or newer.
 __device__ __forceinline__ void red_global_add(float4* pointer, float4 v) {
 #if PTXKIT_SM >= 90
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
@@ -282,8 +295,9 @@ __device__ __forceinline__ void red_global_add(float4* pointer, float4 v) {
 #endif
 }
 
-// ld.acquire, st.release at GPU scope, for flags: what this thread wrote, or saw written before a barrier, before it
-// sets one is visible to whoever has seen it set. PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
+// ld.acquire, st.release at GPU scope, for flags in global memory: the writes of the releasing thread, and writes that
+// a barrier has ordered before its st.release, are visible to a thread of any CTA whose ld.acquire returns the value
+// stored. PTX ISA, "Memory Consistency Model: Release and Acquire Patterns".
 
 __device__ __forceinline__ unsigned ld_acquire_gpu_global(const unsigned* flag) {
     unsigned value;
@@ -295,11 +309,13 @@ __device__ __forceinline__ void st_release_gpu_global(unsigned* flag, unsigned v
     asm volatile("st.release.gpu.global.b32 [%0], %1;" :: "l"(cvta_to_global(flag)), "r"(value) : "memory");
 }
 
+// prefetch: requests that the cache line at this address be loaded into L2.
 __device__ __forceinline__ void prefetch_global_L2(const void* pointer) {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(cvta_to_global(pointer)));
 }
 
-// shfl.sync: lanes of a warp exchange registers. `members` has a bit for every lane that executes it.
+// shfl.sync: exchanges a 32-bit register between the lanes of a warp; `members` has a bit set for each lane that
+// executes it. bfly: returns the value of lane (own lane ^ lane_mask). idx: returns the value of lane `lane`.
 
 __device__ __forceinline__ float shfl_sync_bfly(unsigned members, float value, unsigned lane_mask) {
     float result;
@@ -313,7 +329,7 @@ __device__ __forceinline__ unsigned shfl_sync_bfly(unsigned members, unsigned va
     return result;
 }
 
-// shfl moves 32 bits; a double goes in two halves.
+// A double is exchanged as two 32-bit halves.
 __device__ __forceinline__ double shfl_sync_bfly(unsigned members, double value, unsigned lane_mask) {
     unsigned low = __double2loint(value), high = __double2hiint(value);
     low = shfl_sync_bfly(members, low, lane_mask);
@@ -331,16 +347,17 @@ __device__ __forceinline__ float shfl_sync_idx(unsigned members, float value, un
     return __uint_as_float(shfl_sync_idx(members, __float_as_uint(value), lane));
 }
 
-// prmt: any four of the eight bytes of two words; a nibble of the selector for each, its upper bit replicating the
-// byte's sign.
+// prmt: selects four of the eight bytes of `low` (bytes 0-3) and `high` (bytes 4-7). Bits 0-2 of nibble i of the
+// selector number the byte that becomes byte i of the result; bit 3 replicates the sign of that byte instead.
 __device__ __forceinline__ unsigned prmt_b32(unsigned low, unsigned high, unsigned selector) {
     unsigned bytes;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
     return bytes;
 }
 
-// Distributed shared memory: mapa gives the address that a shared variable has in another CTA of the cluster.
+// Distributed shared memory. Target: sm_90 or newer.
 
+// mapa: the shared::cluster address of a variable of this CTA in the CTA with rank `cta_rank`.
 __device__ __forceinline__ unsigned mapa_shared_cluster(unsigned shared_address, unsigned cta_rank) {
 #if PTXKIT_SM >= 90
     unsigned address;
@@ -351,6 +368,9 @@ __device__ __forceinline__ unsigned mapa_shared_cluster(unsigned shared_address,
     return 0;
 #endif
 }
+
+// st.shared::cluster and ld.shared::cluster: access the shared memory of another CTA of the cluster, which must have
+// started and must not exit before the access is complete.
 
 __device__ __forceinline__ void st_shared_cluster(unsigned address, float value) {
 #if PTXKIT_SM >= 90
@@ -379,7 +399,8 @@ __device__ __forceinline__ float ld_shared_cluster_f32(unsigned address) {
 #endif
 }
 
-// cvt.pack: two integers clamped to 8 bits, `upper` in byte 1 and `lower` in byte 0, below the lower half of `above`.
+// cvt.pack: clamps two integers to -128 ... 127 and packs them: `lower` in byte 0, `upper` in byte 1, and bytes 0 and 1
+// of `above` in bytes 2 and 3.
 __device__ __forceinline__ unsigned cvt_pack_sat_s8_s32(int upper, int lower, unsigned above) {
     unsigned bytes;
     asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(upper), "r"(lower), "r"(above));

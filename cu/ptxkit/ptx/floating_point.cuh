@@ -1,17 +1,19 @@
-// PTX ISA, "Floating Point Instructions": the approximate ones, with the error that the manual documents, and packed
-// f32.
+// rsqrt, rcp, ex2, lg2 and tanh (the .approx forms), max.NaN, fma.rn.f32, fma.rn.f32x2. PTX ISA, "Floating Point
+// Instructions", which also documents the errors given here. Target: sm_75 or newer, unless a comment states another
+// one. The forms with .ftz flush subnormal arguments and results to zero.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
 namespace ptxkit {
 
-// No instruction: the compiler does not know the value again, and so keeps nothing that it computed from it before.
-__device__ __forceinline__ float anew(float x) {
+// No instruction. The compiler must assume that the asm changes x, so it does not keep values in registers that it has
+// computed from x, but computes them again from the result.
+__device__ __forceinline__ float optimization_barrier(float x) {
     asm volatile("" : "+f"(x));
     return x;
 }
 
-// Relative error at most 2^-22.9 over the full range.
+// rsqrt.approx: 1 / sqrt(x), relative error at most 2^-22.9.
 __device__ __forceinline__ float rsqrt_approx_ftz(float x) {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -24,21 +26,22 @@ __device__ __forceinline__ float rsqrt_approx(float x) {
     return y;
 }
 
-// At most 1 ulp.
+// rcp.approx: 1 / x, error at most 1 ulp.
 __device__ __forceinline__ float rcp_approx(float x) {
     float y;
     asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 2^x, at most 2 ulp.
+// ex2.approx: 2^x, error at most 2 ulp.
 __device__ __forceinline__ float ex2_approx(float x) {
     float y;
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// The ftz forms are a single MUFU: subnormal arguments and results become zero.
+// The .ftz forms of rcp and ex2 compile to a single MUFU instruction, because they need no scaling of subnormal
+// numbers.
 
 __device__ __forceinline__ float rcp_approx_ftz(float x) {
     float y;
@@ -52,21 +55,22 @@ __device__ __forceinline__ float ex2_approx_ftz(float x) {
     return y;
 }
 
-// log2(x), absolute error at most 2^-22 near 1 and relative error at most 2^-22 elsewhere.
+// lg2.approx: log2(x), absolute error at most 2^-22 near x = 1, relative error at most 2^-22 elsewhere.
 __device__ __forceinline__ float lg2_approx(float x) {
     float y;
     asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Relative error at most 2^-11.
+// tanh.approx: relative error at most 2^-11.
 __device__ __forceinline__ float tanh_approx(float x) {
     float y;
     asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// The larger one; NaN when one is NaN. Older targets have the same in two instructions.
+// max.NaN: the maximum of a and b, or NaN if either is NaN. Before sm_80, which introduces the instruction, it is
+// computed with comparisons.
 __device__ __forceinline__ float max_NaN_f32(float a, float b) {
 #if PTXKIT_SM >= 80
     float d;
@@ -77,18 +81,18 @@ __device__ __forceinline__ float max_NaN_f32(float a, float b) {
 #endif
 }
 
-// sum += a * b. The asm is volatile: products stay in the order of the source.
+// fma.rn: sum += a * b, rounded once. The asm is volatile, so that the fma keep their order in the source.
 __device__ __forceinline__ void fma_rn_f32(float& sum, float a, float b) {
     asm volatile("fma.rn.f32 %0, %1, %2, %0;" : "+f"(sum) : "f"(a), "f"(b));
 }
 
-// Two f32 in a 64-bit register, the one with the lower address in its lower half.
+// Packs two f32 into a 64-bit register, v.x in the lower half.
 
 __device__ __forceinline__ unsigned long long f32x2_of(float2 v) {
     return static_cast<unsigned long long>(__float_as_uint(v.y)) << 32 | __float_as_uint(v.x);
 }
 
-// Two fused multiply-adds an instruction, each rounded as by fma.rn.f32.
+// fma.rn.f32x2: two fused multiply-adds in one instruction, each rounded like fma.rn.f32. Target: sm_100 or newer.
 __device__ __forceinline__ float2 fma_rn_f32x2(float2 a, float2 b, float2 c) {
 #if PTXKIT_SM >= 100
     unsigned long long d;

@@ -1,6 +1,8 @@
-// What a kernel does when it was compiled for a target that lacks an instruction: it says so and traps.
+// Guards for instructions that not all targets have, so that a source compiles for every target. If a kernel executes
+// an instruction that its target lacks, it prints a message that names the instruction and the required target, and
+// traps; the launch then fails with an error.
 //
-// A guarded function has two branches, and the second is never empty:
+// A guarded wrapper has two branches, and the second one is never empty:
 //
 //     #if PTXKIT_SM >= 90
 //         asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
@@ -9,14 +11,16 @@
 //     #endif
 #pragma once
 
+// The number of the target: 90 for sm_90 and sm_90a, 0 in host code.
 #ifdef __CUDA_ARCH__
-#define PTXKIT_SM (__CUDA_ARCH__ / 10)  // 90 for sm_90, sm_90a
+#define PTXKIT_SM (__CUDA_ARCH__ / 10)
 #else
 #define PTXKIT_SM 0
 #endif
 
-// Instructions of the "a" targets exist for one architecture only, those of the "f" targets for its family.
-// CUDA C++ Programming Guide, "Feature Set Compiler Targets".
+// PTXKIT_SM90A: the target is sm_90a. PTXKIT_SM100F: the target is sm_100f, sm_100a or another one of this family.
+// Architecture-specific ("a") instructions exist on one architecture only, family-specific ("f") ones on the later
+// architectures of the same family as well. CUDA C++ Programming Guide, "Feature Set Compiler Targets".
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define PTXKIT_SM90A 1
 #else
@@ -31,14 +35,18 @@
 
 namespace ptxkit {
 
-// One thread of a CTA prints; all trap, so the launch fails instead of leaving garbage.
+// One thread of each CTA prints the message. All threads trap, so that the launch fails instead of returning wrong
+// results.
 __device__ __noinline__ inline void unsupported(const char* instruction, const char* target) {
     if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
-        printf("%s needs %s or later; this kernel was compiled for sm_%d\n", instruction, target, PTXKIT_SM);
+        printf("%s needs %s; this kernel was compiled for sm_%d\n", instruction, target, PTXKIT_SM);
     }
     asm volatile("trap;");
 }
 
 }  // namespace ptxkit
 
-#define PTXKIT_UNSUPPORTED(instruction, target) ::ptxkit::unsupported(instruction, target)
+// For an instruction that `target` and all newer targets have.
+#define PTXKIT_UNSUPPORTED(instruction, target) ::ptxkit::unsupported(instruction, target " or newer")
+// For an instruction that only `targets` have.
+#define PTXKIT_UNSUPPORTED_EXCEPT(instruction, targets) ::ptxkit::unsupported(instruction, targets)

@@ -1,7 +1,10 @@
-// f16 and bf16: element types that need no CUDA header, conversions, and arithmetic on two elements packed in a
-// register. PTX ISA, "Half Precision Floating-Point Instructions" and "Data Movement and Conversion Instructions: cvt".
+// f16 and bf16: element types that need no CUDA header; cvt; add, mul, fma.rn and max.NaN on f16x2 and bf16x2. PTX ISA,
+// "Half Precision Floating-Point Instructions" and "Data Movement and Conversion Instructions: cvt".
 //
-// In a packed register the element with the lower address is in the lower half.
+// Target: sm_75 or newer for cvt between f16 and f32 and for add, mul and fma of f16x2; sm_80 or newer for the others.
+//
+// f16x2 and bf16x2 are two elements packed into a 32-bit register, the element with the lower address in the lower
+// half.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
@@ -14,7 +17,7 @@ struct bf16 {
     unsigned short bits;
 };
 
-// cvt to f32: exact.
+// cvt to f32. The conversion is exact.
 
 __device__ __forceinline__ float cvt_f32_f16(f16 x) {
     float y;
@@ -22,12 +25,12 @@ __device__ __forceinline__ float cvt_f32_f16(f16 x) {
     return y;
 }
 
-// bf16 is the upper half of an f32: a shift, on every target.
+// A bf16 is the upper half of an f32, so that a shift converts it on every target.
 __device__ __forceinline__ float f32_of_bf16(bf16 x) {
     return __uint_as_float(static_cast<unsigned>(x.bits) << 16);
 }
 
-// cvt.rn from f32: to nearest even; beyond the largest number becomes infinity.
+// cvt.rn from f32: rounds to nearest even. Values beyond the largest finite number become infinity.
 
 __device__ __forceinline__ f16 cvt_rn_f16_f32(float x) {
     f16 y;
@@ -45,7 +48,8 @@ __device__ __forceinline__ bf16 cvt_rn_bf16_f32(float x) {
     return y;
 }
 
-// The instruction takes the upper element first; these take the elements in the order of their addresses.
+// cvt.rn of two elements. The instruction has the upper element as its first operand; these functions have the lower
+// one as their first argument, in the order of memory.
 
 __device__ __forceinline__ unsigned cvt_rn_f16x2_f32(float low, float high) {
     unsigned y = 0;
@@ -67,8 +71,8 @@ __device__ __forceinline__ unsigned cvt_rn_bf16x2_f32(float low, float high) {
     return y;
 }
 
-// Packed arithmetic: each element rounded on its own, as f16 or bf16. fma rounds once; relu makes negative results and
-// NaN zero.
+// Packed arithmetic. Each element is rounded to f16 or bf16 separately, in fma once. relu replaces negative results and
+// NaN by zero. max_NaN returns NaN if either operand is NaN.
 
 __device__ __forceinline__ unsigned add_f16x2(unsigned a, unsigned b) {
     unsigned d;
@@ -108,8 +112,8 @@ __device__ __forceinline__ unsigned max_NaN_f16x2(unsigned a, unsigned b) {
     return d;
 }
 
-// bf16 had fma alone until sm_90; a + b is fma(a, 1, b) there, and a * b is fma(a, b, -0), both rounded once all the
-// same.
+// Before sm_90, fma is the only arithmetic instruction on bf16x2. a + b is then computed as fma(a, 1, b), and a * b as
+// fma(a, b, -0), with the same results, since fma rounds once.
 
 __device__ __forceinline__ unsigned fma_rn_bf16x2(unsigned a, unsigned b, unsigned c) {
     unsigned d = 0;
@@ -161,7 +165,8 @@ __device__ __forceinline__ unsigned max_NaN_bf16x2(unsigned a, unsigned b) {
     return d;
 }
 
-// One element, and two packed ones, of any type to and from f32, for templates.
+// Conversions for templates over the element type: to_f32 and Convert<T>::from_f32 convert one element, pack rounds two
+// f32 to a packed register, low and high return its elements.
 
 __device__ __forceinline__ float to_f32(float x) { return x; }
 __device__ __forceinline__ float to_f32(f16 x) { return cvt_f32_f16(x); }

@@ -1,22 +1,23 @@
-// PTX ISA, "Integer Arithmetic Instructions" and "Logic and Shift Instructions".
+// mul.wide.u32, lop3.b32. PTX ISA, "Integer Arithmetic Instructions" and "Logic and Shift Instructions". Target: sm_75
+// or newer.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
 namespace ptxkit {
 
-// All 64 bits of a product. In CUDA C++ it is a 64-bit multiplication, and ptxas adds the zero upper halves up all the
-// same.
+// mul.wide: the 64-bit product of two 32-bit numbers. In CUDA C++ this is a multiplication of 64-bit operands, for
+// which ptxas also multiplies and adds the upper halves, which are zero.
 __device__ __forceinline__ unsigned long long mul_wide_u32(unsigned a, unsigned b) {
     unsigned long long product;
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
     return product;
 }
 
-// Any logic function of three words, bit by bit. TABLE is the function of a = 0xf0, b = 0xcc, c = 0xaa: 0x96 = 0xf0 ^
-// 0xcc ^ 0xaa.
+// lop3: any bitwise logic function of three operands. TABLE is the truth table of the function, which is the result of
+// the function for a = 0xf0, b = 0xcc, c = 0xaa. Example: a ^ b ^ c has the table 0xf0 ^ 0xcc ^ 0xaa = 0x96.
 template <unsigned TABLE>
 __device__ __forceinline__ unsigned lop3_b32(unsigned a, unsigned b, unsigned c) {
-    static_assert(TABLE < 256, "a table has eight bits, one for each combination");
+    static_assert(TABLE < 256, "a truth table of three operands has eight bits");
     unsigned result;
     asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(result) : "r"(a), "r"(b), "r"(c), "n"(TABLE));
     return result;

@@ -1,13 +1,17 @@
-// PTX ISA, "Warp Level Matrix Instructions": ldmatrix, stmatrix, movmatrix, mma.sync. All threads of a warp take part.
+// ldmatrix, stmatrix, movmatrix, mma.sync. PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions". All 32
+// threads of a warp execute them together. Target: ldmatrix and movmatrix sm_75, mma.sync with these shapes sm_80,
+// stmatrix sm_90, or newer.
 //
-// A matrix is 8 rows of 16 bytes. Thread t holds 4 bytes of each: of 16-bit elements, row t / 4, columns 2 (t % 4) +
-// {0, 1}. The rows' addresses come from threads 0-7 for the first matrix, 8-15 for the second, and so on.
+// A matrix has 8 rows of 16 bytes. Thread t holds 4 bytes of each matrix: with 16-bit elements, row t / 4, columns
+// 2 (t % 4) and 2 (t % 4) + 1. Operand `row` is the shared address (cvta_to_shared), a multiple of 16, of one row of 16
+// bytes: threads 0-7 give the rows of the first matrix, 8-15 those of the second, and so on.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
 namespace ptxkit {
 
-// ldmatrix: shared memory to registers; trans gives each matrix transposed.
+// ldmatrix: loads one, two or four matrices from shared memory to registers. trans: transposes each matrix of 16-bit
+// elements.
 
 __device__ __forceinline__ void ldmatrix_x1(unsigned (&m)[1], unsigned row) {
 #if PTXKIT_SM >= 75
@@ -69,7 +73,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&m)[4], unsigned row
 #endif
 }
 
-// stmatrix: registers to shared memory.
+// stmatrix: stores one, two or four matrices from registers to shared memory. trans: as for ldmatrix.
 
 __device__ __forceinline__ void stmatrix_x1(unsigned row, const unsigned (&m)[1]) {
 #if PTXKIT_SM >= 90
@@ -125,7 +129,7 @@ __device__ __forceinline__ void stmatrix_x4_trans(unsigned row, const unsigned (
 #endif
 }
 
-// movmatrix: a matrix transposed from registers to registers.
+// movmatrix: transposes a matrix of 16-bit elements that is distributed over the registers of the warp.
 __device__ __forceinline__ unsigned movmatrix_trans(unsigned m) {
 #if PTXKIT_SM >= 75
     unsigned transposed;
@@ -137,9 +141,10 @@ __device__ __forceinline__ unsigned movmatrix_trans(unsigned m) {
 #endif
 }
 
-// mma.sync: d += a b, a row-major 16 x 16 in four matrices (upper left, lower left, upper right, lower right), b
-// column-major 16 x 8 in two (upper, lower); d is 16 x 8: thread t holds row t / 4, columns 2 (t % 4) + {0, 1} in d[0],
-// d[1] and those of row t / 4 + 8 in d[2], d[3].
+// mma.sync: d += a * b with a of 16 x 16, b of 16 x 8 and d of 16 x 8 elements. a is row-major and consists of four
+// matrices (a[0] upper left, a[1] lower left, a[2] upper right, a[3] lower right), b is column-major and consists of
+// two (b[0] upper, b[1] lower). Of d, thread t holds columns 2 (t % 4) and 2 (t % 4) + 1 of row t / 4 in d[0] and d[1],
+// and of row t / 4 + 8 in d[2] and d[3].
 
 __device__ __forceinline__ void mma_sync_m16n8k16_f32_bf16_bf16(float (&d)[4], const unsigned (&a)[4],
                                                                 const unsigned (&b)[2]) {
@@ -167,7 +172,8 @@ __device__ __forceinline__ void mma_sync_m16n8k16_f32_f16_f16(float (&d)[4], con
 #endif
 }
 
-// f32 rounded to tf32 (cvt.rna.tf32.f32), 16 x 8 times 8 x 8; each register holds one element of a and b.
+// The same with a of 16 x 8 and b of 8 x 8 elements of tf32: f32 registers, rounded by cvt.rna.tf32.f32, with one
+// element each.
 __device__ __forceinline__ void mma_sync_m16n8k8_f32_tf32_tf32(float (&d)[4], const unsigned (&a)[4],
                                                                const unsigned (&b)[2]) {
 #if PTXKIT_SM >= 80
@@ -181,7 +187,8 @@ __device__ __forceinline__ void mma_sync_m16n8k8_f32_tf32_tf32(float (&d)[4], co
 #endif
 }
 
-// 8-bit integers, four a register, exactly: 16 x 32 times 32 x 8.
+// The same with a of 16 x 32 and b of 32 x 8 signed 8-bit integers, four in each register. The s32 sums are exact
+// unless they overflow.
 __device__ __forceinline__ void mma_sync_m16n8k32_s32_s8_s8(int (&d)[4], const unsigned (&a)[4],
                                                             const unsigned (&b)[2]) {
 #if PTXKIT_SM >= 80

@@ -1,17 +1,21 @@
-// PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier", and the fences that go with
-// asynchronous copies.
+// mbarrier.init, inval, arrive, expect_tx, complete_tx, test_wait, try_wait; cp.async.mbarrier.arrive;
+// fence.mbarrier_init and fence.proxy.async. PTX ISA, "Parallel Synchronization and Communication Instructions:
+// mbarrier" and "membar/fence". Target: sm_80 or newer for init, inval, arrive, test_wait and cp.async.mbarrier.arrive;
+// sm_90 or newer for the others.
 //
-// An mbarrier is 8 bytes of shared memory that count arrivals and bytes. A phase ends when all arrivals that were
-// announced at init have come and all expected bytes have been copied; then the next phase begins. A waiting thread
-// names a phase by its parity: the first phase has parity 0. A wait for parity 1 on a fresh barrier returns at once,
-// which is how a producer starts.
+// An mbarrier is an object of 8 bytes in shared memory that counts pending arrivals and pending bytes (tx-count). A
+// phase completes when the number of arrivals given to mbarrier.init has been reached and all expected bytes have been
+// copied; the mbarrier then begins the next phase with the same number of pending arrivals. Waits identify a phase by
+// its parity, which is 0 for the first phase and alternates. On an mbarrier in its first phase, a wait for parity 1
+// returns at once, so a producer that begins with parity 1 does not wait in its first pass through a ring of buffers.
+//
+// Operand `barrier` is a byte address in the shared window (cvta_to_shared), a multiple of 8.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
 namespace ptxkit {
 
-// Barriers are named by their address in the shared window, from cvta_to_shared.
-
+// Initializes an mbarrier with the number of arrivals that complete a phase.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals) {
 #if PTXKIT_SM >= 80
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
@@ -20,7 +24,7 @@ __device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrival
 #endif
 }
 
-// The 8 bytes may be used for something else from here on.
+// Invalidates an mbarrier, so that its memory may be used for another purpose.
 __device__ __forceinline__ void mbarrier_inval(unsigned barrier) {
 #if PTXKIT_SM >= 80
     asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
@@ -29,7 +33,7 @@ __device__ __forceinline__ void mbarrier_inval(unsigned barrier) {
 #endif
 }
 
-// Makes the initialisation visible to the other CTAs of the cluster and to asynchronous copies.
+// Makes earlier mbarrier.init of this thread visible to the other CTAs of the cluster and to asynchronous copies.
 __device__ __forceinline__ void fence_mbarrier_init_release_cluster() {
 #if PTXKIT_SM >= 90
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -38,7 +42,8 @@ __device__ __forceinline__ void fence_mbarrier_init_release_cluster() {
 #endif
 }
 
-// One arrival. The state that it returns names the phase it counted for.
+// Performs one arrival. Returns the state, which identifies the phase that the arrival belongs to, for
+// mbarrier_test_wait.
 __device__ __forceinline__ unsigned long long mbarrier_arrive(unsigned barrier) {
     unsigned long long state = 0;
 #if PTXKIT_SM >= 80
@@ -49,8 +54,9 @@ __device__ __forceinline__ unsigned long long mbarrier_arrive(unsigned barrier) 
     return state;
 }
 
-// One arrival at a barrier of any CTA of the cluster, whose address mapa_shared_cluster gives. Its release has the
-// default scope, this CTA: enough to say that shared memory has been read and may be written by a copy again.
+// Performs one arrival on an mbarrier of any CTA of the cluster; `barrier` is an address from mapa_shared_cluster. The
+// release has the default scope, the CTA. That suffices to signal that shared memory has been read and that an
+// asynchronous copy may overwrite it.
 __device__ __forceinline__ void mbarrier_arrive_shared_cluster(unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
@@ -59,9 +65,10 @@ __device__ __forceinline__ void mbarrier_arrive_shared_cluster(unsigned barrier)
 #endif
 }
 
-// The same, and the writes of this thread before it are visible to threads that wait with acquire_cluster. For data
-// that threads exchange by ordinary accesses: it becomes MEMBAR.ALL.GPU, which waits until the whole GPU sees all
-// earlier writes.
+// The same with release at cluster scope: earlier writes of this thread are visible to threads that wait with
+// mbarrier_try_wait_parity_acquire_cluster. It is needed for data that threads exchange by ordinary stores and loads,
+// and expensive, because it compiles to MEMBAR.ALL.GPU, which waits until all earlier writes are visible to the whole
+// GPU.
 __device__ __forceinline__ void mbarrier_arrive_release_cluster(unsigned barrier) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
@@ -70,7 +77,7 @@ __device__ __forceinline__ void mbarrier_arrive_release_cluster(unsigned barrier
 #endif
 }
 
-// One arrival, and the phase also waits for this number of bytes.
+// Adds `bytes` to the bytes that the current phase expects. It is not an arrival.
 __device__ __forceinline__ void mbarrier_expect_tx(unsigned barrier, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -79,6 +86,7 @@ __device__ __forceinline__ void mbarrier_expect_tx(unsigned barrier, unsigned by
 #endif
 }
 
+// Adds `bytes` to the bytes that the current phase expects, and performs one arrival.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -87,7 +95,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned barrier, unsi
 #endif
 }
 
-// Counts bytes as a completed copy does.
+// Subtracts `bytes` from the bytes that the current phase expects, as the completion of an asynchronous copy does.
 __device__ __forceinline__ void mbarrier_complete_tx(unsigned barrier, unsigned bytes) {
 #if PTXKIT_SM >= 90
     asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
@@ -96,7 +104,8 @@ __device__ __forceinline__ void mbarrier_complete_tx(unsigned barrier, unsigned 
 #endif
 }
 
-// Arrives when all earlier cp.async of this thread are complete; noinc: as one of the arrivals that init announced.
+// Performs one arrival, asynchronously, when all earlier cp.async of this thread are complete. noinc: the arrival is
+// one of those given to mbarrier.init; without it, the instruction would increment the pending count first.
 __device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(unsigned barrier) {
 #if PTXKIT_SM >= 80
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
@@ -105,7 +114,8 @@ __device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(unsigned barrier)
 #endif
 }
 
-// Whether the phase has ended: the one that an arrival returned, or the current or last one by its parity.
+// test_wait: returns whether a phase is complete, without waiting. The phase is that of a state that mbarrier_arrive
+// has returned, or the current or the preceding phase, identified by its parity.
 
 __device__ __forceinline__ bool mbarrier_test_wait(unsigned barrier, unsigned long long state) {
     unsigned ended = 0;
@@ -132,8 +142,7 @@ __device__ __forceinline__ bool mbarrier_test_wait_parity(unsigned barrier, unsi
     return ended;
 }
 
-// try_wait may suspend the thread for a while before it returns false.
-
+// try_wait: the same, but the instruction may suspend the thread for a system-dependent time before it returns false.
 __device__ __forceinline__ bool mbarrier_try_wait_parity(unsigned barrier, unsigned parity) {
     unsigned ended = 0;
 #if PTXKIT_SM >= 90
@@ -148,7 +157,8 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity(unsigned barrier, unsig
     return ended;
 }
 
-// The same where threads of other CTAs have arrived with release_cluster: their earlier writes are visible afterwards.
+// The same with acquire at cluster scope: if it returns true, the writes of threads of other CTAs before their
+// mbarrier_arrive_release_cluster are visible.
 __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigned barrier, unsigned parity) {
     unsigned ended = 0;
 #if PTXKIT_SM >= 90
@@ -164,7 +174,7 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigne
     return ended;
 }
 
-// Waits until the phase of this parity has ended.
+// Waits until the phase with this parity is complete.
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
 #if PTXKIT_SM >= 90
     while (!mbarrier_try_wait_parity(barrier, parity)) {
@@ -175,8 +185,8 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
 #endif
 }
 
-// fence.proxy.async: orders ordinary accesses of this thread and those of asynchronous copies and wgmma to the same
-// memory.
+// fence.proxy.async: orders memory accesses of this thread through the generic proxy (ld, st) with accesses through the
+// async proxy (bulk copies, wgmma) to the same memory; all state spaces, or shared memory of the CTA only.
 
 __device__ __forceinline__ void fence_proxy_async() {
 #if PTXKIT_SM >= 90
@@ -194,19 +204,21 @@ __device__ __forceinline__ void fence_proxy_async_shared_cta() {
 #endif
 }
 
-// Initializes the barriers of a ring of STAGES buffers, 8 bytes apart: those at `full` for `filling` arrivals each,
-// those at `empty` for `emptying`. One thread calls it, before a barrier of all threads that use them.
+// Initializes the mbarriers of a ring of STAGES buffers: STAGES consecutive ones at address `full` with `full_arrivals`
+// arrivals each, and STAGES at `empty` with `empty_arrivals`. One thread calls it; a barrier of all threads that use
+// the mbarriers follows.
 template <int STAGES>
-__device__ __forceinline__ void init_ring(unsigned full, unsigned filling, unsigned empty, unsigned emptying) {
+__device__ __forceinline__ void init_ring(unsigned full, unsigned full_arrivals, unsigned empty,
+                                          unsigned empty_arrivals) {
     for (int s = 0; s < STAGES; s++) {
-        mbarrier_init(full + s * 8, filling);
-        mbarrier_init(empty + s * 8, emptying);
+        mbarrier_init(full + s * 8, full_arrivals);
+        mbarrier_init(empty + s * 8, empty_arrivals);
     }
     fence_mbarrier_init_release_cluster();
 }
 
-// A position in a ring of STAGES buffers and the parity of its barriers' phase, which flips each time the ring wraps
-// around.
+// A position in a ring of STAGES buffers: the index of the buffer, and the parity of the phase to wait for, which flips
+// each time the position returns to buffer 0.
 template <int STAGES>
 struct Ring {
     unsigned stage = 0, parity = 0;

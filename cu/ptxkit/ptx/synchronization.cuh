@@ -1,5 +1,9 @@
-// PTX ISA, "Parallel Synchronization and Communication Instructions": barrier, barrier.cluster, vote, redux, elect,
-// griddepcontrol.
+// barrier, bar.warp.sync, barrier.cluster, vote.sync, redux.sync, elect.sync, griddepcontrol. PTX ISA, "Parallel
+// Synchronization and Communication Instructions". Target: sm_75 or newer for barrier, bar.warp.sync and vote.sync;
+// sm_80 for redux.sync on integers; sm_90 for the others, unless a comment states another one.
+//
+// Operand `members` is a mask with a bit set for each lane of the warp that executes the instruction, all with the same
+// mask.
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
@@ -7,26 +11,29 @@ namespace ptxkit {
 
 constexpr unsigned all_lanes = 0xffffffff;
 
-// All threads of the CTA.
+// Waits until all threads of the CTA have arrived at barrier 0.
 __device__ __forceinline__ void barrier_sync() { asm volatile("barrier.sync 0;" ::: "memory"); }
 
-// `threads` threads of the CTA (whole warps) that name the same barrier, 0 to 15.
+// Waits until `threads` threads of the CTA, a multiple of 32, have arrived at barrier number `barrier`, 0 to 15.
 __device__ __forceinline__ void barrier_sync(unsigned barrier, unsigned threads) {
     asm volatile("barrier.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
 }
 
-// Arrives at the barrier of those `threads` without waiting for the others, which call barrier_sync.
+// Arrives at barrier number `barrier` without waiting; `threads` counts the arriving threads and those that wait in
+// barrier_sync.
 __device__ __forceinline__ void barrier_arrive(unsigned barrier, unsigned threads) {
     asm volatile("barrier.arrive %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
 }
 
+// The same as barrier_sync(BARRIER, threads). With a constant number, ptxas knows which barriers the kernel uses.
 template <int BARRIER>
 __device__ __forceinline__ void barrier_sync(unsigned threads) {
     asm volatile("barrier.sync %0, %1;" :: "n"(BARRIER), "r"(threads) : "memory");
 }
 
-// The same for a barrier number below BARRIERS that is only known at run time, with a branch for each number: for a
-// computed number ptxas reports that the kernel uses all 16, of which an SM has only 64 for all its CTAs.
+// The same for a barrier number below BARRIERS that is known only at run time, with a branch for each number. If the
+// number were a register operand, ptxas would allocate all 16 barriers to the CTA, and an SM has only 64 for all its
+// CTAs.
 template <int BARRIERS>
 __device__ __forceinline__ void barrier_sync_below(unsigned barrier, unsigned threads) {
     if constexpr (BARRIERS > 1) {
@@ -35,13 +42,14 @@ __device__ __forceinline__ void barrier_sync_below(unsigned barrier, unsigned th
     barrier_sync<BARRIERS - 1>(threads);
 }
 
-// Synchronizes the lanes of `members`, which all pass the same mask.
+// Synchronizes the lanes in `members` and orders their memory accesses.
 __device__ __forceinline__ void bar_warp_sync(unsigned members) {
     asm volatile("bar.warp.sync %0;" ::"r"(members) : "memory");
 }
 
-// barrier.cluster: every thread of every CTA of the cluster arrives once and waits once. What was written before
-// arrive.release is visible after wait.acquire. The aligned forms need all threads of a warp to execute them together.
+// barrier.cluster: each thread of each CTA of the cluster arrives once and waits once per phase. Writes before
+// arrive.release are visible to all threads of the cluster after wait.acquire. All threads of a warp must execute the
+// .aligned forms together.
 
 __device__ __forceinline__ void barrier_cluster_arrive_release() {
 #if PTXKIT_SM >= 90
@@ -51,7 +59,8 @@ __device__ __forceinline__ void barrier_cluster_arrive_release() {
 #endif
 }
 
-// Orders no memory: for "this CTA has started" and "this CTA needs nothing more".
+// Arrives without ordering memory accesses: to signal that the CTA has started, or that it no longer accesses the
+// memory of other CTAs.
 __device__ __forceinline__ void barrier_cluster_arrive_relaxed() {
 #if PTXKIT_SM >= 90
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -68,7 +77,7 @@ __device__ __forceinline__ void barrier_cluster_wait_acquire() {
 #endif
 }
 
-// vote.sync
+// vote.sync. any: whether `value` is true in any lane. ballot: a mask with a bit set for each lane in which it is.
 
 __device__ __forceinline__ bool vote_sync_any(unsigned members, bool value) {
     unsigned result;
@@ -86,7 +95,8 @@ __device__ __forceinline__ unsigned vote_sync_ballot(unsigned members, bool valu
     return result;
 }
 
-// redux.sync: one instruction instead of five shuffles, for 32-bit integers.
+// redux.sync: the sum or the maximum of a 32-bit unsigned integer over the lanes, in one instruction instead of five
+// shuffles and five operations.
 
 __device__ __forceinline__ unsigned redux_sync_add(unsigned members, unsigned value) {
 #if PTXKIT_SM >= 80
@@ -110,7 +120,7 @@ __device__ __forceinline__ unsigned redux_sync_max(unsigned members, unsigned va
 #endif
 }
 
-// elect.sync: true for one lane of `members`, the same one each time.
+// elect.sync: returns true in one lane of `members`, which is the same one for the same mask.
 __device__ __forceinline__ bool elect_sync(unsigned members) {
 #if PTXKIT_SM >= 90
     unsigned elected;
@@ -124,22 +134,23 @@ __device__ __forceinline__ bool elect_sync(unsigned members) {
 #endif
 }
 
-// The largest |value| of f32, NaN if one is NaN. Only for the "a" and "f" targets of the family; sm_100 itself refuses
-// it.
+// redux.sync.max.abs.NaN.f32: the maximum of |value| over the lanes, or NaN if any is NaN. Target: sm_100a, sm_100f or
+// another one of this family; the instruction is not part of sm_100.
 __device__ __forceinline__ float redux_sync_max_abs_NaN_f32(unsigned members, float value) {
 #if PTXKIT_SM100F
     float result;
     asm volatile("redux.sync.max.abs.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(value), "r"(members));
     return result;
 #else
-    PTXKIT_UNSUPPORTED("redux.sync.max.f32", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("redux.sync.max.f32", "sm_100a or sm_100f");
     return 0;
 #endif
 }
 
-// griddepcontrol: programmatic dependent launch. launch_dependents lets the next grid in the stream start now, if it
-// was launched with that attribute; in the next grid, wait returns when the previous one has ended and its writes are
-// visible. Without the attribute both do nothing, so a kernel with them may be launched either way.
+// griddepcontrol: programmatic dependent launch, for grids that were launched with the attribute
+// cudaLaunchAttributeProgrammaticStreamSerialization. launch_dependents: when all CTAs of this grid have executed it or
+// have exited, the next grid in the stream may start. wait: blocks until the previous grid has completed and its writes
+// are visible. For a launch without the attribute neither has an effect.
 
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if PTXKIT_SM >= 90
@@ -157,11 +168,13 @@ __device__ __forceinline__ void griddepcontrol_wait() {
 #endif
 }
 
-// Both instructions, for kernels that older targets run, too. To be called before the first access to global memory; a
-// launch then overlaps with the end of the previous grid. NO_EARLY_LAUNCH: the next grid starts only when all CTAs of
-// this one have ended, still before its writes are visible. A grid that starts at once takes issue slots from this one,
-// and its CTAs are placed where SMs have room, several on some SMs; for a kernel of few CTAs and few microseconds that
-// costs more than the early start saves.
+// Executes both instructions, and nothing on targets before sm_90. A kernel calls it before its first access to global
+// memory, so that its launch overlaps with the end of the previous grid.
+//
+// NO_EARLY_LAUNCH: omits launch_dependents; the next grid then starts when all CTAs of this one have exited, which is
+// still before its writes are visible. A grid that starts earlier takes issue slots from the running one, and its CTAs
+// are placed on the SMs that have room, several on some of them. For a grid of few CTAs that runs a few microseconds,
+// this costs more time than the early start saves.
 template <bool NO_EARLY_LAUNCH = false>
 __device__ __forceinline__ void follow_previous_grid() {
 #if PTXKIT_SM >= 90

@@ -1,13 +1,21 @@
-// PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor" and "Tensors": copies of a box of a
-// tensor, whose shape, strides and swizzle a tensor map holds. Coordinates are in elements, the contiguous dimension
-// first; what lies outside the tensor is filled on the way in and left out on the way back. Shared addresses are
-// multiples of 128 bytes.
+// cp.async.bulk.tensor, cp.reduce.async.bulk.tensor, cp.async.bulk.prefetch.tensor, prefetch.tensormap. PTX ISA, "Data
+// Movement and Conversion Instructions: Asynchronous copy: Tensor copy" and "Tensors". Target: sm_90 or newer.
+//
+// Each instruction copies a box of a tensor of one to five dimensions. The tensor map holds the address, sizes and
+// strides of the tensor, the sizes of the box, and the swizzle. One thread issues the instruction, and the TMA unit
+// performs it asynchronously, with the completion mechanisms of bulk_copy.cuh.
+//
+// Operands: x, y, z, u, v are the coordinates of the box's first element, in elements, x in the contiguous dimension;
+// they may be negative. Elements outside the tensor are filled (with zeros or NaN, as the map states) by a copy to
+// shared memory, and not written by a copy to global memory. `to` and `from` are addresses of a box in the shared
+// window (cvta_to_shared), multiples of 128; `barrier` is the address of an mbarrier.
 #pragma once
 #include "ptxkit/ptx/data_movement.cuh"
 
 namespace ptxkit {
 
-// 128 opaque bytes that the host encodes (ptxkit.TensorMap), as a parameter `const __grid_constant__ TensorMap`.
+// A tensor map: 128 opaque bytes that the host encodes (ptxkit.TensorMap) and that a kernel receives as a parameter of
+// type `const __grid_constant__ TensorMap`.
 struct alignas(64) TensorMap {
     unsigned long long opaque[16];
 };
@@ -16,7 +24,7 @@ __device__ __forceinline__ unsigned long long address_of(const TensorMap& map) {
     return reinterpret_cast<unsigned long long>(&map);
 }
 
-// The map itself, before it is first used.
+// prefetch.tensormap: loads the tensor map into the cache before its first use.
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
 #if PTXKIT_SM >= 90
     asm volatile("prefetch.tensormap [%0];" :: "l"(address_of(map)) : "memory");
@@ -25,7 +33,8 @@ __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
 #endif
 }
 
-// Global to shared memory. The mbarrier counts the bytes of the whole box, filled ones included.
+// Copy a box of the tensor to shared memory. The complete-tx on `barrier` has the size of the whole box in bytes,
+// including elements that are filled.
 
 __device__ __forceinline__ void cp_async_bulk_tensor_1d_shared_global(
     unsigned to, const TensorMap& map, int x, unsigned barrier) {
@@ -92,7 +101,8 @@ __device__ __forceinline__ void cp_async_bulk_tensor_5d_shared_global(
 #endif
 }
 
-// To the same offset of every CTA that has a bit in `ctas`, by rank in the cluster, and to its mbarrier at that offset.
+// Copies a box to several CTAs of the cluster: to each CTA whose rank has its bit set in `ctas`. The data and the
+// complete-tx go to the same CTA-relative offsets in each of them as `to` and `barrier` have in the executing CTA.
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier, unsigned short ctas) {
 #if PTXKIT_SM >= 90
@@ -106,8 +116,9 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
 #endif
 }
 
-// Into this CTA's shared memory, with the bytes counted at the mbarrier at this offset in the CTA of even rank of its
-// pair. Bit 24 of a shared::cluster address is the lowest bit of the CTA's rank.
+// Copies a box to shared memory of the executing CTA, with the complete-tx on the mbarrier at the CTA-relative offset of
+// `barrier` in the CTA of even rank of its CTA pair (cta_group::2). Bit 24 of a shared::cluster address is the lowest bit
+// of the CTA's rank. Target: sm_100a, sm_100f or another one of this family.
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_2(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
 #if PTXKIT_SM100F
@@ -117,11 +128,12 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_
         "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier & 0xfeffffff)
         : "memory");
 #else
-    PTXKIT_UNSUPPORTED("cp.async.bulk.tensor.cta_group::2", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", "sm_100a or sm_100f");
 #endif
 }
 
-// Shared to global memory, in this thread's bulk group; see bulk_copy.cuh for commit and wait.
+// Copy a box from shared memory to the tensor, as part of a bulk group of this thread: see cp_async_bulk_commit_group
+// and cp_async_bulk_wait_group in bulk_copy.cuh.
 
 __device__ __forceinline__ void cp_async_bulk_tensor_1d_global_shared(const TensorMap& map, int x, unsigned from) {
 #if PTXKIT_SM >= 90
@@ -172,7 +184,7 @@ __device__ __forceinline__ void cp_async_bulk_tensor_5d_global_shared(const Tens
 #endif
 }
 
-// The same, but added to what is there, in the map's element type.
+// Adds a box in shared memory to the tensor, each element atomically, in the element type of the map.
 __device__ __forceinline__ void cp_reduce_async_bulk_tensor_2d_global_shared_add(const TensorMap& map, int x, int y,
                                                                                  unsigned from) {
 #if PTXKIT_SM >= 90
@@ -183,6 +195,7 @@ __device__ __forceinline__ void cp_reduce_async_bulk_tensor_2d_global_shared_add
 #endif
 }
 
+// Requests that a box of the tensor be loaded into L2.
 __device__ __forceinline__ void cp_async_bulk_prefetch_tensor_2d_L2_global(const TensorMap& map, int x, int y) {
 #if PTXKIT_SM >= 90
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(address_of(map)), "r"(x),
@@ -193,12 +206,13 @@ __device__ __forceinline__ void cp_async_bulk_prefetch_tensor_2d_L2_global(const
 #endif
 }
 
-// Where the byte of a tile lies that would be at `offset` without the swizzle: a box whose rows are SPAN bytes long
-// (32, 64 or 128) has its 16-byte atoms permuted within 8 * SPAN bytes, so that those of a column lie in different
-// banks. The tile's shared address must be a multiple of 8 * SPAN. PTX ISA, "Tensors: Swizzling modes".
+// The offset in a swizzled box of the byte whose offset without swizzle is `offset`. A box with rows of SPAN bytes (32,
+// 64 or 128) has the 16-byte atoms of each row permuted, with a pattern that repeats after 8 * SPAN bytes, so that the
+// atoms of a column are in different banks. The shared address of the box must be a multiple of 8 * SPAN. PTX ISA,
+// "Tensors: Swizzling modes".
 template <int SPAN>
 __device__ __forceinline__ unsigned swizzled(unsigned offset) {
-    static_assert(SPAN == 32 || SPAN == 64 || SPAN == 128, "there are swizzles of 32, 64 and 128 bytes");
+    static_assert(SPAN == 32 || SPAN == 64 || SPAN == 128, "the swizzle span is 32, 64 or 128 bytes");
     return offset ^ (offset >> 3 & (SPAN - 16));
 }
 

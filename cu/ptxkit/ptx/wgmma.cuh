@@ -1,65 +1,72 @@
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": wgmma. A warpgroup, four warps whose first one's index
-// is a multiple of four, multiplies tiles in shared memory; sums stay in registers. It runs asynchronously:
+// wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group, setmaxnreg. PTX ISA, "Asynchronous Warpgroup
+// Level Matrix Multiply-Accumulate Instructions" and "Miscellaneous Instructions: setmaxnreg". Target: sm_90a only;
+// setmaxnreg also sm_100a, sm_100f and others of this family.
+//
+// A warpgroup is four consecutive warps, the first of which has an index that is a multiple of four. All its threads
+// execute a wgmma together. The operands are tiles in shared memory, the sums stay in registers. The product is
+// computed asynchronously:
 //
 //     wgmma_fence();                                            // registers and shared memory are ready
 //     wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, true);  // any number of these
 //     wgmma_commit_group();
 //     wgmma_wait_group<0>();                                    // now d may be read and the tiles overwritten
 //
-// Of d, thread t holds row 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1} in d[4 j], d[4 j + 1], and the
-// same columns eight rows further in d[4 j + 2], d[4 j + 3] (figure "WGMMA .m64nNk16 register fragment layout for
-// accumulator matrix D").
+// Layout of d: thread t of the warpgroup holds, in row 16 (t / 32) + t % 32 / 4, columns 8 j + 2 (t % 4) and
+// 8 j + 2 (t % 4) + 1 as d[4 j] and d[4 j + 1], and the same columns of the row 8 below as d[4 j + 2] and d[4 j + 3]
+// (PTX ISA, figure "WGMMA .m64nNk16 register fragment layout for accumulator matrix D").
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
 
 namespace ptxkit {
 
-// Orders accesses of registers and shared memory before the wgmma that follow.
+// Orders accesses to registers and shared memory before later wgmma.mma_async. Required before the first one, and
+// whenever the accumulators have been written by other instructions.
 __device__ __forceinline__ void wgmma_fence() {
 #if PTXKIT_SM90A
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #else
-    PTXKIT_UNSUPPORTED("wgmma.fence", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.fence", "sm_90a");
 #endif
 }
 
+// Combines the wgmma.mma_async of the warpgroup since its last commit into a group.
 __device__ __forceinline__ void wgmma_commit_group() {
 #if PTXKIT_SM90A
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #else
-    PTXKIT_UNSUPPORTED("wgmma.commit_group", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.commit_group", "sm_90a");
 #endif
 }
 
-// Until at most PENDING groups are not complete.
+// Waits until at most the PENDING most recent groups are incomplete.
 template <int PENDING>
 __device__ __forceinline__ void wgmma_wait_group() {
 #if PTXKIT_SM90A
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 #else
-    PTXKIT_UNSUPPORTED("wgmma.wait_group", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.wait_group", "sm_90a");
 #endif
 }
 
-// No instruction: the compiler must not move what it computes from these registers to before this point. It does not
-// know that wgmma writes them until the wait.
+// No instruction. Called after wgmma_wait_group: wgmma writes the accumulators asynchronously until then, which the
+// compiler does not know, and the asm keeps it from moving their uses to before this point.
 template <int N>
-__device__ __forceinline__ void after_wait(float (&d)[N]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// A tile in shared memory as wgmma wants it described: K-major rows of 64 16-bit elements (128 bytes), swizzled by 128
-// bytes, one after another. `address` is that of the first row, a multiple of 1024, plus 32 bytes for each 16 elements
-// along K. PTX ISA, "Matrix Descriptor Format": address, and the stride from 8 rows to the next 8 (bits 32-45), in
-// units of 16 bytes; swizzle mode 1 in bits 62-63. The leading dimension's offset (bits 16-29) is not used with this
-// layout.
+// The matrix descriptor of a K-major tile in shared memory with the 128-byte swizzle: contiguous rows of 64 elements of
+// 16 bits (128 bytes). `address` is the shared address of the first row, a multiple of 1024, plus 32 bytes for each 16
+// elements along K. PTX ISA, "Matrix Descriptor Format": bits 0-13, address / 16; bits 16-29, leading dimension byte
+// offset / 16, which this layout does not use; bits 32-45, stride dimension byte offset / 16, the 1024 bytes from 8
+// rows to the next 8; bits 62-63, swizzle mode, 1 for 128 bytes.
 __device__ __forceinline__ unsigned long long matrix_descriptor_128B(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 
-// d = a * b^T, or d += where `accumulate`: a is 64 x 16, b is N x 16, both K-major in shared memory, given by
-// descriptors. One function for each N, told apart by d, too.
+// wgmma.mma_async: d = a * b^T, or d += a * b^T with `accumulate`, where a is 64 x 16, b is N x 16 and d is 64 x N. a
+// and b are the descriptors of K-major tiles in shared memory.
 
 #define PTXKIT_R32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
@@ -89,7 +96,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
                  : PTXKIT_D32(0)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -101,7 +108,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_bf16_bf16(
                  : PTXKIT_D32(0), PTXKIT_D32(32)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -113,7 +120,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n192k16_f32_bf16_bf16(
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -125,7 +132,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_bf16_bf16(
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D32(96)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -137,7 +144,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_f16_f16(
                  : PTXKIT_D32(0)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -149,7 +156,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_f16_f16(
                  : PTXKIT_D32(0), PTXKIT_D32(32)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -161,7 +168,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n192k16_f32_f16_f16(
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -173,7 +180,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
                  : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D32(64), PTXKIT_D32(96)
                  : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 #else
-    PTXKIT_UNSUPPORTED("wgmma.mma_async", "sm_90a (not the later ones)");
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
 
@@ -184,7 +191,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
 #undef PTXKIT_D8
 #undef PTXKIT_D32
 
-// By the number of sums a thread holds, N / 2.
+// The wgmma with bf16 operands whose N follows from the number of accumulators of a thread, N / 2.
 
 __device__ __forceinline__ void wgmma_bf16(float (&d)[32], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
@@ -203,16 +210,17 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a
     wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 
-// setmaxnreg: a warpgroup gives registers back, or waits until it has got more. REGISTERS is a multiple of 8 from 24 to
-// 256. The kernel needs __launch_bounds__ with the number of CTAs an SM holds, from which the number at its start
-// follows.
+// setmaxnreg: sets the number of registers of each thread of the executing warpgroup to REGISTERS, a multiple of 8 from
+// 24 to 256. dec releases registers; inc requests registers and waits until the CTA's pool has enough of them. ptxas
+// requires a kernel with a known number of registers at launch, for instance from __launch_bounds__ with a minimum of
+// CTAs per SM.
 
 template <int REGISTERS>
 __device__ __forceinline__ void setmaxnreg_dec() {
 #if PTXKIT_SM90A || PTXKIT_SM100F
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS));
 #else
-    PTXKIT_UNSUPPORTED("setmaxnreg", "sm_90a");
+    PTXKIT_UNSUPPORTED_EXCEPT("setmaxnreg", "sm_90a, sm_100a or sm_100f");
 #endif
 }
 
@@ -221,7 +229,7 @@ __device__ __forceinline__ void setmaxnreg_inc() {
 #if PTXKIT_SM90A || PTXKIT_SM100F
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS));
 #else
-    PTXKIT_UNSUPPORTED("setmaxnreg", "sm_90a");
+    PTXKIT_UNSUPPORTED_EXCEPT("setmaxnreg", "sm_90a, sm_100a or sm_100f");
 #endif
 }
 

@@ -83,21 +83,21 @@ struct ProducerPipeline {
                                           const float* rstds, unsigned rows, unsigned cols) const {
         const unsigned long long policy = load_policy<CACHE_INPUT>();
         const unsigned bytes = segment_bytes<T, S>(cols);
-        Ring<STAGES> at, behind;  // `behind` trails by MAX_IN_FLIGHT rows
+        Ring<STAGES> at, oldest;  // `oldest` trails by MAX_IN_FLIGHT rows
         unsigned iteration = 0;
         for (unsigned row = blockIdx.x / S::CTAS * S::groups + group; row < rows;
              row += rows_per_iteration<S>(), iteration++) {
             if (iteration >= STAGES) mbarrier_wait(cvta_to_shared(&shared.empty[group][at.stage]), at.parity ^ 1);
             if (MAX_IN_FLIGHT > 0 && iteration >= MAX_IN_FLIGHT) {
-                mbarrier_wait(cvta_to_shared(&shared.full[group][behind.stage]), behind.parity);
-                behind.advance();
+                mbarrier_wait(cvta_to_shared(&shared.full[group][oldest.stage]), oldest.parity);
+                oldest.advance();
             }
             shared.statistics[group][at.stage] = {mean_at<CENTERED>(means, row), rstds[row]};
-            const unsigned there = cvta_to_shared(&shared.full[group][at.stage]);
+            const unsigned full = cvta_to_shared(&shared.full[group][at.stage]);
             const size_t first = static_cast<size_t>(row) * cols;
-            mbarrier_arrive_expect_tx(there, 2 * bytes);
-            copy_segments<CACHE_INPUT, S>(cvta_to_shared(row_of(group, at.stage, 0)), x + first, cols, there, policy);
-            copy_segments<CACHE_INPUT, S>(cvta_to_shared(row_of(group, at.stage, 1)), dy + first, cols, there, policy);
+            mbarrier_arrive_expect_tx(full, 2 * bytes);
+            copy_segments<CACHE_INPUT, S>(cvta_to_shared(row_of(group, at.stage, 0)), x + first, cols, full, policy);
+            copy_segments<CACHE_INPUT, S>(cvta_to_shared(row_of(group, at.stage, 1)), dy + first, cols, full, policy);
             at.advance();
         }
     }

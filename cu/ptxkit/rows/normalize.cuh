@@ -158,7 +158,7 @@ __device__ __forceinline__ Statistics standardize(Row<S>& row, const RowLayout<S
         statistics = {(all.pivot + beyond) / scale, rstd * scale};
     }
     // Keeps the compiler from holding the deviations beside the columns, which would spill.
-    if constexpr (S::elements >= 64) mine.pivot = anew(mine.pivot);
+    if constexpr (S::elements >= 64) mine.pivot = optimization_barrier(mine.pivot);
     const float offset = ((mine.pivot - all.pivot) - beyond) * rstd;
     row.each([&](float& v, int) { v = fmaf(v - mine.pivot, rstd, offset); });
     return statistics;

@@ -182,13 +182,13 @@ struct RowPipeline {
         const uint4* from = slots + (stage * ARRAYS + array) * words + threadIdx.x % S::LANES;
         if constexpr (S::LANES < 32) from += threadIdx.x % 32 / S::LANES * (layout.cols / S::WIDTH);
         Row<S> row;
-        auto there = [&](int i) {
+        auto load_vector = [&](int i) {
             Vector<T, S::WIDTH> vector;
             vector.set(from[i * S::LANES]);
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
         };
-        each_vector(layout, there, [&](int i) {
+        each_vector(layout, load_vector, [&](int i) {
 #pragma unroll
             for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = fill;
         });
@@ -241,7 +241,7 @@ __device__ __forceinline__ void pipelined_rows(const RowPipeline<T, S, 1, STAGES
 // Dynamic shared memory: COUNT * SMEM_VECTORS * LANES * 16 bytes.
 template <class T, class S, int COUNT, int SMEM_VECTORS>
 struct Weights {
-    static_assert(SMEM_VECTORS <= S::VECTORS, "no more than there are");
+    static_assert(SMEM_VECTORS <= S::VECTORS, "shared memory holds at most all vectors of a thread");
     uint4* slots;
 
     // `where` is the same for all threads.

@@ -22,13 +22,13 @@ template <int THREADS_, int VECTORS_, int CTAS_, int CACHE_, int CHUNK_VECTORS_,
 struct PersistentTile {
     static constexpr int THREADS = THREADS_, VECTORS = VECTORS_, CTAS = CTAS_;  // as in RowShape, with LANES = THREADS
     static constexpr int CACHE = CACHE_;                                        // a Cache of elementwise.cuh
-    // vectors of a thread in a chunk of a row, which is fetched as one
+    // vectors of a thread in a chunk of a row; a chunk is the unit in which rows are copied to shared memory
     static constexpr int CHUNK_VECTORS = CHUNK_VECTORS_;
-    static constexpr int STAGES = STAGES_;  // chunks in flight or waiting in shared memory
+    static constexpr int STAGES = STAGES_;  // chunks in flight or in shared memory at a time
     static constexpr int CTAS_PER_SM = CTAS_PER_SM_;
     static constexpr bool FULL_TILE = FULL_TILE_;  // each register of the cluster holds a column
-    static constexpr int SMEM_VECTORS =
-        SMEM_VECTORS_;  // vectors of each weight array that a thread keeps in shared memory
+    // vectors of each weight array that a thread keeps in shared memory
+    static constexpr int SMEM_VECTORS = SMEM_VECTORS_;
     template <class T>
     using Shape = RowShape<THREADS, THREADS, VECTORS, CTAS, vector_width<T>>;
 };
@@ -64,7 +64,7 @@ struct ClusterRecords {
     };
     struct Shared {
         Slot warps[2][S::cta_warps], ctas[2][S::CTAS];
-        unsigned long long there[2];
+        unsigned long long full[2];  // mbarriers
     };
     Shared& shared;
     unsigned count = 0;
@@ -72,7 +72,7 @@ struct ClusterRecords {
     // All threads construct it before row_arrive, so that every CTA finds the mbarriers of the others initialised.
     __device__ __forceinline__ explicit ClusterRecords(Shared& shared) : shared(shared) {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < 2; i++) mbarrier_init(cvta_to_shared(&shared.there[i]), 1);
+            for (int i = 0; i < 2; i++) mbarrier_init(cvta_to_shared(&shared.full[i]), 1);
             fence_mbarrier_init_release_cluster();
         }
     }
@@ -93,11 +93,11 @@ struct ClusterRecords {
     __device__ __forceinline__ const Slot* of_ctas(Record mine) {
         const unsigned at = count & 1, parity = count >> 1 & 1;
         count++;
-        const unsigned there = cvta_to_shared(&shared.there[at]),
+        const unsigned full = cvta_to_shared(&shared.full[at]),
                        slot = cvta_to_shared(&shared.ctas[at][cluster_ctarank()]);
-        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(there, sizeof(shared.ctas[at]));
+        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(full, sizeof(shared.ctas[at]));
         if (threadIdx.x < S::CTAS) {
-            const unsigned to = mapa_shared_cluster(slot, laneid()), barrier = mapa_shared_cluster(there, laneid());
+            const unsigned to = mapa_shared_cluster(slot, laneid()), barrier = mapa_shared_cluster(full, laneid());
             if constexpr (sizeof(Slot) == 16) {
                 float4 words = {};
                 memcpy(&words, &mine, sizeof(Record));
@@ -108,7 +108,7 @@ struct ClusterRecords {
                 st_async_shared_cluster(to, word, barrier);
             }
         }
-        mbarrier_wait(there, parity);
+        mbarrier_wait(full, parity);
         return shared.ctas[at];
     }
 };
@@ -129,10 +129,10 @@ struct TileScheduler {
     // The warp that sends the row of iteration t + AHEAD has received the records of iteration t - 1, so other CTAs are
     // in iteration t - 1 or later, and still read slots from t - 1 on.
     static constexpr unsigned slots = AHEAD <= 2 ? 4 : AHEAD <= 6 ? 8 : 16;
-    static_assert(slots >= AHEAD + 2, "a layout is free when it is told again");
+    static_assert(slots >= AHEAD + 2, "a slot is overwritten only after all CTAs have read it");
     struct Shared {
         unsigned rows[slots];
-        unsigned long long there[slots];
+        unsigned long long full[slots];  // mbarriers
     };
     Shared& shared;
     unsigned* next;
@@ -141,7 +141,7 @@ struct TileScheduler {
     // *next must be 0 when the kernel starts. All threads construct it before row_arrive.
     __device__ __forceinline__ TileScheduler(Shared& shared, unsigned* next) : shared(shared), next(next) {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < slots; i++) mbarrier_init(cvta_to_shared(&shared.there[i]), 1);
+            for (int i = 0; i < slots; i++) mbarrier_init(cvta_to_shared(&shared.full[i]), 1);
             fence_mbarrier_init_release_cluster();
         }
     }
@@ -157,7 +157,7 @@ struct TileScheduler {
 
     // The row of this iteration, or of one up to AHEAD - 1 later.
     __device__ __forceinline__ unsigned row(unsigned iteration) const {
-        mbarrier_wait(cvta_to_shared(&shared.there[iteration % slots]), iteration / slots & 1);
+        mbarrier_wait(cvta_to_shared(&shared.full[iteration % slots]), iteration / slots & 1);
         return shared.rows[iteration % slots];
     }
 
@@ -183,9 +183,9 @@ private:
     }
 
     __device__ __forceinline__ void send_row(unsigned iteration, unsigned row) const {
-        const void* there = &shared.there[iteration % slots];
-        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(cvta_to_shared(there), 4);
-        if (is_scheduler_warp()) send_word<S::CTAS>(&shared.rows[iteration % slots], row, there);
+        const void* barrier = &shared.full[iteration % slots];
+        if (threadIdx.x == 0) mbarrier_arrive_expect_tx(cvta_to_shared(barrier), 4);
+        if (is_scheduler_warp()) send_word<S::CTAS>(&shared.rows[iteration % slots], row, barrier);
     }
 };
 
@@ -202,9 +202,9 @@ template <class T, class S, int CHUNK_VECTORS, int STAGES, int CACHE>
 struct ChunkPipeline {
     static_assert(S::VECTORS % CHUNK_VECTORS == 0, "rows in whole chunks");
     static constexpr int chunks = S::VECTORS / CHUNK_VECTORS;  // of a row
-    // iterations by which the last requested chunk is ahead, at most
+    // maximum number of iterations between the request of a chunk and its use
     static constexpr int ahead = (chunks - 1 + STAGES) / chunks;
-    static_assert(chunks == 1 || STAGES > 1, "a chunk is fetched when the next one was read");
+    static_assert(chunks == 1 || STAGES > 1, "the stage of a chunk is refilled while the next chunk is read");
     static constexpr unsigned segment = S::LANES * S::WIDTH;  // contiguous columns of a CTA
     struct Shared {
         unsigned long long full[STAGES], empty[STAGES];
@@ -288,9 +288,9 @@ struct ChunkPipeline {
             mbarrier_wait(full + 8 * at.stage, at.parity);
 #pragma unroll
             for (int i = chunk * CHUNK_VECTORS; i < (chunk + 1) * CHUNK_VECTORS; i++) {
-                const bool there = i * S::WIDTH < layout.valid;
+                const bool valid = i * S::WIDTH < layout.valid;
                 Vector<T, S::WIDTH> vector;
-                if (there) vector.set(slots[(at.stage * CHUNK_VECTORS + i % CHUNK_VECTORS) * S::LANES + threadIdx.x]);
+                if (valid) vector.set(slots[(at.stage * CHUNK_VECTORS + i % CHUNK_VECTORS) * S::LANES + threadIdx.x]);
                 else vector.fill([&](int) { return fill; });
 #pragma unroll
                 for (int j = 0; j < S::WIDTH; j++) row.v[i][j] = vector[j];
