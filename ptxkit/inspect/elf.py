@@ -261,7 +261,8 @@ def _what_it_is(data: bytes) -> str:
     return f"it starts with {data[:4].hex(' ')}"
 
 
-BESIDE_CODE = re.compile(r"\.(rela?\.)?(nv_)?debug|\.note|\.(sh)?strtab|\.symtab")
+# Sections that do not affect execution. Cubins for sm_100 and newer repeat theirs with the prefix .nv.merc.
+BESIDE_CODE = re.compile(r"(\.nv\.merc)?\.(rela?\.)?((nv_)?debug|note|(sh)?strtab|symtab)")
 
 
 def machine_code(cubin: bytes) -> bytes:

@@ -1,1 +1,1 @@
-"""The catalogue: one description for each kernel in cu/ and ptx/, under the same name; nothing else."""
+"""The catalogue: one description for each kernel in cu/ and ptx/, with the same name."""

@@ -1,4 +1,4 @@
-"""inline_ptx: a tour of inline PTX in eight steps, each held against the same in CUDA C++.
+"""inline_ptx: examples of inline PTX in eight steps, each compared with the same computation in CUDA C++.
 
 Every variant computes every output; they differ in the instructions that they may use. ``cu/kernels/inline_ptx.cu`` explains
 them.
@@ -16,7 +16,7 @@ from ptxkit import Launch, Tolerance, Work, Workload, uniform, variant
 THREADS = 256
 
 Step = tuple[str, int, tuple[str, ...]]
-"""A kernel, the elements that each of its threads takes, and its arguments."""
+"""A kernel, the number of elements per thread, and its arguments."""
 
 PLAIN: Mapping[str, tuple[Step, ...]] = {
     "stream": (("stream_plain", 1, ("x", "y", "streamed")),),
@@ -42,7 +42,7 @@ PTX = {
     "reduce": (("reduce_ptx", 1, ("a", "x", "sums", "peaks")),),
     "vote": (("vote_ptx", 1, ("x", "y", "ballots")),),
 }
-"""With what sm_80 has, cp.async apart."""
+"""With the instructions of sm_80, except cp.async."""
 
 HOPPER = {
     **PTX,
@@ -63,7 +63,7 @@ class InlinePtx(Workload):
     source = "inline_ptx.cu"
     n: int = 1 << 22
     emulator_sizes = {"n": 1 << 13}
-    tolerance = Tolerance(ulp=0.501)  # everything is exact, or rounded once
+    tolerance = Tolerance(ulp=0.501)  # all results are exact or rounded once
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         words = {name: rng.integers(0, 2**32, self.n, np.uint32) for name in "abc"}
@@ -99,12 +99,12 @@ class InlinePtx(Workload):
         return {"twice": (self.n, "f32")}
 
     def work(self) -> Work:
-        # stream 12, swap 8, blend 20, relu 2 * 6, reduce 8, vote 8, reverse 8, chain 12; and 3 words a warp
+        # stream 12, swap 8, blend 20, relu 2 * 6, reduce 8, vote 8, reverse 8, chain 12; and 3 words per warp
         return Work(flops=(2 + 2 * 2 + 2) * self.n, bytes=88 * self.n + 12 * self.n // 32)
 
     def constraints(self) -> Iterable[str]:
         if self.n % (8 * THREADS):
-            yield f"n must be a multiple of {8 * THREADS}, the elements of a CTA with eight a thread"
+            yield f"n must be a multiple of {8 * THREADS}, the elements of a CTA with eight per thread"
 
     def launches(self, steps: Mapping[str, tuple[Step, ...]]) -> list[Launch]:
         """The launches of all steps, in order."""
@@ -116,7 +116,7 @@ class InlinePtx(Workload):
 
     @variant(requires=["bf16"])
     def plain(self) -> list[Launch]:
-        """CUDA C++ alone."""
+        """CUDA C++ only."""
         return self.launches(PLAIN)
 
     @variant(requires=["sm_80"])
@@ -126,17 +126,17 @@ class InlinePtx(Workload):
 
     @variant(requires=["cp.async"])
     def async_copy(self) -> list[Launch]:
-        """And cp.async."""
+        """As ptx, and cp.async."""
         return self.launches({**PTX, "reverse": (("reverse_async", 1, ("x", "reversed")),)})
 
     @variant(requires=["elect", "griddepcontrol"])
     def hopper(self) -> list[Launch]:
-        """And elect, griddepcontrol of sm_90."""
+        """As async_copy, and elect and griddepcontrol of sm_90."""
         return self.launches(HOPPER)
 
     @variant(requires=["f32x2", "ld.256", "redux.f32"])
     def blackwell(self) -> list[Launch]:
-        """And 256-bit loads and f32x2 of sm_100, redux on f32 of sm_100a."""
+        """As hopper, and 256-bit loads and f32x2 of sm_100, redux on f32 of sm_100a."""
         return self.launches(BLACKWELL)
 
 

@@ -1,4 +1,4 @@
-"""Struct templates of the sources as template arguments of a kernel."""
+"""Struct templates of the sources, as template arguments of a kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class TemplateStruct:
-    """An instantiation of a struct template, which a launch passes as one template argument.
+    """An instantiation of a struct template, which is one template argument of a launch.
 
     A subclass has the name of the struct template in ``cu/`` and one field for each of its template parameters, with the same
     names in the same order. ``str()`` gives the C++: ``RowTile<128, true>``.

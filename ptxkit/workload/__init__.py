@@ -1,1 +1,1 @@
-"""What a kernel description is made of, and how one is resolved, built, executed and verified."""
+"""Kernel descriptions: their parts, and how a variant is resolved, built, executed and verified."""

@@ -1,7 +1,7 @@
-"""Compiling what takes long ahead of its use: several programs side by side, in processes of their own, into the cache.
+"""Compiles slow programs into the cache before they are needed, several at a time, each in its own process.
 
-A program of CUTLASS takes half a minute and 3 GB. A caller that builds several variants compiles them ahead; the build then
-finds them in the cache. Each process compiles one program and ends, which frees its memory.
+A program of CUTLASS takes half a minute and 3 GB to compile. A caller that builds several variants compiles them ahead, in
+parallel; the builds then find them in the cache. Each process compiles one program and ends, which frees its memory.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
 
 PROGRAM_BYTES = 3.5e9
-"""Memory for one compile; the largest of CUTLASS's took 3.2e9."""
+"""Memory for one compilation in bytes; the largest program of CUTLASS needed 3.2e9."""
 POLL_S = 0.1
 
 Say = Callable[[str], None]
 
 
 def compile_ahead(wanted: Iterable[ResolvedVariant], say: Say = lambda what: None) -> int:
-    """Compile the slow programs of resolved variants that the cache lacks. One that fails is left to the build that needs it.
+    """Compile the slow programs of resolved variants that are not cached; the build reports the error of one that fails.
 
     Args:
         wanted: the variants that will be built.
-        say: receives a line about the progress every second.
+        say: called with a line about the progress every second.
 
     Returns:
         How many were compiled.
@@ -69,7 +69,7 @@ def compile_ahead(wanted: Iterable[ResolvedVariant], say: Say = lambda what: Non
 
 
 def processes(most: int) -> int:
-    """How many large compiles fit side by side: processors and free memory allow so many, of at most ``most``."""
+    """Number of large programs to compile at a time, limited by CPU cores, free memory and ``most``."""
     from ptxkit.workload.memory import free_host_bytes
 
     free = free_host_bytes()
@@ -78,12 +78,12 @@ def processes(most: int) -> int:
 
 
 def is_slow(workload: Workload, variant: Variant) -> bool:
-    """Whether its programs take long to compile."""
+    """Whether the variant's programs are slow to compile."""
     return any(source.slow for source in generated_sources(workload, variant))
 
 
 def _slow(resolved: ResolvedVariant) -> Iterable[dict[str, Any]]:
-    """What :func:`ptxkit.compiler.nvrtc.compile_source` is to be given, as JSON values, for what the cache lacks."""
+    """The arguments of :func:`ptxkit.compiler.nvrtc.compile_source` as JSON values, for slow programs that are not cached."""
     from ptxkit.compiler.nvrtc import is_cached
 
     for program in resolved.programs:
@@ -95,7 +95,7 @@ def _slow(resolved: ResolvedVariant) -> Iterable[dict[str, Any]]:
             if not is_cached(text, **how):
                 yield {**how, "text": text}
         except PtxkitError:
-            return  # the build that needs it raises the error again
+            return  # the build raises the error again
 
 
 def _start(request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
@@ -114,7 +114,7 @@ def _start(request: Mapping[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def compile_from_stdin() -> None:
-    """What a compiling process does."""
+    """Entry point of a compiling process: compile the program whose arguments are on stdin."""
     from ptxkit.compiler.nvrtc import compile_source
 
     request = json.load(sys.stdin)

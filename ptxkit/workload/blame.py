@@ -1,6 +1,6 @@
-"""Mistakes in a user's own description, told as one line with the place in their file instead of a traceback through ptxkit.
+"""Errors in a user's description, reported as one line with the place in the file instead of a traceback through ptxkit.
 
-A mistake in a bundled description is one of ptxkit's, and keeps its traceback.
+An error in a bundled description is a bug of ptxkit and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ METHODS = (*RETURNS, "constraints")
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a description, one of :data:`METHODS`, that raises DescriptionError for each of its mistakes: for what it
-    raises, and for what it returns that is something else."""
+    """A method of a description, one of :data:`METHODS`, that raises DescriptionError for exceptions and for a result of the
+    wrong type."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -47,7 +47,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def blamed(function: Callable[..., Any]) -> Iterator[None]:
-    """Inside, what a user's ``function`` raises by mistake becomes a DescriptionError with its line."""
+    """A context in which an exception from a user's ``function`` becomes a DescriptionError with its line."""
     try:
         yield
     except (PtxkitError, MemoryError, KeyboardInterrupt):
@@ -60,7 +60,7 @@ def blamed(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def mistake(error: BaseException) -> str:
-    """What an exception says, in words; a SystemExit is a call of ``sys.exit``, which a description must not make."""
+    """The message for an exception; a SystemExit comes from ``sys.exit``, which a description must not call."""
     if isinstance(error, SystemExit):
         return f"ends the program with SystemExit({error.code!r}); a description must not exit"
     hint = "; the inputs must stay as they are: compute on a copy" if "read-only" in str(error) else ""
@@ -68,7 +68,7 @@ def mistake(error: BaseException) -> str:
 
 
 def place(error: BaseException, file: Path, otherwise: str = "") -> str:
-    """``mine.py:12``, the innermost line of ``file`` that the error passed through."""
+    """``mine.py:12``, the innermost line of ``file`` in the traceback of the error."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
@@ -76,11 +76,11 @@ def place(error: BaseException, file: Path, otherwise: str = "") -> str:
 
 
 def _short(value: object) -> str:
-    """What somebody has written, in 80 characters at most."""
+    """The ``repr`` of a value, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"
 
 
 def _start(function: Callable[..., Any]) -> str:
-    """``mine.py:10``, where a function begins."""
+    """``mine.py:10``, the first line of a function."""
     return f"{Path(function.__code__.co_filename).name}:{function.__code__.co_firstlineno}"

@@ -1,4 +1,4 @@
-"""From a resolved variant to compiled images. Needs no device."""
+"""Compiles a resolved variant to images. Needs no device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Step:
 
     @property
     def resources(self) -> FunctionResources:
-        """What the kernel takes of an SM."""
+        """Registers and memory that the kernel uses."""
         return self.image.functions[self.entry]
 
 
@@ -88,8 +88,8 @@ def build(
         cache: whether compiled programs may come from the cache.
 
     Raises:
-        UnavailableError, UsageError, DescriptionError: see there.
-        CompileError: a source does not compile, or has no such kernel.
+        UnavailableError, UsageError, DescriptionError: as :func:`ptxkit.workload.resolve.resolve`.
+        CompileError: a source does not compile, or does not define the kernel.
     """
     return compiled(resolve(workload, variant, target, tile, debug_info=debug_info), cache=cache)
 
@@ -98,7 +98,7 @@ def compiled(resolved: ResolvedVariant, *, cache: bool = True) -> Build:
     """Compile the programs of a resolved variant.
 
     Raises:
-        CompileError: a source does not compile, or has no such kernel.
+        CompileError: a source does not compile, or does not define the kernel.
     """
     from ptxkit.compiler.nvrtc import compile_source
 
@@ -121,7 +121,7 @@ def with_images(resolved: ResolvedVariant, images: Sequence[Image]) -> Build:
     paired = zip(resolved.launches, resolved.program_of, strict=True)
     steps = tuple(_step(launch, images[index]) for launch, index in paired)
     for step in steps:
-        _ = step.entry  # a missing kernel is an error now, not at launch
+        _ = step.entry  # reports a missing kernel now, not at the launch
     return Build(resolved, steps)
 
 

@@ -1,7 +1,7 @@
-"""A workload with inputs on one device: its arrays, how they are restored for each variant, and what is checked after it.
+"""A workload with inputs on one device: its arrays, how they are restored before each variant, and what is checked afterwards.
 
-Inputs that are not outputs must come back unchanged. A launch that overwrites one has a wrong result, and the input is restored
-before the next launch is verified, so that a variant's mistake is never another's.
+Inputs that are not outputs must not change. The result of a launch that overwrites one is wrong, and the input is restored
+before the next launch is verified, so that an error of one variant does not affect another.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 POISON = 0xFF
 """Every byte of an output before a launch: NaN in every floating-point type and -1 in the integers.
 
-An element that is not written fails verification, and so does a result to which an unwritten element was added, also after it
-was multiplied by 0, as in ``alpha * A @ B + 0 * C``.
+An element that is not written fails verification, and so does a sum that includes an unwritten element, even multiplied by 0
+as in ``alpha * A @ B + 0 * C``.
 """
 
 
 class Data:
-    """Inputs of a workload and what they should give; cases that share them hold device arrays of their own.
+    """Inputs of a workload and their reference. Cases can share them; each case has its own device arrays.
 
     Args:
-        workload: whose inputs.
-        seed: of the random ones.
-        inputs: given ones instead.
+        workload: the workload of the inputs.
+        seed: seed for random inputs.
+        inputs: inputs instead of random ones.
     """
 
     def __init__(self, workload: Workload, seed: int = 0, inputs: Mapping[str, Any] | None = None) -> None:
@@ -68,7 +68,7 @@ class Data:
         """Output name -> reference, computed from arrays that ``reference()`` cannot change.
 
         Raises:
-            DescriptionError: nothing could be verified with it: no output, no element, no real numbers, or NaN everywhere.
+            DescriptionError: the reference verifies nothing: no output, no element, no real numbers, or NaN everywhere.
         """
         found = self.workload.reference(**{name: _read_only(value) for name, value in self.inputs.items()})
         expected = {name: np.asarray(value) for name, value in found.items()}
@@ -82,10 +82,11 @@ class Data:
         return expected
 
     def tolerance_rule(self, variant: Variant | None = None, own: Tolerance | None = None) -> Rule:
-        """Where the tolerance of the outputs comes from.
+        """The rule from which the tolerance of each output follows.
 
         Args:
-            variant: may state one. own: of a peer or of the caller, before any other.
+            variant: its tolerance, if it has one, replaces that of the workload.
+            own: tolerance of a peer or of the caller, which replaces both.
         """
         if own is not None:
             return Rule(own, "as given")
@@ -99,7 +100,7 @@ class Data:
         return Rule(sums=Sums.of(self.workload.work(), elements, kinds))
 
     def renew(self, seed: int) -> None:
-        """Other random arrays. What is passed by value stays: launches that were prepared hold it already."""
+        """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
         fresh = self.workload.inputs(np.random.default_rng(seed))
         self.inputs.update({name: value for name, value in fresh.items() if _is_array(value)})
         self.seed = seed
@@ -110,20 +111,19 @@ class Case:
     """A workload with inputs from one seed, on one device.
 
     Args:
-        workload: what to compute.
-        device: where.
-        seed: of the random inputs.
-        inputs: given ones instead of random ones.
-        data: inputs and reference that another case has already.
-        target: what variants are compiled for when :meth:`resolve` is given none, and whose device facts the inputs see; None
-            takes the device's own.
+        workload: the workload to compute.
+        device: the device that computes it.
+        seed: seed for random inputs.
+        inputs: inputs instead of random ones.
+        data: inputs and reference to share with another case.
+        target: default target of :meth:`resolve`, whose device facts the inputs see; None for the target of the device.
 
     Attributes:
         unwritten: whether the latest :meth:`verify` found elements of outputs that still hold the poison. They may be right by
-            chance, so a second launch with another poison has to decide.
+            chance, so that a second launch with another poison must decide.
 
     Raises:
-        UsageError: the device or the host has too little memory for these sizes; said before anything is allocated.
+        UsageError: the device or the host has too little memory for these sizes; raised before anything is allocated.
     """
 
     def __init__(
@@ -139,9 +139,9 @@ class Case:
         self.device = device
         self.data = data or Data(workload, seed, inputs)
         self.target = target
-        self._arrays: dict[str | tuple[object, ...], DeviceArray] = {}  # temporaries: by name, shape and dtype
-        self._digests: dict[str, int] = {}  # of uploaded inputs, as they were uploaded
-        self._poisons: dict[str | tuple[object, ...], int] = {}  # of outputs, by the latest reset
+        self._arrays: dict[str | tuple[object, ...], DeviceArray] = {}  # temporaries, by name, shape and dtype
+        self._digests: dict[str, int] = {}  # copies of the inputs as they were uploaded
+        self._poisons: dict[str | tuple[object, ...], int] = {}  # poison of each output, from the latest reset
         self._resolved: dict[tuple[object, ...], ResolvedVariant] = {}
         self.unwritten = False
         check_memory(workload, device)
@@ -149,10 +149,10 @@ class Case:
     def resolve(
         self, variant: Variant, target: Target | None = None, tile: Mapping[str, Any] | None = None
     ) -> ResolvedVariant:
-        """The variant on this device, resolved once for the same target and tile.
+        """The variant resolved for this device; cached by target and tile.
 
         Args:
-            target: None takes the case's.
+            target: None for the target of the case.
             tile: fixed tile parameters.
 
         Raises:
@@ -167,7 +167,7 @@ class Case:
     def resolvable(
         self, variants: Iterable[Variant], tile_of: Callable[[Variant], Mapping[str, Any] | None] = lambda variant: None
     ) -> list[ResolvedVariant]:
-        """The variants that can be built and launched here, resolved; the others are left out, and :meth:`resolve` says why.
+        """The variants that can be built and launched on this device, resolved; for others, :meth:`resolve` raises the reason.
 
         Args:
             tile_of: variant -> fixed tile parameters.
@@ -180,8 +180,10 @@ class Case:
         return found
 
     def at(self, workload: Workload) -> Case:
-        """The same inputs and outputs for launches that see the device facts of ``workload``: temporaries may be as large as
-        the number of SMs says."""
+        """A case with the same arrays for launches that see the device facts of ``workload``.
+
+        The sizes of temporaries may depend on the number of SMs.
+        """
         if not workload.is_bound or workload.device == self.workload.device:
             return self
         other = copy.copy(self)
@@ -216,7 +218,7 @@ class Case:
         return specs
 
     def array(self, name: str) -> DeviceArray:
-        """The device array of an input, output or temporary, uploaded or allocated at its first use."""
+        """The device array of an input, output or temporary; uploaded or allocated at the first use."""
         if name in self._arrays:
             return self._arrays[name]
         if _is_array(self.inputs.get(name)):
@@ -230,11 +232,11 @@ class Case:
         return self._arrays[key]
 
     def use(self, arrays: Mapping[str, DeviceArray]) -> None:
-        """Take these device arrays by their names, instead of uploading."""
+        """Use these device arrays, by name, instead of uploading inputs."""
         self._arrays.update(arrays)
 
     def argument(self, name: str) -> Any:
-        """What a launch argument given by name stands for: a device array, or an input passed by value."""
+        """The value of a launch argument given by name: a device array, or an input that is passed by value."""
         value = self.inputs.get(name)
         return self.array(name) if value is None or _is_array(value) else value
 
@@ -242,7 +244,7 @@ class Case:
         """Poison every byte of outputs and temporaries; restore inputs that are updated in place or were overwritten.
 
         Args:
-            poison: instead of one that no element of an output should have, as far as there is a reference.
+            poison: the byte to use instead of one that no correct output element has, as far as there is a reference.
         """
         for name, array in self._arrays.items():
             if not isinstance(name, str) or name not in self.inputs:
@@ -257,11 +259,11 @@ class Case:
         return {name: byte for name, byte in self._poisons.items() if isinstance(name, str) and name in self.output_specs}
 
     def overwritten(self) -> list[str]:
-        """A sentence for each input that is not an output and does not hold any more what was uploaded."""
+        """A sentence for each input that is not an output and has changed since it was uploaded."""
         return [self._overwritten(n) for n in self._digests if n not in self.output_specs and self._differs(n)]
 
     def upload(self) -> None:
-        """Copy the inputs to the device once more, after :meth:`Data.renew`."""
+        """Copy the inputs to the device again, after :meth:`Data.renew`."""
         for name, value in self.inputs.items():
             if _is_array(value):
                 array = self.array(name)
@@ -274,10 +276,11 @@ class Case:
         return {name: self.array(name).numpy() for name in self.output_specs}
 
     def verify(self, variant: Variant | None = None, own: Tolerance | None = None) -> Verdict:
-        """Compare what is on the device with the reference, and the inputs with what was uploaded.
+        """Compare the outputs on the device with the reference, and the inputs with what was uploaded.
 
         Args:
-            variant: whose tolerance applies. own: a tolerance instead of the variant's or the workload's.
+            variant: the variant whose tolerance applies.
+            own: a tolerance that replaces those of the variant and the workload.
 
         Raises:
             DescriptionError: outputs() and reference() do not name the same outputs.
@@ -305,7 +308,7 @@ class Case:
                 )
 
     def _poison(self, name: str | tuple[object, ...]) -> int:
-        """:data:`POISON`, or for elements of one byte a value that the reference does not have."""
+        """:data:`POISON`, or for elements of one byte a value that does not occur in the reference."""
         if not self.data.has_reference or not isinstance(name, str) or name not in self.output_specs:
             return POISON
         if self.output_specs[name][1].itemsize != 1 or name not in self.expected:
@@ -341,7 +344,7 @@ class Case:
         known = [*self.inputs, *self.output_specs, *temporaries]
         raise DescriptionError(
             f"{self.workload.name}: no input, output or temporary is called {name!r}; {suggestion(name, known)}; "
-            f"temporaries() declares what variants pass between launches"
+            f"temporaries() declares arrays that variants pass between launches"
         )
 
 
@@ -350,7 +353,7 @@ def _is_array(value: Any) -> bool:
 
 
 def with_overwritten(verdict: Verdict, complaints: list[str]) -> Verdict:
-    """The verdict, wrong where a launch overwrote inputs."""
+    """The verdict, changed to wrong if a launch overwrote inputs."""
     if not complaints:
         return verdict
     worst = verdict.worst or complaints[0]
@@ -359,7 +362,7 @@ def with_overwritten(verdict: Verdict, complaints: list[str]) -> Verdict:
 
 
 def _read_only(value: Any) -> Any:
-    """A view of an array that cannot be written through; anything else as it is."""
+    """A read-only view of an array; other values unchanged."""
     if not _is_array(value):
         return value
     view = value.view()
@@ -371,7 +374,7 @@ def _stated_tolerance(workload: Workload) -> Tolerance | None:
     """The description's ``tolerance``: a class attribute, a property or a method.
 
     Raises:
-        DescriptionError: it is something else than a Tolerance.
+        DescriptionError: it is not a Tolerance.
     """
     stated: Any = workload.tolerance
     if callable(stated):

@@ -1,8 +1,8 @@
-"""Running a variant on a device and comparing its outputs with the reference.
+"""Runs a variant on a device and compares its outputs with the reference.
 
-A :class:`Case` is a workload with fresh inputs on one device; its variants share the inputs, the reference and the device
-arrays. :func:`prepare` makes a variant ready to be launched again and again, by a benchmark for instance; :func:`run` launches
-it once and verifies. Nothing here asks which kind of device it is.
+A :class:`Case` is a workload with inputs on one device; its variants share the inputs, the reference and the device arrays.
+:func:`prepare` returns a variant that can be launched any number of times, for instance by a benchmark; :func:`run` launches it
+once and verifies it. This module does not depend on the kind of the device.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 OTHER_POISON = 0x32
-"""Every byte of an output before a second launch: 1.0e-8 as a float32."""
+"""The byte that fills outputs before a second launch; four of them are 1.0e-8 as a float32."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Prepared:
 
     Attributes:
         case: its inputs and arrays.
-        build: what was compiled.
-        launches: one callable for each launch, in order; of a generated kernel also what goes before it.
-        keep: what has to live as long: workspaces of generated kernels.
+        build: the compiled programs.
+        launches: one callable for each launch, in order, including launches that a generated kernel needs before its own.
+        keep: objects that must live as long as the launches, such as workspaces of generated kernels.
         state: the variables of its modules.
     """
 
@@ -68,7 +68,7 @@ class Prepared:
     state: ModuleState = ModuleState(())  # noqa: RUF009  # immutable
 
     def launch(self) -> None:
-        """Launch everything once, without waiting for the end."""
+        """Queue all launches once, without waiting for their completion."""
         for launch in self.launches:
             launch()
 
@@ -77,15 +77,15 @@ class Prepared:
         return self.check(own)[0]
 
     def check(self, own: Tolerance | None = None) -> tuple[Verdict, Counters | None]:
-        """Verify, and say what the launch did where the device counts: emulating it again to count would take as long.
+        """Verify, and return the counters of the same launch if the device counts, since a second emulation would take as long.
 
         The outputs are poisoned and the inputs restored before the launch; outputs and inputs are compared after it. A second
-        launch, with another poison, is verified where the first may have been right by chance: an element of an output still
-        holds the poison; the launch changed variables of its module, so that the next launch begins with others; or it updated
-        global memory atomically, which a maximum with the poison may leave right.
+        launch, with another poison, is verified if the first may have been correct by chance: an element of an output still
+        holds the poison; the launch changed variables of its module, so that the next launch begins with other values; or it
+        updated global memory atomically, where for example a maximum with the poison may be correct.
 
         Args:
-            own: a tolerance instead of the variant's or the workload's.
+            own: a tolerance that replaces those of the variant and the workload.
         """
         self.state.restore()
         self.case.reset()
@@ -98,12 +98,12 @@ class Prepared:
         return verdict, measured.counters
 
     def again(self, own: Tolerance | None = None) -> Verdict | None:
-        """Launch once more, with other poison, on module variables as earlier launches left them.
+        """Launch once more, with another poison and without restoring module variables.
 
         Returns:
-            What is wrong with it; None when it is verified.
+            A description of the error; None if the result is verified.
         """
-        complaints = self.case.overwritten()  # by launches since the latest check
+        complaints = self.case.overwritten()  # inputs overwritten by launches since the latest check
         if complaints:
             return with_overwritten(Verdict.refused(f"after several launches, {complaints[0]}"), complaints[1:])
         self.case.reset(OTHER_POISON)
@@ -118,17 +118,17 @@ class Prepared:
 
 @dataclass(frozen=True)
 class VariantResult:
-    """What came of one variant.
+    """The result of one variant.
 
     Attributes:
         name: the variant.
         skipped: why it was not run, or None.
-        target: what it was compiled for, "" when skipped.
+        target: the target it was compiled for; "" if skipped.
         tile: the chosen tile parameters.
         launches: number of launches.
-        verdict: the comparison with the reference; None when skipped.
-        counters: exact counts of all its launches together; None where the device does not count.
-        prepared: to launch and measure it further; None when skipped.
+        verdict: the comparison with the reference; None if skipped.
+        counters: exact counts of all its launches together; None if the device does not count.
+        prepared: the variant, for further launches and measurements; None if skipped.
     """
 
     name: str
@@ -149,7 +149,7 @@ def prepare(
     Args:
         case: workload, inputs and device.
         variant: one of the workload's.
-        target: instead of the device's own.
+        target: the target to compile for; None for that of the device.
         tile: fixed tile parameters; see :func:`ptxkit.workload.resolve.resolve`.
 
     Raises:
@@ -169,10 +169,10 @@ def prepare_resolved(case: Case, resolved: ResolvedVariant) -> Prepared:
 
 
 def bound(case: Case, built: Build) -> Prepared:
-    """What was compiled, loaded on a case's device and bound to its arrays.
+    """Load compiled programs on the device of a case and bind the arguments to its arrays.
 
     Raises:
-        LaunchError: the arguments are not the kernel's.
+        LaunchError: the arguments do not match the kernel's parameters.
     """
     modules = {image.key: case.device.load(image) for image in built.images}
     case = case.at(built.workload)
@@ -201,9 +201,9 @@ def run(
     """Prepare a variant, launch it on poisoned outputs and verify outputs and inputs; see :meth:`Prepared.check`.
 
     Args:
-        tolerance: instead of the variant's or the workload's.
-        explicit: the variant was asked for by name, so that a target which lacks something is an error, not a skip.
-        around: a context for the launches and the comparison, which begins when everything is compiled: a time limit.
+        tolerance: a tolerance that replaces those of the variant and the workload.
+        explicit: the variant was named by the caller, so that a missing feature of the target is an error, not a skip.
+        around: a context for the launches and the comparison, such as a time limit, which begins after compilation.
     """
     wanted = target or case.target or case.device.target
     reason = missing(variant.requires, target_for(variant, wanted))
@@ -216,7 +216,7 @@ def run(
     try:
         resolved = case.resolve(variant, target, tile)
     except UsageError:
-        reason = variant.refusal(case.workload)  # the constraint allows no tile for these sizes at all
+        reason = variant.refusal(case.workload)  # the constraint allows no tile for these sizes
         if explicit or reason is None:
             raise
         return VariantResult(variant.name, skipped=reason)
@@ -230,7 +230,7 @@ def run(
 
 
 def lacking(variant: Variant, device: Device, kernel: str) -> str | None:
-    """Why the device cannot run the variant though it can be compiled, or None."""
+    """Why the device cannot run a variant that can be compiled, or None."""
     lacks = sorted(device.lacks.intersection(variant.requires))
     if not lacks:
         return None
@@ -253,14 +253,14 @@ def _bind(case: Case, kernel: Kernel, launch: Launch) -> PreparedLaunch:
 
 
 def _argument(case: Case, given: Any) -> Any:
-    """What a launch argument stands for, where it is a name or a tensor map of one."""
+    """The value of a launch argument; names and tensor maps of names are replaced by arrays."""
     if isinstance(given, TensorMap) and isinstance(given.array, str):
         return given.with_array(case.array(given.array))
     return case.argument(given) if isinstance(given, str) else given
 
 
 def _typed(value: float, dtype: np.dtype[Any], what: str) -> Any:
-    """A Python number as the kernel's parameter type; LaunchError when it does not fit."""
+    """A Python number converted to the kernel's parameter type; LaunchError if it cannot be represented."""
     if dtype.kind in "iu" and isinstance(value, float):
         raise LaunchError(f"{what} is {dtype}, not the float {value}")
     if dtype.kind in "iu":

@@ -47,7 +47,7 @@ def uniform(
 ) -> npt.NDArray[Any]:
     """Uniform random numbers in [-1, 1), drawn as float32 (float64 for float64) and rounded to ``dtype``.
 
-    Never zeros or constants: data that does not toggle bits draws less power and flatters a measurement.
+    Inputs are never zeros or constants: data that does not toggle bits draws less power, so that clocks and speeds are higher.
     """
     target = dtype_of(dtype)
     values: npt.NDArray[Any]

@@ -1,11 +1,11 @@
-"""The plain values a kernel description is made of: Launch, Work, Tile, Tolerance and array shapes.
+"""The values of which a kernel description consists: Launch, Work, Tile, Tolerance and array shapes.
 
-A :class:`Launch` may name a :class:`Generated` as its ``source`` in place of a file: a kernel whose source is written by a
-program, and whose launch only the compiled program can work out. Then
+The ``source`` of a :class:`Launch` may be a :class:`Generated` instead of a file: a kernel whose source is generated, and whose
+launch configuration follows from the compiled program. In this case
 
 1. :meth:`Generated.source` gives the text to compile,
-2. :meth:`Generated.complete` fills in what the image tells about the launch: block, shared memory, cluster,
-3. :meth:`Generated.bind` makes the launch for arrays on a device: grid and arguments, and what has to be launched before it.
+2. :meth:`Generated.complete` sets block, shared memory and cluster of the launch from the image,
+3. :meth:`Generated.bind` sets grid and arguments for arrays on a device, and adds launches that must precede it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def dim3(value: Dim, what: str) -> tuple[int, int, int]:
-    """``value`` as (x, y, z) with ones for what is missing.
+    """``value`` as (x, y, z); missing dimensions are 1.
 
     Raises:
         DescriptionError: not one to three whole numbers of at least 1. ``what`` names it in the message.
@@ -72,16 +72,16 @@ class Launch:
 
     Attributes:
         kernel: function name; with ``template`` the name of a function template.
-        grid: CTAs. block: threads of a CTA. Both become (x, y, z).
+        grid: number of CTAs. block: threads of a CTA. Both become (x, y, z).
         args: one for each parameter of the kernel: a string names an input, an output or a temporary, as does a
-            ``TensorMap("x", box=...)``; anything else is passed as it is, converted to the parameter's type.
+            ``TensorMap("x", box=...)``; other values are converted to the parameter's type.
         shared: dynamic shared memory of a CTA in bytes.
         cluster: CTAs of a cluster as (x, y, z), or None for a launch without clusters.
-        cooperative: all CTAs are resident at once, so that they may wait for each other.
-        source: the file with the kernel when it is not the variant's, or what writes it.
+        cooperative: all CTAs are resident at the same time, so that they may wait for each other.
+        source: the file with the kernel, if it is not that of the variant, or a :class:`Generated`.
         template: template arguments; ``("l2norm", template=(256, 4))`` launches ``l2norm<256, 4>``.
-        defines: preprocessor macros, for what a template argument cannot say.
-        options: further options of NVRTC, as ``("--ptxas-options=-O1",)``.
+        defines: preprocessor macros.
+        options: further options of NVRTC, such as ``("--ptxas-options=-O1",)``.
     """
 
     kernel: str
@@ -108,7 +108,7 @@ class Launch:
 
     @property
     def entry(self) -> str:
-        """The kernel's name expression, as NVRTC takes it: ``"l2norm<256, true>"``."""
+        """The kernel's name expression for NVRTC: ``"l2norm<256, true>"``."""
         if not self.template:
             return self.kernel
         return f"{self.kernel}<{', '.join(_template_text(a) for a in self.template)}>"
@@ -118,21 +118,21 @@ class Launch:
         """The arguments given by name, in order."""
         named = (
             a if isinstance(a, str) else getattr(a, "array", None) for a in self.args
-        )  # a TensorMap names one, too
+        )  # a TensorMap names an array as well
         return tuple(a for a in named if isinstance(a, str))
 
 
 def _template_text(value: object) -> str:
-    """A template argument in C++: True is ``true``, a string is taken as it is (a type or an enumerator)."""
+    """A template argument in C++: True is ``true``; a string is a type or an enumerator and is not changed."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
 class Source:
-    """What NVRTC is given.
+    """A source text and its options for NVRTC.
 
     Attributes:
-        name: what messages call it.
+        name: the name used in messages.
         text: CUDA C++.
         options: further options of NVRTC.
         include_dirs: searched before the bundled ones.
@@ -147,15 +147,15 @@ class Source:
 
 
 class Generated(ABC):
-    """A source that is written when it is needed. Two that are equal are one program."""
+    """A source that is generated when it is compiled. Equal objects are one program."""
 
     slow: bool = False
-    """Whether it takes so long to compile that people should be told, and several are compiled side by side."""
+    """Whether compilation takes so long that progress is shown and several programs are compiled in parallel."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What messages call it."""
+        """The name used in messages."""
 
     def __str__(self) -> str:
         return self.name
@@ -165,40 +165,40 @@ class Generated(ABC):
         """The text to compile.
 
         Raises:
-            UnavailableError: what writes it is not installed.
+            UnavailableError: the package that generates it is not installed.
         """
 
     def complete(self, launch: Launch, image: Image) -> Launch:
-        """The launch with what the image tells about it; needs no device."""
+        """The launch with block, shared memory and cluster from the image; needs no device."""
         return launch
 
     def bind(
         self, launch: Launch, module: LoadedModule, device: Device, array: Callable[[str], DeviceArray]
     ) -> tuple[tuple[Launch, ...], tuple[object, ...]]:
-        """The launch with its grid and arguments, others of the same image that go before it, and what has to live as long.
+        """The launch with its grid and arguments, launches of the image that precede it, and objects to keep alive.
 
         Args:
-            launch: as :meth:`complete` left it.
-            module: the image, loaded.
-            device: where.
-            array: name of an input, output or temporary -> what lies on the device.
+            launch: the result of :meth:`complete`.
+            module: the loaded image.
+            device: the device of the module.
+            array: name of an input, output or temporary -> device array.
 
         Raises:
-            UnavailableError: the device cannot run it. LaunchError: these sizes cannot be computed by it.
+            UnavailableError: the device cannot run the kernel. LaunchError: the kernel does not support these sizes.
         """
         return (launch,), ()
 
 
 @dataclass(frozen=True)
 class Work:
-    """The least that any version of a kernel must do.
+    """The minimum work of a kernel: what each of its variants must compute and move.
 
     Attributes:
         flops: floating-point operations.
-        bytes: of device memory, read and written.
-        unit: which peak the flops are held against: ``"f32"`` for the CUDA cores, ``"bf16"``, ``"f16"``, ... for tensor cores.
-        sum_length: how many terms the longest sum behind an output element has, such as k of a matrix product. The default
-            tolerance follows from it. None takes the multiply-adds for each output element.
+        bytes: bytes of device memory, read and written.
+        unit: the peak rate that applies to the flops: ``"f32"`` of the CUDA cores, ``"bf16"``, ``"f16"``, ... of tensor cores.
+        sum_length: number of terms of the longest sum that an output element depends on, such as k of a matrix product. The
+            default tolerance follows from it. None: the multiply-adds per output element.
     """
 
     flops: int
@@ -219,13 +219,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a value may lie from the float64 reference.
+    """The permitted error of a value compared with the float64 reference.
 
-    A value is right within ``ulp`` units in the last place, or within ``absolute + relative * |reference| + typical * m``; m is
-    the magnitude of the elements around it; see :class:`ptxkit.workload.tolerance.Typical`.
+    A value is correct if its error is at most ``ulp`` units in the last place, or at most
+    ``absolute + relative * |reference| + typical * m``, where m is the magnitude of the elements around it: see
+    :class:`ptxkit.workload.tolerance.Typical`.
 
     Raises:
-        DescriptionError: a part is negative, NaN or infinite, which would accept or refuse everything.
+        DescriptionError: a part is negative, NaN or infinite.
     """
 
     relative: float = 0.0
@@ -285,7 +286,7 @@ def array_spec(spec: ArraySpec) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """An output's or temporary's declaration as (shape tuple, numpy dtype); see :func:`ptxkit.workload.inputs.dtype_of`.
 
     Raises:
-        DescriptionError: it is something else. UsageError: there is no such dtype.
+        DescriptionError: it is not a pair of shape and dtype. UsageError: unknown dtype.
     """
     from ptxkit.workload.inputs import dtype_of
 

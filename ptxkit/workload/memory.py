@@ -1,4 +1,4 @@
-"""Whether a workload's sizes fit the device and the host; known before anything is allocated."""
+"""Checks that the arrays of a workload fit in the memory of the device and the host, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_memory(workload: Workload, device: Device) -> None:
 
 
 def free_host_bytes() -> int | None:
-    """Memory that the host can still give, in bytes; None where that is not known."""
+    """Available memory of the host in bytes; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a wrong output looks like: how many elements, the first, the worst, where they lie, and what they hold."""
+"""Describes a wrong output: number of wrong elements, the first, the worst, their positions and their values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-SHARE = 0.9  # of the wrong elements that must agree with an explanation of their values
-CLOSE = 1e-4  # relative: what counts as the same value there
-SHOWN = 4  # rows or columns listed by number
-EXAMINED = 1 << 16  # wrong elements whose values are explained, evenly spread
+SHARE = 0.9  # fraction of the wrong elements that must agree with an explanation of their values
+CLOSE = 1e-4  # relative difference up to which values count as equal there
+SHOWN = 4  # maximum number of rows or columns listed by number
+EXAMINED = 1 << 16  # maximum number of wrong elements, evenly spaced, whose values are examined
 
 
 def element(name: str, shape: tuple[int, ...], flat: int) -> str:
@@ -24,7 +24,7 @@ def element(name: str, shape: tuple[int, ...], flat: int) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value of an output with the digits that tell it from its neighbours."""
+    """A value of an output with enough digits to distinguish it from its neighbours."""
     return str(value) if np.asarray(value).dtype.kind in "iub" else f"{float(value):.9g}"
 
 
@@ -35,7 +35,7 @@ def comparison(name: str, actual: Array, expected: Array, flat: int) -> str:
 
 
 def places(wrong: npt.NDArray[np.bool_]) -> str:
-    """Where wrong elements lie, in the shape of the output: rows, columns, a block, a tail, a period, or their spread."""
+    """The positions of wrong elements: rows, columns, a block, a tail, a period, or their density."""
     count = int(np.count_nonzero(wrong))
     if count == wrong.size:
         return "every element"
@@ -106,7 +106,7 @@ def _listed(noun: str, numbers: Array, total: int) -> str:
 
 
 def _in_line(flat: Array, size: int) -> str:
-    """Wrong elements by their place in memory."""
+    """The positions of wrong elements in the order of memory."""
     first, last, count = int(flat[0]), int(flat[-1]), int(flat.size)
     if last - first + 1 == count:
         return f"the last {count} elements" if last == size - 1 else f"elements {first} to {last}"
@@ -130,10 +130,10 @@ def _ordinal(n: int) -> str:
 
 
 def explanations(actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], poison: int | None) -> Iterator[str]:
-    """What the wrong elements hold: nothing that was written, NaN, zero, a neighbour's value, a multiple of the reference.
+    """The values of wrong elements: never written, NaN, zero, a neighbour's value, a multiple of the reference.
 
     Args:
-        poison: what every byte of the output held before the launch, or None.
+        poison: the value of every byte of the output before the launch, or None.
     """
     flat = np.flatnonzero(wrong)
     total = flat.size

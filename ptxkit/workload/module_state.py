@@ -1,4 +1,4 @@
-"""The variables of the modules that a variant launches kernels of: they outlive a launch, and variants share them."""
+"""The variables of the modules of a variant. They persist between launches, and variants share them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModuleState:
-    """Module variables, with what they held when the module was loaded.
+    """Module variables and their values when the module was loaded.
 
     Attributes:
-        variables: those that kernels can write.
+        variables: the variables that kernels can write.
     """
 
     variables: tuple[ModuleVariable, ...]
 
     def restore(self) -> None:
-        """Give every variable that changed what it held when the module was loaded."""
+        """Restore all variables that have changed since the module was loaded."""
         for variable in self.variables:
             variable.restore()
 
     def changed(self) -> bool:
-        """Whether a variable holds something else than when the module was loaded."""
+        """Whether a variable has changed since the module was loaded."""
         return any(variable.changed() for variable in self.variables)

@@ -1,7 +1,7 @@
 """Finding kernels by name: the bundled descriptions, those of installed packages, and a user's own file.
 
-There is no list to maintain: each module below ``ptxkit/kernels/`` that defines a :class:`Workload` is a kernel, and so is each
-class or module that a package offers under the entry point group ``ptxkit.kernels``; ``ptxkit.cutlass`` uses the group, too.
+Kernels are not listed in a file: each module below ``ptxkit/kernels/`` that defines a :class:`Workload` is a kernel, and so is
+each class or module that a package offers under the entry point group ``ptxkit.kernels``, as ``ptxkit.cutlass`` does.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ptxkit.workload.workload import Workload, suggestion
 
 ENTRY_POINT_GROUP = "ptxkit.kernels"
 CATALOGUE = "ptxkit.kernels"  # the package that holds the bundled descriptions, in sub-packages by family
-FILE_MODULE = "_ptxkit_"  # how the names of modules begin that were read from a user's file
+FILE_MODULE = "_ptxkit_"  # prefix of the names of modules that are read from a user's file
 
 
 def names() -> tuple[str, ...]:
-    """Every kernel's name, sorted.
+    """The names of all kernels, sorted.
 
     Raises:
         DescriptionError: two have the same name, or a description cannot be imported.
@@ -38,26 +38,28 @@ def get(name: str) -> type[Workload]:
     """The description called ``name``.
 
     Raises:
-        UsageError: there is none; the message names the nearest.
+        UsageError: no such kernel; the message names similar ones.
     """
     for file in _description_files():
-        if file.stem == name:  # import that one module instead of all
+        if file.stem == name:  # imports one module instead of all
             for workload in _described(_imported(file)):
                 if workload.name == name:
                     return workload
     known = {**_bundled(), **_offered()}
     if name not in known:
         if Path(name).suffix in (".cu", ".ptx"):
-            raise UsageError(f"{name} is not a description; give a kernel's name or a .py file (ptxkit new NAME writes one)")
+            raise UsageError(
+                f"{name} is not a description; give a kernel's name or a .py file (ptxkit new NAME writes one)"
+            )
         beside = [f"./{name}{suffix}" for suffix in (".py", ".cu", ".ptx") if Path(f"{name}{suffix}").is_file()]
         if beside:
-            raise UsageError(f"there is no kernel {name!r}; for the file that is here, give its path: {beside[0]}")
+            raise UsageError(f"there is no kernel {name!r}; to run a file, give its path: {beside[0]}")
         raise UsageError(f"there is no kernel {name!r}; {suggestion(name, known)}")
     return known[name]
 
 
 def find(name: str) -> type[Workload]:
-    """The description called ``name``, or in the file of that name where it ends in ``.py``.
+    """The description called ``name``, or the one in the file ``name`` if that ends in ``.py``.
 
     Raises:
         UsageError, DescriptionError: see :func:`get` and :func:`load_file`.
@@ -66,13 +68,13 @@ def find(name: str) -> type[Workload]:
 
 
 def is_bundled(workload: Workload) -> bool:
-    """Whether the description is one of the catalogue's own; others may have a bundled kernel's name."""
+    """Whether the description is a bundled one; a user's description may have the same name as a bundled kernel."""
     module = type(workload).__module__
     return module.startswith(f"{CATALOGUE}.") and module.endswith(f".{workload.name}")
 
 
 def load_file(path: str | Path) -> type[Workload]:
-    """The description in a user's own ``.py`` file. Its source is looked for beside it.
+    """The description in a user's ``.py`` file. Its source is searched for in the same directory.
 
     Raises:
         UsageError: no such file.
@@ -82,16 +84,16 @@ def load_file(path: str | Path) -> type[Workload]:
     if not file.is_file():
         raise UsageError(missing_file(path))
     try:
-        read_text(file)  # bytes that are no text are an error with their line
+        read_text(file)  # reports bytes that are not text, with their line
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    # A name of its own for each path, so that two files called mine.py do not meet in sys.modules.
+    # Each path has its own module name, so that two files called mine.py do not replace each other in sys.modules.
     module_name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{file.stem}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # get_type_hints looks there
+    sys.modules[module_name] = module  # get_type_hints looks modules up there
     try:
         spec.loader.exec_module(module)
     except DescriptionError as error:
@@ -108,7 +110,7 @@ def load_file(path: str | Path) -> type[Workload]:
 
 
 def missing_file(path: str | Path) -> str:
-    """Why a path is no description file, in words."""
+    """Why a path is not a description file, as a message."""
     file, (start, colon, variant) = Path(path), str(path).rpartition(":")
     if colon and Path(start).is_file():
         return f"there is no file {path}; for one variant of a file give {start} --variant {variant}"
@@ -142,7 +144,7 @@ def _bundled() -> dict[str, type[Workload]]:
 
 @functools.cache
 def _offered() -> dict[str, type[Workload]]:
-    """What other packages offer; an entry point names a Workload or a module that defines some."""
+    """The kernels of other packages; an entry point names a Workload or a module that defines some."""
     from importlib.metadata import entry_points
 
     found: dict[str, type[Workload]] = {}
@@ -158,7 +160,7 @@ def _offered() -> dict[str, type[Workload]]:
         for workload in described:
             if not (isinstance(workload, type) and issubclass(workload, Workload)):
                 raise DescriptionError(
-                    f"entry point {point.name} = {point.value} is no Workload and no module with one"
+                    f"entry point {point.name} = {point.value} is neither a Workload nor a module that defines one"
                 )
             if workload.name in found or workload.name in _bundled():
                 raise DescriptionError(f"two kernels are called {workload.name}; {point.value} is the second")
@@ -181,7 +183,7 @@ def _catalogue() -> Path:
 
 
 def _described(module: ModuleType) -> list[type[Workload]]:
-    """The workloads that ``module`` itself defines and that have variants; others are bases to build on."""
+    """The workloads with variants that ``module`` itself defines; those without variants are base classes."""
     return [
         value
         for value in vars(module).values()

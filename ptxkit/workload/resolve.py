@@ -1,6 +1,6 @@
-"""A variant with everything decided that needs no compiler: device facts, target, tile, launches and programs.
+"""Resolves a variant: device facts, target, tile, launches and programs, everything that needs no compiler.
 
-:func:`resolve` makes a :class:`ResolvedVariant` once, and run, bench, inspect, sweep, testing and compiling ahead take it.
+:func:`resolve` returns a :class:`ResolvedVariant`, which run, bench, inspect, sweep, testing and compilation ahead use.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """What is compiled as one: the source, macros and options that some launches of a variant share.
+    """A unit of compilation: the source, macros and options that some launches of a variant share.
 
     Attributes:
-        source: a file, or what writes the source.
+        source: a file, or the object that generates the source.
         defines: macros.
         options: further options of NVRTC.
         names: name expressions of the templates to instantiate.
-        include_dirs: where a file's headers are looked for first.
+        include_dirs: directories that are searched first for the headers of a file.
     """
 
     source: Path | Generated
@@ -45,14 +45,14 @@ class Program:
 
     @property
     def slow(self) -> bool:
-        """Whether it takes long to compile."""
+        """Whether compilation takes long."""
         return isinstance(self.source, Generated) and self.source.slow
 
     def request(self, target: Target) -> tuple[str | Path, dict[str, Any]]:
         """The source and the keyword arguments of :func:`ptxkit.compiler.nvrtc.compile_source`.
 
         Raises:
-            UnavailableError: what writes the source is not installed.
+            UnavailableError: the package that generates the source is not installed.
         """
         how: dict[str, Any] = {"target": target.name, "defines": dict(self.defines), "instantiate": self.names}
         if not isinstance(self.source, Generated):
@@ -67,15 +67,15 @@ class ResolvedVariant:
     """A variant at given sizes, for a target and a device.
 
     Attributes:
-        workload: with its sizes, and with the facts of the device that the launches are for.
+        workload: the workload with its sizes and the facts of the device for which the launches are made.
         variant: one of its variants.
-        target: what the programs are compiled for.
+        target: the target of the programs.
         tile: the chosen tile parameters.
-        launches: in order. The block and shared memory of a :class:`Generated` kernel are known only after compiling.
+        launches: the launches in order. Block and shared memory of a :class:`Generated` kernel are known after compilation.
         programs: the distinct programs, in the order of their first launch.
         program_of: for each launch the index of its program.
         tuned: the tile is the one that a sweep recorded for this device.
-        tile_note: why the tile is not the declared default, "" where it is.
+        tile_note: why the tile is not the declared default; "" if it is the default.
     """
 
     workload: Workload
@@ -98,22 +98,23 @@ def resolve(
     device: Device | None = None,
     debug_info: bool = False,
 ) -> ResolvedVariant:
-    """Decide target, tile, launches and programs of a variant.
+    """Determine target, tile, launches and programs of a variant.
 
     Args:
-        workload: with its sizes, which choose among tiles and may choose among kernels.
+        workload: the workload with its sizes, which determine the tile and may determine the kernels.
         variant: one of its variants.
-        target: None takes the device's, else sm_90a or the lowest newer target that has what the variant requires.
-        tile: fixed tile parameters by name, as typed or as declared. The others are what a sweep recorded for the device at
-            these sizes and options, else what the description prefers.
-        device: where it is launched; its SM count and L2 cache decide grids and tiles. None takes the facts of the workload,
-            or if it has none those of the target's reference GPU.
-        debug_info: compile CUDA C++ with ``-G``: unoptimised, with the locations of its variables.
+        target: None for the target of the device, or without a device for sm_90a or the lowest newer target that meets the
+            variant's requirements.
+        tile: fixed tile parameters by name, as strings or values. The others are those that a sweep recorded for the device
+            at these sizes and options, or else those that the description prefers.
+        device: the device of the launches; its SM count and L2 cache determine grids and tiles. None for the device facts of
+            the workload, or if it has none for those of the target's reference GPU.
+        debug_info: compile CUDA C++ with ``-G``: without optimisation, with the locations of variables.
 
     Raises:
-        UnavailableError: the target lacks what the variant requires.
-        UsageError: a tile parameter or value that is not offered, or no tile for these sizes.
-        DescriptionError: a source that is not there, a template argument for a ``.ptx``.
+        UnavailableError: the target lacks a feature that the variant requires.
+        UsageError: an undeclared tile parameter or value, or no tile for these sizes.
+        DescriptionError: a missing source, or a template argument for a ``.ptx``.
     """
     chosen = target_for(variant, target or (device.target if device else None))
     reason = missing(variant.requires, chosen)
@@ -145,7 +146,7 @@ def resolvable(
     target: Target | None = None,
     tile_of: Callable[[Variant], Mapping[str, Any] | None] = lambda variant: None,
 ) -> list[ResolvedVariant]:
-    """The variants that can be built without a device, resolved; the others are left out."""
+    """The variants that can be built without a device, resolved; others are omitted."""
     found = []
     for variant in variants:
         with suppress(PtxkitError):
@@ -154,18 +155,18 @@ def resolvable(
 
 
 def target_for(variant: Variant, target: Target | None) -> Target:
-    """``target``, or where that is None the lowest that the variant can be compiled for."""
+    """``target``; if it is None, the lowest target that the variant can be compiled for."""
     return target or lowest_target(variant.requires)
 
 
 def unavailable(variant: Variant, target: Target | None, workload: Workload | None = None) -> str | None:
-    """Why the variant cannot be compiled for ``target``, or has no tile for the workload, or None when it can."""
+    """Why the variant cannot be compiled for ``target`` or has no tile for the workload; None if it can be compiled."""
     reason = missing(variant.requires, target_for(variant, target))
     return reason or (variant.refusal(workload) if workload is not None else None)
 
 
 def generated_sources(workload: Workload, variant: Variant) -> list[Generated]:
-    """What writes the kernels of a variant, with its first tile; none for one whose kernels lie in files."""
+    """The generators of the kernels of a variant, with its first tile; empty if all kernels are in files."""
     tile = next(variant.tiles(workload), None)
     launches = variant.launches(workload, tile) if tile is not None else ()
     sources = (variant.source_of(workload, launch) for launch in launches)
@@ -173,10 +174,10 @@ def generated_sources(workload: Workload, variant: Variant) -> list[Generated]:
 
 
 def find_source(workload: type[Workload], source: str) -> Path:
-    """The file ``source``: beside the description, or among the bundled ``cu/kernels/`` and ``ptx/``.
+    """The path of ``source``: in the directory of the description, or in the bundled ``cu/kernels/`` or ``ptx/``.
 
     Raises:
-        DescriptionError: it is in neither place.
+        DescriptionError: the file does not exist.
     """
     from ptxkit.compiler.paths import kernels_dir, ptx_dir
 
@@ -189,10 +190,10 @@ def find_source(workload: type[Workload], source: str) -> Path:
 
 
 def include_directories(workload: Workload) -> tuple[Path, ...]:
-    """Where the sources of a description look for headers first.
+    """The directories that are searched first for the headers of a description's sources.
 
     Raises:
-        DescriptionError: ``include_dirs`` is no list, or one of them is no directory.
+        DescriptionError: ``include_dirs`` is not a list of directories that exist.
     """
     given = workload.include_dirs
     if isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable):
@@ -205,7 +206,7 @@ def include_directories(workload: Workload) -> tuple[Path, ...]:
 
 
 def defines_of(workload: Workload, launch: Launch) -> dict[str, object]:
-    """The macros of a launch's source: the description's, and the launch's own instead or besides."""
+    """The macros of a launch's source: those of the description, extended or replaced by those of the launch."""
     if not isinstance(workload.defines, Mapping):
         raise DescriptionError(f"{workload.name}: defines must be a dict, not {workload.defines!r}")
     return {**workload.defines, **launch.defines}
@@ -214,7 +215,7 @@ def defines_of(workload: Workload, launch: Launch) -> dict[str, object]:
 def _programs(
     workload: Workload, variant: Variant, launches: Iterable[Launch]
 ) -> tuple[tuple[Program, ...], tuple[int, ...]]:
-    """The distinct programs of the launches, and for each launch the index of its own."""
+    """The distinct programs of the launches, and for each launch the index of its program."""
     groups: dict[tuple[Path | Generated, str], list[Launch]] = {}
     keys = []
     for launch in launches:

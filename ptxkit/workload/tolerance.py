@@ -1,11 +1,11 @@
-"""How far an output may lie from its reference: what a description states, else what follows from the arithmetic.
+"""The permitted error of an output: the tolerance that a description states, or a default that follows from the arithmetic.
 
 The default for a floating-point output has three parts (docs/verification.md derives them):
 
 - ``relative``: a few roundings of the output's type, and instructions such as ``ex2.approx``;
 - ``absolute``: the same for results near zero, in proportion to the output's median where that is below 1;
-- ``typical``: sums. Rounding errors of a sum of L terms grow with the root of L, and with the size of the partial sums, not of
-  the result. :class:`Typical` says what stands for that size.
+- ``typical``: sums. Rounding errors of a sum of L terms grow with the root of L and with the magnitude of the partial sums, not
+  of the result. :class:`Typical` estimates that magnitude.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ BASES = {
     "float8_e4m3fn": Tolerance(ulp=1),
     "float8_e5m2": Tolerance(ulp=1),
 }
-"""By dtype name, without sums. Everything else, integers above all, must agree exactly."""
+"""Tolerance by dtype name, without sums. Values of other types, such as integers, must be equal to the reference."""
 
 SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
-"""What ``.ftz`` instructions turn into zero is below these."""
+"""Numbers below these may be flushed to zero by ``.ftz`` instructions."""
 
 NARROW = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 """Input types whose products are summed on tensor cores."""
 
 SPREADS = 8.0
-"""Times the root of the length, in roundings of the accumulator: 5.7 standard deviations are the worst of 67 million sums, and
-one deviation is about half a rounding times the root of the length."""
+"""Factor of the root of the length, in roundings of the accumulator: one standard deviation is about half a rounding times the
+root of the length, and 5.7 standard deviations are the largest error among 67 million sums."""
 TRUNCATED = 1 / 8
-"""Roundings added for each term on tensor cores, which truncate partial sums instead of rounding them, in steps of 16."""
+"""Further roundings per term on tensor cores, which truncate the partial sum after each 16 terms instead of rounding it."""
 FP8_BITS, FP8_STEP = 2.0**-13, 32
 """Tensor cores keep about 13 bits of the partial sums of 8-bit products (sm_89, sm_90), and add 32 products at a time."""
 TF32 = 2.0**-8
-"""Of a sum of products of float32 inputs that are truncated to 11 significant bits: 2^-10 each, 5.7 deviations."""
+"""Relative error of a sum of products of float32 inputs truncated to 11 significant bits: 2^-10 each, 5.7 deviations."""
 
 SAMPLES = 1 << 20
 SAMPLED_SIDE = 1024
-SMALLEST_SIDE = 16  # shorter rows or columns say too little about the size of partial sums
+SMALLEST_SIDE = 16  # minimum length of rows and columns from which the magnitude of partial sums is estimated
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What is known of the sums that outputs are made of.
+    """The sums from which outputs are computed.
 
     Attributes:
-        length: of the longest, in products or terms. stated: by the description's ``Work``, not derived from its flops.
+        length: number of terms of the longest sum. stated: the description's ``Work`` states it, rather than its flops.
         unit: ``Work.unit``. narrow: the type of 16- or 8-bit floating-point inputs, or "".
     """
 
@@ -67,14 +67,14 @@ class Sums:
 
     @classmethod
     def of(cls, work: Work, elements: int, inputs: Iterable[np.dtype[Any]]) -> Sums:
-        """The sums of a workload: their length is stated, or the multiply-adds for each element of the outputs."""
+        """The sums of a workload: the length is stated, or the number of multiply-adds per output element."""
         narrow = next((dtype.name for dtype in inputs if dtype.name in NARROW), "")
         if work.sum_length is not None:
             return cls(work.sum_length, True, work.unit, narrow)
         return cls(max(1, work.flops // (2 * max(1, elements))), False, work.unit, narrow)
 
     def error(self, dtype: str) -> float:
-        """The share of the typical magnitude by which sums may differ."""
+        """The permitted error of sums, relative to the typical magnitude."""
         if self.length < 2:
             return 0.0
         if "8_e" in self.narrow:
@@ -89,11 +89,11 @@ class Sums:
 
 @dataclass(frozen=True)
 class Rule:
-    """Where the tolerance of a workload's outputs comes from.
+    """The rule from which the tolerance of a workload's outputs follows.
 
     Attributes:
-        given: what somebody stated; None for the default. origin: who, in words.
-        sums: for the default.
+        given: a stated tolerance; None for the default. origin: who states it, for messages.
+        sums: the sums, for the default.
     """
 
     given: Tolerance | None = None
@@ -101,7 +101,7 @@ class Rule:
     sums: Sums | None = None
 
     def resolved(self, dtype: np.dtype[Any], expected: npt.NDArray[Any]) -> tuple[Tolerance, str]:
-        """The tolerance of one output, and a sentence that says where it comes from."""
+        """The tolerance of one output, and a sentence about its origin."""
         if self.given is not None:
             return self.given, self.origin or "as given"
         base = BASES.get(dtype.name)
@@ -115,12 +115,12 @@ class Rule:
 
 
 def as_rule(tolerance: Tolerance | Rule | None) -> Rule:
-    """A rule as it is, a tolerance as the rule that gives it, None as the default without sums."""
+    """A rule unchanged; a tolerance as a rule; None as the default without sums."""
     return tolerance if isinstance(tolerance, Rule) else Rule(tolerance)
 
 
 def median_magnitude(expected: npt.NDArray[Any]) -> float:
-    """The median of ``|expected|`` over finite numbers that are not zero, of up to 2^20 elements; 1 without such numbers."""
+    """The median of ``|expected|`` over finite non-zero numbers, of up to 2^20 elements; 1 if there are none."""
     flat = expected.reshape(-1)
     with np.errstate(all="ignore"):
         sample = np.abs(flat[:: max(1, flat.size // SAMPLES)].astype(np.float64))
@@ -131,10 +131,10 @@ def median_magnitude(expected: npt.NDArray[Any]) -> float:
 class Typical:
     """The typical magnitude of an output around each element.
 
-    That is the smaller of the mean ``|expected|`` of its row and of its column, so that neither scaled rows nor scaled columns
-    nor single large elements widen what others may differ by; or where it is larger, as in products of a matrix with scaled
-    rows and one with scaled columns, the product of the geometric means of row and column over that of the matrix. Arrays
-    without rows and columns of 16 elements have one magnitude, the median.
+    It is the smaller of the mean ``|expected|`` of its row and of its column, so that neither scaled rows, nor scaled columns,
+    nor single large elements increase the tolerance of others. In a product of a matrix with scaled rows and one with scaled
+    columns, the product of the geometric means of row and column over that of the matrix may be larger, and is then used.
+    Arrays without rows and columns of 16 elements have one magnitude, the median.
 
     Args:
         expected: the reference, of any shape.
@@ -155,7 +155,7 @@ class Typical:
             self._scales = [_scales(matrix) for matrix in matrices]
 
     def of(self, start: int, stop: int) -> npt.NDArray[np.float64] | float:
-        """Of the elements from ``start`` to ``stop`` in memory's order, which begin and end rows."""
+        """The magnitudes of the elements from ``start`` to ``stop`` in the order of memory, which begin and end rows."""
         if not self.columns:
             return self._one
         rows = np.arange(start // self.columns, stop // self.columns)
@@ -167,7 +167,7 @@ class Typical:
 
 
 def _means(matrices: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean magnitudes of all rows (one axis), and of the columns of each matrix; numbers that are not finite count as 0."""
+    """Mean magnitudes of all rows (one axis) and of the columns of each matrix; infinity and NaN count as 0."""
     by_row, by_column = [], []
     for matrix in matrices:
         total = np.zeros(matrix.shape[1])

@@ -1,4 +1,4 @@
-"""Tiles that a sweep found best on this user's GPUs; ``run`` and ``bench`` take them where sizes and options are the same."""
+"""The best tiles that sweeps recorded for this user's GPUs; ``run`` and ``bench`` use them at the same sizes and options."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def path_for(gpu: str) -> Path:
 
 
 def tile_for(workload: Workload, variant: str, gpu: str) -> dict[str, Any]:
-    """The recorded tile; empty where there is none for exactly these sizes and options.
+    """The recorded tile; empty if none is recorded for exactly these sizes and options.
 
     Raises:
-        UsageError: the file is there and cannot be read.
+        UsageError: the file exists and cannot be read.
     """
     path = path_for(gpu)
     try:
@@ -42,10 +42,10 @@ def tile_for(workload: Workload, variant: str, gpu: str) -> dict[str, Any]:
 
 
 def record(workload: Workload, variant: str, gpu: str, tile: Mapping[str, Any], evidence: Mapping[str, Any]) -> Path:
-    """Put a tile into the file of a GPU, in place of what it said before for these sizes and options.
+    """Record a tile in the file of a GPU, replacing the one for the same sizes and options.
 
     Args:
-        evidence: what is to be kept beside it: time, date, versions.
+        evidence: values to store with the tile: time, date, versions.
 
     Raises:
         UsageError: the file cannot be read or written.
@@ -72,7 +72,7 @@ def record(workload: Workload, variant: str, gpu: str, tile: Mapping[str, Any], 
 
 
 def check_recordable(gpu: str) -> None:
-    """Nothing, where :func:`record` can record a tile for a GPU: to be called before minutes of measuring.
+    """Check that :func:`record` can record a tile for a GPU; called before a measurement that takes minutes.
 
     Raises:
         UsageError, FileAccessError: the file cannot be read or written.

@@ -1,4 +1,4 @@
-"""Variants of a kernel: what each requires, and which tile parameters it may be built with."""
+"""Variants of a kernel, their requirements and their tile parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Preference = Callable[[Any], Iterable[Mapping[str, Any]]]
 
 
 class Described(Protocol):
-    """What a variant reads of the :class:`~ptxkit.workload.workload.Workload` that it belongs to."""
+    """The attributes of a :class:`~ptxkit.workload.workload.Workload` that its variants read."""
 
     name: ClassVar[str]
     source: ClassVar[str]
@@ -31,17 +31,17 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compute a workload: a method that returns the launches, and what is declared about it.
+    """One way to compute a workload: a method that returns the launches, and its declarations.
 
     Attributes:
         name: the method's name.
-        function: the method; called with the workload and, when it takes one, the tile.
-        tile: tile parameter -> values it may have, the first being the default.
-        requires: targets or features it needs: ``("sm_90a",)``, ``("clusters", "tma")``.
-        constraint: (workload, tile) -> True or None when the tile can be used, False or the reason when not.
-        prefer: workload -> tiles to try first, best first; each may leave parameters out.
-        source: the file with its kernels when it is not the workload's.
-        tolerance: instead of the workload's.
+        function: the method; called with the workload and, if it has a second parameter, the tile.
+        tile: tile parameter -> permitted values, of which the first is the default.
+        requires: targets or features that it needs: ``("sm_90a",)``, ``("clusters", "tma")``.
+        constraint: (workload, tile) -> True or None if the tile can be used, else False or the reason.
+        prefer: workload -> tiles to try first, best first; each may omit parameters.
+        source: the file with its kernels, if it is not that of the workload.
+        tolerance: tolerance that replaces that of the workload.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Variant:
         """The launches, in order, for these sizes and this tile.
 
         Raises:
-            DescriptionError: the method returned something else.
+            DescriptionError: the method did not return a list of Launch.
         """
         takes_tile = self.function.__code__.co_argcount > 1
         chosen = tile if isinstance(tile, Tile) else Tile(tile)
@@ -75,7 +75,7 @@ class Variant:
         return tuple(result)
 
     def source_of(self, workload: Described, launch: Launch) -> str | Generated:
-        """Name of the file that holds the kernel of ``launch``, or what writes it."""
+        """Name of the file that contains the kernel of ``launch``, or the object that generates it."""
         source = launch.source or self.source or workload.source
         if not source:
             raise DescriptionError(
@@ -84,12 +84,12 @@ class Variant:
         return source
 
     def requirements(self, launches: Iterable[Launch]) -> tuple[str, ...]:
-        """What the variant requires, with clusters added when a launch uses them."""
+        """The variant's requirements, including clusters if a launch uses them."""
         clustered = any(launch.cluster not in (None, (1, 1, 1)) for launch in launches)
         return (*self.requires, "clusters") if clustered and "clusters" not in self.requires else self.requires
 
     def tiles(self, workload: Described, fixed: Mapping[str, Any] | None = None) -> Iterator[Tile]:
-        """Every tile that the constraint allows, preferred ones first, with the parameters in ``fixed`` held."""
+        """All tiles that the constraint allows and that have the values in ``fixed``, preferred ones first."""
         held = dict(fixed or {})
         seen: set[Tile] = set()
         for values in self._candidates(workload):
@@ -106,15 +106,15 @@ class Variant:
     def select(
         self, workload: Described, target: Target, overrides: Mapping[str, Any] | None = None
     ) -> tuple[Tile, tuple[Launch, ...]]:
-        """The best tile for these sizes that ``target`` can run, with its launches.
+        """The first tile for these sizes that ``target`` can run, with its launches.
 
         Args:
-            workload: with its sizes.
-            target: what the variant will be compiled for.
-            overrides: parameter -> value, as typed (``"256"``) or as declared (``256``).
+            workload: the workload with its sizes.
+            target: the target that the variant will be compiled for.
+            overrides: parameter -> value, as a string (``"256"``) or as declared (``256``).
 
         Raises:
-            UsageError: an override names no parameter, has a value that is not offered, or leaves no usable tile.
+            UsageError: an override names an unknown parameter or value, or there is no usable tile with it.
         """
         from ptxkit.targets import missing
 
@@ -136,10 +136,10 @@ class Variant:
     def why_not_default(
         self, workload: Described, target: Target, chosen: Tile, overrides: Mapping[str, Any] | None = None
     ) -> str:
-        """Why a tile was chosen instead of the declared default, or "" where it is the default.
+        """Why a tile was chosen instead of the declared default; "" if it is the default.
 
         Args:
-            overrides: parameters that the caller fixed.
+            overrides: parameters that the caller has fixed.
         """
         from ptxkit.targets import missing
 
@@ -153,19 +153,21 @@ class Variant:
         if reason is None:
             launches = self.launches(workload, default)
             reason = missing(self.requirements(launches), target) or _too_large(launches, target)
-        return f"not the default {instead}: {reason}" if reason else f"preferred to the default {instead} for these sizes"
+        return (
+            f"not the default {instead}: {reason}" if reason else f"preferred to the default {instead} for these sizes"
+        )
 
     def refusal(self, workload: Described) -> str | None:
-        """Why the constraint allows no tile at all for these sizes and options, or None when it allows one."""
+        """Why the constraint allows no tile for these sizes and options; None if it allows one."""
         if self.constraint is None or next(self.tiles(workload), None) is not None:
             return None
         return self._objection(workload, Tile(next(self._candidates(workload))))
 
     def held(self, workload: Described | type[Described], overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Tile parameters as the variant declares them, from what was typed.
+        """Tile parameters with the types of the declared values, from strings or values.
 
         Raises:
-            UsageError: one names no parameter, or has a value that is not offered.
+            UsageError: an unknown parameter or value.
         """
         return {name: self._value(workload, name, value) for name, value in overrides.items()}
 
@@ -175,7 +177,7 @@ class Variant:
             for name, value in preferred.items():
                 if value not in self.tile.get(name, ()):
                     raise DescriptionError(
-                        f"variant {self.name} of {workload.name} prefers {name}={value}, not offered"
+                        f"variant {self.name} of {workload.name} prefers {name}={value}, which it does not declare"
                     )
             yield {**first, **preferred}
         for values in itertools.product(*self.tile.values()):
@@ -208,13 +210,13 @@ class Variant:
 
 
 def _too_large(launches: Iterable[Launch], target: Target) -> str | None:
-    """Why ``target`` cannot give a launch its dynamic shared memory, or has no clusters of that size; None when it can."""
+    """Why ``target`` does not support the dynamic shared memory or the cluster of a launch; None if it does."""
     for launch in launches:
         if launch.shared > (most := target.limits.shared_bytes_per_cta):
             return f"{launch.shared:,} bytes of shared memory; a CTA of {target} may have {most:,}"
-        ctas = prod(launch.cluster) if isinstance(launch.cluster, tuple) else 1  # a Launch makes it a tuple
+        ctas = prod(launch.cluster) if isinstance(launch.cluster, tuple) else 1  # Launch converts it to a tuple
         if ctas > (most := target.limits.largest_cluster):
-            return f"a cluster of {ctas} CTAs; {target} promises {most}"
+            return f"a cluster of {ctas} CTAs; {target} supports {most}"
     return None
 
 
@@ -245,7 +247,7 @@ def variant(
     source: str | None = None,
     tolerance: Tolerance | None = None,
 ) -> Variant | Callable[[Callable[..., Sequence[Launch]]], Variant]:
-    """Declare a method of a :class:`Workload` as a variant; see :class:`Variant` for what the arguments mean.
+    """Declare a method of a :class:`Workload` as a variant; :class:`Variant` describes the arguments.
 
     ::
 

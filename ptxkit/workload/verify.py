@@ -1,8 +1,8 @@
-"""Comparing outputs with the float64 reference: absolute, relative and ulp errors, NaN and infinity included.
+"""Compares outputs with the float64 reference: absolute, relative and ulp errors, including NaN and infinity.
 
-NaN agrees with NaN only, infinity with the same infinity only; the reference is first rounded to the output's dtype, so that
-1e39 asks for infinity of a float32. Relative errors refer to ``max(|reference|, smallest normal number)``, and one ulp is the
-distance of neighbouring numbers of the dtype at the reference. :mod:`ptxkit.workload.tolerance` says how large they may be.
+NaN is equal to NaN only, and infinity to the same infinity only. The reference is first rounded to the output's dtype, so that
+for 1e39 a float32 must be infinite. Relative errors refer to ``max(|reference|, smallest normal number)``, and one ulp is the
+distance of neighbouring numbers of the dtype at the reference. :mod:`ptxkit.workload.tolerance` defines the permitted errors.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ptxkit.workload import mismatch
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.tolerance import BASES, Rule, Typical, as_rule
 
-CHUNK = 1 << 18  # elements compared at a time: the float64 temporaries stay in the cache
+CHUNK = 1 << 18  # elements compared at a time, so that the float64 temporaries stay in the cache
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How one or several outputs compare with their reference.
+    """The result of comparing one or several outputs with their reference.
 
     Attributes:
-        verified: every element is within tolerance.
-        max_abs_error, max_rel_error, max_ulp_error: over all elements; infinite where one side is NaN or infinite and
-            the other is not.
-        elements: how many were compared. mismatches: how many were outside the tolerance.
-        worst: the first element outside, in words; "" when verified.
-        explanation: all that is known of the wrong elements, in several lines which begin with ``worst``; "" when verified.
+        verified: all elements are within the tolerance.
+        max_abs_error, max_rel_error, max_ulp_error: over all elements; infinite if one side is NaN or infinite and the other
+            is not.
+        elements: number of compared elements. mismatches: number of elements outside the tolerance.
+        worst: a description of the first element outside the tolerance; "" if verified.
+        explanation: a description of all wrong elements in several lines, of which ``worst`` is the first; "" if verified.
     """
 
     verified: bool
@@ -47,24 +47,24 @@ class Verdict:
 
     @classmethod
     def refused(cls, worst: str, elements: int = 0, mismatches: int = 0) -> Verdict:
-        """The verdict on a result that is wrong for another reason than an output's value."""
+        """The verdict for a result that is wrong for another reason than the value of an output."""
         return cls(False, np.inf, np.inf, np.inf, elements, mismatches, worst, worst)
 
 
 @dataclass(frozen=True)
 class _Format:
-    """What is needed of a floating-point dtype."""
+    """Properties of a floating-point dtype."""
 
     mantissa_bits: int
     smallest_normal: float
 
     @classmethod
     def of(cls, dtype: np.dtype[Any]) -> _Format | None:
-        """The format of ``dtype``, or None when it is not a floating-point type."""
+        """The format of ``dtype``; None if it is not a floating-point type."""
         info: Any
         if dtype.char in "efd":
             info = np.finfo(dtype)
-        elif dtype.name in BASES:  # np.finfo knows none of ml_dtypes' types
+        elif dtype.name in BASES:  # np.finfo does not support the types of ml_dtypes
             import ml_dtypes
 
             info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
@@ -73,7 +73,7 @@ class _Format:
         return cls(int(info.nmant), float(info.smallest_normal))
 
     def ulp(self, magnitude: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Distance of neighbouring numbers at ``magnitude`` (finite, at least 0)."""
+        """Distance of neighbouring numbers at ``magnitude``, which is finite and at least 0."""
         exponent = np.frexp(np.maximum(magnitude, self.smallest_normal))[1] - 1
         distance: npt.NDArray[np.float64] = np.ldexp(1.0, exponent - self.mantissa_bits)
         return distance
@@ -89,21 +89,21 @@ def compare(
     """Compare one output with its reference.
 
     Args:
-        name: of the output, for messages.
-        actual: what the kernel wrote.
+        name: name of the output, for messages.
+        actual: the output of the kernel.
         expected: the reference, of the same shape; float64 for floating-point outputs.
-        tolerance: or where it comes from; None takes the default of the output's dtype, for results without sums.
-        poison: what every byte of the output held before the launch, so that elements which were never written can be counted.
+        tolerance: a tolerance or a rule; None for the default of the output's dtype without sums.
+        poison: the value of every byte of the output before the launch, with which unwritten elements are counted.
 
     Raises:
-        DescriptionError: the shapes differ, or one of the two has no real numbers.
+        DescriptionError: the shapes differ, or one of the arrays does not contain real numbers.
     """
     reference = np.asarray(expected)
     if reference.shape != actual.shape:
         raise DescriptionError(f"the reference of {name} has shape {reference.shape}, the output {actual.shape}")
     for what, array in (("reference", reference), ("output", actual)):
         check_real(f"the {what} {name}", array.dtype)
-    if actual.dtype == np.bool_:  # by bytes: what is neither 0 nor 1 is no bool
+    if actual.dtype == np.bool_:  # compared as bytes, because a byte other than 0 and 1 is not a bool
         actual, reference = actual.view(np.uint8), reference.astype(np.bool_).view(np.uint8)
     allowed, origin = as_rule(tolerance).resolved(actual.dtype, reference)
     form = _Format.of(actual.dtype)
@@ -121,7 +121,7 @@ def compare(
     chunks = list(_chunks(actual.reshape(-1), reference.reshape(-1), step))
     if actual.size <= CHUNK:
         parts = [part(chunk) for chunk in chunks]
-    else:  # numpy computes outside the interpreter's lock
+    else:  # numpy releases the interpreter's lock
         with ThreadPoolExecutor() as pool:
             parts = list(pool.map(part, chunks))
     largest = np.max([p[0] for p in parts], axis=0, initial=0.0) if parts else np.zeros(3)
@@ -136,7 +136,7 @@ def compare(
 
 
 def check_real(what: str, dtype: np.dtype[Any]) -> None:
-    """Raise DescriptionError for complex numbers, strings, objects and structures, which cannot be compared here."""
+    """Raise DescriptionError for complex numbers, strings, objects and structures, which are not compared."""
     if dtype.kind not in "biuf" and _Format.of(dtype) is None:
         raise DescriptionError(
             f"{what} has dtype {dtype}; outputs are compared as real numbers: give complex numbers as float arrays with a "
@@ -145,9 +145,9 @@ def check_real(what: str, dtype: np.dtype[Any]) -> None:
 
 
 def _check_integers(name: str, dtype: np.dtype[Any], reference: npt.NDArray[Any]) -> None:
-    """Raise DescriptionError for a floating-point reference of integers that its type rounds.
+    """Raise DescriptionError if the reference of an integer output is of a floating-point type that rounds its values.
 
-    Both sides would be compared after that rounding, so that a wrong integer could agree with it, and the right one may not.
+    A wrong integer could then be equal to the rounded reference, and the correct one could differ from it.
     """
     form = _Format.of(reference.dtype)
     if form is None or not reference.size:
@@ -164,7 +164,7 @@ def _check_integers(name: str, dtype: np.dtype[Any], reference: npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class _Told:
-    """What there is to say of a wrong output."""
+    """The description of a wrong output."""
 
     name: str
     actual: npt.NDArray[Any]
@@ -202,11 +202,11 @@ class _Told:
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 PROFILED = (
     1 << 20
-)  # elements, evenly spread, that percentiles are taken of: sorting all would take longer than the rest
+)  # maximum number of elements, evenly spaced, for percentiles: sorting all would take longer than the comparison
 
 
 def error_percentiles(actual: npt.NDArray[Any], expected: npt.ArrayLike) -> dict[str, dict[str, float]]:
-    """Percentiles of the absolute and relative error and of the error in ulp, over up to 2^20 elements spread evenly.
+    """Percentiles of the absolute, relative and ulp errors over up to 2^20 evenly spaced elements.
 
     Returns:
         ``{"abs": {"50": ..., "99.9": ...}, "rel": ..., "ulp": ...}``; empty for an empty array.
@@ -231,10 +231,10 @@ def compare_all(
     tolerance: Tolerance | Rule | None = None,
     poisons: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """Compare all outputs; the errors are the largest of any, ``worst`` is of the first wrong one.
+    """Compare all outputs; the errors are the largest of all outputs, and ``worst`` describes the first wrong output.
 
     Args:
-        poisons: output name -> what every byte of it held before the launch, for those that were poisoned.
+        poisons: output name -> the value of every byte before the launch, for poisoned outputs.
     """
     before = poisons or {}
     verdicts = [compare(name, actual[name], expected[name], tolerance, before.get(name)) for name in expected]
@@ -258,7 +258,7 @@ def _chunks(actual: npt.NDArray[Any], expected: npt.NDArray[Any], step: int) -> 
 def allowed_errors(
     dtype: np.dtype[Any], expected: npt.NDArray[Any], tolerance: Tolerance | Rule | None
 ) -> npt.NDArray[np.float64]:
-    """The largest absolute error of each element of a floating-point output that is still right; 0 for infinity and NaN.
+    """The largest permitted absolute error of each element of a floating-point output; 0 for infinity and NaN.
 
     Raises:
         DescriptionError: ``dtype`` is not a floating-point type.
@@ -307,7 +307,7 @@ def _exact_errors(
     allowed: Tolerance,
     around: npt.NDArray[np.float64] | float = 0.0,
 ) -> tuple[tuple[npt.NDArray[np.float64], ...], npt.NDArray[np.bool_]]:
-    """Integers and booleans: an ulp is 1, and without a tolerance they must be equal."""
+    """Errors of integers and booleans: an ulp is 1, and without a tolerance they must be equal."""
     different = actual != expected
     with np.errstate(all="ignore"):  # a reference may be infinite or NaN
         absolute = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
@@ -317,4 +317,3 @@ def _exact_errors(
         relative = absolute / np.maximum(magnitude, 1.0)
     tolerant = allowed != Tolerance()
     return (absolute, relative, absolute), different & ~(within & tolerant)
-

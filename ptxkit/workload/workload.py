@@ -1,6 +1,6 @@
-"""The base class of kernel descriptions: sizes, inputs, reference, work, and the variants that compute it.
+"""The base class of kernel descriptions: sizes, inputs, reference, work and variants.
 
-A description is one class in one file, next to or with the same stem as its source::
+A description is one class in one file, in the directory of its source or with the same name::
 
     class Saxpy(Workload):
         \"\"\"saxpy: y = a*x + y.\"\"\"
@@ -39,24 +39,24 @@ from ptxkit.workload.variant import Variant
 if TYPE_CHECKING:
     import numpy as np
 
-LARGEST_SIZE = 2**31 - 1  # kernels take sizes as 32-bit integers, and gridDim.x ends here too
+LARGEST_SIZE = 2**31 - 1  # kernels have sizes as 32-bit integers, and it is the maximum of gridDim.x
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Workload:
-    """What a kernel computes, for given sizes. Subclasses are frozen dataclasses without saying so.
+    """The computation of a kernel for given sizes. Subclasses are made frozen dataclasses automatically.
 
     Annotated ``int`` fields are the sizes, in order; ``str``, ``float``, ``bool``, ``Literal`` fields and ``int`` fields made
     with ``field(default=..., kw_only=True)`` are options. All need defaults.
 
     Class attributes:
-        name: how the command line calls it; by default the class name in snake case.
-        source: the ``.cu`` or ``.ptx`` file, beside the description or among the bundled ones.
-        include_dirs: where its sources look for headers first: a list of directories, relative to the description's.
-        defines: preprocessor macros of its sources, which the ``defines`` of a launch add to or replace; may be a property.
-        emulator_sizes: sizes used by default where every instruction is emulated.
-        benchmarks: what `ptxkit bench` measures: for each case the sizes and options that differ from the defaults.
-        tolerance: how far outputs may lie from the reference; None means the default of the output's dtype.
+        name: name on the command line; by default the class name in snake case.
+        source: the ``.cu`` or ``.ptx`` file, in the directory of the description or among the bundled ones.
+        include_dirs: directories that are searched first for headers, relative to the directory of the description.
+        defines: preprocessor macros of its sources, which the ``defines`` of a launch extend or replace; may be a property.
+        emulator_sizes: default sizes in the emulator.
+        benchmarks: the cases of `ptxkit bench`: for each the sizes and options that differ from the defaults.
+        tolerance: permitted error of the outputs; None for the default of the output's dtype.
     """
 
     name: ClassVar[str] = ""
@@ -86,10 +86,10 @@ class Workload:
         for complaint in self.constraints():
             raise UsageError(f"{self.name} with {self.size_text()}: {complaint}")
 
-    # What a description says
+    # Methods that a description defines
 
     def inputs(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """Fresh random inputs by name: numpy arrays, and numpy scalars for what is passed by value."""
+        """Random inputs by name: numpy arrays, and numpy scalars for values that are passed by value."""
         raise NotImplementedError
 
     def reference(self, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
@@ -100,11 +100,11 @@ class Workload:
         raise NotImplementedError
 
     def work(self) -> Work:
-        """The least that any version must compute and move."""
+        """The minimum that any variant must compute and move."""
         raise NotImplementedError
 
     def outputs(self) -> Mapping[str, ArraySpec]:
-        """Output name -> (shape, dtype). Left out, the shape is the reference's and the dtype the inputs'."""
+        """Output name -> (shape, dtype). By default the shape of the reference and the dtype of the inputs."""
         return {}
 
     def temporaries(self) -> Mapping[str, ArraySpec]:
@@ -115,30 +115,30 @@ class Workload:
         """Complaints about these sizes and options: ``if self.m % 128: yield "m must be a multiple of 128"``."""
         return ()
 
-    # What is derived from it
+    # Derived from these
 
     @property
     def device(self) -> DeviceFacts:
-        """The device that the kernels are launched on: SM count, L2 cache and the limits of its target.
+        """The facts of the device that the kernels are launched on: SM count, L2 cache and the limits of its target.
 
-        Before a device is chosen, when a variant is only compiled or inspected for instance, these are the facts of the
-        reference GPU of the default target (:func:`ptxkit.targets.gpus.reference_gpu`).
+        Without a device, for instance if a variant is only compiled or inspected, these are the facts of the reference GPU of
+        the default target (:func:`ptxkit.targets.gpus.reference_gpu`).
         """
         return self.__dict__.get("_device") or reference_facts(lowest_target(()))
 
     @property
     def is_bound(self) -> bool:
-        """Whether :meth:`on` has named a device."""
+        """Whether :meth:`on` has set a device."""
         return "_device" in self.__dict__
 
     def on(self, device: DeviceFacts) -> Self:
-        """The same workload, launched on a device."""
+        """The same workload with the facts of a device."""
         bound = copy.copy(self)
         object.__setattr__(bound, "_device", device)
         return bound
 
     def bytes_needed(self) -> int:
-        """Device memory in bytes: what the work touches, and the temporaries. Known before anything is allocated."""
+        """Device memory in bytes for inputs, outputs and temporaries; computed without allocating them."""
         total = self.work().bytes
         for spec in self.temporaries().values():
             shape, dtype = array_spec(spec)
@@ -167,7 +167,7 @@ class Workload:
         """Field name -> (type, whether it is a size).
 
         Raises:
-            DescriptionError: a field has no default or a type that cannot be given on a command line.
+            DescriptionError: a field has no default, or a type that the command line does not support.
         """
         hints = typing.get_type_hints(cls)
         result: dict[str, tuple[Any, bool]] = {}
@@ -202,7 +202,7 @@ class Workload:
 
     @classmethod
     def variant(cls, name: str) -> Variant:
-        """The variant called ``name``; UsageError with the nearest name when there is none."""
+        """The variant called ``name``; UsageError with similar names if it does not exist."""
         found = cls.variants()
         if name not in found:
             raise UsageError(f"{cls.name} has no variant {name!r}; {suggestion(name, found)}")
@@ -212,15 +212,15 @@ class Workload:
     def make(
         cls, sizes: Sequence[str | int] = (), options: Mapping[str, Any] | None = None, *, small: bool = False
     ) -> Self:
-        """A workload from a command line's words.
+        """A workload from the words of a command line.
 
         Args:
             sizes: all sizes in order, or none for the default.
             options: option name -> value.
-            small: take ``emulator_sizes`` instead of the default ones when no sizes are given.
+            small: use ``emulator_sizes`` instead of the defaults if no sizes are given.
 
         Raises:
-            UsageError: letters for a size, too many or too few sizes, a size out of range, an unknown option.
+            UsageError: a size that is not a number or out of range, a wrong number of sizes, an unknown option.
         """
         names = cls.size_names()
         values: dict[str, Any] = {}
@@ -242,10 +242,10 @@ class Workload:
 
     @classmethod
     def of(cls, fields: Mapping[str, str | int]) -> Self:
-        """A workload with these sizes and options, by their names; the others have their defaults.
+        """A workload with these sizes and options by name; the others have their defaults.
 
         Raises:
-            UsageError: there is no such size or option, or it cannot have that value.
+            UsageError: no such size or option, or it cannot have that value.
         """
         known, sizes = cls.fields(), cls.size_names()
         for name in fields:
@@ -255,13 +255,13 @@ class Workload:
 
     @classmethod
     def directory(cls) -> Path | None:
-        """Where the description's file lies, or None when it was not read from a file."""
+        """The directory of the description's file; None if it was not read from a file."""
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
         return Path(file).resolve().parent if file else None
 
     @classmethod
     def _check_names(cls) -> None:
-        """Sizes and options that the description names elsewhere are its fields."""
+        """Check that sizes and options which the description names elsewhere are fields."""
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for where, given in (
             ("emulator_sizes", cls.emulator_sizes),
@@ -270,7 +270,7 @@ class Workload:
             for name in given:
                 if name not in known:
                     raise DescriptionError(
-                        f"{cls.name}: {where} names {name!r}, which is no field; {suggestion(name, known)}"
+                        f"{cls.name}: {where} names {name!r}, which is not a field; {suggestion(name, known)}"
                     )
 
     def _check_complete(self) -> None:
@@ -294,7 +294,7 @@ def snake_case(name: str) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'saxpy'?`` when something is near, else the list of what is known."""
+    """``did you mean 'saxpy'?`` if a name is similar, else the list of names."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
     if near:
@@ -303,12 +303,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def parse_size(kernel: str, name: str, text: str | int) -> int:
-    """A size from the command line; UsageError naming it when it is not a whole number. Its range is checked later."""
+    """A size from the command line; UsageError if it is not a whole number. Its range is checked later."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     if not re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", str(text).strip()):
         raise UsageError(f"{kernel}: size {name} must be a whole number, not {text!r}")
-    return int(text) if len(str(text)) < 4000 else LARGEST_SIZE + 1  # int() refuses longer ones
+    return int(text) if len(str(text)) < 4000 else LARGEST_SIZE + 1  # int() does not accept longer ones
 
 
 def _check_size(kernel: str, name: str, value: Any) -> None:
@@ -322,7 +322,7 @@ def _check_size(kernel: str, name: str, value: Any) -> None:
 
 
 def _option_value(kernel: str, name: str, kind: Any, value: Any) -> Any:
-    """An option converted to its declared type; UsageError when it cannot be."""
+    """An option converted to its declared type; UsageError if that is not possible."""
     if typing.get_origin(kind) is Literal:
         for choice in typing.get_args(kind):
             if str(value) == str(choice):

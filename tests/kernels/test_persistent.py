@@ -113,7 +113,7 @@ def test_a_target_that_promises_clusters_of_8_gets_no_more():
 
 def test_what_no_registers_hold_is_refused():
     workload = registry.get("rmsnorm")(rows=2, cols=1_100_000)
-    with pytest.raises(UsageError, match="do not stay in registers"):
+    with pytest.raises(UsageError, match="do not fit in registers"):
         workload.variant("persistent").select_tile(workload, Target.parse("sm_90a"))
 
 

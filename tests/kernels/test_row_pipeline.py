@@ -89,5 +89,5 @@ def test_every_cta_takes_as_many_rows(rows, monkeypatch):
 
 def test_what_no_registers_hold_is_refused():
     workload = registry.get(NAME)(rows=2, cols=300_000)
-    with pytest.raises(UsageError, match="do not stay in registers"):
+    with pytest.raises(UsageError, match="do not fit in registers"):
         workload.variant("pipelined").select_tile(workload, Target.parse("sm_90a"))

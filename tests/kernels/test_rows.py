@@ -42,5 +42,5 @@ def test_preferred_tiles(kernel, size, dtype, expected):
 def test_the_next_grid_is_held_back_where_rows_stay_in_l2_alone(kernel):
     assert tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": True}).NO_EARLY_LAUNCH
     assert not tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": False}).NO_EARLY_LAUNCH
-    with pytest.raises(UsageError, match="NO_EARLY_LAUNCH is for rows in registers that stay in L2"):
+    with pytest.raises(UsageError, match="NO_EARLY_LAUNCH applies to rows in registers whose arrays fit in L2"):
         tile_of(kernel, "16384x4096", {"NO_EARLY_LAUNCH": True})

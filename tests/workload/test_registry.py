@@ -146,7 +146,7 @@ def test_duplicates_and_strangers_raise(offered, mine):
 
 def test_an_entry_point_that_is_no_workload(offered):
     offered("nothing", 5)
-    with pytest.raises(DescriptionError, match="no Workload and no module"):
+    with pytest.raises(DescriptionError, match="neither a Workload nor a module"):
         registry.names()
 
 

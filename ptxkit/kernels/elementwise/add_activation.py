@@ -26,7 +26,7 @@ def elements(w: AddActivation) -> int:
 
 
 class AddActivation(Workload):
-    """activation(x + residual), the activation chosen by a template argument."""
+    """activation(x + residual); a template argument selects the activation."""
 
     source = "add_activation.cu"
     n: int = 1 << 26
@@ -64,11 +64,11 @@ class AddActivation(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One launch, one element a thread."""
+        """One launch, one element per thread."""
         return [scalar("add_activation_fused", self.n, ("x", "residual", "out", self.n), self.types)]
 
     @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2))
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, several in flight a thread."""
+        """128-bit accesses, several in flight per thread."""
         args = ("x", "residual", "out", self.n)
         return [launch("add_activation_vectorized", self.n, self.dtype, args, t, self.types)]

@@ -58,11 +58,11 @@ class AddGelu(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One launch, one element a thread."""
+        """One launch, one element per thread."""
         return [scalar("add_gelu_fused", self.n, ("x", "y", "out", self.n), (ELEMENTS[self.dtype][0],))]
 
     @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2))
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, several in flight a thread."""
+        """128-bit accesses, several in flight per thread."""
         args = ("x", "y", "out", self.n)
         return [launch("add_gelu_vectorized", self.n, self.dtype, args, t, (ELEMENTS[self.dtype][0],))]

@@ -16,10 +16,10 @@ def elements(w: AddMulExp) -> int:
 
 
 class AddMulExp(Workload):
-    """exp((x + y) * 2): two reads and one write in place of five and three."""
+    """exp((x + y) * 2): two reads and one write instead of four and three."""
 
     source = "add_mul_exp.cu"
-    n: int = 1 << 26  # 805 MB moved: beyond any L2
+    n: int = 1 << 26  # moves 805 MB, more than any L2 holds
     emulator_sizes = {"n": 1 << 16}
     benchmarks = ({"n": 100_000}, {"n": 1_000_000}, {"n": 20_000_000}, {"n": 100_000_000})
 
@@ -27,7 +27,7 @@ class AddMulExp(Workload):
         return {"x": uniform(rng, self.n), "y": uniform(rng, self.n)}
 
     def reference(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> dict[str, Any]:
-        with np.errstate(all="ignore"):  # exp(1e38) is infinite, here as there
+        with np.errstate(all="ignore"):  # exp(1e38) is infinite, as in the kernel
             return {"out": np.exp((x.astype(np.float64) + y) * 2)}
 
     def temporaries(self) -> Mapping[str, Any]:
@@ -47,10 +47,10 @@ class AddMulExp(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One launch, one element a thread."""
+        """One launch, one element per thread."""
         return [scalar("add_mul_exp_fused", self.n, ("x", "y", "out", self.n))]
 
     @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2))
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, several in flight a thread."""
+        """128-bit accesses, several in flight per thread."""
         return [launch("add_mul_exp_vectorized", self.n, "f32", ("x", "y", "out", self.n), t)]

@@ -1,4 +1,4 @@
-"""bias_dropout_residual: out = residual + dropout(x + bias), with random numbers that a seed and an element determine."""
+"""bias_dropout_residual: out = residual + dropout(x + bias), with random numbers that depend on the seed and the element."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ptxkit.kernels.elementwise.elementwise import (
 )
 from ptxkit.kernels.elementwise.philox import random_words
 
-CHAIN_THREADS = 128  # of the unfused launches
+CHAIN_THREADS = 128  # threads of a CTA in the unfused launches
 
 
 def lanes(w: BiasDropoutResidual, threads: int) -> int:
-    """Threads that take a row side by side: a power of two, enough for its vectors where ``threads`` are."""
+    """Threads of a CTA that share a row: a power of two, at most ``threads``, and no more than the row has vectors."""
     return min(threads, 1 << (cdiv(w.cols, width(w.dtype)) - 1).bit_length())
 
 
 def ctas(w: BiasDropoutResidual, threads: int, rows: int) -> int:
-    """CTAs of a launch whose threads take ``rows`` rows each."""
+    """CTAs of a launch whose threads compute ``rows`` rows each."""
     across = lanes(w, threads)
     return cdiv(w.rows, rows * threads // across) * cdiv(w.cols, across * width(w.dtype))
 
@@ -40,12 +40,12 @@ def usable(w: BiasDropoutResidual, t: Tile) -> bool | str:
     if min(registers, 255) < 8 * t.ROWS + 44:
         return f"{t.THREADS} threads have {registers} registers each, too few for ROWS={t.ROWS}"
     if t.ROWS > 1 and w.rows <= t.ROWS // 2 * (t.THREADS // lanes(w, t.THREADS)):
-        return f"half of ROWS={t.ROWS} holds all {w.rows} rows already"
+        return f"half of ROWS={t.ROWS} covers all {w.rows} rows"
     return True
 
 
 def preferred(w: BiasDropoutResidual) -> Iterator[dict[str, Any]]:
-    """Small: as many threads as there are vectors. Large: more bytes in flight a thread, and L2 keeps what was read."""
+    """Tiles by size. Small: one thread per vector. Large: more bytes in flight per thread, and L2 keeps the inputs."""
     if stays_in_l2(w):
         yield {"THREADS": 128 if w.rows * w.cols <= 1 << 17 else 256, "ROWS": 1}
     else:
@@ -110,8 +110,8 @@ class BiasDropoutResidual(Workload):
 
     @property
     def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # depends on the options here
-        """In f16 and bf16 the unfused chain also rounds x + bias and its product with the scale, and a residual of the opposite
-        sign may leave nothing but those roundings."""
+        """In f16 and bf16 the unfused chain also rounds x + bias and its product with the scale; a residual of the opposite
+        sign may cancel everything except these rounding errors."""
         if self.dtype == "f32":
             return None
         unit = 2.0**-10 if self.dtype == "f16" else 2.0**-7
@@ -143,21 +143,21 @@ class BiasDropoutResidual(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One launch, one element a thread."""
+        """One launch, one element per thread."""
         args = ("x", "bias", "residual", "out", self.rows, self.cols, "threshold", "scale", "seed")
         return [scalar("bias_dropout_residual_fused", self.rows * self.cols, args, self.type)]
 
     @variant(
         tile={
-            "THREADS": TILE["THREADS"],  # of a CTA
-            "ROWS": [1, 2, 4, 8],  # that a thread takes: so many vectors of x and of residual are in flight
+            "THREADS": TILE["THREADS"],  # threads of a CTA
+            "ROWS": [1, 2, 4, 8],  # rows of a thread: the number of vectors of x and of residual in flight
             "CACHE": TILE["CACHE"],
         },
         constraint=usable,
         prefer=preferred,
     )
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses; every random word is used, and each thread reads its bias once."""
+        """128-bit accesses; all random words are used, and each thread loads its bias once."""
         args = ("x", "bias", "residual", "out", self.rows, self.cols, "threshold", "scale", "seed")
         template = (*self.type, t.THREADS, lanes(self, t.THREADS), t.ROWS, t.CACHE)
         grid = ctas(self, t.THREADS, t.ROWS)

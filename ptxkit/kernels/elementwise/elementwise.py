@@ -1,4 +1,4 @@
-"""What descriptions of element-wise kernels share: element types, tiles and which of them suit which size.
+"""What descriptions of element-wise kernels share: element types, tile parameters, and the preferred tiles by size.
 
 Their kernels use ``cu/ptxkit/elementwise/elementwise.cuh`` and have the template arguments ``THREADS, VECTORS,
 CACHE, STRIDE`` last.
@@ -16,38 +16,38 @@ from ptxkit import Launch, Tile, Workload, cdiv
 from ptxkit.kernels.measured import measured, resident_bytes
 
 FRAMEWORK = (128, 1, 0, False)
-"""Template arguments of the launches of an unfused chain: 128 threads and one 128-bit access an array and thread, which is how
+"""Template arguments of the launches of an unfused chain: 128 threads with one 128-bit access per array, which is how
 PyTorch launches its element-wise kernels."""
 
-SCALAR_THREADS = 256  # of the kernels with one element a thread
+SCALAR_THREADS = 256  # threads of a CTA in kernels with one element per thread
 
 ELEMENTS = {"f32": ("float", 4), "f16": ("f16", 2), "bf16": ("bf16", 2), "s8": ("signed char", 1)}
 """PTX type -> (its name in the sources, bytes)."""
 
 TILE: Mapping[str, list[int]] = {
-    "THREADS": [256, 128, 512, 1024],  # of a CTA
+    "THREADS": [256, 128, 512, 1024],  # threads of a CTA
     "VECTORS": [1, 2, 4, 8],  # 128-bit accesses of each input that a thread has in flight
-    "CACHE": [0, 1, 2, 3, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
-    "CTAS": [0, 264, 528, 1056, 2112],  # of the grid: 0 one a tile, else that many, each taking tile after tile
+    "CACHE": [0, 1, 2, 3, 4],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
+    "CTAS": [0, 264, 528, 1056, 2112],  # CTAs of the grid, each computing several tiles; 0: one CTA per tile
 }
 
 
 def stays_in_l2(w: Workload) -> bool:
-    """Whether all that the work touches stays in L2 from one launch to the next."""
+    """Whether all arrays stay in L2 from one launch to the next."""
     return w.work().bytes <= resident_bytes(w.device)
 
 
 def activation(name: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """gelu by the tanh formula, silu, relu or none in float64; gelu and silu of minus infinity are NaN, -inf * 0."""
+    """The activation of a name in float64: gelu by the tanh formula, silu, relu or none. gelu(-inf) and silu(-inf) are NaN."""
     with np.errstate(all="ignore"):
         exponent = -2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3) if name == "gelu" else -x
-        if name in ("gelu", "silu"):  # 0.5 x (1 + tanh u) = x / (1 + exp(-2 u)), which does not cancel
+        if name in ("gelu", "silu"):  # 0.5 x (1 + tanh u) as x / (1 + exp(-2 u)), without cancellation
             return np.asarray(x / (1 + np.exp(exponent)))
         return np.maximum(x, 0) if name == "relu" else x
 
 
 ACTIVATION_FLOPS = {"none": 0, "relu": 1, "gelu": 8, "silu": 5}
-"""By name; ex2 and rcp count one each, an fma two."""
+"""Flops by name: ex2 and rcp count as one, an fma as two."""
 
 
 def width(dtype: str) -> int:
@@ -70,7 +70,7 @@ def usable(elements: Callable[[Any], int], inputs: int, dtype: str = "f32") -> C
             return f"{t.THREADS} threads have {registers} registers each, too few for VECTORS={t.VECTORS}"
         tiles = cdiv(elements(w), t.THREADS * t.VECTORS * width(getattr(w, "dtype", dtype)))
         if tiles < t.CTAS:
-            return f"there are only {tiles} tiles for CTAS={t.CTAS}"
+            return f"CTAS={t.CTAS} is more than the {tiles} tiles"
         return True
 
     return check
@@ -81,8 +81,9 @@ def preferred(
 ) -> Callable[[Any], Iterator[dict[str, int]]]:
     """Tiles by size, for :data:`TILE`; the arguments are those of :func:`usable`.
 
-    What stays in L2 is over before a second wave of CTAs would start, so that one access a thread is best until the SMs are
-    full. What comes from DRAM wants many bytes in flight, and written lines that leave L2 soon and steadily: CACHE_INPUT.
+    A kernel whose data stays in L2 ends before a second wave of CTAs would start, so one access per thread is best until the
+    SMs are full. Data in device memory needs many bytes in flight per thread, and CACHE_INPUT, with which written lines leave
+    L2 early and at a steady rate.
     """
 
     def choose(w: Workload) -> Iterator[dict[str, int]]:
@@ -90,7 +91,7 @@ def preferred(
         several = int(inputs > 1)
         vectors = elements(w) // width(getattr(w, "dtype", dtype))
         if stays_in_l2(w):
-            # fewer CTAs start sooner, which short launches are made of; most where one input is read
+            # The start of the CTAs takes much of the time of a short launch, and larger CTAs are fewer.
             threads = 128 if vectors <= shapes.small_vectors else shapes.l2_threads[several]
             yield {"THREADS": threads, "VECTORS": 1 if vectors <= shapes.one_access_vectors else 2}
         else:
@@ -115,5 +116,5 @@ def framework(kernel: str, n: int, dtype: str, args: tuple[object, ...], templat
 
 
 def scalar(kernel: str, n: int, args: tuple[object, ...], template: tuple[object, ...] = ()) -> Launch:
-    """One launch with an element a thread."""
+    """A launch with one element per thread."""
     return Launch(kernel, cdiv(n, SCALAR_THREADS), SCALAR_THREADS, args, template=(*template, SCALAR_THREADS))

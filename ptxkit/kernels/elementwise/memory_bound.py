@@ -1,4 +1,4 @@
-"""memory_bound: the kernels of compute_bound with few steps an element: all the time goes into moving it."""
+"""memory_bound: the kernels of compute_bound with few steps per element, so that memory bandwidth limits them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from ptxkit.kernels.elementwise.compute_bound import ComputeBound
 
 
 class MemoryBound(ComputeBound):
-    """v = a*v + b, four times: at one flop a byte, to the left of any ridge, where four launches take four times as long."""
+    """v = a*v + b, four times: one flop per byte, below the ridge point of any GPU; four launches take four times as long."""
 
-    n: int = 1 << 27  # 1 GB read and written
+    n: int = 1 << 27  # moves 1 GB
     intensity: float = 1.0
     emulator_sizes = {"n": 1 << 16}

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Words = npt.NDArray[np.uint32]
 
-CHUNK = 1 << 15  # counters at a time: what they need stays in the cache
+CHUNK = 1 << 15  # counters computed at a time, so that temporary arrays stay in the cache
 _LOW = np.uint64(0xFFFFFFFF)
 
 

@@ -20,8 +20,8 @@ class QuantizeInt8(Workload):
     """f32 to int8 with one scale and zero point; every integer agrees with numpy's."""
 
     source = "quantize_int8.cu"
-    n: int = 200 << 20  # 1 GB read and written
-    scale: float = 0.0123  # of the quantization step; inputs in [-1, 1] reach 81 steps
+    n: int = 200 << 20  # moves 1 GB
+    scale: float = 0.0123  # size of a quantization step; inputs in [-1, 1] give integers from -81 to 81
     zero_point: int = field(default=3, kw_only=True)
     emulator_sizes = {"n": 1 << 16}
     benchmarks = ({"n": 1 << 20}, {"n": 10 << 20}, {"n": 50 << 20}, {})
@@ -37,7 +37,7 @@ class QuantizeInt8(Workload):
     def reference(
         self, x: np.ndarray[Any, Any], scale: np.float32, inverse: np.float32, zero_point: np.int32
     ) -> dict[str, Any]:
-        """In float32 on purpose: which integer is right depends on how quotient and sum are rounded."""
+        """In float32, because the correct integer depends on the rounding of quotient and sum."""
         with np.errstate(all="ignore"):
             steps = np.rint(x / scale + np.float32(zero_point))
         return {"q": np.nan_to_num(np.clip(steps, -128, 127), nan=0.0).astype(np.int8)}
@@ -71,11 +71,11 @@ class QuantizeInt8(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One launch, one element a thread."""
+        """One launch, one element per thread."""
         return [scalar("quantize_fused", self.n, ("x", "q", self.n, "scale", "zero_point"))]
 
     @variant(tile=TILE, constraint=usable(elements, 1), prefer=preferred(elements, 1))
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128 bits read and 32 written at a time; multiplications instead of the division."""
+        """128-bit loads and 32-bit stores; multiplications instead of the division."""
         args = ("x", "q", self.n, "scale", "inverse", "zero_point")
         return [launch("quantize_vectorized", self.n, "f32", args, t)]

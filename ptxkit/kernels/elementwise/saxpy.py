@@ -13,9 +13,9 @@ class Saxpy(Workload):
     """y = a*x + y, one read of x and y and one write of y."""
 
     source = "saxpy.cu"
-    n: int = 1 << 26  # 805 MB moved: beyond any L2
+    n: int = 1 << 26  # moves 805 MB, more than any L2 holds
     emulator_sizes = {"n": 1 << 18}
-    tolerance = Tolerance(ulp=0.501)  # one fma is the reference rounded, which itself is rounded to float64
+    tolerance = Tolerance(ulp=0.501)  # an fma rounds once; the reference is rounded to float64 first
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"a": np.float32(2.5), "x": uniform(rng, self.n), "y": uniform(rng, self.n)}
@@ -28,17 +28,17 @@ class Saxpy(Workload):
 
     @variant(tile={"THREADS": [256, 128, 512]})
     def scalar(self, t: Tile) -> list[Launch]:
-        """One element a thread."""
+        """One element per thread."""
         args = ("a", "x", "y", self.n)
         return [Launch("saxpy", cdiv(self.n, t.THREADS), t.THREADS, args, template=(t.THREADS,))]
 
     @variant(tile={"THREADS": [256, 128, 512]})
     def vectorized(self, t: Tile) -> list[Launch]:
-        """Four elements a thread, in 128-bit accesses."""
+        """Four elements per thread, in 128-bit accesses."""
         args = ("a", "x", "y", self.n)
         return [Launch("saxpy_vectorized", cdiv(self.n, 4 * t.THREADS), t.THREADS, args, template=(t.THREADS,))]
 
     @variant(source="saxpy.ptx")
     def ptx(self) -> list[Launch]:
-        """Written in PTX by hand, one element a thread."""
+        """Hand-written PTX, one element per thread."""
         return [Launch("saxpy", cdiv(self.n, 256), 256, ("a", "x", "y", self.n))]

@@ -1,4 +1,4 @@
-"""swiglu: out = silu(gate) * up, element by element; what a gated feed-forward layer does between its matrix products."""
+"""swiglu: out = silu(gate) * up, element by element, as between the matrix products of a gated feed-forward layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def elements(w: Swiglu) -> int:
 
 
 class Swiglu(Workload):
-    """silu(gate) * up: two reads and one write in place of three and two."""
+    """silu(gate) * up: two reads and one write instead of three and two."""
 
     source = "swiglu.cu"
     rows: int = 16384
@@ -65,12 +65,12 @@ class Swiglu(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One launch, one element a thread."""
+        """One launch, one element per thread."""
         n = elements(self)
         return [scalar("swiglu_fused", n, ("gate", "up", "out", n), (ELEMENTS[self.dtype][0],))]
 
     @variant(tile=TILE, constraint=usable(elements, 2), prefer=preferred(elements, 2))
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, several in flight a thread."""
+        """128-bit accesses, several in flight per thread."""
         n = elements(self)
         return [launch("swiglu_vectorized", n, self.dtype, ("gate", "up", "out", n), t, (ELEMENTS[self.dtype][0],))]

@@ -1,4 +1,4 @@
-"""What the matrix products on tensor cores share: their inputs, reference and work. A module, not a workload of its own."""
+"""The base class of the matrix products on tensor cores: inputs, reference and work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ptxkit.workload.inputs import dtype_of
 
 EPILOGUES = {"alpha": 1, "beta": 2, "bias_gelu": 4}
 """Bits of ``ptxkit::Epilogue`` in cu/ptxkit/gemm/gemm.cuh."""
-LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten seconds on one processor
+LARGE = 1 << 35  # multiply-adds; a float64 product of this size takes ten seconds on one CPU core
 
 
 class Matmul(Workload):
@@ -40,7 +40,7 @@ class Matmul(Workload):
         {"m": 16384},
         {"m": 8192, "n": 8192, "k": 8192},
     )
-    # one rounding to bf16 (2^-9), and f32 sums whose error grows with their addends rather than with the result
+    # The result is rounded to bf16 (2^-9); the error of the f32 sums is proportional to their terms, not to the result.
     tolerance: ClassVar[Tolerance | None] = Tolerance(relative=2**-8, absolute=5e-3)
 
     def constraints(self) -> Iterable[str]:
@@ -64,7 +64,7 @@ class Matmul(Workload):
         return given
 
     def reference(self, a: Any, b: Any, c: Any = None, bias: Any = None) -> dict[str, Any]:
-        """In float64; in float32 from 2^35 multiply-adds, where its error of 1e-4 is still far below the tolerance."""
+        """The reference in float64; from 2^35 multiply-adds in float32, whose error of 1e-4 is far below the tolerance."""
         wide = np.float32 if self.m * self.n * self.k >= LARGE else np.float64
         result = a.astype(wide) @ b.astype(wide).T
         if self.alpha != 1:
@@ -84,7 +84,7 @@ class Matmul(Workload):
         return Work(flops=2 * self.m * self.n * self.k, bytes=operands + results, unit=self.unit)
 
     def gemm(self) -> Gemm:
-        """What it is to a library."""
+        """The product as libraries compute it."""
         bias_gelu = self.epilogue == "bias_gelu"
         return Gemm(
             *(self.m, self.n, self.k),
@@ -127,5 +127,5 @@ class Matmul(Workload):
 def without_epilogue(w: Matmul, t: Tile) -> bool | str:
     """The constraint of the kernels written in PTX: c = a b^T in bf16, without an epilogue."""
     if w.kind != "bf16":
-        return f"it multiplies bf16, not {w.kind}"
-    return not w.epilogue_bits or "it computes a b^T without alpha, beta, bias or activation"
+        return f"the PTX kernel multiplies bf16, not {w.kind}"
+    return not w.epilogue_bits or "the PTX kernel computes a b^T without alpha, beta, bias or activation"

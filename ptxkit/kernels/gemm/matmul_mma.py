@@ -14,13 +14,13 @@ from ptxkit.kernels.template import TemplateStruct
 REQUIRES = ("sm_80",)
 STEP_4 = Tile({"BM": 256, "BN": 128, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "GROUP": 16})
 TILE = {
-    "BM": [256, 128, 64],  # rows and columns of c that a CTA takes
+    "BM": [256, 128, 64],  # rows and columns of c that a CTA computes
     "BN": [128, 256, 64],
     "BK": [32, 64],  # elements of k in a stage
-    "WM": [64, 32],  # rows and columns of c that a warp takes
+    "WM": [64, 32],  # rows and columns of c that a warp computes
     "WN": [64, 32],
     "STAGES": [4, 6, 5, 3, 2],
-    "GROUP": [16, 8, 4, 1],  # tile rows before the next columns
+    "GROUP": [16, 8, 4, 1],  # rows of tiles in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
 }
 
 
@@ -38,12 +38,12 @@ class MmaTile(TemplateStruct):
 
 
 def warps(t: Tile) -> int:
-    """Of a CTA."""
+    """Warps of a CTA that multiply."""
     return int(t.BM // t.WM * (t.BN // t.WN))
 
 
 def shared_bytes(t: Tile, *, coalesced: bool = False, barriers: bool = False) -> int:
-    """Dynamic shared memory of a CTA: the stages, a box of 16 rows of sums for each warp, two barriers a stage."""
+    """Dynamic shared memory of a CTA: the stages, a box of 16 rows of sums per warp, two mbarriers per stage."""
     boxes = warps(t) * 16 * t.WN * 2 if coalesced else 0
     return int(t.STAGES * (t.BM + t.BN) * t.BK * 2 + boxes + (16 * t.STAGES if barriers else 0))
 
@@ -53,7 +53,7 @@ def usable(w: MatmulMma, t: Tile) -> bool | str:
     if t.BM % t.WM or t.BN % t.WN:
         return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
     if not 4 <= warps(t) <= 16:
-        return f"{warps(t)} warps a CTA; 4 to 16 fill an SM"
+        return f"{warps(t)} warps per CTA; 4 to 16 are possible"
     if warps(t) * 32 * (t.WM * t.WN // 32 + (t.WM + t.WN) // 4 + 40) > w.device.target.limits.registers:
         return f"{warps(t)} warps have too few registers for {t.WM} x {t.WN} sums each"
     most = w.device.target.limits.shared_bytes_per_cta
@@ -68,7 +68,7 @@ def preferred(w: MatmulMma) -> Iterator[Mapping[str, Any]]:
 
 
 def preferred_tma(w: MatmulMma) -> Iterator[Mapping[str, Any]]:
-    """The same for step6_tma."""
+    """Tiles of step6_tma by size."""
     yield from gemm_tiles(w.device, "matmul_mma:step6_tma", w.m, w.n)
 
 
@@ -106,23 +106,23 @@ class MatmulMma(Matmul):
 
     @variant(requires=REQUIRES)
     def step1_ldmatrix(self) -> list[Launch]:
-        """ldmatrix and mma.sync on 128 x 128 tiles; copying and multiplying take turns."""
+        """ldmatrix and mma.sync on 128 x 128 tiles; copies and products do not overlap."""
         return self.unpipelined(False)
 
     @variant(requires=REQUIRES)
     def step2_swizzled(self) -> list[Launch]:
-        """No two rows of a matrix in the same banks."""
+        """A swizzle places the eight rows of an ldmatrix in different banks."""
         return self.unpipelined(True)
 
     @variant(requires=REQUIRES)
     def step3_multistage(self) -> list[Launch]:
-        """cp.async fills a ring of four stages ahead."""
+        """cp.async fills a ring of four stages ahead of the products."""
         t = Tile({"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "GROUP": 1})
         return self.pipelined(t, ahead=False)
 
     @variant(requires=REQUIRES)
     def step4_registers_ahead(self) -> list[Launch]:
-        """The next operands are loaded while these are multiplied; warps of 64 x 64, tiles in an order that shares L2."""
+        """The next operands are loaded during the products; warp tiles of 64 x 64, CTAs in an order that shares tiles in L2."""
         return self.pipelined(STEP_4)
 
     def persistent(self, t: Tile) -> list[Launch]:
@@ -133,7 +133,7 @@ class MatmulMma(Matmul):
             Launch(
                 "matmul_mma_tma",
                 min(tiles, self.device.sms),
-                32 * (warps(t) + (t.WM * t.WN < 64 * 64)),  # one that only copies, where there are registers for it
+                32 * (warps(t) + (t.WM * t.WN < 64 * 64)),  # plus the producer warp, if registers allow
                 (*maps, *self.scalars),
                 shared=shared_bytes(t, coalesced=True, barriers=True),
                 template=(f"ptxkit::{self.dtype}", MmaTile(**t), self.epilogue_bits),
@@ -142,15 +142,15 @@ class MatmulMma(Matmul):
 
     @variant(requires=REQUIRES, tile=TILE, constraint=usable, prefer=preferred)
     def step5_coalesced(self, t: Tile) -> list[Launch]:
-        """The sums leave through shared memory, 16 bytes a thread."""
+        """The sums are stored through shared memory, 16 bytes per thread."""
         return self.pipelined(t, coalesced=True)
 
     @variant(requires=("sm_90",), tile=TILE, constraint=usable, prefer=preferred_tma)
     def step6_tma(self, t: Tile) -> list[Launch]:
-        """TMA fills the ring for warps that may be stages apart; a CTA takes tile after tile."""
+        """TMA fills the ring; mbarriers instead of CTA barriers, so that warps may be stages apart; persistent CTAs."""
         return self.persistent(t)
 
     @variant(requires=REQUIRES, source="matmul_mma.ptx", constraint=without_epilogue)
     def ptx(self) -> list[Launch]:
-        """Written in PTX by hand: cp.async fills a ring of three stages, ldmatrix and mma.sync, 64 x 64 tiles."""
+        """Hand-written PTX: cp.async fills a ring of three stages; ldmatrix and mma.sync, 64 x 64 tiles."""
         return [Launch("matmul", (cdiv(self.n, 64), cdiv(self.m, 64)), 128, ("a", "b", "c", self.m, self.n, self.k))]

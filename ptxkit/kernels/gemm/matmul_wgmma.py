@@ -1,4 +1,4 @@
-"""matmul_wgmma: bf16 matrix product on Hopper's tensor cores, eight steps from one tile at a time to faster than cuBLAS."""
+"""matmul_wgmma: bf16 matrix product on Hopper's tensor cores, in eight steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 
 BK = 64  # elements of k in a tile
-BOX_BYTES = 16 * 64 * 2  # what a consumer warp stores at a time
+BOX_BYTES = 16 * 64 * 2  # the part of c that a consumer warp stores at a time
 REQUIRES = ("sm_90a",)
 
 STEP_3 = Tile(
@@ -48,7 +48,7 @@ class WgmmaTile(TemplateStruct):
 
 
 def but(tile: Tile, **changed: int) -> Tile:
-    """The same tile with other values."""
+    """The same tile with some values replaced."""
     return Tile({**tile, **changed})
 
 
@@ -100,17 +100,17 @@ def full(t: Tile) -> Tile:
 
 def usable(w: MatmulWgmma, t: Tile) -> bool | str:
     """The constraint of step 8."""
-    simple = not w.beta and w.epilogue == "none"  # an epilogue that reads arrays needs registers of its own
+    simple = not w.beta and w.epilogue == "none"  # an epilogue that reads arrays needs more registers
     most = 192 if simple and t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
-        return f"a thread of {t.CONSUMERS} consumers would hold {sums} sums of {t.BM} x {t.BN}, more than {most}"
+        return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
     if t.BM % (64 * t.CONSUMERS):
-        return f"BM={t.BM} gives {t.CONSUMERS} consumers no multiple of 64 rows each"
+        return f"BM={t.BM} is not a multiple of 64 rows for each of {t.CONSUMERS} consumers"
     if t.REGISTERS and t.CONSUMERS == 1:
-        return "one consumer has registers enough without setmaxnreg"
+        return "one consumer has enough registers without setmaxnreg"
     boxes = t.BM // t.CONSUMERS // 64 * (t.BN // 64)
     if boxes % min(t.BOXES, boxes):
-        return f"a warp's {boxes} boxes cannot take turns in {t.BOXES}"
+        return f"the {boxes} boxes of a warp are not a multiple of BOXES={t.BOXES}"
     limit = w.device.target.limits.shared_bytes_per_cta
     if (needed := shared_bytes(full(t))) > limit:
         return f"needs {needed} bytes of shared memory, more than {limit}"
@@ -118,7 +118,7 @@ def usable(w: MatmulWgmma, t: Tile) -> bool | str:
 
 
 def preferred(w: MatmulWgmma) -> Iterator[Mapping[str, Any]]:
-    """Tiles by size: as large as still gives nearly every SM one."""
+    """Tiles by size: the largest of which nearly every SM gets one."""
     yield from gemm_tiles(w.device, "matmul_wgmma:step8_tma_store", w.m, w.n)
 
 
@@ -129,27 +129,27 @@ class MatmulWgmma(Matmul):
 
     @variant(requires=REQUIRES)
     def step1_tma(self) -> list[Launch]:
-        """TMA and wgmma, 64 x 64 tiles, one after the other."""
+        """TMA, then wgmma, on 64 x 64 tiles; copies and products do not overlap."""
         return plain(self, 64, 64)
 
     @variant(requires=REQUIRES)
     def step2_larger_tile(self) -> list[Launch]:
-        """128 x 128: four times the work for twice the bytes."""
+        """128 x 128 tiles: four times the work for twice the bytes."""
         return plain(self, 128, 128)
 
     @variant(requires=REQUIRES)
     def step3_specialized(self) -> list[Launch]:
-        """A producer copies ahead through a ring of stages while a consumer multiplies."""
+        """A producer warpgroup fills a ring of stages while a consumer warpgroup multiplies."""
         return specialized(self, STEP_3, persistent=False)
 
     @variant(requires=REQUIRES)
     def step4_two_consumers(self) -> list[Launch]:
-        """128 x 256: two consumer warpgroups share the tile of b."""
+        """128 x 256 tiles: two consumer warpgroups share the tile of b."""
         return specialized(self, STEP_4, persistent=False)
 
     @variant(requires=REQUIRES)
     def step5_persistent(self) -> list[Launch]:
-        """One CTA an SM takes tile after tile, in an order that shares L2."""
+        """One persistent CTA per SM, tiles in an order that shares data in L2."""
         return specialized(self, STEP_5)
 
     @variant(requires=REQUIRES)
@@ -165,26 +165,26 @@ class MatmulWgmma(Matmul):
     @variant(
         requires=REQUIRES,
         tile={
-            "BM": [128, 64, 256],  # rows and columns of c that a CTA takes at a time
+            "BM": [128, 64, 256],  # rows and columns of c in a tile
             "BN": [256, 128, 64, 192],
             "CONSUMERS": [2, 1],  # warpgroups that multiply
-            "STAGES": [4, 3, 5, 6, 8],  # of the ring of tiles
+            "STAGES": [4, 3, 5, 6, 8],  # stages of the ring of tiles
             "CLUSTER_M": [1, 2, 4],  # CTAs that share a tile of b
             "CLUSTER_N": [1, 2],  # CTAs that share a tile of a
-            "GROUP": [16, 4, 8, 32, 1],  # tile rows of clusters before the next columns
-            "REGISTERS": [240, 0],  # of a consumer thread; 0: as many as a producer's
-            "BOXES": [2, 4, 1],  # of c that a warp may have on their way
+            "GROUP": [16, 4, 8, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+            "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
+            "BOXES": [2, 4, 1],  # boxes of c that a warp may have in flight
         },
         constraint=usable,
         prefer=preferred,
     )
     def step8_tma_store(self, t: Tile) -> list[Launch]:
-        """The sums leave through shared memory by TMA, behind the next tile."""
+        """TMA stores the sums from shared memory during the products of the next tile."""
         return specialized(self, full(t))
 
     @variant(requires=REQUIRES, source="matmul_wgmma.ptx", constraint=without_epilogue)
     def ptx(self) -> list[Launch]:
-        """Written in PTX by hand: a producer warp, TMA, a ring of four stages, wgmma on 64 x 128 tiles."""
+        """Hand-written PTX: a producer warp, TMA, a ring of four stages, wgmma on 64 x 128 tiles."""
         maps = (TensorMap("a", box=(64, BK), swizzle="128B"), TensorMap("b", box=(128, BK), swizzle="128B"))
         grid = (cdiv(self.n, 128), cdiv(self.m, 64))
         return [Launch("matmul", grid, 160, (*maps, "c", self.m, self.n, self.k), shared=98368)]

@@ -1,4 +1,4 @@
-"""micro_tiling_matmul: f32 matrix product on the CUDA cores, from a thread an element to warp tiles fed by bulk copies."""
+"""micro_tiling_matmul: f32 matrix product on the CUDA cores, in nine steps, from one element per thread to stream-K."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 
-BESIDE = 24  # registers that addresses and counters need beside sums and operands
+BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
 BULK_BK = 32  # columns of a that are one swizzle span
 STEP_5 = Tile(
     {"BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "WM": 16, "WN": 128, "STAGES": 2, "GROUP": 1, "CTAS": 2}
@@ -29,7 +29,7 @@ SPACE = {
     "WN": [32, 64, 128],
     "STAGES": [3, 2, 4, 5],
     "GROUP": [8, 1, 16],
-    "CTAS": [2, 1],  # an SM: what registers are limited for
+    "CTAS": [2, 1],  # resident CTAs of an SM, for which registers are limited
 }
 BULK_SPACE = {name: values for name, values in SPACE.items() if name != "BK"}
 RING_SPACE = SPACE | {"BK": [16, 32], "CTAS": [2, 1, 4]}
@@ -39,8 +39,8 @@ STREAM_SPACE = RING_SPACE | {
     "WM": [64, 32],
     "GROUP": [8, 16, 4],
     "CTAS": [1, 2],
-    "SHARED_WAVES": [2, 1, 4],  # of the CTAs through the tiles, of which the last is shared out
-    "MIN_STEPS": [8, 2, 32],  # steps of k of a share
+    "SHARED_WAVES": [2, 1, 4],  # waves of tiles at the end that are divided into shares of steps of k
+    "MIN_STEPS": [8, 2, 32],  # minimum number of steps of k in a share
 }
 
 
@@ -61,29 +61,29 @@ class MicroTile(TemplateStruct):
 
 
 def micro_tile(t: Tile) -> MicroTile:
-    """The template argument for a tile; BULK_BK where the tile has no BK."""
+    """The template argument for a tile; BK is BULK_BK if the tile has none."""
     names = (field.name for field in fields(MicroTile))
     return MicroTile(**{name: t.get(name, BULK_BK) for name in names})
 
 
 def threads(t: Tile) -> int:
-    """Of a CTA."""
+    """Threads of a CTA."""
     return int(t.BM // t.WM * (t.BN // t.WN) * 32)
 
 
 def covers(t: Tile) -> str | None:
-    """What the static_asserts of ``Lanes`` say: why the parts do not cover the whole, or None."""
+    """Why lanes do not cover the warp tile, or warps the CTA tile, as ``Lanes`` asserts; None if they do."""
     if t.WM % t.TM or t.WN % t.TN or (t.WM // t.TM) * (t.WN // t.TN) != 32:
         return f"32 lanes of {t.TM} x {t.TN} do not cover a warp's {t.WM} x {t.WN}"
     if t.BM % t.WM or t.BN % t.WN:
         return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
     if not 64 <= threads(t) <= 1024:
-        return f"{threads(t)} threads a CTA; 64 to 1024 make sense"
+        return f"{threads(t)} threads per CTA; 64 to 1024 are possible"
     return None
 
 
 def shared_bytes(t: Tile) -> int:
-    """Dynamic shared memory of ``matmul_pipelined``: a is padded by 4 elements a row."""
+    """Dynamic shared memory of ``matmul_pipelined``: rows of a are padded by 4 elements."""
     return int(4 * t.STAGES * t.BK * (t.BM + 4 + t.BN))
 
 
@@ -92,12 +92,12 @@ def usable(w: Any, t: Tile) -> bool | str:
     if reason := covers(t):
         return reason
     if threads(t) % t.BK or (threads(t) % (t.BN // 4) and t.BN // 4 % threads(t)):
-        return f"{threads(t)} threads do not keep their columns of {t.BK} and {t.BN}"
+        return f"{threads(t)} threads do not copy whole rows of {t.BK} and {t.BN} elements"
     return fits(w, t, t.TM * t.TN + 2 * (t.TM + t.TN), shared_bytes(t))
 
 
 def fits(w: Any, t: Tile, held: int, shared: int) -> bool | str:
-    """Whether CTAS of these threads, each with so many registers for data, fit on an SM."""
+    """Whether CTAS CTAs, with ``registers`` registers for data per thread, fit on an SM."""
     limits = w.device.target.limits
     registers = held + BESIDE
     if registers > limits.registers_per_thread or registers * threads(t) * t.CTAS > limits.registers:
@@ -135,12 +135,12 @@ def ring_usable(w: Any, t: Tile) -> bool | str:
     if t.BK not in (16, 32) or t.BM > 256 or t.BN > 256:
         return f"boxes of {t.BM} x {t.BK} and {t.BK} x {t.BN}: BK is 16 or 32 columns of a, the others at most 256"
     if t.WM == t.TM or t.WN == t.TN or t.TM & t.TM - 1:
-        return f"lanes have neighbours both ways and a power of two of rows, not {t.TM} x {t.TN} of {t.WM} x {t.WN}"
+        return f"lanes need neighbours in both directions and a power of two of rows, not {t.TM} x {t.TN} of {t.WM} x {t.WN}"
     return fits(w, t, t.TM * t.TN + 4 * t.TM + 2 * t.TN, ring_bytes(t))
 
 
 def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
-    """Tiles of a step by size: large ones where they give enough SMs some, small ones else."""
+    """Tiles of a step by size: large ones if enough SMs get some, else small ones."""
 
     def choose(w: Any) -> Iterator[Mapping[str, Any]]:
         yield from gemm_tiles(w.device, f"{w.name}:{step}", w.m, w.n)
@@ -149,24 +149,22 @@ def preferred(step: str) -> Callable[[Any], Iterator[Mapping[str, Any]]]:
 
 
 def stream_usable(w: Any, t: Tile) -> bool | str:
-    """The constraint of ``stream_k``: that of ``ring``, and registers as ``Registers`` of the kernel deals them out."""
+    """The constraint of ``stream_k``: that of ``ring``, and the registers that ``Registers`` of the kernel distributes."""
     if (said := ring_usable(w, t)) is not True:
         return said
     if threads(t) % 128:
-        return f"{threads(t)} threads are no whole warpgroups, which setmaxnreg counts in"
+        return f"{threads(t)} threads are not a multiple of 128, the warpgroup to which setmaxnreg applies"
     at_launch = w.device.target.limits.registers // t.CTAS // (threads(t) + 128) // 8 * 8
     left = min(240, (at_launch * (threads(t) + 128) - 24 * 128) // threads(t) // 8 * 8)
     if not 24 <= at_launch <= left:
-        return (
-            f"{t.CTAS} CTAs of {threads(t)} threads start with {at_launch} registers each, and should go on with {left}"
-        )
+        return f"{t.CTAS} CTAs of {threads(t)} threads start with {at_launch} registers each; a consumer thread gets {left}"
     if left < t.TM * t.TN + 4 * t.TM + 2 * t.TN + BESIDE:
         return f"{left} registers are too few for {t.TM} x {t.TN} sums"
     return True
 
 
 def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
-    """Launches of ``matmul_stream_k``: whole tiles in turn, and shares of those of the last ``SHARED_WAVES``."""
+    """Launches of ``matmul_stream_k``: whole tiles, then shares of the tiles of the last ``SHARED_WAVES`` waves."""
     tiles, steps, ctas = w.grid(t.BM, t.BN), cdiv(w.k, t.BK), w.device.sms * t.CTAS
     whole = tiles // ctas if tiles % ctas == 0 else max(0, cdiv(tiles, ctas) - t.SHARED_WAVES)
     shares = min(ctas, max(1, (tiles - whole * ctas) * steps // t.MIN_STEPS))
@@ -179,7 +177,7 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
         arguments,
         shared=ring_bytes(t),
         template=(micro_tile(t),),
-        options=("--ptxas-options=-O1",),  # BankedOperands says why
+        options=("--ptxas-options=-O1",),  # see BankedOperands in cu/ptxkit/gemm/micro_tiling.cuh
     )
     if tiles == whole * ctas:
         return [multiply]
@@ -187,7 +185,7 @@ def stream_k(w: MicroTilingMatmul, t: Tile) -> list[Launch]:
 
 
 def ring_maps(t: Tile) -> tuple[TensorMap, TensorMap]:
-    """The boxes of a and b that are a stage of the ring."""
+    """The tensor maps of a and b, whose boxes fill a stage of the ring."""
     return TensorMap("a", box=(t.BM, t.BK), swizzle={16: "64B", 32: "128B"}[t.BK]), TensorMap("b", box=(t.BK, t.BN))
 
 
@@ -213,14 +211,14 @@ class MicroTilingMatmul(Workload):
     def temporaries(self) -> Mapping[str, Any]:
         return {
             "flags": (self.device.sms * self.device.target.limits.warps, "u32")
-        }  # one for each warp that may be on an SM
+        }  # one flag for each consumer warp of the resident CTAs
 
     def work(self) -> Work:
         elements = self.m * self.k + self.k * self.n + self.m * self.n
         return Work(flops=2 * self.m * self.n * self.k, bytes=4 * elements)
 
     def gemm(self) -> Gemm:
-        """What it is to a library."""
+        """The product as libraries compute it."""
         return Gemm(self.m, self.n, self.k)
 
     def constraints(self) -> Iterable[str]:
@@ -230,7 +228,7 @@ class MicroTilingMatmul(Workload):
 
     @property
     def tolerance(self) -> Tolerance:  # type: ignore[override]  # depends on k here
-        """The rounding of k partial sums, each about sqrt(k / 9) large, adds up like a random walk; five times that at most."""
+        """Rounding errors of k partial sums of about sqrt(k / 9) add up as a random walk; five times its size is allowed."""
         return Tolerance(relative=1e-5, absolute=5 * 2.0**-24 * max(1.0, self.k / 3))
 
     @property
@@ -240,21 +238,21 @@ class MicroTilingMatmul(Workload):
 
     @property
     def arguments(self) -> tuple[object, ...]:
-        """Of every kernel."""
+        """The arguments of every kernel."""
         return ("a", "b", "c", self.m, self.n, self.k)
 
     def grid(self, rows: int, cols: int) -> int:
-        """CTAs for tiles of this size."""
+        """Number of tiles of this size, one CTA each."""
         return cdiv(self.m, rows) * cdiv(self.n, cols)
 
     @variant
     def step1_naive(self) -> list[Launch]:
-        """A thread an element: every fma loads two numbers from memory."""
+        """One element per thread: each fma loads two numbers from memory."""
         return [Launch("matmul_naive", (cdiv(self.n, 32), cdiv(self.m, 8)), (32, 8), self.arguments)]
 
     @variant
     def step2_shared(self) -> list[Launch]:
-        """Tiles of 32 x 32 wait in shared memory."""
+        """Tiles of 32 x 32 in shared memory."""
         grid = (cdiv(self.n, 32), cdiv(self.m, 32))
         return [Launch("matmul_shared", grid, 1024, self.arguments, template=(32,))]
 
@@ -266,23 +264,23 @@ class MicroTilingMatmul(Workload):
 
     @variant
     def step4_vectorized(self) -> list[Launch]:
-        """128-bit accesses without bank conflicts; a is transposed on its way into shared memory."""
+        """128-bit accesses without bank conflicts; a is transposed when it is stored to shared memory."""
         template = (MicroTile(BM=128, BN=128, BK=8, TM=8, TN=8, WM=16, WN=128), self.aligned)
         return [Launch("matmul_vectorized", self.grid(128, 128), 256, self.arguments, template=template)]
 
     @variant(requires=["cp.async"])
     def step5_async(self) -> list[Launch]:
-        """cp.async fills one tile while the other is multiplied."""
+        """cp.async copies the next tile while this one is multiplied."""
         return self.pipelined(STEP_5)
 
     @variant(tile=SPACE, constraint=usable, prefer=preferred("step6_warps"), requires=["cp.async"])
     def step6_warps(self, t: Tile) -> list[Launch]:
-        """Compact warp tiles, several stages, CTAs in an order that shares L2."""
+        """Compact warp tiles, several stages, CTAs in an order that shares tiles in L2."""
         return self.pipelined(t)
 
     @variant(tile=BULK_SPACE, constraint=bulk_usable, prefer=preferred("step7_bulk"), requires=["tma"])
     def step7_bulk(self, t: Tile) -> list[Launch]:
-        """The tensor memory accelerator copies whole boxes; one thread starts it."""
+        """TMA copies whole boxes, which one thread issues."""
         maps = (TensorMap("a", box=(t.BM, BULK_BK), swizzle="128B"), TensorMap("b", box=(BULK_BK, t.BN)))
         template = (micro_tile(t),)
         arguments = (*maps, "c", self.m, self.n, self.k)
@@ -291,7 +289,7 @@ class MicroTilingMatmul(Workload):
 
     @variant(tile=RING_SPACE, constraint=ring_usable, prefer=preferred("step8_ring"), requires=["tma"])
     def step8_ring(self, t: Tile) -> list[Launch]:
-        """No barrier of the CTA: warps release stages at mbarriers and read ahead; lanes are interleaved to share reads."""
+        """mbarriers instead of CTA barriers, so that warps may be stages apart; interleaved lanes share reads."""
         template = (micro_tile(t),)
         arguments = (*ring_maps(t), "c", self.m, self.n, self.k)
         grid = self.grid(t.BM, t.BN)
@@ -305,7 +303,7 @@ class MicroTilingMatmul(Workload):
         requires=["sm_90a"],
     )
     def step9_stream_k(self, t: Tile) -> list[Launch]:
-        """As many CTAs as SMs, and as many steps of k for each: tiles of the last turns are shared."""
+        """Persistent CTAs with equal numbers of steps of k: the tiles of the last waves are shared."""
         return stream_k(self, t)
 
     def pipelined(self, t: Tile) -> list[Launch]:

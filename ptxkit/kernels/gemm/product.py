@@ -1,4 +1,4 @@
-"""What a matrix product is, said once, so that libraries can compute it, too."""
+"""The description of a matrix product with which libraries can compute it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gemm:
-    """c (m, n) = activation(alpha a (m, k) b (k, n) + beta c + bias), row-major, but that a or b may lie transposed in memory.
+    """c (m, n) = activation(alpha a (m, k) b (k, n) + beta c + bias), row-major; a or b may be transposed in memory.
 
-    A description returns one from a method ``gemm()``; then `ptxkit bench` compares it with cuBLAS and torch.
+    A description may return one from a method ``gemm()``; `ptxkit bench` then compares the kernel with libraries.
 
     Attributes:
         m, n, k: sizes.
         a, b: names of the inputs. c: name of the output.
-        a_transposed: a lies as (k, m), which BLAS calls column-major. b_transposed: b lies as (n, k).
+        a_transposed: a is stored as (k, m), which BLAS calls column-major. b_transposed: b is stored as (n, k).
         alpha, beta: factors. bias: name of the input (n) that is added to each row, or None.
         activation: gelu is the tanh formula.
-        compute: ``"f32"`` for products of the inputs as they are and sums in f32 (f64 for float64), ``"tf32"`` for float32
+        compute: ``"f32"`` for products of the unrounded inputs and sums in f32 (f64 for float64), ``"tf32"`` for float32
             inputs on tensor cores, ``"s32"`` for int8 inputs and exact sums.
     """
 
@@ -41,12 +41,12 @@ class Gemm:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a product and nothing else."""
+        """Whether it is a product without epilogue."""
         return self.beta == 0 and self.bias is None and self.activation == "none"
 
 
 def gemm_of(workload: Workload) -> Gemm | None:
-    """The matrix product that a workload says it is, or None."""
+    """The result of a workload's method ``gemm()``, or None."""
     method = getattr(workload, "gemm", None)
     found = method() if callable(method) else None
     return found if isinstance(found, Gemm) else None

@@ -1,4 +1,4 @@
-"""What the pipeline examples share: y = gelu(x) * gate. A module, not a kernel of its own."""
+"""The base class of the pipeline examples, y = gelu(x) * gate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Gate(Workload):
 
     def constraints(self) -> Iterable[str]:
         if self.n % 4:
-            yield "n must be a multiple of 4: the kernels move 16 bytes at a time"
+            yield "n must be a multiple of 4, because the kernels access 16 bytes at a time"
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {"x": uniform(rng, self.n), "gate": uniform(rng, self.n)}
@@ -35,12 +35,12 @@ class Gate(Workload):
         return Work(flops=(ACTIVATION_FLOPS["gelu"] + 1) * self.n, bytes=12 * self.n)
 
     def ctas(self, tile: int, per_sm: int) -> int:
-        """CTAs of a launch: ``per_sm`` for each SM, but no more than there are tiles of ``tile`` times 16 bytes."""
+        """CTAs of a launch: ``per_sm`` for each SM, but at most one for each tile of ``tile`` times 16 bytes."""
         return min(self.device.sms * per_sm, cdiv(self.n, 4 * tile))
 
 
 def resident(w: Any, t: Tile, shared: int, threads: int) -> bool | str:
-    """Whether an SM holds ``t.CTAS`` CTAs of so many bytes and threads."""
+    """Whether ``t.CTAS`` CTAs with ``shared`` bytes and ``threads`` threads each fit on an SM."""
     limits = w.device.target.limits
     if t.CTAS * threads > limits.threads:
         return f"{t.CTAS} CTAs of {threads} threads are more than an SM holds"

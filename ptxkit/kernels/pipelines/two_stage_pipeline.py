@@ -1,4 +1,4 @@
-"""two_stage_pipeline: y = gelu(x) * gate through shared memory, the next tile being copied while this one is computed."""
+"""two_stage_pipeline: y = gelu(x) * gate through shared memory: the next tile is copied while this one is computed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ptxkit import Launch, Tile, variant
 from ptxkit.kernels.pipelines.gate import Gate, resident
 
 TILE = {
-    "THREADS": [512, 256, 128, 1024],  # of a CTA
+    "THREADS": [512, 256, 128, 1024],  # threads of a CTA
     "QUADS": [4, 2, 1],  # a tile is THREADS * QUADS times 16 bytes of each array
-    "CTAS": [1, 2, 4, 8],  # that an SM holds at a time
+    "CTAS": [1, 2, 4, 8],  # resident CTAs of an SM
 }
 
 
 def shared_bytes(t: Tile, arrays: int) -> int:
-    """Of a CTA that keeps so many tiles."""
+    """Dynamic shared memory of a CTA with ``arrays`` tiles, in bytes."""
     return int(16 * t.THREADS * t.QUADS * arrays)
 
 
@@ -26,12 +26,12 @@ def usable(arrays: int) -> Callable[[Any, Tile], bool | str]:
 
 
 class TwoStagePipeline(Gate):
-    """gelu(x) * gate with one buffer, with two, and with two that TMA fills and empties."""
+    """gelu(x) * gate with one buffer, with two, and with two that TMA loads and stores."""
 
     source = "two_stage_pipeline.cu"
 
     def launch(self, kernel: str, t: Tile, arrays: int) -> list[Launch]:
-        """A launch of a kernel that keeps ``arrays`` tiles in shared memory."""
+        """A launch of a kernel with ``arrays`` tiles in shared memory."""
         grid = self.ctas(t.THREADS * t.QUADS, t.CTAS)
         args = ("x", "gate", "y", self.n // 4)
         template = (t.THREADS, t.QUADS)
@@ -49,5 +49,5 @@ class TwoStagePipeline(Gate):
 
     @variant(requires=("tma",), tile=TILE, constraint=usable(6))
     def bulk(self, t: Tile) -> list[Launch]:
-        """Two buffers that TMA fills, with an mbarrier each, and empties."""
+        """Two buffers that TMA loads and stores, with one mbarrier each."""
         return self.launch("bulk", t, 6)

@@ -1,4 +1,4 @@
-"""warp_specialized: y = gelu(x) * gate with warps that only copy and warps that only compute."""
+"""warp_specialized: y = gelu(x) * gate with producer warps that copy and consumer warps that compute."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ptxkit.kernels.pipelines.gate import Gate, resident
 TILE = {
     "CONSUMERS": [512, 256, 128],  # threads that compute
     "QUADS": [2, 4, 1],  # a tile is CONSUMERS * QUADS times 16 bytes of each array
-    "CTAS": [1, 2, 4, 8],  # that an SM holds at a time
+    "CTAS": [1, 2, 4, 8],  # resident CTAs of an SM
 }
 
 
 def shared_bytes(t: Tile) -> int:
-    """Of a CTA: two arrays a stage."""
+    """Dynamic shared memory of a CTA in bytes: two arrays per stage."""
     return int(32 * t.CONSUMERS * t.QUADS * t.get("STAGES", 1))
 
 
 def threads(t: Tile) -> int:
-    """Of a CTA."""
+    """Threads of a CTA."""
     return int(t.CONSUMERS + t.get("PRODUCERS", 0))
 
 
@@ -30,7 +30,7 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 
 class WarpSpecialized(Gate):
-    """gelu(x) * gate by warps that take turns, by producers and consumers with named barriers, and with mbarriers."""
+    """gelu(x) * gate without overlap, and with producer and consumer warps that use named barriers or mbarriers."""
 
     source = "warp_specialized.cu"
 
@@ -48,10 +48,10 @@ class WarpSpecialized(Gate):
 
     @variant(requires=("sm_80",), tile={**TILE, "PRODUCERS": [128, 64, 32], "STAGES": [3, 2, 4]}, constraint=usable)
     def named_barriers(self, t: Tile) -> list[Launch]:
-        """Producer warps and consumer warps, two named barriers a buffer."""
+        """Producer warps and consumer warps, two named barriers per buffer."""
         return self.launch("named_barriers", t, "PRODUCERS", "STAGES")
 
     @variant(requires=("tma",), tile={**TILE, "PRODUCERS": [32], "STAGES": [4, 2, 3]}, constraint=usable)
     def mbarriers(self, t: Tile) -> list[Launch]:
-        """One producer thread with TMA, two mbarriers a buffer."""
+        """One producer thread with TMA, two mbarriers per buffer."""
         return self.launch("mbarriers", t, "STAGES")

@@ -1,7 +1,7 @@
-"""What the gradients of layernorm and rmsnorm share: all but the names of their kernels.
+"""The gradients of layernorm and rmsnorm, except the names of their kernels.
 
-Their kernels are named ``<norm>_backward_<step>`` and made of ``cu/ptxkit/rows/backward*.cuh``. ``centered`` says which of the
-two it is: layernorm has a mean and dbeta, rmsnorm has neither.
+Their kernels are named ``<norm>_backward_<step>`` and made of ``cu/ptxkit/rows/backward*.cuh``. ``centered``
+distinguishes them: layernorm has a mean and dbeta, rmsnorm has neither.
 """
 
 from __future__ import annotations
@@ -18,24 +18,29 @@ from ptxkit.kernels.measured import measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
 
-FINISHERS = 1024  # threads of a CTA that adds partial sums up: few for each, whose loads are under way together
-MOST_PARTIALS = 528  # rows of partial sums that any tile needs
+FINISHERS = 1024  # threads of a CTA that adds up partial sums; with many, each loads few rows, all in flight at once
+MOST_PARTIALS = 528  # maximum number of rows of partial sums of any tile
 
 TILE: Mapping[str, list[Any]] = {
-    "THREADS": [256, 64, 128, 512, 1024],  # of a CTA
+    "THREADS": [256, 64, 128, 512, 1024],  # threads of a CTA
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
-    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-    "CTAS_PER_SM": [1, 2, 3, 4],  # CTAs that an SM holds at least, which says how many registers a thread may have
-    "PARTIALS": [132, 264, 396, 528],  # rows of partial sums at most: a CTA's where warps fetch rows, else a group's
+    "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
+    "CTAS_PER_SM": [1, 2, 3, 4],  # minimum of resident CTAs per SM, which limits the registers of a thread
+    "PARTIALS": [
+        132,
+        264,
+        396,
+        528,
+    ],  # maximum rows of partial sums: one per CTA with producer warps, else one per group
 }
 
 TILE_PIPELINED: Mapping[str, list[Any]] = {
     **TILE,
     "CLUSTER": [1, 2, 4, 8, 16],
     "PARTIALS": [132, 264, 396, 528, 66, 33, 32, 16, 8],
-    "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are on their way while one is computed
-    "MAX_IN_FLIGHT": [0, 1, 2, 3],  # of these, at most so many that are asked for and not there yet; 0: all
-    "SMEM_GAMMA": [False, True],  # where warps fetch rows: whether gamma is in shared memory, not in registers
+    "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are prefetched while one is computed
+    "MAX_IN_FLIGHT": [0, 1, 2, 3],  # maximum number of these rows in flight; 0: all
+    "SMEM_GAMMA": [False, True],  # with producer warps: gamma in shared memory instead of registers
 }
 
 
@@ -54,7 +59,7 @@ class BackwardTile(TemplateStruct):
 
 
 def registers(w: Any, t: Tile) -> int:
-    """Of a thread: n, w, gamma and the partial sums of dgamma and, for layernorm, dbeta; and what is needed beside them."""
+    """Registers of a thread: n, w, gamma, the partial sums of dgamma and, for layernorm, dbeta; and 32 for other values."""
     rows_held = (5 if w.centered else 4) - bool(t.get("SMEM_GAMMA"))
     count: int = rows_held * width(w.dtype) * t.VECTORS + 32
     return count
@@ -62,23 +67,23 @@ def registers(w: Any, t: Tile) -> int:
 
 def usable(w: Any, t: Tile) -> bool | str:
     """The constraint of ``vectorized``."""
-    # registers go to the quarters of an SM: one warp more takes as many as four
+    # Registers are allocated per quarter of an SM, so that one more warp costs as much as four.
     threads = t.THREADS + 128 * warp_specialized(w, t)
     available = row.registers(w, threads * t.CTAS_PER_SM)
     if registers(w, t) > available:
         return f"{t.CTAS_PER_SM} CTAs of {t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
     if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
-        return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+        return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
     groups = t.THREADS // row.lanes(w, t)
     if groups > (15 if warp_specialized(w, t) else 16) and row.lanes(w, t) > 32:
-        return f"{groups} rows of {row.lanes(w, t)} threads a CTA, more than there are barriers for"
+        return f"{groups} rows of {row.lanes(w, t)} threads per CTA, more than a CTA has barriers"
     for name in ("SMEM_GAMMA", "MAX_IN_FLIGHT"):
         if t.get(name) and not warp_specialized(w, t):
-            return f"no warp of its own fetches rows, so {name} changes nothing"
+            return f"there are no producer warps, so {name} has no effect"
     if t.get("MAX_IN_FLIGHT", 0) >= t.get("STAGES", 1):
-        return f"MAX_IN_FLIGHT={t.MAX_IN_FLIGHT} is no limit where there are {t.STAGES} stages"
+        return f"MAX_IN_FLIGHT={t.MAX_IN_FLIGHT} has no effect with {t.STAGES} stages"
     units = t.THREADS // max(row.lanes(w, t), 32)
-    slots = 512 + 24 * t.get("STAGES", 0) * units  # sums of warps; mbarriers and statistics
+    slots = 512 + 24 * t.get("STAGES", 0) * units  # bytes for sums of warps, mbarriers and statistics
     limits = w.device.target.limits
     shared = t.CTAS_PER_SM * (shared_bytes(w, t) + slots + limits.reserved_bytes)
     if row.in_registers(w, t) and shared > (most := limits.shared_bytes_per_cta):
@@ -87,25 +92,25 @@ def usable(w: Any, t: Tile) -> bool | str:
 
 
 def warp_specialized(w: Any, t: Tile) -> bool:
-    """Whether CTAs have warps of their own that fetch rows: where the TMA unit copies them, and no warp holds several."""
+    """Whether CTAs have producer warps: with TMA copies, unless a warp holds several rows."""
     whole = row.lanes(w, t) >= 32 and row.in_registers(w, t)
     return bool(t.get("STAGES", 0)) and whole and t.THREADS > 32
 
 
 def producer_warps(w: Any, t: Tile) -> int:
-    """How many of them: as in cu/ptxkit/rows/backward_warp_specialized.cuh."""
+    """Number of producer warps of a CTA, as in cu/ptxkit/rows/backward_warp_specialized.cuh."""
     groups: int = t.THREADS // row.lanes(w, t)
     return min(groups, 4) if t.THREADS < 512 else 4
 
 
 def shared_bytes(w: Any, t: Tile) -> int:
-    """Dynamic shared memory of a CTA: the rows of x and dy that are copied ahead, and gamma with SMEM_GAMMA."""
+    """Dynamic shared memory of a CTA: the prefetched rows of x and dy, and gamma with SMEM_GAMMA."""
     rows_ahead = 2 * t.get("STAGES", 2) * t.THREADS
     return int(16 * t.VECTORS * (rows_ahead + row.lanes(w, t) * bool(t.get("SMEM_GAMMA"))))
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
-    """Tiles by size. With rows copied ahead one CTA an SM is enough, and leaves the fewest partial sums."""
+    """Tiles by size. With prefetched rows, one CTA per SM is enough, and gives the fewest partial sums."""
     wide = width(w.dtype)
     vectors, threads, cluster = 1 if w.cols <= 64 * wide else 16 // (2 * wide) or 1, 128, 1
     while threads < 512 and wide * vectors * threads < w.cols:
@@ -117,7 +122,7 @@ def preferred(w: Any) -> Iterator[dict[str, Any]]:
 
 
 def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
-    """The same where the TMA unit copies: with many rows, what was measured."""
+    """As :func:`preferred`, for TMA copies; for many rows, the measured tile of the GPU."""
     tile = _measured_tile(w)
     if tile:
         t = Tile({"CLUSTER": 1, "PARTIALS": partials(w, 1)} | tile)
@@ -127,9 +132,9 @@ def preferred_pipelined(w: Any) -> Iterator[dict[str, Any]]:
 
 
 def partials(w: Any, per_sm: int) -> int:
-    """Rows of partial sums for so many CTAs on each SM.
+    """Rows of partial sums for ``per_sm`` CTAs on each SM.
 
-    The offered numbers are multiples of an H200's SMs; another GPU takes the largest one that its SMs fill.
+    The permitted numbers are multiples of an H200's SMs; for another GPU it is the largest one that its SMs fill.
     """
     return int(max(n for n in TILE_PIPELINED["PARTIALS"] if n <= max(per_sm * w.device.sms, 8)))
 
@@ -147,11 +152,11 @@ def _measured_tile(w: Any) -> dict[str, Any]:
 
 
 class Gradients(Workload):
-    """Gradients of a norm: one read of x and dy and one write of dx, with sums over rows beside."""
+    """Gradients of a norm: one read of x and dy and one write of dx, and sums over rows."""
 
     norm: ClassVar[str]
     centered: ClassVar[bool]
-    eps: ClassVar[float]  # that the statistics were made with
+    eps: ClassVar[float]  # the eps with which the statistics were computed
     rows: int = 16384
     cols: int = 4096
     dtype: row.Dtype = "f32"
@@ -200,7 +205,7 @@ class Gradients(Workload):
 
     def work(self) -> Work:
         n, size, kept = self.rows * self.cols, row.itemsize(self.dtype), len(statistics(self))
-        shared = 1 + len(gradients(self))  # gamma beside them
+        shared = 1 + len(gradients(self))  # gamma and its gradients
         flops = 14 if self.centered else 11
         return Work(flops=flops * n, bytes=size * (3 * n + shared * self.cols) + 4 * kept * self.rows)
 
@@ -209,14 +214,14 @@ class Gradients(Workload):
 
     @property
     def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # depends on the sizes here
-        """A sum over many rows may cancel; it is then as good as its terms, rounded to half an ulp of the partial sum each."""
+        """A sum over many rows may cancel; its error is that of its terms, each rounded to half an ulp of the partial sum."""
         if self.dtype != "f32":
             return None
         return Tolerance(relative=1e-5, absolute=1e-6 * max(1.0, np.sqrt(self.rows)))
 
 
 def unfused(w: Any) -> list[Launch]:
-    """Every operation a launch."""
+    """One launch per operation."""
     norm, cu = w.norm, row.cu_type(w.dtype)
     sums = (cdiv(w.cols, 32), row.THREADS)
     args = ("normalized", "product", w.cols)
@@ -243,30 +248,30 @@ def unfused(w: Any) -> list[Launch]:
 
 
 def statistics(w: Any) -> tuple[str, ...]:
-    """Names of what the forward kernel kept."""
+    """Names of the forward kernel's statistics."""
     return ("mean", "rstd") if w.centered else ("rstd",)
 
 
 def gradients(w: Any) -> tuple[str, ...]:
-    """Names of the gradients of what all rows share."""
+    """Names of the gradients of gamma and beta."""
     return ("dgamma", "dbeta") if w.centered else ("dgamma",)
 
 
 def columns(w: Any) -> Launch:
-    """dgamma and dbeta in a reading of their own."""
+    """dgamma and dbeta, in a separate pass."""
     args = ("x", "dy", *statistics(w), *gradients(w), w.rows, w.cols)
     template = (row.cu_type(w.dtype), row.THREADS)
     return Launch(f"{w.norm}_backward_columns", cdiv(w.cols, 32), row.THREADS, args, template=template)
 
 
 def fused(w: Any) -> list[Launch]:
-    """dx with one CTA a row, then the sums over rows."""
+    """dx with one CTA per row, then the sums over rows."""
     args = ("x", "dy", "gamma", *statistics(w), "dx", w.cols)
     return [row.kept(f"{w.norm}_backward_fused", w, args, (row.cu_type(w.dtype),), size=8), columns(w)]
 
 
 def vectorized(w: Any, t: Tile) -> list[Launch]:
-    """All gradients in one reading, and a small launch that adds up the partial sums; long rows in two readings."""
+    """All gradients in one pass, and a small launch that adds up the partial sums; two passes for long rows."""
     norm, cu = w.norm, row.cu_type(w.dtype)
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     inputs = ("x", "dy", "gamma", *statistics(w), "dx")
@@ -282,8 +287,8 @@ def vectorized(w: Any, t: Tile) -> list[Launch]:
     groups = t.THREADS // lanes
     specialized = warp_specialized(w, t)
     most = t.PARTIALS if specialized else max(t.PARTIALS // groups, 1)  # CTAs, or clusters
-    turns = cdiv(w.rows, most * groups)
-    ctas = cdiv(w.rows, turns * groups)  # as many rows for each
+    iterations = cdiv(w.rows, most * groups)
+    ctas = cdiv(w.rows, iterations * groups)  # the smallest grid with this number of iterations
     partial_rows = ctas if specialized else ctas * groups
     partials = ("gammas", "betas") if w.centered else ("gammas",)
     args = (*inputs, *partials, w.rows, w.cols)

@@ -13,18 +13,21 @@ from ptxkit.kernels.measured import keep_input_bytes, measured
 from ptxkit.kernels.rows import row_pipeline as pipeline
 from ptxkit.kernels.rows import rows as row
 
-THREADS = 256  # of a CTA, in the unfused chain and in fused
-ELEMENTS = 4  # of a thread, in the element-wise launches of the chain
+THREADS = 256  # threads of a CTA in the unfused chain and in fused
+ELEMENTS = 4  # elements of a thread in the element-wise launches of the chain
 SHARED_COLS = row.DEFAULT_DYNAMIC_BYTES // 4  # longest row that fused holds in shared memory
-FULL_TILE_COLUMNS = 32  # columns of a thread up to which a row that fills registers has code of its own
+FULL_TILE_COLUMNS = 32  # maximum number of columns per thread for code without bounds checks
 
 
 def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
-    """Tiles by size. Few rows leave SMs idle, so a row is spread over many threads; many rows fill the SMs, and then as many
-    bytes in flight as threads and registers allow hide the latency of device memory."""
+    """Tiles by size.
+
+    Few rows do not fill the SMs, so a row is distributed over many threads. Many rows fill them; the latency of device memory
+    is then hidden by as many bytes in flight as threads and registers allow.
+    """
     few, resident = w.rows <= 512, stays_in_l2(w)
     if few or resident:
-        alone = row.few(w)  # each row has an SM
+        alone = row.few(w)  # at most as many rows as SMs
         vectors = 1 if alone and w.cols <= 512 else 4 if (alone and w.cols >= 2048) or w.cols > 8192 else 2
     else:
         vectors = 1 if w.cols <= 256 else 4 if w.cols <= 2048 else 2
@@ -37,8 +40,8 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     while cluster < 8 and 4 * vectors * threads * cluster < w.cols:
         cluster *= 2
     if 4 * vectors * threads * cluster < w.cols:
-        threads, vectors = 512, 4  # in chunks, with more registers for addresses
-    # x of many times the L2 cache is faster if L2 keeps what was read; below that CACHE does not matter
+        threads, vectors = 512, 4  # in chunks, which leave registers for addresses
+    # CACHE_INPUT is faster if x is many times larger than L2; for smaller x, CACHE does not change the time.
     cache = 0 if w.work().bytes < keep_input_bytes(w.device) else 4
     tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": cache}
     if not few and not resident:
@@ -49,7 +52,7 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
         yield tile | {"NO_EARLY_LAUNCH": True}
     yield tile
     for staged in (True, False):
-        for ctas in (cluster, 1):  # for targets without clusters
+        for ctas in (cluster, 1):  # the second one is for targets without clusters
             yield {"THREADS": 512, "VECTORS": 4, "CLUSTER": ctas, "CACHE": cache, "STAGED": staged}
 
 
@@ -117,7 +120,7 @@ class FusedL2norm(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One CTA a row, which waits in shared memory for its norm; bit for bit what unfused gives."""
+        """One CTA per row, which stays in shared memory until its norm is known; bit-identical to unfused."""
         keep = self.cols <= SHARED_COLS
         shared = 4 * self.cols if keep else 0
         args = ("x", "y", self.cols, "eps")
@@ -125,7 +128,7 @@ class FusedL2norm(Workload):
 
     @variant(tile=row.TILE_WITHOUT_WEIGHTS, constraint=row.usable(beside=28), prefer=preferred)
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
+        """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster."""
         args = ("x", "y", self.rows, self.cols, "eps")
         return [
             row.vectorized("l2norm", self, t, args, (), full_tile_columns=FULL_TILE_COLUMNS, full_tile_shares_cta=True)
@@ -139,5 +142,5 @@ class FusedL2norm(Workload):
 
     @variant(source="fused_l2norm.ptx")
     def ptx(self) -> list[Launch]:
-        """Written in PTX by hand: one CTA a row, 128-bit accesses, the first 8192 columns in registers."""
+        """Hand-written PTX: one CTA per row, 128-bit accesses, the first 8192 columns in registers."""
         return [Launch("l2norm", self.rows, 512, ("x", "y", self.cols, "eps"))]

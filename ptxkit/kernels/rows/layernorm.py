@@ -14,7 +14,7 @@ from ptxkit.kernels.rows import rows as row
 
 
 def gelu_tanh(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The tanh approximation of GELU, with tanh written so that the tail keeps its digits."""
+    """The tanh approximation of GELU, in a form without cancellation for negative arguments."""
     with np.errstate(over="ignore"):
         y: np.ndarray[Any, Any] = x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     return y
@@ -77,7 +77,7 @@ class Layernorm(Workload):
 
     @variant
     def unfused(self) -> list[Launch]:
-        """Five launches through device memory: mean, deviation, normalized, scaled and shifted, activated."""
+        """Five launches through device memory: mean, rstd, normalize, affine, activation."""
         cu = row.cu_type(self.dtype)
         mean, rstd = self._statistics
         chain = [
@@ -96,7 +96,7 @@ class Layernorm(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One CTA a row, which waits in shared memory for its statistics; bit for bit what unfused gives."""
+        """One CTA per row, which stays in shared memory until its statistics is known; bit-identical to unfused."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.cols, "eps")
         return [row.kept("layernorm_fused", self, args, (row.cu_type(self.dtype), self.activation.upper()))]
 
@@ -106,7 +106,7 @@ class Layernorm(Workload):
         prefer=row.preferred(heavy=True),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
+        """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.rows, self.cols, "eps")
         template = (row.cu_type(self.dtype), self.activation.upper())
         return [row.vectorized("layernorm", self, t, args, template, full_tile_columns=row.FULL_TILE_COLUMNS)]
@@ -123,7 +123,7 @@ class Layernorm(Workload):
 def standardized(
     x: np.ndarray[Any, Any], eps: np.float32
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(x - mean) * rstd by rows in float64, mean (rows) and rstd = 1 / sqrt(variance + eps) (rows)."""
+    """(x - mean) * rstd in float64, of shape (rows, cols); mean and rstd = 1 / sqrt(variance + eps), of shape (rows,)."""
     y = x.astype(np.float64)
     mean = y.mean(1)
     y -= mean[:, None]

@@ -1,4 +1,4 @@
-"""layernorm_quantize: layer normalization, then int8 with a scale for each row."""
+"""layernorm_quantize: layer normalization, then quantization to int8 with one scale per row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ptxkit.kernels.rows.layernorm import standardized
 
 
 class LayernormQuantize(Workload):
-    """Layer normalization quantized by rows: q = round(v / scale), scale = max(|v|) / 127; one read of x and one write of q."""
+    """Layer normalization, quantized per row: q = round(v / scale), scale = max(|v|) / 127; one read of x, one write of q."""
 
     source = "layernorm_quantize.cu"
     rows: int = 16384
@@ -22,7 +22,8 @@ class LayernormQuantize(Workload):
     dtype: row.Dtype = "f32"
     eps: float = 1e-5
     emulator_sizes = {"rows": 64, "cols": 1024}
-    # An f32 beside a tie may round to the other side: q may be off by one there. Scales are right to the usual 1e-5.
+    # If v / scale is close to a tie, f32 arithmetic may round it to the other integer, so q may differ by one. Scales have
+    # the usual relative error of 1e-5.
     tolerance = Tolerance(relative=1e-5, ulp=1)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class LayernormQuantize(Workload):
 
     @variant
     def unfused(self) -> list[Launch]:
-        """Six launches through device memory: mean, deviation, normalized, scaled and shifted, row scales, quantized."""
+        """Six launches through device memory: mean, rstd, normalize, affine, row scales, quantize."""
         cu = row.cu_type(self.dtype)
         normalize = ("x", "means", "rstds", "normalized", self.cols)
         affine = ("normalized", "gamma", "beta", "affine", self.cols)
@@ -74,7 +75,7 @@ class LayernormQuantize(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One CTA a row, which waits in shared memory for its statistics and its scale; bit for bit what unfused gives."""
+        """One CTA per row, which stays in shared memory until its statistics and scale are known; bit-identical to unfused."""
         args = ("x", "gamma", "beta", "q", "scales", self.cols, "eps")
         return [row.kept("layernorm_quantize_fused", self, args, (row.cu_type(self.dtype),), size=4)]
 
@@ -84,7 +85,7 @@ class LayernormQuantize(Workload):
         prefer=row.preferred(heavy=True, cache=0, alone=16, late=True),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; two barriers."""
+        """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; two barriers."""
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")
         return [row.vectorized("layernorm_quantize", self, t, args, (row.cu_type(self.dtype),), full_tile_columns=64)]
 
@@ -95,7 +96,7 @@ class LayernormQuantize(Workload):
         requires=("tma",),
     )
     def pipelined(self, t: Tile) -> list[Launch]:
-        """By CTAs that stay: the next rows are copied to shared memory while one is computed."""
+        """Persistent CTAs: TMA copies the next rows to shared memory while one is computed."""
         args = ("x", "gamma", "beta", "q", "scales", self.rows, self.cols, "eps")
         return [pipeline.launch("layernorm_quantize", self, t, args, (row.cu_type(self.dtype),), weights=2)]
 
@@ -103,7 +104,7 @@ class LayernormQuantize(Workload):
 def quantizable(
     x: np.ndarray[Any, Any], gamma: np.ndarray[Any, Any], beta: np.ndarray[Any, Any], eps: np.float32
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """What is quantized, (rows, cols), and the scales, (rows), in float64."""
+    """The values to quantize, of shape (rows, cols), and the scales, of shape (rows,), in float64."""
     v, _, rstd = standardized(x, eps)
     v *= gamma.astype(np.float64)
     v += beta.astype(np.float64)

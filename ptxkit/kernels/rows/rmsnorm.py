@@ -60,7 +60,7 @@ class Rmsnorm(Workload):
 
     @variant
     def unfused(self) -> list[Launch]:
-        """Five launches through device memory: squares, their mean, the factor, normalized, scaled."""
+        """Five launches through device memory: square, mean, factor, normalize, scale."""
         cu = row.cu_type(self.dtype)
         small = cdiv(self.rows, row.THREADS * row.CHUNK)
         factor = ("means", "factors", self._rstd, self.rows, "eps")
@@ -74,13 +74,13 @@ class Rmsnorm(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One CTA a row, which waits in shared memory for its factor; bit for bit what unfused gives."""
+        """One CTA per row, which stays in shared memory until its factor is known; bit-identical to unfused."""
         args = ("x", "gamma", "y", self._rstd, self.cols, "eps")
         return [row.kept("rmsnorm_fused", self, args, (row.cu_type(self.dtype),))]
 
     @variant(tile=row.TILE, constraint=row.usable(beside=36, early=1), prefer=row.preferred(weights=True))
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long."""
+        """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster."""
         args = ("x", "gamma", "y", self._rstd, self.rows, self.cols, "eps")
         return [
             row.vectorized(

@@ -1,4 +1,4 @@
-"""rmsnorm_backward: dx and dgamma of rmsnorm, from x, dy, gamma and what the forward kernel kept."""
+"""rmsnorm_backward: dx and dgamma of rmsnorm, from x, dy, gamma and the forward kernel's statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ptxkit.kernels.rows import backward
 
 
 class RmsnormBackward(backward.Gradients):
-    """Gradients of rmsnorm: one read of x and dy and one write of dx, with sums over rows beside."""
+    """Gradients of rmsnorm: one read of x and dy and one write of dx, and sums over rows."""
 
     source = "rmsnorm_backward.cu"
     norm: ClassVar[str] = "rmsnorm"
@@ -18,22 +18,22 @@ class RmsnormBackward(backward.Gradients):
 
     @variant
     def unfused(self) -> list[Launch]:
-        """Seven launches: normalized, weighted, product, its mean, combined, product, its sum over rows."""
+        """Seven launches, one per operation, through device memory."""
         return backward.unfused(self)
 
     @variant
     def fused(self) -> list[Launch]:
-        """Two launches: dx with one CTA a row, sums over rows with 32 columns a CTA; bit for bit what unfused gives."""
+        """Two launches: dx with one CTA per row, then sums over rows with 32 columns per CTA; bit-identical to unfused."""
         return backward.fused(self)
 
     @variant(tile=backward.TILE, constraint=backward.usable, prefer=backward.preferred)
     def vectorized(self, t: Tile) -> list[Launch]:
-        """One reading for all: CTAs that stay, rows copied ahead, partial sums in registers; then those are added up."""
+        """One pass: persistent CTAs, prefetched rows, partial sums in registers, which a second launch adds up."""
         return backward.vectorized(self, t)
 
     @variant(
         tile=backward.TILE_PIPELINED, constraint=backward.usable, prefer=backward.preferred_pipelined, requires=("tma",)
     )
     def pipelined(self, t: Tile) -> list[Launch]:
-        """The same, with rows copied ahead by the TMA unit."""
+        """As vectorized, with rows that TMA prefetches."""
         return backward.vectorized(self, t)

@@ -17,25 +17,16 @@ from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.variant import Variant
 
-SLOT_BYTES = 2560  # of what the warps of a row tell each other, at most
+SLOT_BYTES = 2560  # maximum size of the records that the warps of a row exchange
 
 TILE: Mapping[str, list[Any]] = {
-    "THREADS": [512, 256, 128, 1024],  # of a CTA
+    "THREADS": [512, 256, 128, 1024],  # threads of a CTA
     "VECTORS": [4, 2, 8, 16, 1],  # 128-bit vectors of a row that a thread holds
-    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-    "CACHE": [1, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: stream, input
-    "STAGES": [2, 1, 3, 4],  # rows that are on their way while one is computed
-    "SMEM_VECTORS": [
-        0,
-        1,
-        2,
-        3,
-        4,
-        6,
-        8,
-        16,
-    ],  # vectors of what all rows share that wait in shared memory, of each thread
-    "CTAS_PER_SM": [1, 2, 3, 4, 6],  # CTAs of an SM
+    "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
+    "CACHE": [1, 4],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: stream, input
+    "STAGES": [2, 1, 3, 4],  # rows that are prefetched while one is computed
+    "SMEM_VECTORS": [0, 1, 2, 3, 4, 6, 8, 16],  # vectors of each weight array that a thread keeps in shared memory
+    "CTAS_PER_SM": [1, 2, 3, 4, 6],  # resident CTAs per SM
 }
 
 
@@ -69,14 +60,14 @@ class PersistentTile(TemplateStruct):
 
 
 def shared_bytes(w: Any, t: Tile, weights: int) -> int:
-    """Dynamic shared memory of a CTA: rows that are copied ahead, and what is kept of ``weights`` vectors."""
+    """Dynamic shared memory of a CTA in bytes: the prefetched rows, and SMEM_VECTORS of ``weights`` arrays."""
     ahead = t.STAGES * t.THREADS * t.VECTORS
     kept = weights * t.SMEM_VECTORS * row.lanes(w, t)
     return int(16 * (ahead + kept))
 
 
 def fits(w: Any, t: Tile, weights: int) -> bool:
-    """Whether an SM has the shared memory of CTAS_PER_SM CTAs."""
+    """Whether the shared memory of an SM is enough for CTAS_PER_SM CTAs."""
     limits = w.device.target.limits
     cta = shared_bytes(w, t, weights) + SLOT_BYTES + limits.reserved_bytes
     return bool(t.CTAS_PER_SM * cta <= limits.shared_bytes_per_cta)
@@ -86,28 +77,28 @@ def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
     """A constraint for :data:`TILE`.
 
     Args:
-        beside: registers that the kernel needs beside the row, read from compiled kernels, so that nothing spills.
-        weights: how many vectors all rows share.
+        beside: registers that the kernel needs in addition to the row without spilling, read from compiled kernels.
+        weights: number of weight arrays, which all rows share.
     """
 
     def check(w: Any, t: Tile) -> bool | str:
         wide = width(w.dtype)
         lanes = row.lanes(w, t)
         if not row.in_registers(w, t):
-            return f"{w.cols} columns do not stay in registers"
+            return f"{w.cols} columns do not fit in registers"
         if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
-            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+            return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
         if t.VECTORS > 1 and 2 * w.cols <= wide * t.VECTORS * lanes:
             return f"half of VECTORS={t.VECTORS} holds {w.cols} columns already"
         if t.THREADS // lanes > 16 and lanes > 32:
-            return f"more than 16 rows of {lanes} threads a CTA"
+            return f"more than 16 rows of {lanes} threads per CTA"
         available = row.registers(w, t.THREADS * t.CTAS_PER_SM)
         if wide * t.VECTORS + beside > available:
             return f"{t.CTAS_PER_SM} CTAs of {t.THREADS} threads have {available} registers each"
         if t.SMEM_VECTORS > t.VECTORS:
             return f"a thread has {t.VECTORS} vectors, not {t.SMEM_VECTORS}"
         if 0 < t.SMEM_VECTORS < t.VECTORS and fits(w, Tile({**t, "SMEM_VECTORS": t.VECTORS}), weights):
-            return f"all {t.VECTORS} vectors can be kept"
+            return f"shared memory can hold all {t.VECTORS} vectors"
         if not fits(w, t, weights):
             return f"{t.CTAS_PER_SM} CTAs take more than an SM's shared memory"
         return True
@@ -116,16 +107,18 @@ def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
 
 
 def grid(w: Any, t: Tile) -> int:
-    """CTAs, of which each takes as many rows: none ends before the others, and a few SMs idle all the time in place of many at
-    the end. Device memory does not notice."""
+    """CTAs of the grid: the smallest number with the same number of iterations as a full GPU.
+
+    All CTAs then end together. Some SMs are idle all the time instead of many at the end, which costs no bandwidth.
+    """
     groups = t.THREADS // row.lanes(w, t)
     at_once = max(w.device.sms * t.CTAS_PER_SM // t.CLUSTER, 1) * groups
-    turns = cdiv(w.rows, at_once)
-    return cdiv(w.rows, turns * groups) * int(t.CLUSTER)
+    iterations = cdiv(w.rows, at_once)
+    return cdiv(w.rows, iterations * groups) * int(t.CLUSTER)
 
 
 def preferred(w: Any) -> Iterator[dict[str, Any]]:
-    """Tiles by size: few threads with many columns each, and the shared vectors in shared memory."""
+    """Tiles by size: few threads with many columns each, and weights in shared memory."""
     wide = width(w.dtype)
     columns, most = measured(w.device).rows.pipelined_columns
     vectors, threads, cluster = 1 if w.cols <= 64 * wide else columns // wide, 128, 1
@@ -147,11 +140,11 @@ def launch(
     """The launch of ``kernel_pipelined``.
 
     Args:
-        kernel: what its name begins with.
+        kernel: first part of the kernel's name.
         w: a workload with ``rows`` and ``cols``.
         t: a tile of :data:`TILE`.
-        args: of the kernel.
-        template: arguments before the tile's.
+        args: arguments of the kernel.
+        template: template arguments before the tile.
         weights: see :func:`usable`.
     """
     tile = PipelinedTile(
@@ -172,18 +165,18 @@ def launch(
 # -- dynamic persistent kernels for long rows ----------------------------------------------------------------------------
 
 TILE_PERSISTENT: Mapping[str, list[Any]] = {
-    "THREADS": [512, 256, 128, 64],  # of a CTA
+    "THREADS": [512, 256, 128, 64],  # threads of a CTA
     "VECTORS": [8, 4, 2, 1, 16],  # 128-bit vectors of a row that a thread holds
-    "CLUSTER": [8, 16, 4, 2],  # CTAs that hold one row; 16 is more than every GPU promises
-    "CACHE": [4, 1],  # of cu/ptxkit/elementwise/elementwise.cuh: input, stream
-    "CHUNK_VECTORS": [4, 8, 2, 1, 16],  # 128-bit vectors of a thread in a chunk of a row, which is fetched as one
-    "STAGES": [4, 1, 2, 3, 6, 8],  # chunks in flight or waiting in shared memory
-    "CTAS_PER_SM": [1, 2, 3, 4],  # CTAs of an SM
+    "CLUSTER": [8, 16, 4, 2],  # CTAs of a cluster, which hold one row; 16 is not portable
+    "CACHE": [4, 1],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: input, stream
+    "CHUNK_VECTORS": [4, 8, 2, 1, 16],  # 128-bit vectors of a thread in a chunk of a row, the unit of a copy
+    "STAGES": [4, 1, 2, 3, 6, 8],  # chunks in flight or in shared memory at a time
+    "CTAS_PER_SM": [1, 2, 3, 4],  # resident CTAs per SM
     "SMEM_VECTORS": TILE["SMEM_VECTORS"],
 }
 
 TILE_PERSISTENT_WITHOUT_WEIGHTS = {name: values for name, values in TILE_PERSISTENT.items() if name != "SMEM_VECTORS"}
-"""Of kernels without vectors that all rows share."""
+"""Tile parameters of kernels without weights."""
 
 
 def persistent_bytes(t: Tile, weights: int) -> int:
@@ -192,7 +185,7 @@ def persistent_bytes(t: Tile, weights: int) -> int:
 
 
 def persistent_fits(w: Any, t: Tile, weights: int) -> bool:
-    """Whether a CTA and an SM have the shared memory that CTAS_PER_SM CTAs of a persistent kernel take."""
+    """Whether the shared memory of a CTA and of an SM is enough for CTAS_PER_SM CTAs of a persistent kernel."""
     warps = t.THREADS // 32
     slots = (4 if weights else 8) * t.CLUSTER * warps + 32 * (warps + t.CLUSTER) + 16 * t.STAGES + 240
     mine = persistent_bytes(t, weights) + slots
@@ -211,13 +204,13 @@ def persistent_usable(beside: int, weights: int) -> Callable[[Any, Tile], bool |
         wide = width(getattr(w, "dtype", "f32"))
         capacity = wide * t.VECTORS * t.THREADS * t.CLUSTER
         if w.cols > capacity:
-            return f"{w.cols} columns do not stay in registers"
+            return f"{w.cols} columns do not fit in registers"
         if t.CLUSTER > 2 and 2 * w.cols <= capacity:
-            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+            return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
         if t.VECTORS % t.CHUNK_VECTORS:
-            return f"{t.VECTORS} vectors are not made of parts of {t.CHUNK_VECTORS}"
+            return f"{t.VECTORS} vectors are not a multiple of CHUNK_VECTORS={t.CHUNK_VECTORS}"
         if t.STAGES == 1 and t.CHUNK_VECTORS < t.VECTORS:
-            return "a part is fetched when the next one was read: there must be room for two"
+            return "rows of several chunks need at least two stages"
         if t.STAGES * t.CHUNK_VECTORS > 3 * t.VECTORS:
             return f"{t.STAGES * t.CHUNK_VECTORS} vectors are more than three rows"
         if weights and t.SMEM_VECTORS > t.VECTORS:
@@ -233,8 +226,10 @@ def persistent_usable(beside: int, weights: int) -> Callable[[Any, Tile], bool |
 
 
 def preferred_persistent(weights: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
-    """Tiles by size: those that were measured, then as few CTAs as hold a row in 512 threads, with little more than one row in
-    flight, in chunks."""
+    """Tiles by size: the measured ones, then the fewest CTAs of 512 threads that hold a row.
+
+    Little more than one row is in flight, in chunks.
+    """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
         wide = width(getattr(w, "dtype", "f32"))
@@ -246,7 +241,7 @@ def preferred_persistent(weights: int) -> Callable[[Any], Iterator[dict[str, Any
         while cluster < 16 and wide * vectors * threads * cluster < w.cols:
             cluster *= 2
         tile = {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster}
-        drops = bool(getattr(w, "p", 0.0))  # random numbers take the registers of a longer part of a row
+        drops = bool(getattr(w, "p", 0.0))  # random numbers need registers
         yield from _measured_persistent(w, tile, weights) if threads == 512 and vectors == 8 and not drops else ()
         part = min(vectors, 4)
         parts = vectors // part
@@ -258,7 +253,7 @@ def preferred_persistent(weights: int) -> Callable[[Any], Iterator[dict[str, Any
 
 
 def _measured_persistent(w: Any, tile: dict[str, Any], weights: int) -> Iterator[dict[str, Any]]:
-    """The measured tiles for rows that clusters of this tile would hold."""
+    """The measured tiles for rows that fit in clusters of this tile."""
     element_bytes = row.itemsize(getattr(w, "dtype", "f32"))
     for entry in measured(w.device).rows.persistent:
         if (
@@ -270,7 +265,7 @@ def _measured_persistent(w: Any, tile: dict[str, Any], weights: int) -> Iterator
 
 
 def persistent(beside: int, weights: int) -> Callable[[Callable[..., Sequence[Launch]]], Variant]:
-    """Declares the variant whose launches are those of :func:`launch_persistent`; arguments as of :func:`usable`."""
+    """Declares a variant whose launches are those of :func:`launch_persistent`; the arguments are those of :func:`usable`."""
     return variant(
         tile=TILE_PERSISTENT if weights else TILE_PERSISTENT_WITHOUT_WEIGHTS,
         constraint=persistent_usable(beside, weights),
@@ -280,20 +275,19 @@ def persistent(beside: int, weights: int) -> Callable[[Callable[..., Sequence[La
 
 
 def reset_tile_scheduler() -> Launch:
-    """Sets the row counter ``next`` to 0, before a persistent kernel."""
+    """A launch that sets the row counter ``next`` to 0; it precedes each persistent kernel."""
     return Launch("reset_tile_scheduler", 1, 32, ("next",), template=(32,))
 
 
 def launch_persistent(
     kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...], weights: int
 ) -> list[Launch]:
-    """The launches of ``kernel_persistent``, whose workload has a temporary ``next``: that is set to 0 first.
+    """The launches of ``kernel_persistent``, which uses a temporary ``next`` of the workload; the first launch sets it to 0.
 
     Args: those of :func:`launch`.
     """
-    clusters = min(
-        w.rows, w.device.sms * t.CTAS_PER_SM // t.CLUSTER + 1
-    )  # who finds no room until the end finds no row either
+    # The number of clusters that are resident at a time is not known; a cluster that starts late finds no row and exits.
+    clusters = min(w.rows, w.device.sms * t.CTAS_PER_SM // t.CLUSTER + 1)
     tile = PersistentTile(
         THREADS=t.THREADS,
         VECTORS=t.VECTORS,

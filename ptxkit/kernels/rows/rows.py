@@ -1,4 +1,4 @@
-"""Tiles of the row kernels, which of them can hold a row and suit which size, and their launches.
+"""The row kernels: tile parameters, constraints, preferred tiles by size, and launches.
 
 The kernels use ``cu/ptxkit/rows/row.cuh``. A vectorized kernel holds rows in registers; its last template argument is a
 :class:`VectorizedTile`. A streamed kernel takes rows in chunks; its template arguments end with
@@ -20,37 +20,29 @@ from ptxkit.kernels.template import TemplateStruct
 
 Dtype = Literal["f32", "f16", "bf16"]
 
-THREADS = 256  # of a CTA, in the unfused chains and in the fused kernels
-CHUNK = 4  # elements of a thread, in the element-wise launches of the unfused chains
-DEFAULT_DYNAMIC_BYTES = (
-    48 * 1024
-)  # of a row in shared memory: the dynamic shared memory that every target gives without asking
-STAGED_BYTES = 216 * 1024  # of a CTA for its part of a row; slots take the rest
-NULL = np.uint64(0)  # a pointer to nothing, for outputs that are not asked for
+THREADS = 256  # threads of a CTA in the unfused chains and the fused kernels
+CHUNK = 4  # elements of a thread in the element-wise launches of the unfused chains
+DEFAULT_DYNAMIC_BYTES = 48 * 1024  # dynamic shared memory of a CTA that all targets allow without an attribute
+STAGED_BYTES = 216 * 1024  # maximum size of a CTA's part of a row in shared memory; records need the rest
+NULL = np.uint64(0)  # a null pointer, for outputs that are not requested
 
 TILE: Mapping[str, list[Any]] = {
-    "THREADS": [128, 32, 64, 256, 512, 1024],  # of a CTA
+    "THREADS": [128, 32, 64, 256, 512, 1024],  # threads of a CTA
     "VECTORS": [4, 1, 2, 8, 16],  # 128-bit vectors of a row that a thread holds
-    "CLUSTER": [1, 2, 4, 8],  # CTAs that hold one row
-    "CACHE": [1, 0, 2, 3, 4],  # of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
-    "PREFETCH_WEIGHTS": [
-        False,
-        True,
-    ],  # whether what all rows share is loaded before the row's sums are known, or after
-    "STAGED": [True, False],  # whether rows that registers do not hold wait in shared memory, or are read again
-    "NO_EARLY_LAUNCH": [
-        False,
-        True,
-    ],  # whether the next grid starts when this one ends, not as soon as SMs have room for it
+    "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
+    "CACHE": [1, 0, 2, 3, 4],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
+    "PREFETCH_WEIGHTS": [False, True],  # load the weights before the row's sums are known
+    "STAGED": [True, False],  # keep rows that do not fit in registers in shared memory instead of reading them again
+    "NO_EARLY_LAUNCH": [False, True],  # let the next grid start when this one ends: see follow_previous_grid
 }
 
 FULL_TILE_COLUMNS = 16
-"""Columns of a thread up to which a row that fills registers has code of its own; with more, a few registers spill."""
+"""Maximum number of columns per thread for code without bounds checks (FULL_TILE); with more, registers spill."""
 
 TILE_WITHOUT_WEIGHTS: Mapping[str, list[Any]] = {
     name: values for name, values in TILE.items() if name != "PREFETCH_WEIGHTS"
 }
-"""Of kernels without vectors that all rows share."""
+"""Tile parameters of kernels without weights."""
 
 
 @dataclass(frozen=True)
@@ -68,41 +60,41 @@ class VectorizedTile(TemplateStruct):
 
 
 def capacity(w: Any, t: Tile) -> int:
-    """Columns that the registers of a whole cluster hold."""
+    """Number of columns that the registers of a cluster can hold."""
     columns: int = width(w.dtype) * t.VECTORS * t.THREADS * t.CLUSTER
     return columns
 
 
 def lanes(w: Any, t: Tile) -> int:
-    """Threads of a CTA that hold a row together: a power of two, enough for its columns where THREADS are."""
+    """Threads of a CTA that share a row: the smallest power of two whose registers hold its columns, at most THREADS."""
     threads: int = t.THREADS
     return min(threads, 1 << (cdiv(w.cols, width(w.dtype) * t.VECTORS * t.CLUSTER) - 1).bit_length())
 
 
 def in_registers(w: Any, t: Tile) -> bool:
-    """Whether a cluster's registers hold a row."""
+    """Whether a row fits in the registers of a cluster."""
     return bool(w.cols <= capacity(w, t))
 
 
 def staged_bytes(w: Any, t: Tile, size: int = 0) -> int:
-    """Shared memory of a CTA for its part of a row; ``size`` is that of an element there, 0 the workload's."""
+    """Size of a CTA's part of a row in shared memory, in bytes; ``size`` bytes per element, 0 for the size of the dtype."""
     bytes_: int = cdiv(w.cols, capacity(w, t)) * t.THREADS * t.VECTORS * width(w.dtype) * (size or itemsize(w.dtype))
     return bytes_
 
 
 def registers(w: Any, threads: int) -> int:
-    """The most registers that a thread can have where so many threads of an SM are resident."""
+    """Maximum number of registers per thread with ``threads`` resident threads per SM."""
     limits = w.device.target.limits
     return int(min(limits.registers // threads, limits.registers_per_thread))
 
 
 def few(w: Any) -> bool:
-    """Whether each row can have an SM of its own."""
+    """Whether there are at most as many rows as SMs."""
     return bool(w.rows <= w.device.sms)
 
 
 def late(w: Any, t: Tile) -> bool:
-    """Whether NO_EARLY_LAUNCH may matter."""
+    """Whether NO_EARLY_LAUNCH can have an effect on the time."""
     return bool(in_registers(w, t) and stays_in_l2(w))
 
 
@@ -110,9 +102,9 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
     """A constraint for :data:`TILE`.
 
     Args:
-        beside: registers that the kernel needs beside the row, read from compiled kernels, so that nothing spills.
-        early: further rows of registers when PREFETCH_WEIGHTS is chosen.
-        size: bytes of an element in shared memory, where rows wait that registers do not hold; 0 takes the workload's dtype.
+        beside: registers that the kernel needs in addition to the row without spilling, read from compiled kernels.
+        early: number of further rows of registers with PREFETCH_WEIGHTS.
+        size: bytes of an element of a staged row in shared memory; 0 for the size of the dtype.
     """
 
     def check(w: Any, t: Tile) -> bool | str:
@@ -121,25 +113,25 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
         if held * (1 + early * bool(t.get("PREFETCH_WEIGHTS"))) + beside > available:
             return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
         if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
-            return f"half a cluster of {t.CLUSTER} holds {w.cols} columns already"
+            return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
         if t.THREADS // lanes(w, t) > 16 and lanes(w, t) > 32:
-            return f"more than 16 rows of {lanes(w, t)} threads a CTA"
+            return f"more than 16 rows of {lanes(w, t)} threads per CTA"
         if in_registers(w, t):
             if not t.STAGED:
-                return f"{w.cols} columns stay in registers, so STAGED=False changes nothing"
+                return f"{w.cols} columns fit in registers, so STAGED=False has no effect"
         elif held > 32:
-            return f"parts of rows with VECTORS={t.VECTORS} take too many registers"
+            return f"chunks with VECTORS={t.VECTORS} need too many registers"
         elif t.STAGED and staged_bytes(w, t, size) > STAGED_BYTES:
-            return f"a CTA's part of {w.cols} columns takes {staged_bytes(w, t, size):,} bytes of shared memory"
+            return f"a CTA's part of {w.cols} columns needs {staged_bytes(w, t, size):,} bytes of shared memory"
         if t.NO_EARLY_LAUNCH and not late(w, t):
-            return "NO_EARLY_LAUNCH is for rows in registers that stay in L2"
+            return "NO_EARLY_LAUNCH applies to rows in registers whose arrays fit in L2"
         return True
 
     return check
 
 
 def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, int]:
-    """THREADS, VECTORS and CLUSTER, for :func:`preferred`; a whole cluster of them may hold less than a row."""
+    """THREADS, VECTORS and CLUSTER for :func:`preferred`; the cluster may be too small for a row."""
     wide, shapes = width(w.dtype), measured(w.device).rows
     held = shapes.columns // wide  # vectors of a thread
 
@@ -154,7 +146,7 @@ def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, i
         while threads < 1024 and short(threads, vectors):
             threads *= 2
         while 8 * w.rows <= w.device.sms and cluster < 8 and short(threads, vectors, cluster):
-            cluster *= 2  # SMs are idle, and one alone would take long
+            cluster *= 2  # several SMs per row, because most would be idle
         while vectors < held and short(threads, vectors, cluster):
             vectors *= 2
     else:
@@ -165,7 +157,7 @@ def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, i
             threads *= 2
         while vectors < 2 * held and short(threads, vectors):
             vectors *= 2
-    if short(threads, vectors, cluster):  # 64 columns a thread, and registers beside them: 1024 threads have none
+    if short(threads, vectors, cluster):  # 64 columns per thread, for which 1024 threads have no registers
         threads, vectors, cluster = (512, vectors, 1) if not short(512, vectors) else (512, 4 * held, 1)
     while cluster < 8 and short(threads, vectors, cluster):
         cluster *= 2
@@ -184,18 +176,18 @@ def preferred(
 ) -> Callable[[Any], Iterator[dict[str, Any]]]:
     """Tiles by size, for :data:`TILE`.
 
-    What stays in L2 is bound by latency: a row is spread over many threads, with all loads on their way at once, those of
-    what all rows share, too. What comes from device memory wants many bytes in flight a thread, and inputs that leave L2
-    last, while outputs go to device memory in a steady stream. Few instructions
-    a column then count, too, so that few threads hold a row, and each many columns.
+    Data in L2 is limited by latency: a row is distributed over many threads, and all its loads, including those of the
+    weights, are in flight at once. Data in device memory needs many bytes in flight per thread, and CACHE_INPUT, with which
+    outputs leave L2 at a steady rate. The number of instructions per column then matters as well, so that few threads hold a
+    row, with many columns each.
 
     Args:
-        shared: whether there are vectors that all rows share, for PREFETCH_WEIGHTS.
-        heavy: whether the kernel computes so much that its instructions matter more than the bytes in flight.
-        cache: CACHE of what comes from device memory.
-        alone: columns of a thread where each row has an SM of its own.
-        late: whether NO_EARLY_LAUNCH pays for many rows of 16-bit elements, too.
-        weights: whether PREFETCH_WEIGHTS pays for rows of f32 from device memory, too.
+        shared: whether the kernel has weights, and so PREFETCH_WEIGHTS.
+        heavy: whether the kernel's instructions limit it more than the bytes in flight.
+        cache: CACHE for data in device memory.
+        alone: columns per thread if there are at most as many rows as SMs.
+        late: whether NO_EARLY_LAUNCH is faster for many rows of 16-bit elements as well.
+        weights: whether PREFETCH_WEIGHTS is faster for rows of f32 in device memory as well.
     """
 
     def choose(w: Any) -> Iterator[dict[str, Any]]:
@@ -218,17 +210,17 @@ def preferred(
             yield tile | early
             yield tile | ends
             yield tile
-        parts = tile | {"THREADS": 1024, "VECTORS": 16 // wide}  # registers for addresses
-        for ctas in (cluster, 1):  # for targets without clusters
+        parts = tile | {"THREADS": 1024, "VECTORS": 16 // wide}  # leaves registers for addresses
+        for ctas in (cluster, 1):  # the second one is for targets without clusters
             yield parts | {"CLUSTER": ctas}
-            yield parts | {"CLUSTER": ctas, "VECTORS": 1}  # the last part may leave less empty
+            yield parts | {"CLUSTER": ctas, "VECTORS": 1}  # the last chunk may have less padding
             yield parts | {"CLUSTER": ctas, "STAGED": False}
 
     return choose
 
 
 def cu_type(dtype: str) -> str:
-    """The name of a dtype in the sources."""
+    """The C++ name of a dtype."""
     return ELEMENTS[dtype][0]
 
 
@@ -247,18 +239,17 @@ def vectorized(
     full_tile_columns: int = 0,
     full_tile_shares_cta: bool = False,
 ) -> Launch:
-    """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` where no cluster's registers hold a row.
+    """The launch of ``kernel_vectorized``, or of ``kernel_streamed`` if a row does not fit in the registers of a cluster.
 
     Args:
-        kernel: common name of the two.
+        kernel: first part of the names of both.
         w: a workload with ``rows``, ``cols`` and ``dtype``.
         t: a tile of :data:`TILE` or :data:`TILE_WITHOUT_WEIGHTS`.
-        args: of both kernels.
-        template: arguments before the tile's.
+        args: arguments of both kernels.
+        template: template arguments before the tile.
         size: see :func:`usable`.
-        full_tile_columns: most columns of a thread with which rows that fill the registers of a CTA or cluster have code of
-            their own (FULL_TILE); 0 for never.
-        full_tile_shares_cta: whether this code is used for rows that share a CTA, too, if their number fills all CTAs.
+        full_tile_columns: maximum number of columns per thread for code without bounds checks (FULL_TILE); 0 for none.
+        full_tile_shares_cta: whether this code is also used for rows that share a CTA, if the rows fill all CTAs.
     """
     cluster = t.CLUSTER if t.CLUSTER > 1 else None
     if not in_registers(w, t):
@@ -288,30 +279,30 @@ def is_full_tile(w: Any, t: Tile, shares_cta: bool) -> bool:
 def by_row(
     kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], source: str | None = None
 ) -> Launch:
-    """A launch with one CTA a row, whose template arguments end with THREADS."""
+    """A launch with one CTA per row; the template arguments end with THREADS."""
     return Launch(kernel, w.rows, THREADS, args, template=(*template, THREADS), source=source)
 
 
 def kept(kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], size: int = 0) -> Launch:
-    """A launch with one CTA a row, which waits in shared memory where that holds it; template arguments end with THREADS, KEEP.
+    """A launch with one CTA per row, which stays in shared memory if it fits; template arguments end with THREADS, KEEP.
 
     Args:
-        size: bytes of an element in shared memory; 0 takes the workload's dtype.
+        size: bytes of an element in shared memory; 0 for the size of the dtype.
     """
     row = (size or itemsize(w.dtype)) * w.cols
-    keep = row <= DEFAULT_DYNAMIC_BYTES - 2048  # what slots take
+    keep = row <= DEFAULT_DYNAMIC_BYTES - 2048  # 2048 bytes are for records
     return Launch(kernel, w.rows, THREADS, args, shared=row if keep else 0, template=(*template, THREADS, keep))
 
 
 def by_element(
     kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, ...], source: str | None = None
 ) -> Launch:
-    """An element-wise launch over rows, whose template arguments end with THREADS, ELEMENTS."""
+    """An element-wise launch over rows; the template arguments end with THREADS, ELEMENTS."""
     grid = w.rows * cdiv(w.cols, THREADS * CHUNK)
     return Launch(kernel, grid, THREADS, args, template=(*template, THREADS, CHUNK), source=source)
 
 
 def too_many(w: Any) -> Iterator[str]:
-    """The complaint about matrices whose element-wise launches would need more CTAs than a grid can have."""
+    """A complaint if the element-wise launches would need more CTAs than a grid can have."""
     if w.rows * cdiv(w.cols, THREADS * CHUNK) >= 2**31:
         yield "more CTAs than a grid can have"

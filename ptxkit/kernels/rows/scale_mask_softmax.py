@@ -1,4 +1,4 @@
-"""scale_mask_softmax: y[r, :] = softmax(s[r, :] * scale + mask[r, :]), zeros for rows that are masked as a whole."""
+"""scale_mask_softmax: y[r, :] = softmax(s[r, :] * scale + mask[r, :]), zeros for rows whose columns are all masked."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ptxkit.kernels.rows import rows as row
 
 
 class ScaleMaskSoftmax(Workload):
-    """Softmax of scaled and masked scores: two reads and one write in place of eleven passes."""
+    """Softmax of scaled and masked scores: two reads and one write instead of eleven passes."""
 
     source = "scale_mask_softmax.cu"
     rows: int = 16384
     cols: int = 4096
-    scale: float = 0.125  # 1 / sqrt(64), of heads of 64
-    masked: float = 0.25  # part of the scores that the random mask takes out
+    scale: float = 0.125  # 1 / sqrt(64), for attention heads of 64
+    masked: float = 0.25  # fraction of the scores that the random mask removes
     dtype: row.Dtype = "f32"
     emulator_sizes = {"rows": 64, "cols": 1024}
 
@@ -61,7 +61,7 @@ class ScaleMaskSoftmax(Workload):
 
     @variant
     def unfused(self) -> list[Launch]:
-        """Six launches through device memory: scaled, masked, maximum, exponentials, their sum, quotients."""
+        """Six launches through device memory: scale, mask, maximum, exponentials, their sum, quotients."""
         cu = row.cu_type(self.dtype)
         return [
             row.by_element("scores_scale", self, ("s", "scaled", self.cols, "scale"), (cu,)),
@@ -74,7 +74,7 @@ class ScaleMaskSoftmax(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One CTA a row, whose scores wait in shared memory; bit for bit what unfused gives."""
+        """One CTA per row, whose scores stay in shared memory; bit-identical to unfused."""
         args = ("s", "mask", "y", self.cols, "scale")
         return [row.kept("scale_mask_softmax_fused", self, args, (row.cu_type(self.dtype),), size=4)]
 
@@ -84,6 +84,6 @@ class ScaleMaskSoftmax(Workload):
         prefer=row.preferred(shared=False, late=True),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
+        """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""
         args = ("s", "mask", "y", self.rows, self.cols, "scale")
         return [row.vectorized("scale_mask_softmax", self, t, args, (row.cu_type(self.dtype),), size=4)]

@@ -18,7 +18,7 @@ TOLERANCES = {
     "f16": Tolerance(relative=2e-3, absolute=1e-7),
     "bf16": Tolerance(relative=1.6e-2, absolute=1e-30),
 }
-"""By dtype: probabilities are small, and one of 1e-6 should be right, too."""
+"""Absolute tolerance by dtype, so small that a probability of 1e-6 is compared as well."""
 
 
 class Softmax(Workload):
@@ -70,7 +70,7 @@ class Softmax(Workload):
 
     @variant
     def unfused(self) -> list[Launch]:
-        """Four launches through device memory, five with dropout: maximum, exponentials, their sum, quotients, dropped."""
+        """Four launches through device memory, five with dropout: maximum, exponentials, their sum, quotients, dropout."""
         cu = row.cu_type(self.dtype)
         chain = [
             row.by_row("softmax_max", self, ("x", "maxima", self.cols), (cu,)),
@@ -89,7 +89,7 @@ class Softmax(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One CTA a row, whose exponentials wait in shared memory for their sum; bit for bit what unfused gives."""
+        """One CTA per row, whose exponentials stay in shared memory until their sum is known; bit-identical to unfused."""
         args = ("x", "y", self.cols, "threshold", "scale", "seed")
         return [row.kept("softmax_fused", self, args, (row.cu_type(self.dtype), self._drops), size=4)]
 
@@ -99,7 +99,7 @@ class Softmax(Workload):
         prefer=row.preferred(shared=False),
     )
     def vectorized(self, t: Tile) -> list[Launch]:
-        """128-bit accesses, rows in registers: several a CTA when short, one a cluster when long; one barrier."""
+        """128-bit accesses, rows in registers: several short rows per CTA, one long row per cluster; one barrier."""
         args = ("x", "y", self.rows, self.cols, "threshold", "scale", "seed")
         return [
             row.vectorized(
@@ -120,7 +120,7 @@ class Softmax(Workload):
 
 
 def probabilities(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Softmax by rows, in place, in float64."""
+    """Softmax of each row in float64; overwrites its argument."""
     with np.errstate(all="ignore"):  # NaN and infinity propagate
         x -= x.max(1, keepdims=True)
         np.exp(x, out=x)
