@@ -26,7 +26,7 @@ __device__ __forceinline__ void clusterlaunchcontrol_try_cancel_multicast(unsign
         "[%0], [%1];"
         :: "r"(response), "r"(barrier) : "memory");
 #else
-    PTXKIT_UNSUPPORTED("clusterlaunchcontrol.try_cancel.multicast", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("clusterlaunchcontrol.try_cancel.multicast", "sm_100a or sm_100f");
 #endif
 }
 

@@ -41,7 +41,7 @@ __device__ __forceinline__ unsigned cvt_rn_satfinite_e2m1x2_f32(const float (&x)
         : "=r"(eight)
         : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "f"(x[4]), "f"(x[5]), "f"(x[6]), "f"(x[7]));
 #else
-    PTXKIT_UNSUPPORTED("cvt.e2m1x2", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("cvt.e2m1x2", "sm_100a or sm_100f");
 #endif
     return eight;
 }
@@ -54,7 +54,7 @@ __device__ __forceinline__ unsigned cvt_rn_f16x2_e2m1x2(unsigned pair) {
         "{\n\t.reg .b8 b0, b1, b2, b3;\n\tmov.b32 {b0, b1, b2, b3}, %1;\n\tcvt.rn.f16x2.e2m1x2 %0, b0;\n\t}"
         : "=r"(halves) : "r"(pair));
 #else
-    PTXKIT_UNSUPPORTED("cvt.f16x2.e2m1x2", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("cvt.f16x2.e2m1x2", "sm_100a or sm_100f");
 #endif
     return halves;
 }
@@ -65,7 +65,7 @@ __device__ __forceinline__ unsigned cvt_rp_satfinite_ue8m0_f32(float x) {
 #if PTXKIT_SM100F
     asm("cvt.rp.satfinite.ue8m0x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
 #else
-    PTXKIT_UNSUPPORTED("cvt.ue8m0x2", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("cvt.ue8m0x2", "sm_100a or sm_100f");
 #endif
     return pair & 0xff;
 }

@@ -51,7 +51,7 @@ __device__ __forceinline__ void tcgen05_alloc(unsigned shared_address, unsigned 
                      :: "r"(shared_address), "r"(columns) : "memory");
     }
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.alloc", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.alloc", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void tcgen05_relinquish_alloc_permit() {
         asm volatile("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;");
     }
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.relinquish_alloc_permit", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.relinquish_alloc_permit", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void tcgen05_dealloc(unsigned address, unsigned colum
         asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" :: "r"(address), "r"(columns) : "memory");
     }
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.dealloc", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.dealloc", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -91,7 +91,7 @@ __device__ __forceinline__ void tcgen05_fence_before_thread_sync() {
 #if PTXKIT_TCGEN05
     asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.fence", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.fence", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -99,7 +99,7 @@ __device__ __forceinline__ void tcgen05_fence_after_thread_sync() {
 #if PTXKIT_TCGEN05
     asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.fence", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.fence", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -109,7 +109,7 @@ __device__ __forceinline__ void tcgen05_commit(unsigned barrier) {
     asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];"
                  :: "r"(barrier) : "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.commit", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.commit", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -121,7 +121,7 @@ __device__ __forceinline__ void tcgen05_commit_cta_group_2_multicast(unsigned ba
         "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;"
         :: "r"(barrier), "h"(ctas) : "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.commit", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.commit", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -184,7 +184,7 @@ __device__ __forceinline__ void tcgen05_mma_kind_f16(unsigned d, unsigned long l
 #if PTXKIT_TCGEN05
     PTXKIT_TCGEN05_MMA("f16")
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.mma", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -195,7 +195,7 @@ __device__ __forceinline__ void tcgen05_mma_kind_tf32(unsigned d, unsigned long 
 #if PTXKIT_TCGEN05
     PTXKIT_TCGEN05_MMA("tf32")
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.mma", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -206,7 +206,7 @@ __device__ __forceinline__ void tcgen05_mma_kind_f8f6f4(unsigned d, unsigned lon
 #if PTXKIT_TCGEN05
     PTXKIT_TCGEN05_MMA("f8f6f4")
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.mma", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 #undef PTXKIT_TCGEN05_MMA
@@ -228,7 +228,7 @@ __device__ __forceinline__ void tcgen05_cp_32x128b_warpx4(unsigned to, unsigned 
 #if PTXKIT_TCGEN05
     asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(to), "l"(from) : "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.cp", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.cp", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -262,7 +262,7 @@ __device__ __forceinline__ void tcgen05_mma_kind_mxf8f6f4(unsigned d, unsigned l
         :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b), "r"(static_cast<int>(accumulate))
         : "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -277,7 +277,7 @@ __device__ __forceinline__ void tcgen05_mma_kind_mxf4nvf4_4X(unsigned d, unsigne
         :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b), "r"(static_cast<int>(accumulate))
         : "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -299,7 +299,7 @@ __device__ __forceinline__ void tcgen05_ld_32x32b_x32(float (&v)[32], unsigned a
         : "r"(address)
         : "memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.ld", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.ld", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
@@ -312,7 +312,7 @@ __device__ __forceinline__ void tcgen05_wait_ld(float (&values)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(values[i])::"memory");
 #else
-    PTXKIT_UNSUPPORTED("tcgen05.wait::ld", PTXKIT_TCGEN05_TARGETS);
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.wait::ld", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 

@@ -116,9 +116,9 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
 #endif
 }
 
-// Copies a box to shared memory of the executing CTA, with the complete-tx on the mbarrier at the CTA-relative offset of
-// `barrier` in the CTA of even rank of its CTA pair (cta_group::2). Bit 24 of a shared::cluster address is the lowest bit
-// of the CTA's rank. Target: sm_100a, sm_100f or another one of this family.
+// Copies a box to shared memory of the executing CTA, with the complete-tx on the mbarrier at the CTA-relative offset
+// of `barrier` in the CTA of even rank of its CTA pair (cta_group::2). Bit 24 of a shared::cluster address is the
+// lowest bit of the CTA's rank. Target: sm_100a, sm_100f or another one of this family.
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_2(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
 #if PTXKIT_SM100F
