@@ -42,7 +42,7 @@ GUIDED_LEAST = 48
 
 @click.group()
 def command() -> None:
-    """Explore the settings a kernel can be built with."""
+    """Search the tile parameters of a kernel."""
 
 
 @command.command(
@@ -51,40 +51,43 @@ def command() -> None:
 @click.argument("kernel", default=DEFAULT, metavar="[KERNEL[:VARIANT]]", shell_complete=kernel_argument)
 @click.argument("numbers", nargs=-1, metavar="[SIZE]...")
 @click.option("--search", "how", type=click.Choice(["auto", "exhaustive", "random", "guided"]), default="auto",
-              show_default=True, help="auto: all of up to 256, else guided, or random without scikit-learn.")  # fmt: skip
+              show_default=True,
+              help="Choose configurations; auto: all of up to 256, else guided, or random without scikit-learn.")  # fmt: skip
 @click.option(
-    "--evaluations", type=click.IntRange(1), help="At most so many configurations; 15% of a space that is searched."
+    "--evaluations", type=click.IntRange(1), help="Evaluate at most so many configurations; 15% of a larger space if left out."
 )
 @tile_option
 @kernel_option
 @click.option("--t1", "t1_file", type=click.Path(), help="Take values and conditions from a T1 file.")
-@click.option("--arch", metavar="TARGET", help="Compile for this target; without a GPU only.")
+@click.option("--arch", metavar="TARGET", help="Compile for this target; only without a GPU.")
 @device_option
-@click.option("--workers", type=click.IntRange(1, 512), help="Compiling processes; one for each processor if left out.")
-@click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
-              help="For one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the inputs and of the search."
+    "--workers", type=click.IntRange(1, 512), help="Compile in so many processes; one for each processor if left out."
 )
-@click.option("--journal", "journal_file", type=click.Path(), help="Where every configuration is written down at once.")
-@click.option("--fresh", is_flag=True, help="Start a new journal; the old one is kept beside it.")
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Rows of the table.")
+@click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
+              help="Limit the time of one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the inputs and for the search."
+)
+@click.option("--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known.")
+@click.option("--fresh", is_flag=True, help="Start a new journal and keep the old one beside it.")
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Show so many rows in the table.")
 @click.option(
     "--peers", "peer_names", metavar="NAMES", default="none", show_default=True, help="Compare the best with these."
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write everything (ptxkit.sweep/1) there; - for stdout.")
-@click.option("--t4", "t4_file", type=click.Path(), help="Write the results in the T4 format 1.0.0 there.")
-@click.option("--heatmap", type=click.Path(), help="Draw the best time over two parameters: .svg, .png or .pdf.")
-@click.option("--axes", metavar="X,Y", help="Of the heat map; the two that matter most if left out.")
+@click.option("--json", "json_file", metavar="FILE", help="Write all results (ptxkit.sweep/1) to FILE, - for stdout.")
+@click.option("--t4", "t4_file", type=click.Path(), help="Write the results in the T4 format 1.0.0 to this file.")
+@click.option("--heatmap", type=click.Path(), help="Draw the best time over two parameters to this .svg, .png or .pdf.")
+@click.option("--axes", metavar="X,Y", help="Choose the parameters of the heat map; the two that matter most if left out.")
 @click.option(
-    "--apply", "apply_it", is_flag=True, help="Record the best tile for this GPU; run and bench will take it."
+    "--apply", "apply_it", is_flag=True, help="Record the best tile for this GPU; run and bench use it from then on."
 )
 def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     """Find the best tile of KERNEL, or of a VARIANT of it (the last that has a tile space), at SIZEs.
 
     On a GPU configurations are compiled in a pool of processes while one process verifies and times what is ready; the best
     are then measured against each other. Without a GPU they are verified in the emulator and ranked by a model of what they
-    execute. Interrupt it whenever you like: the same command goes on where it was.
+    execute. After an interruption the same command resumes the sweep.
     """
     from ptxkit.cli import _sweep_outputs
     from ptxkit.cli._text import to_stderr
@@ -202,7 +205,7 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
     else:
         raise UsageError(f"{found.name} declares no tile parameters; there is nothing to sweep")
     target = parse_arch(given["arch"]) or device.target or lowest_target(variant.requires)
-    held = variant.held(workload, parse_pairs(given["tiles"], "--tile"))
+    fixed = variant.held(workload, parse_pairs(given["tiles"], "--tile"))
     space = {}
     if given["t1_file"]:
         from ptxkit.sweep import t1
@@ -219,7 +222,7 @@ def _problem(kernel: str, numbers: Sequence[str], given: Any, device: Any) -> Pr
                 )
     options = workload.options
     return Problem(
-        name, variant.name, workload.sizes, options, target.name, held, space, device.facts_for(target)
+        name, variant.name, workload.sizes, options, target.name, fixed, space, device.facts_for(target)
     )
 
 
@@ -261,15 +264,16 @@ def _search(given: Any, problem: Problem, space: Space, sms: int) -> tuple[Searc
 
 
 def _with_roofs(outcome: Outcome, device: Any, peers: Sequence[Peer], seed: int) -> Outcome:
-    """The outcome with the roofs and the best peer, measured in this process now that nothing else uses the GPU."""
+    """The outcome with its ceiling and the best peer, measured in this process now that nothing else uses the GPU."""
     from ptxkit.bench.cases import Plan
     from ptxkit.bench.measure.benchmark import Benchmark
     from ptxkit.bench.measure.method import Method
     from ptxkit.bench.measure.roofs import roofs
+    from ptxkit.bench.results.ceiling import ceiling
 
-    measured = roofs(device)
     work = outcome.problem.workload.work()
-    outcome = replace(outcome, roof_gbs=measured.copy_gbs, peak_tflops=measured.peak_tflops.get(work.unit))
+    bound = ceiling(work.flops, work.bytes, work.unit, roofs(device, [work]))
+    outcome = replace(outcome, ceiling=bound)
     if not peers or outcome.best is None:
         return outcome
     plan = Plan(outcome.problem.workload, (outcome.problem.variant,), {outcome.problem.variant: outcome.best.tile})

@@ -1,4 +1,4 @@
-"""The one process that touches the GPU: it verifies and times what it is told to, and may hang or fault without harm."""
+"""The one process that uses the GPU: it verifies and times configurations on request, and may hang or fault without harm."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 # A configuration is given up when its verified launch, which is its first and may be slow for other reasons, takes this many
 # times the best time.
 SURELY_HOPELESS = 1.6
-# It is also given up when the fastest of its first FIRST_LOOK samples takes this many times the best time.
+# It is also given up as soon as the fastest of its samples takes this many times the best time.
 HOPELESS = 1.25
-FIRST_LOOK = 2
-SAMPLES = 10
-SAMPLE_US = 300.0
+# The stopping rule is that of the benchmark with a lower precision: the leaders are measured again (Bench.leaders).
+SCREENING = Method(
+    budget_s=0.01, precision=0.01, minimum=10, maximum=40, batch=2, sample_us=300.0, modes=("cold",), percentiles=False
+)
+LEADERS = Method(precision=0.002, modes=("cold",), percentiles=False)
 START_S = 120.0  # for the process to prepare inputs and reference
 
 
@@ -182,9 +184,8 @@ class Bench:
         self.problem = problem
         gpu: Any = timed_device()
         self.device = gpu
-        self.method = Method(sample_us=SAMPLE_US)
         workload = problem.workload
-        count = self.method.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
+        count = SCREENING.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
         self.sets = BufferSets(workload, self.device, count, seed)
         self.checks = DeviceChecks(self.device, self.sets.cases[0], problem.chosen)
         self.device.timing.flush()  # compiled now
@@ -230,16 +231,13 @@ class Bench:
         if first_us > SURELY_HOPELESS * best_us:
             return Measured("slow", "", first_us, 0.0, 1)
         timing, sets = self.device.timing, len(self.sets)
-        calls = 1 if first_us > SAMPLE_US else self.method.calls_for(first_us, sets)
+        calls = 1 if first_us > SCREENING.sample_us else SCREENING.calls_for(first_us, sets)
         if calls == 1:
             take = partial(timing.cold, prepared.launch)
         else:
             others = [execute.bound(case, prepared.build) for case in self.sets.cases[1:]]
             take = partial(timing.replays, self._rotation([prepared, *others], calls // sets), warm=False)
-        times = [t / calls for t in take(samples=FIRST_LOOK)]
-        hopeless = min(times) > HOPELESS * best_us
-        if not hopeless:
-            times += [t / calls for t in take(samples=SAMPLES - FIRST_LOOK)]
+        times, hopeless = screened(lambda count: [t / calls for t in take(samples=count)], best_us)
         s = summarize(times)
         return Measured("slow" if hopeless else "ok", "", s.median, s.spread, s.samples)
 
@@ -255,8 +253,7 @@ class Bench:
         """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device."""
         from ptxkit.bench.measure.session import Session
 
-        method = Method(budget_s=budget_s, precision=0.002, modes=("cold",), percentiles=False)
-        session = Session(self.device, self.sets, method)
+        session = Session(self.device, self.sets, replace(LEADERS, budget_s=budget_s))
         checks = partial(self._checks_of, {})
         try:
             candidates = [Leader(self.sets, self.problem.chosen, tile, checks) for tile in tiles]
@@ -273,6 +270,21 @@ class Bench:
         if key not in made:
             made[key] = DeviceChecks(self.device, self.sets.cases[which], self.problem.chosen)
         return made[key]
+
+
+def screened(take: Callable[[int], Sequence[float]], best_us: float) -> tuple[list[float], bool]:
+    """Samples of a configuration by the rule of :data:`SCREENING`, and whether it was given up.
+
+    Args:
+        take: takes so many samples. best_us: time of the best configuration so far.
+    """
+    begin = time.perf_counter()
+    times: list[float] = []
+    while not SCREENING.over([times], time.perf_counter() - begin):
+        times += take(SCREENING.wants(times))
+        if min(times) > HOPELESS * best_us:
+            return times, True
+    return times, False
 
 
 class Leader(VariantCandidate):

@@ -31,7 +31,7 @@ class Problem:
         kernel: its name, or the path of its description. variant: the name.
         sizes, options: of the workload.
         target: compiled for.
-        held: tile parameters that are not explored.
+        fixed: values of tile parameters that are not explored.
         space: parameter -> values to explore instead of the declared ones, for some parameters.
         facts: of the device that the configurations are for; None takes those of the target's reference GPU.
     """
@@ -41,7 +41,7 @@ class Problem:
     sizes: Mapping[str, int]
     options: Mapping[str, Any]
     target: str
-    held: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     facts: DeviceFacts | None = None
 
@@ -72,8 +72,8 @@ class Problem:
         """Parameter -> values explored."""
         axes = {}
         for name, values in self.chosen.tile.items():
-            if name in self.held:
-                axes[name] = (self.held[name],)
+            if name in self.fixed:
+                axes[name] = (self.fixed[name],)
             else:
                 axes[name] = tuple(v for v in values if v in self.space.get(name, values))
         return axes
@@ -88,7 +88,7 @@ class Problem:
                 dict(self.sizes),
                 dict(self.options),
                 self.target,
-                dict(self.held),
+                dict(self.fixed),
                 dict(self.space),
             ],
             sort_keys=True,
@@ -126,7 +126,7 @@ def explore(problem: Problem) -> Space:
     variant, workload = problem.chosen, problem.workload
     if not variant.tile:
         raise UsageError(f"{problem.title} declares no tile parameters; there is nothing to sweep")
-    allowed = list(variant.tiles(workload, problem.held))
+    allowed = list(variant.tiles(workload, problem.fixed))
     wanted = set(itertools.product(*problem.axes.values()))
     allowed = [tile for tile in allowed if tuple(tile.values()) in wanted]
     refused: Counter[str] = Counter()
@@ -141,7 +141,7 @@ def explore(problem: Problem) -> Space:
             refused[reason] += 1
     if not kept:
         # says why, unless values were restricted besides
-        variant.select_tile(workload, problem.parsed_target, problem.held)
+        variant.select_tile(workload, problem.parsed_target, problem.fixed)
         raise UsageError(f"{problem.title} has no tile for {problem.target}: {next(iter(refused), 'no values')}")
     return Space(tuple(kept), refused, len(wanted))
 

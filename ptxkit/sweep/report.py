@@ -17,6 +17,7 @@ from ptxkit.sweep.journal import SCHEMA, Entry
 from ptxkit.sweep.problem import Problem, Space
 
 if TYPE_CHECKING:
+    from ptxkit.bench.results.ceiling import Ceiling
     from ptxkit.workload.launch import Work
 
 INVALIDITY = {
@@ -39,7 +40,8 @@ class Outcome:
         device: its name. timed: whether values are microseconds; else they are modelled.
         seconds: of wall time. spent: parts of it, see :class:`ptxkit.sweep.run.Sweep`.
         reused: configurations whose machine code had been measured before. measured: the others.
-        roof_gbs, peak_tflops: of the device, where it was measured.
+        ceiling: what bounds the workload on this device, see :func:`ptxkit.bench.results.ceiling.ceiling`; None where that is
+            not known.
         best_peer: name and microseconds of the fastest peer, or None.
         mixes: fingerprint -> what its machine code consists of, see :func:`ptxkit.sweep.disassembled.sass_mix`.
         partial: the sweep was stopped; what is here was known by then.
@@ -53,8 +55,7 @@ class Outcome:
     seconds: float
     reused: int = 0
     measured: int = 0
-    roof_gbs: float | None = None
-    peak_tflops: float | None = None
+    ceiling: Ceiling | None = None
     best_peer: tuple[str, float] | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
     mixes: Mapping[str, str] = field(default_factory=dict)
@@ -110,13 +111,9 @@ def rows(outcome: Outcome, count: int) -> tuple[list[str], list[list[str]]]:
 
 def _rates(outcome: Outcome, work: Work, entry: Entry) -> list[str]:
     rate = work.flops / entry.value / 1e6
-    roofs = []
-    if outcome.roof_gbs:
-        roofs.append(work.intensity * outcome.roof_gbs / 1e3)
-    if outcome.peak_tflops:
-        roofs.append(outcome.peak_tflops)
+    roof = f"{outcome.ceiling.time_us / entry.value:.1%}" if outcome.ceiling else "-"
     peer = outcome.best_peer[1] / entry.value if outcome.best_peer else None
-    return [f"{rate:.3g}", f"{rate / min(roofs):.1%}" if roofs else "-", f"{peer:.1%}" if peer else "-"]
+    return [f"{rate:.3g}", roof, f"{peer:.1%}" if peer else "-"]
 
 
 def _time(entry: Entry) -> str:
@@ -182,6 +179,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "spent_s": dict(outcome.spent),
         "measured": outcome.measured,
         "reused": outcome.reused,
+        "ceiling": outcome.ceiling and asdict(outcome.ceiling),
         "best_peer": outcome.best_peer and {"name": outcome.best_peer[0], "time_us": outcome.best_peer[1]},
         "entries": [asdict(entry) for entry in outcome.entries],
     }

@@ -1,4 +1,4 @@
-"""Which configuration to try next. Pure: a search is asked for tiles and told what they took.
+"""Which configuration to try next: an ask-and-tell interface, which returns tiles and is given their times. Pure.
 
 *guided* models the logarithm of the time with extremely randomized trees (P. Geurts, D. Ernst, L. Wehenkel, 2006, through
 scikit-learn) over the parameters and the launch geometry, and asks for what may be best: the lowest of mean minus a part of the
@@ -42,10 +42,10 @@ class Shape(Protocol):
 
 
 class Search(Protocol):
-    """Asks and is told.
+    """An ask-and-tell interface: :meth:`ask` returns a tile to try, :meth:`tell` takes its time.
 
     Attributes:
-        ahead: as many tiles may be asked for before the first of them is told; more would be chosen blindly.
+        ahead: so many tiles may be taken before the time of the first one is known; more would be chosen without knowledge.
         batch: as many are asked for at once at least, where there is a choice.
     """
 
@@ -124,7 +124,7 @@ class Guided:
         self._tiles = list(tiles)
         self._place = {tile: i for i, tile in enumerate(tiles)}
         self._free = set(range(len(tiles)))
-        self._told: dict[int, float] = {}
+        self._known: dict[int, float] = {}
         self._start = max(START_LEAST, math.ceil(START_SHARE * len(tiles)))
 
     def ask(self, count: int) -> list[Tile]:
@@ -142,12 +142,12 @@ class Guided:
 
     def tell(self, tile: Tile, value: float) -> None:
         """See :class:`Search`."""
-        self._told[self._place[tile]] = value
+        self._known[self._place[tile]] = value
         self._free.discard(self._place[tile])
 
     def _some(self, count: int) -> list[int]:
         asked = len(self._tiles) - len(self._free)
-        good = [v for v in self._told.values() if math.isfinite(v)]
+        good = [v for v in self._known.values() if math.isfinite(v)]
         if asked == 0:
             picked = [0]
         elif asked < self._start or len(good) < 3:
@@ -159,10 +159,10 @@ class Guided:
         return picked
 
     def _modelled(self, count: int) -> list[int]:
-        places = list(self._told)
-        good = [math.log(v) for v in self._told.values() if math.isfinite(v)]
+        places = list(self._known)
+        good = [math.log(v) for v in self._known.values() if math.isfinite(v)]
         worst = max(good) + FAILED
-        values = [math.log(self._told[i]) if math.isfinite(self._told[i]) else worst for i in places]
+        values = [math.log(self._known[i]) if math.isfinite(self._known[i]) else worst for i in places]
         self._model.fit(self._rows[places], values)
         free = np.array(sorted(self._free))
         rows = self._rows[free]
@@ -172,18 +172,18 @@ class Guided:
         return [int(i) for i in free[order[:count]]]
 
 
-def replayed(made: Search, times: Mapping[Tile, float], evaluations: int, under_way: int = 48) -> list[float]:
-    """The best value after each evaluation of a search over tiles whose values are known, asked and told as in a sweep.
+def replayed(made: Search, times: Mapping[Tile, float], evaluations: int, in_flight: int = 48) -> list[float]:
+    """The best value after each evaluation of a search over tiles whose values are known, used as in a sweep.
 
     Args:
         evaluations: after which it ends.
-        under_way: tiles at most that were asked for and not told yet.
+        in_flight: most tiles whose times are not known yet.
     """
     best = math.inf
     seen: list[float] = []
     waiting: deque[Tile] = deque()
     while len(seen) < evaluations:
-        room = min(made.ahead, under_way) - len(waiting)
+        room = min(made.ahead, in_flight) - len(waiting)
         left = evaluations - len(seen) - len(waiting)
         if left > 0 and (room >= made.batch or not waiting):
             waiting.extend(made.ask(min(left, room)))

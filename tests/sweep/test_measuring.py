@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -68,3 +69,33 @@ def test_no_gpu_is_said(monkeypatch):
     monkeypatch.setattr(measuring, "serve", unready)
     with pytest.raises(UnavailableError, match="no GPU here"):
         measuring.MeasuringProcess(PROBLEM, 0, 5).measure({}, 1.0)
+
+
+def taken(*values):
+    """A source of samples, the last value for ever, and how many were taken."""
+    count = 0
+
+    def take(wanted):
+        nonlocal count
+        found = [values[min(count + i, len(values) - 1)] for i in range(wanted)]
+        count += wanted
+        return found
+
+    return take
+
+
+def test_a_configuration_far_behind_the_best_is_given_up_after_the_first_samples():
+    times, hopeless = measuring.screened(taken(2.0), best_us=1.0)
+    assert (times, hopeless) == ([2.0, 2.0], True)
+
+
+def test_one_slow_sample_gives_up_nothing():
+    times, hopeless = measuring.screened(taken(2.0, 1.0), best_us=1.0)
+    assert not hopeless
+    assert len(times) == measuring.SCREENING.minimum
+
+
+def test_scattered_samples_are_followed_by_more_until_the_budget_is_spent(monkeypatch):
+    monkeypatch.setattr(measuring, "SCREENING", replace(measuring.SCREENING, budget_s=60.0))
+    times, _ = measuring.screened(taken(*(1.0 + 0.2 * (i % 5) for i in range(100))), best_us=1.0)
+    assert len(times) == measuring.SCREENING.maximum

@@ -26,10 +26,10 @@ def test_clusters_need_a_target_that_has_them():
     assert any("clusters" in reason for reason in old.refused)
 
 
-def test_held_and_restricted_parameters():
-    held = explore(Problem(**{**vars_of(NORM), "held": {"THREADS": 256}, "space": {"VECTORS": [1, 2]}}))
-    assert {tile.THREADS for tile in held.tiles} == {256}
-    assert {tile.VECTORS for tile in held.tiles} <= {1, 2}
+def test_fixed_and_restricted_parameters():
+    fixed = explore(Problem(**{**vars_of(NORM), "fixed": {"THREADS": 256}, "space": {"VECTORS": [1, 2]}}))
+    assert {tile.THREADS for tile in fixed.tiles} == {256}
+    assert {tile.VECTORS for tile in fixed.tiles} <= {1, 2}
 
 
 def test_a_problem_crosses_processes_without_its_workload():
@@ -50,5 +50,5 @@ def test_nothing_to_sweep():
 
 def vars_of(problem):
     return {
-        name: getattr(problem, name) for name in ("kernel", "variant", "sizes", "options", "target", "held", "space")
+        name: getattr(problem, name) for name in ("kernel", "variant", "sizes", "options", "target", "fixed", "space")
     }

@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from ptxkit.bench.results.ceiling import Roofs, ceiling
 from ptxkit.errors import UsageError
 from ptxkit.sweep import heatmap, report, run
 from ptxkit.sweep.journal import Entry
+from ptxkit.sweep.problem import Problem, Space
 
 AXES = {"A": (1, 2), "B": (1, 2, 3), "C": (5,)}
 
@@ -110,3 +112,30 @@ def test_leaders_are_near_the_best_and_distinct():
 
 def test_a_failure_is_infinitely_slow():
     assert entry(1, 1, 3.0, "wrong").value == math.inf
+
+
+NORM = Problem("fused_l2norm", "vectorized", {"rows": 8192, "cols": 4096}, {"eps": 1e-12}, "sm_90a")
+
+
+def swept(bound):
+    tile = {name: values[0] for name, values in NORM.axes.items()}
+    return report.Outcome(NORM, Space((), {}, 1), [Entry(tile, "ok", time_us=100.0)], "GPU", True, 1.0, ceiling=bound)
+
+
+def share_of_roof(bound):
+    headers, (row,) = report.rows(swept(bound), 1)
+    return row[headers.index("of roof")]
+
+
+def test_a_rate_is_a_share_of_what_bounds_the_work():
+    bound = ceiling(1.0, 4e8, "f32", Roofs(4000, 8000, {"f32": 60}))
+    assert bound.time_us == pytest.approx(100.0)
+    assert share_of_roof(bound) == "100.0%"
+    assert report.to_json(swept(bound))["ceiling"]["bound"] == "memory"
+
+
+def test_without_a_known_peak_there_is_no_share_of_a_roof():
+    bound = ceiling(1.0, 4e8, "s8", Roofs(4000, 8000))
+    assert bound is None
+    assert share_of_roof(bound) == "-"
+    assert report.to_json(swept(bound))["ceiling"] is None
