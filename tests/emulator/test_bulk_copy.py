@@ -8,7 +8,7 @@ import pytest
 from either import bench  # noqa: F401  a fixture
 from programs import THREAD, Run, kernel
 
-from ptxkit.errors import DeadlockError, MemoryFault, TrapError, UnsupportedError
+from ptxkit.errors import DeadlockError, MemoryFault, RaceError, TrapError, UnsupportedError
 
 POISON = 0xCBCBCBCB
 RNG = np.random.default_rng(5)
@@ -354,10 +354,10 @@ def test_copy_to_the_next_cta_of_the_cluster(bench):  # noqa: F811
 
 def test_a_copy_to_the_cluster_nobody_waits_for_shows():
     body = TO_NEIGHBOUR.format(copy=COPY_TO_CLUSTER, wait="")
-    _, out = Run(kernel(body))(
-        np.zeros(512, np.uint32), np.zeros(512, np.uint32), grid=4, block=128, cluster=4, completion="latest-legal"
-    )
-    assert (out == POISON).all()
+    with pytest.raises(RaceError, match="access-after-exit"):
+        Run(kernel(body))(
+            np.zeros(512, np.uint32), np.zeros(512, np.uint32), grid=4, block=128, cluster=4, completion="latest-legal"
+        )
 
 
 @pytest.mark.parametrize(

@@ -265,12 +265,12 @@ def test_other_ctas_of_a_cluster():
     there = "mapa.shared::cluster.u32 %r21, %r12, {}; st.shared::cluster.b32 [%r21], %r16;\n"
     own = "xor.b32 %r22, %r16, 1;" + there.format("%r22")
     cluster = {"grid": 4, "cluster": 2}
-    assert kinds(own + LOAD, **cluster) == ["read-after-write"]
-    assert kinds(own + "bar.sync 0;" + LOAD, **cluster) == ["read-after-write"]
+    assert kinds(own + LOAD + MEET, **cluster) == ["read-after-write"]
+    assert kinds(own + "bar.sync 0;" + LOAD + MEET, **cluster) == ["read-after-write"]
     assert kinds(own + MEET + LOAD, **cluster) == []
-    assert kinds(LOAD + MEET + own, **cluster) == []
-    assert kinds(LOAD + "bar.sync 0;" + own, **cluster) == ["write-after-read"]
-    assert kinds(there.format("0"), **cluster) == ["write-after-write"]
+    assert kinds(LOAD + MEET + own + MEET, **cluster) == []
+    assert kinds(LOAD + "bar.sync 0;" + own + MEET, **cluster) == ["write-after-read"]
+    assert kinds(there.format("0") + MEET, **cluster) == ["write-after-write"]
 
 
 @pytest.mark.parametrize("wait", ["", WAIT])
@@ -282,7 +282,7 @@ def test_asynchronous_stores_to_the_cluster(wait):
     )
     body += "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r21], %r3, [%r23];" + wait + LOAD
     body += "bar.sync 0;" + MEET
-    assert kinds(body, grid=2, cluster=2) == ([] if wait else ["read-after-write"])
+    assert kinds(body, grid=2, cluster=2) == ([] if wait else ["access-after-exit", "read-after-write"])
 
 
 def test_a_lock():
@@ -403,4 +403,4 @@ def test_bulk_reductions_into_one_place_do_not_race_with_each_other():
     init = INIT.replace("bar.sync 0;", "")
     body = init + copy + MEET + send + "@!%p2 bra END;\n{} ld.shared.b32 %r20, [%r12+1024];\nEND:\n" + MEET
     assert kinds(body.format(WAIT), grid=2, cluster=2) == []
-    assert kinds(body.format(""), grid=2, cluster=2) == ["read-after-write"]
+    assert kinds(body.format(""), grid=2, cluster=2) == ["access-after-exit", "read-after-write"]

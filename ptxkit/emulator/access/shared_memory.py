@@ -17,6 +17,11 @@ from ptxkit.emulator.simt.threads import Group
 _RANK_BITS = np.uint64(0xFF << CLUSTER_RANK_SHIFT)
 
 
+def exited(cta: str) -> str:
+    """Words for an access to the shared memory of a CTA of the cluster that has ended."""
+    return f"in the shared memory of CTA {cta}, which has exited; it has to exist until all accesses to it are over"
+
+
 class SharedSite(Site):
     """Shared memory of the executing CTA, or of its cluster."""
 
@@ -73,7 +78,12 @@ class SharedSite(Site):
             index, pattern, origin, low, high = memo
             step = first - origin
             # the same pattern further on in the same CTAs
-            if not step & (self.size - 1) and low + step >= SHARED_BASE and high + step + self.size <= end:
+            if (
+                wave.ended is None
+                and not step & (self.size - 1)
+                and low + step >= SHARED_BASE
+                and high + step + self.size <= end
+            ):
                 start = step >> self.shift
                 return (index, pattern, start) if start >= 0 else (np.maximum(index + start, 0), pattern, 0)
         full = address + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)
@@ -93,7 +103,9 @@ class SharedSite(Site):
                     f"{a >> CLUSTER_RANK_SHIFT} in a cluster of {wave.launch.cluster_size}"
                 ),
             )
-        cta = x.cta - self.own_rank(x) + rank
+        cta = np.where(active, x.cta - self.own_rank(x) + rank, x.cta)
+        if wave.ended is not None and wave.ended[cta].any():
+            self.fail(x, full, wave.ended[cta], lambda a: exited(f"rank {a >> CLUSTER_RANK_SHIFT}"))
         index = (cta * wave.shared_stride + offset) >> self.shift
         index = np.where(active, index, 0) if x.mask is not None else index
         pattern = Pattern(np.ascontiguousarray(full), mask, self.size, x.c)

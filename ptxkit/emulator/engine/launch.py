@@ -97,12 +97,16 @@ class EmulatedLaunch:
         self._limit_lock = threading.Lock()
 
     def _hazards(self) -> Hazards | None:
-        """What is looked for of races: all that were asked for; in latest-legal mode, reads of asynchronous copies."""
+        """What is looked for of races: all that were asked for.
+
+        In latest-legal mode, reads of asynchronous copies, and accesses to CTAs of a cluster that may have exited.
+        """
         racecheck = self.settings.racecheck
         instructions = [i for _, i in self.code.instructions]
         if racecheck:
             return Hazards(base_name(self.name), instructions, racecheck == "lanes")
-        if self.settings.completion == "latest-legal" and any(fills_shared(i) for i in instructions):
+        reaches_others = self.cluster_size > 1 and self.code.layout.ranked
+        if self.settings.completion == "latest-legal" and (reaches_others or any(map(fills_shared, instructions))):
             return Hazards(base_name(self.name), instructions, copies_only=True)
         return None
 

@@ -70,6 +70,7 @@ class Wave:
         cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
         ranked: addresses in shared memory hold the CTA's rank.
         live: lanes that have not exited, or None while all run.
+        ended: (CTAs,) which CTAs have no threads left; None while all have, or where none can access another's memory.
     """
 
     def __init__(self, launch: RunningLaunch, ctas: Index, tally: Tally, number: int) -> None:
@@ -89,6 +90,7 @@ class Wave:
         self.local: Bytes = np.zeros((len(ctas) * warps * 32, 0), np.uint8)
         self.live: Mask | None = None
         self.live_lanes = len(ctas) * warps * 32
+        self.ended: NDArray[np.bool_] | None = None
         self.synchronisers: list[Synchroniser] = []
         self._parts: dict[Callable[[WaveState], object], object] = {}
         self.ready: dict[tuple[int, int, int], Group] = {}
@@ -431,10 +433,14 @@ class Wave:
         self.retire(group)
         if group.lanes == self.live_lanes:
             self.live_lanes = 0
+            if self.ranked:
+                self._end(np.ones(self.shape[0], np.bool_))
             return
         gone = group.full_mask()
         self.live = ~gone if self.live is None else self.live & ~gone
         self.live_lanes -= group.lanes
+        if self.ranked:
+            self._end(~self.live.any((1, 2)))
         if self.divergence.open:
             self.divergence.exited(gone)
         for s in self.synchronisers:
@@ -443,6 +449,14 @@ class Wave:
         for (_, block), waiting in list(self.waiting.items()):
             self.waiting.pop((waiting.frame.serial, block))
             self.wake(waiting, block, passed=False)
+
+    def _end(self, ended: NDArray[np.bool_]) -> None:
+        """The CTAs ``ended`` have no threads left: nothing may access their shared memory any more."""
+        new = ended if self.ended is None else ended & ~self.ended
+        if new.any():
+            self.ended = ended
+            for races in self.races:
+                races.ended(new)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.memory.layout import SHARED_BASE, plain
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
 from ptxkit.emulator.racecheck.hazards import Hazard, Hazards
+from ptxkit.emulator.racecheck.lifetimes import Lifetimes
 from ptxkit.emulator.racecheck.operations import Operations
 from ptxkit.emulator.racecheck.shadow import SITES, STRONG, Access, Conflict, Shadow
 from ptxkit.emulator.simt.hooks import AccessSite
@@ -59,6 +60,7 @@ class Races:
         self._locations: Table | None = None
         # places to synchronise through: words of shared memory as ~index, and addresses in global memory
         self._known: dict[int, int] = {}
+        self.lifetimes = Lifetimes(self)
 
     # -- who ---------------------------------------------------------------------------------------------------------
 
@@ -148,10 +150,14 @@ class Races:
             rows = np.repeat(rows, parts)
         cta = rows // self.actors
         generation: NDArray[np.int32] | None = self.generation[cta]
-        if remote and clocks.size > 1 and (cells // (len(self.shadow.writes) // clocks.ctas) != cta).any():
-            generation = None
         strong = ordering != ""
         low = self.site(where) | (STRONG if strong else 0)
+        if remote and clocks.size > 1:
+            home = cells // (len(self.shadow.writes) // clocks.ctas)
+            elsewhere = home != cta
+            if elsewhere.any():
+                generation = None
+                self._note_remote(rows[elsewhere], cells[elsewhere] * self.shadow.unit, low)
         a = Access(
             cells,
             rows,
@@ -168,6 +174,23 @@ class Races:
             self.tell(where, a, found, np.repeat(threads, parts))
         if strong and self.ordered:
             self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
+
+    def _note_remote(self, rows: NDArray[np.int64], places: NDArray[np.int64], low: int) -> None:
+        """Actors access bytes (of the wave's shared memory) of other CTAs."""
+        clocks = self.clocks
+        home, address = np.divmod(places, self.wave.shared_stride)
+        self.lifetimes.accessed(home, address, clocks.rank[rows], clocks.actor[rows], clocks.interval[rows] | low)
+
+    def remote_barriers(self, where: Where, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
+        """Actors use mbarriers, some of them perhaps in other CTAs."""
+        if self.clocks.size > 1:
+            elsewhere = at * 8 // self.wave.shared_stride != rows // self.actors
+            if elsewhere.any():
+                self._note_remote(rows[elsewhere], at[elsewhere] * 8, self.site(where))
+
+    def ended(self, ctas: NDArray[np.bool_]) -> None:
+        """The last threads of ``ctas`` have exited."""
+        self.lifetimes.ended(ctas)
 
     def runs(self, x: Selection, where: Where, starts: Index, sizes: Index, write: bool) -> None:
         """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
@@ -319,7 +342,7 @@ class Races:
                 cta, linear = divmod(thread, wave.shape[1] * 32)
                 mine = home // clocks.size * clocks.size
                 their_rank, number = int(c.agents[k]) >> 16, int(c.agents[k]) & 0xFFFF
-                earlier, mend = self._agent(mine + their_rank, number)
+                earlier, mend = self.agent(mine + their_rank, number)
                 if not mend:
                     mend = BARRIER if mine + their_rank == cta else CLUSTER
                     if mine + their_rank == cta and clocks.shift == 0 and number >> 5 == linear >> 5:
@@ -335,13 +358,13 @@ class Races:
                     named(self._sites[kind]),
                     earlier,
                     address,
-                    self._place(address),
+                    self.place(address),
                     mend,
                     count,
                 )
                 self.hazards.add(hazard, where, self._sites[kind])
 
-    def _agent(self, cta: int, number: int) -> tuple[str, str]:
+    def agent(self, cta: int, number: int) -> tuple[str, str]:
         """An agent in words, and what it takes to know that it is done; "" for a warp."""
         coordinates = self.wave.cta_coordinates(cta)
         if number < self.actors:
@@ -353,7 +376,12 @@ class Races:
         """An actor in words."""
         return f"warp {actor}" if self.clocks.shift else f"thread {self.wave.thread_coordinates(actor)}"
 
-    def _place(self, address: int) -> str:
+    def instruction(self, record: int) -> Where:
+        """The instruction of a record."""
+        return self._sites[record & SITES]
+
+    def place(self, address: int) -> str:
+        """An address in shared memory in words, with the variable that it lies in."""
         layout = self.wave.launch.code.layout
         below = [(base, name) for name, base in layout.shared.items() if base <= address]
         text = f"shared memory at {address:#x}"

@@ -14,14 +14,20 @@ SHOWN = 20
 """Pairs of source lines that a message lists."""
 
 
+EXIT = "access-after-exit"
+"""An access to the shared memory of a CTA of the cluster that may have ended by then."""
+
+
 @dataclass(frozen=True)
 class Hazard:
     """Two instructions that access the same shared memory, one of them writing, with nothing that puts them in order.
 
-    They are the first that were found of their source lines.
+    They are the first that were found of their source lines. Where a CTA may have ended, ``later`` is the access to its shared
+    memory, and ``earlier_who`` the CTA.
 
     Attributes:
-        what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``; earlier and later as emulated.
+        what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``, earlier and later as emulated; or
+            ``"access-after-exit"``.
         later, earlier: PTX line, source line and opcode of the instructions.
         later_who, earlier_who: thread, warp and CTA; or the asynchronous operation.
         address: of the first byte in the CTA's shared memory.
@@ -44,6 +50,11 @@ class Hazard:
         late = "reads" if self.what == "read-after-write" else "writes"
         early = "read" if self.what == "write-after-read" else "wrote"
         times = f", {self.count:,} times" if self.count > 1 else ""
+        if self.what == EXIT:
+            return (
+                f"{self.later}: {self.what}: {self.later_who} accesses {self.place} of {self.earlier_who}, which may have "
+                f"exited: nothing puts the access before {self.earlier}{times}; {self.mend}"
+            )
         return (
             f"{self.later}: {self.what}: {self.later_who} {late} {self.place}, which {self.earlier_who} {early} at "
             f"{self.earlier} with nothing that puts the two in order{times}; {self.mend}"

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.arrays import Bytes, Index, Mask
 from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW, Clocks
 from ptxkit.emulator.racecheck.hazards import Hazards
+from ptxkit.emulator.racecheck.lifetimes import Lifetimes
 from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
@@ -43,6 +44,7 @@ class Recorder(Protocol):
     hazards: Hazards
     clocks: Clocks
     shadow: Shadow
+    lifetimes: Lifetimes
     generation: NDArray[np.int32]
 
     def site(self, where: Where) -> int:
@@ -71,6 +73,9 @@ class Recorder(Protocol):
 
     def name(self, actor: int) -> str:
         """An actor in words."""
+
+    def remote_barriers(self, where: Where, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
+        """Actors use mbarriers, some of them perhaps in other CTAs."""
 
 
 class _Groups:
@@ -188,11 +193,14 @@ class Operations:
         """The threads of ``x`` arrive."""
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
+        self.races.remote_barriers(where, rows, at)
         self.clocks.release(self._arrived, self._keys_of(at), rows, relaxed)
 
     def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
-        self._require(where, *self.races.per_actor(x, index))
+        rows, at = self.races.per_actor(x, index)
+        self._require(where, rows, at)
+        self.races.remote_barriers(where, rows, at)
 
     def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
         """The lanes ``done`` have seen that a phase is complete."""
@@ -310,12 +318,31 @@ class Operations:
         element = np.repeat(np.arange(len(starts)), lengths)
         ends = np.cumsum(lengths)
         cells = np.arange(len(element)) + np.repeat(starts // shadow.unit - (ends - lengths), lengths)
-        record = interval[element] | races.site(where) | (STRONG if strong else 0)
+        low = races.site(where) | (STRONG if strong else 0)
+        record = interval[element] | low
+        if self.clocks.size > 1:
+            self._note_remote(threads, starts, rank, number, interval | low)
         rows = threads[element] >> self.clocks.shift
         a = Access(cells, rows, self.clocks.now.flat, rank[element], number[element], record, None, strong)
         found = races.compare(a, write)
         if found:
             races.tell(where, a, found, threads[element])
+
+    def _note_remote(
+        self,
+        threads: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        rank: NDArray[np.int64],
+        number: NDArray[np.int64],
+        record: NDArray[np.int64],
+    ) -> None:
+        """Accesses that outlive the wait of a CTA's own threads: by a thread, or through an mbarrier, of another CTA."""
+        home, address = np.divmod(starts, self.races.wave.shared_stride)
+        issuer = threads // (self.races.wave.shape[1] * 32)
+        elsewhere = (home != issuer) | (home % self.clocks.size != rank)
+        if elsewhere.any():
+            chosen = (v[elsewhere] for v in (home, address, rank, number, record))
+            self.races.lifetimes.accessed(*chosen)
 
     def describe(self, number: int) -> tuple[str, str]:
         """An asynchronous agent in words, and how to wait for it."""

@@ -131,6 +131,9 @@ class RaceHooks(Protocol):
     def cluster_waited(self, x: Selection) -> None:
         """barrier.cluster.wait has let ``x`` go."""
 
+    def ended(self, ctas: NDArray[np.bool_]) -> None:
+        """The last threads of ``ctas``, (CTAs of the wave,), have exited."""
+
 
 class ProxyHooks(Protocol):
     """Writes to shared memory through the generic proxy and the async proxy, and fences between the two."""

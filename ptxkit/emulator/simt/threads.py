@@ -178,6 +178,7 @@ class WaveState(Protocol):
         shared, shared_stride: shared memory of all CTAs, and bytes from one CTA's to the next one's.
         local: (threads, bytes), local memory.
         live: lanes that have not exited, or None while all run; ``live_lanes`` are so many.
+        ended: (CTAs,) which CTAs have no threads left; None while all have, or where none can access another's memory.
         waiting: groups that wait for others of their warps, by serial number of the frame and block.
         ticks: time, which the clock registers show.
         changes: reads of clocks and printed texts, which no memory shows.
@@ -193,6 +194,7 @@ class WaveState(Protocol):
     local: Bytes
     live: Mask | None
     live_lanes: int
+    ended: NDArray[np.bool_] | None
     waiting: dict[tuple[int, int], Group]
     ticks: int
     changes: int

@@ -173,6 +173,11 @@ class Mbarriers(Synchroniser):
                 self._fail(x, where, bad, self._not_one(at))
 
     def _check_words(self, at: Index, where: Where | None) -> None:
+        if self.wave.ended is not None:
+            ended = self.wave.ended[at * 8 // self.wave.shared_stride]
+            if ended.any():
+                k = at[np.argmax(ended)]
+                self._refuse(None, where, k, f"{self.name(k)} is in the shared memory of this CTA, which has exited")
         valid = (self.words[at] >> np.uint64(_VALID)) == 1
         if not valid.all():
             k = at[np.argmin(valid)]

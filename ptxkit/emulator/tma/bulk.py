@@ -128,6 +128,7 @@ class _Bulk:
                 origin = Side(origin.arrays, origin.which[element], origin.start[element])
                 to_cta, to_offset = np.divmod(target.start[element], step)
                 own = to_cta - wave.cluster_rank[to_cta]
+                runs.require_running(own + shift, element)
                 target = Side(target.arrays, target.which[element], (own + shift) * step + to_offset)
                 barrier = (own + shift) * (step >> 3) + barrier[element] % (step >> 3)
                 sizes, threads = sizes[element], threads[element]

@@ -13,6 +13,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.access.shared_memory import exited
 from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
@@ -173,6 +174,7 @@ class Runs:
             self._fault(bad, addresses, verb, f"outside the {shared_bytes:,} bytes of shared memory of {whose}")
         if not remote and (rank != own).any():
             self._fault(rank != own, addresses, verb, "in another CTA; shared::cta is the executing CTA's own memory")
+        self.require_running(self.cta - own + rank)
         start = (self.cta - own + rank) * wave.shared_stride + offset
         for writes in () if generic_proxy else wave.generic_writes:
             if verb == "writes":
@@ -182,6 +184,19 @@ class Runs:
         for races in wave.races if generic_proxy else ():
             races.runs(self.x, self.where, start, self.sizes, verb == "writes")
         return Side([wave.shared], np.zeros(len(start), np.int64), start)
+
+    def require_running(self, ctas: NDArray[np.int64], element: NDArray[np.int64] | None = None) -> None:
+        """Fail if one of ``ctas``, indices in the wave, has exited.
+
+        Args:
+            element: the run that each belongs to; None where there is one for each, in order.
+        """
+        ended = self.x.wave.ended
+        if ended is None or not ended[ctas].any():
+            return
+        k = int(np.argmax(ended[ctas]))
+        bad = np.arange(len(self.sizes)) == (k if element is None else element[k])
+        self.fail(bad, exited(str(self.x.wave.cta_coordinates(int(ctas[k])))))
 
     def fail(self, bad: NDArray[np.bool_], why: str) -> NoReturn:
         """Raise for the first element in ``bad``."""

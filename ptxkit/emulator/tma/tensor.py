@@ -69,6 +69,7 @@ class _Load:
         element = np.arange(len(threads))
         if self.multicast:
             element, cta = self._receivers(runs, runs.lanes(rest[0]))
+            runs.require_running(cta, element)
             target = cta * stride + target[element] % stride
             signalled = cta
             if self.pair:  # in each pair, the CTA whose rank is as even or odd as that of the mbarrier that is given

@@ -1,0 +1,86 @@
+"""Accesses to the shared memory of other CTAs of the cluster, and whether those CTAs still exist.
+
+The shared memory of a CTA exists until its last thread has exited, and all CTAs of a cluster have to exist while it is accessed
+(CUDA C++ Programming Guide, "Distributed Shared Memory"). An access is safe where it happens before that exit, whatever the
+timing. So the last access of every agent to every other CTA is remembered, and when a CTA ends, its threads have to know of all
+of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.racecheck.clocks import Clocks
+from ptxkit.emulator.racecheck.hazards import EXIT, Hazard, Hazards
+from ptxkit.emulator.racecheck.shadow import SITES
+from ptxkit.emulator.simt.threads import WaveState
+from ptxkit.emulator.simt.where import Where, named
+
+MEND = "put barrier.cluster (cluster.sync()) between the access and the end of the kernel"
+
+
+class Reporter(Protocol):
+    """What names agents and places."""
+
+    wave: WaveState
+    hazards: Hazards
+    clocks: Clocks
+
+    def agent(self, cta: int, number: int) -> tuple[str, str]:
+        """An agent of a CTA in words, and what it takes to know that it is done."""
+
+    def place(self, address: int) -> str:
+        """An address in shared memory in words."""
+
+    def instruction(self, record: int) -> Where:
+        """The instruction of a record."""
+
+
+class Lifetimes:
+    """The accesses of one wave's CTAs to each other's shared memory."""
+
+    def __init__(self, races: Reporter) -> None:
+        self.races = races
+        clocks = races.clocks
+        self._last = clocks.table(clocks.ctas)  # by CTA whose memory is accessed: record of every agent's last access
+        self._address = clocks.table(clocks.ctas)
+        self._any = np.zeros(clocks.ctas, np.bool_)
+
+    def accessed(
+        self,
+        cta: NDArray[np.int64],
+        address: NDArray[np.int64],
+        rank: NDArray[np.int64],
+        number: NDArray[np.int64],
+        record: NDArray[np.int64],
+    ) -> None:
+        """Agents (``rank``, ``number``) access ``address`` of the shared memory of ``cta``, not their own; all (E,)."""
+        agents = rank * self.races.clocks.width + number
+        self._last.flat[cta, agents] = record
+        self._address.flat[cta, agents] = address
+        self._any[cta] = True
+
+    def ended(self, ctas: NDArray[np.bool_]) -> None:
+        """The last threads of ``ctas`` (by index in the wave) have exited."""
+        clocks = self.races.clocks
+        for cta in np.flatnonzero(ctas & self._any).tolist():
+            known = clocks.now.flat[cta * clocks.actors : (cta + 1) * clocks.actors].max(0)
+            last = self._last.flat[cta]
+            for agent in np.flatnonzero(last > known).tolist():
+                self._tell(cta, agent, int(last[agent]))
+
+    def _tell(self, cta: int, agent: int, record: int) -> None:
+        races = self.races
+        rank, number = divmod(agent, races.clocks.width)
+        home = cta // races.clocks.size * races.clocks.size + rank
+        who, _ = races.agent(home, number)
+        where = races.instruction(record & SITES)
+        address = int(self._address.flat[cta, agent])
+        owner = f"CTA {races.wave.cta_coordinates(cta)}"
+        hazard = Hazard(
+            EXIT, named(where), who, "the exit of its threads", owner, address, races.place(address), MEND, 1
+        )
+        races.hazards.add(hazard, where, where)

@@ -1,0 +1,92 @@
+"""Accesses to the shared memory of CTAs of the cluster that have exited, or may have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from programs import THREAD, Run, kernel
+
+from ptxkit.errors import FaultError, RaceError
+
+SYNC = "barrier.cluster.arrive; barrier.cluster.wait;"
+HEAD = (
+    THREAD
+    + """
+    mov.u32 %r10, %cluster_ctarank; xor.b32 %r11, %r10, 1; setp.eq.u32 %p0, %r0, 0; setp.eq.u32 %p1, %r10, 1;
+    mov.u32 %r12, tile; mapa.shared::cluster.u32 %r13, %r12, %r11;
+    mov.u32 %r14, bar; mapa.shared::cluster.u32 %r15, %r14, %r11;
+    mad.lo.u32 %r16, %r0, 4, %r12; st.shared.u32 [%r16], %r0;
+    @%p0 mbarrier.init.shared.b64 [%r14], 1; fence.mbarrier_init.release.cluster; fence.proxy.async;
+"""
+    + SYNC
+)
+VARIABLES = ".shared .align 128 .b8 tile[1024]; .shared .align 8 .b64 bar; .global .align 16 .b8 input[64];"
+EXPECT = "mbarrier.arrive.expect_tx.shared.b64 _, [%r14], {};"
+WAIT = "WAIT{0}: mbarrier.try_wait.parity.acquire.cluster.shared.b64 %p2, [%r14], 0; @!%p2 bra WAIT{0};"
+
+ACCESSES = {
+    "ld": "ld.shared::cluster.u32 %r4, [%r13];",
+    "generic ld": "cvta.shared.u64 %rd9, tile; mapa.u64 %rd10, %rd9, %r11; ld.u32 %r4, [%rd10];",
+    "st": "st.shared::cluster.u32 [%r13+256], 1;",
+    "atom": "atom.shared::cluster.add.u32 %r4, [%r13+256], 1;",
+    "red": "red.shared::cluster.add.u32 [%r13+256], 1;",
+    "arrive": "@%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r15];",
+    "expect_tx": "@%p0 mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%r15], 16;",
+    "st.async": "@%p0 st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r13+256], 1, [%r15];",
+    "red.async": "@%p0 red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r13+256], 1, [%r15];",
+    "bulk": "@%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r13+512], [%r12+128], 16, [%r15];",
+    "multicast": "mov.b16 %h1, 3; @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+    "[tile+512], [input], 16, [bar], %h1;",
+}
+TRACKED = [{"completion": "latest-legal"}, {"racecheck": "warps"}, {"racecheck": "lanes"}]
+
+
+def run(body: str, **settings):
+    return Run(kernel(HEAD + body, before=VARIABLES))(
+        np.zeros(64, np.uint32), np.zeros(1), grid=2, cluster=2, **settings
+    )
+
+
+@pytest.mark.parametrize("access", ACCESSES)
+@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+def test_a_cta_that_has_exited_cannot_be_accessed(access, completion):
+    with pytest.raises(FaultError, match=r"test.ptx:\d+ .*which (has|may have) exited"):
+        run("@%p1 exit;" + ACCESSES[access], completion=completion)
+
+
+@pytest.mark.parametrize("access", ACCESSES)
+@pytest.mark.parametrize("settings", TRACKED)
+def test_an_access_has_to_happen_before_the_exit_of_the_cta(access, settings):
+    """Both CTAs end together, so that the emulated access comes in time."""
+    with pytest.raises(RaceError, match="access-after-exit.*CTA .*which may have exited") as e:
+        run(ACCESSES[access], **settings)
+    (hazard,) = e.value.hazards
+    assert hazard.what == "access-after-exit" and hazard.later_who != hazard.earlier_who
+
+
+@pytest.mark.parametrize("access", ["ld", "generic ld", "st", "atom", "red", "arrive"])
+@pytest.mark.parametrize("settings", [{}, *TRACKED])
+def test_a_cluster_barrier_puts_the_access_before_the_exit(access, settings):
+    run(ACCESSES[access] + SYNC, **settings)
+
+
+@pytest.mark.parametrize(("access", "nbytes"), [("st.async", 4), ("red.async", 4), ("bulk", 16), ("multicast", 32)])
+@pytest.mark.parametrize("settings", [{}, *TRACKED])
+def test_the_phase_that_a_copy_completes_puts_it_before_the_exit(access, nbytes, settings):
+    """The source of a copy between two CTAs must outlive it as well, so its CTA has to hear from the receiver."""
+    body = "@%p0 " + EXPECT.format(nbytes) + SYNC + ACCESSES[access] + WAIT.format(0)
+    run(body + (SYNC if access == "bulk" else ""), **settings)
+    if access == "bulk" and settings:
+        with pytest.raises(RaceError, match="access-after-exit"):
+            run(body, **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, *TRACKED])
+def test_a_remote_arrival_that_the_owner_waits_for_puts_the_access_before_its_exit(settings):
+    run("ld.shared::cluster.u32 %r4, [%r13]; bar.sync 0;" + ACCESSES["arrive"] + WAIT.format(0), **settings)
+
+
+@pytest.mark.parametrize("settings", TRACKED)
+def test_an_arrival_without_the_owners_wait_is_not_enough(settings):
+    with pytest.raises(RaceError, match="access-after-exit"):
+        run("ld.shared::cluster.u32 %r4, [%r13]; bar.sync 0;" + ACCESSES["arrive"], **settings)
