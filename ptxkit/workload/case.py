@@ -34,8 +34,13 @@ POISON = 0xFF
 """Every byte of an output before a launch: NaN in every floating-point type and -1 in the integers.
 
 An element that is not written fails verification, and so does a sum that includes an unwritten element, even multiplied by 0
-as in ``alpha * A @ B + 0 * C``.
+as in ``alpha * A @ B + 0 * C``. Minimum and maximum ignore a NaN, so launches after the
+first use two more sentinels.
 """
+
+HIGH, LOW = 0x7B, 0xFB
+"""Sentinels of opposite signs, large in every floating-point type: 1.3e36 and -2.6e36 as float32. Unsigned integers get 0 for
+:data:`LOW`."""
 
 
 class Data:
@@ -249,6 +254,8 @@ class Case:
         for name, array in self._arrays.items():
             if not isinstance(name, str) or name not in self.inputs:
                 self._poisons[name] = self._poison(name) if poison is None else poison
+                if poison == LOW and array.dtype.kind == "u":
+                    self._poisons[name] = 0
                 array.poison(self._poisons[name])
             elif name in self.output_specs or self._differs(name):
                 array.copy_from(np.ascontiguousarray(self.inputs[name]))
@@ -257,6 +264,11 @@ class Case:
     def poisons(self) -> dict[str, int]:
         """Output name -> every byte of it since the latest :meth:`reset`, for the outputs that are no inputs."""
         return {name: byte for name, byte in self._poisons.items() if isinstance(name, str) and name in self.output_specs}
+
+    @property
+    def has_temporaries(self) -> bool:
+        """Whether launches use arrays that are neither inputs nor outputs."""
+        return any(not isinstance(name, str) for name in self._arrays)
 
     def overwritten(self) -> list[str]:
         """A sentence for each input that is not an output and has changed since it was uploaded."""

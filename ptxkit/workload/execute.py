@@ -18,7 +18,7 @@ from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.runtime.tensor_map.description import TensorMap
 from ptxkit.targets import missing
 from ptxkit.workload.build import Build, compiled
-from ptxkit.workload.case import POISON, Case, Data, with_overwritten
+from ptxkit.workload.case import HIGH, LOW, POISON, Case, Data, with_overwritten
 from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
 from ptxkit.workload.memory import check_memory
 from ptxkit.workload.module_state import ModuleState
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ptxkit.workload.variant import Variant
 
 __all__ = [
+    "HIGH",
+    "LOW",
     "POISON",
     "Case",
     "Data",
@@ -45,8 +47,22 @@ __all__ = [
     "run",
 ]
 
-OTHER_POISON = 0x32
-"""The byte that fills outputs before a second launch; four of them are 1.0e-8 as a float32."""
+
+def other_poisons(counters: Counters | None, has_temporaries: bool, again: bool) -> tuple[int, ...]:
+    """The poison of launches after the first; none where its result does not depend on what memory held before.
+
+    A minimum or maximum ignores one sentinel or the other, so where a launch has read unwritten elements of outputs or
+    temporaries, or updated global memory atomically, both signs are tried. Without counts nothing is known of what temporaries
+    are read.
+
+    Args:
+        counters: of the first launch; None where the device does not count.
+        again: one more launch is needed in any case: an element of an output still holds the poison, or variables of the module
+            have changed, so that the next launch begins with others.
+    """
+    if has_temporaries if counters is None else counters.global_atomic_bytes or counters.unwritten_loads:
+        return HIGH, LOW
+    return (HIGH,) if again else ()
 
 
 @dataclass(frozen=True)
@@ -79,10 +95,8 @@ class Prepared:
     def check(self, own: Tolerance | None = None) -> tuple[Verdict, Counters | None]:
         """Verify, and return the counters of the same launch if the device counts, since a second emulation would take as long.
 
-        The outputs are poisoned and the inputs restored before the launch; outputs and inputs are compared after it. A second
-        launch, with another poison, is verified if the first may have been correct by chance: an element of an output still
-        holds the poison; the launch changed variables of its module, so that the next launch begins with other values; or it
-        updated global memory atomically, where for example a maximum with the poison may be correct.
+        Outputs and temporaries are poisoned and inputs restored before the launch; outputs and inputs are compared after it.
+        Where the result may be correct by chance, launches with other poison (:func:`other_poisons`) are verified, too.
 
         Args:
             own: a tolerance that replaces those of the variant and the workload.
@@ -92,13 +106,20 @@ class Prepared:
         measured = self.case.device.measure(self.launch, samples=1)
         self.case.device.synchronize()
         verdict = self.case.verify(self.build.variant, own)
-        atomics = measured.counters is not None and measured.counters.global_atomic_bytes > 0
-        if verdict.verified and (self.case.unwritten or atomics or self.state.changed()):
-            verdict = self.again(own) or verdict
+        case = self.case
+        again = case.unwritten or self.state.changed()
+        for poison in other_poisons(measured.counters, case.has_temporaries, again) if verdict.verified else ():
+            verdict = self.again(own, poison) or verdict
+            if not verdict.verified:
+                break
         return verdict, measured.counters
 
-    def again(self, own: Tolerance | None = None) -> Verdict | None:
+    def again(self, own: Tolerance | None = None, poison: int = HIGH) -> Verdict | None:
         """Launch once more, with another poison and without restoring module variables.
+
+        Args:
+            own: a tolerance that replaces those of the variant and the workload.
+            poison: every byte of outputs and temporaries before the launch.
 
         Returns:
             A description of the error; None if the result is verified.
@@ -106,7 +127,7 @@ class Prepared:
         complaints = self.case.overwritten()  # inputs overwritten by launches since the latest check
         if complaints:
             return with_overwritten(Verdict.refused(f"after several launches, {complaints[0]}"), complaints[1:])
-        self.case.reset(OTHER_POISON)
+        self.case.reset(poison)
         self.launch()
         self.case.device.synchronize()
         verdict = self.case.verify(self.build.variant, own)

@@ -351,6 +351,20 @@ def test_elements_that_were_never_written_are_counted_in_a_wrong_result(run):
     assert code == 1 and "written" in err
 
 
+@pytest.mark.parametrize("kind", ["float", "int32", "uint8"])
+def test_expected_values_that_the_same_kernel_never_wrote_are_not_verified(run, files, kind):
+    (files / "part.cu").write_text(
+        f"typedef {'unsigned char' if kind == 'uint8' else 'int' if kind == 'int32' else 'float'} T;"
+        'extern "C" __global__ void part(T* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 3; }'
+    )
+    words = f"part.cu --arg y={kind}[64] --grid 1 --block 64"
+    assert run(f"{words} --arg n=63 --output y=y.npy")[0] == 0
+    code, _, err = run(f"{words} --arg n=63 --expect y=y.npy")
+    assert code == 1 and "with other contents of the arrays that start uninitialised: y[63]" in err
+    assert run(f"{words} --arg n=64 --output y=y.npy")[0] == 0
+    assert run(f"{words} --arg n=64 --expect y=y.npy")[0] == 0
+
+
 def test_a_dry_run_launches_nothing(run, files):
     code, out, _ = run(f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --output y=y.npy --dry-run")
     assert code == 0 and "grid 4x1x1, block 256x1x1" in out and "float32[1024]:uniform" in out

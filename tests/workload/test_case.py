@@ -108,7 +108,7 @@ def test_an_element_that_is_right_by_the_poison_alone_is_found(device, sample, d
     from ptxkit.workload.inputs import dtype_of
 
     real = dtype_of(dtype)
-    for poison in (execute.POISON, execute.OTHER_POISON, 0x00, 0x01):
+    for poison in (execute.POISON, execute.HIGH, execute.LOW, 0x00, 0x01):
         value = np.frombuffer(bytes([poison]) * real.itemsize, real)[0]
         if np.isnan(float(value)):
             continue  # a reference of NaN alone is refused

@@ -62,6 +62,10 @@ class Sample(Workload):
         return [Launch("largest", cdiv(self.n, 32), 32, ("x", "t", self.n)),
                 Launch("scaled", cdiv(self.n, 32), 32, ("x", "t", "y", self.n))]
 
+    @variant(tile={"HOW": [0, 1, 2, 3, 4, 5]})
+    def ignores(self, t):
+        return [Launch("ignores", cdiv(self.n, 32), 32, ("x", "t", "y", self.n), template=(t.HOW,))]
+
     @variant
     def misnamed(self): return [Launch("tims", 1, 32, ("x", "y", self.n))]
 
@@ -85,6 +89,18 @@ __device__ float root_two() { return ROOT; }
 __global__ void adds_nothing(const float* x, const float* t, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) y[i] = 2 * x[i] + 0 * t[i];
+}
+template <int HOW>
+__global__ void ignores(const float* x, float* t, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float v = 2 * x[i];
+    if (HOW == 0) y[i] = fminf(v, t[i]);
+    if (HOW == 1) y[i] = fmaxf(v, t[i]);
+    if (HOW == 2) y[i] = fminf(v, y[i]);
+    if (HOW == 3) y[i] = fmaxf(v, y[i]);
+    if (HOW == 4) y[i] = i == n - 1 ? fmaxf(v, t[i]) : v;
+    if (HOW == 5) { float4 u = *(float4*)(t + i / 4 * 4); y[i] = fminf(v, u.z); }
 }
 __global__ void largest(const float* x, float* t, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -157,7 +173,7 @@ def test_an_unwritten_element_is_found_where_the_reference_is_nan_as_the_poison_
 
     monkeypatch.setattr(sample, "reference", reference)
     verdict = run(sample, device, "partial").verdict
-    assert verdict.worst.startswith("on a launch after the first: y[99] is 1.03")
+    assert verdict.worst.startswith("on a launch after the first: y[99] is 1.30")
 
 
 def test_an_unwritten_temporary_times_zero_is_found(device, sample):
@@ -167,6 +183,18 @@ def test_an_unwritten_temporary_times_zero_is_found(device, sample):
 def test_a_maximum_that_is_not_initialised_is_found(sample):
     """It is right with the first poison, which is -1 as an integer."""
     assert run(sample, open_device("emulator"), "largest").verdict.worst.startswith("on a launch after the first: y[")
+
+
+@pytest.mark.parametrize("how", range(6))
+def test_a_minimum_or_maximum_with_an_element_that_nothing_has_written_is_found(sample, how):
+    """Either ignores the NaN of the first launch."""
+    verdict = run(sample, open_device("emulator"), "ignores", tile={"HOW": how}).verdict
+    assert verdict.worst.startswith("on a launch after the first: y[")
+
+
+def test_temporaries_that_are_written_first_take_one_launch(sample, monkeypatch):
+    monkeypatch.setattr(execute.Prepared, "again", lambda *args: pytest.fail("a second launch"))
+    assert run(sample, open_device("emulator"), "two_steps").verdict.verified
 
 
 def test_a_variant_that_the_target_lacks_is_skipped_with_the_reason(device, sample):

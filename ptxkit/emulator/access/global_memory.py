@@ -6,6 +6,7 @@ import numpy as np
 
 from ptxkit.emulator.access.site import Loaded, Site
 from ptxkit.emulator.arrays import Addresses, Lanes, Mask, Shape
+from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.memory.traffic import sectors
@@ -79,7 +80,15 @@ class GlobalSite(Site):
         else:
             got = rows[start:].take(p.indices.reshape(-1), axis=0)
         self.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
+        if a.sentinel is not None:
+            self.notice_unwritten(x, a, got)
         return self.columns(got, base.shape)
+
+    def notice_unwritten(self, x: Group, a: Allocation, values: Lanes) -> None:
+        """Count the elements of ``values``, just read from ``a``, that seem to be as they were before the launch."""
+        found = a.unwritten(values)
+        if found:
+            x.tally.add(self.number, UNWRITTEN, found)
 
     def store(self, x: Group, base: Addresses, values: tuple[Lanes, ...]) -> None:
         """Write one row per lane; of lanes that address the same element the highest wins."""
@@ -113,7 +122,9 @@ class GlobalSite(Site):
             at = chosen[lanes]
             rows = a.typed(self.dtype)
             rows = rows[: len(rows) // self.count * self.count].reshape(-1, self.count)
-            out[at] = rows[((addresses[at] - np.uint64(a.base)) >> np.uint64(self.shift)).view(np.int64)]
+            got = out[at] = rows[((addresses[at] - np.uint64(a.base)) >> np.uint64(self.shift)).view(np.int64)]
+            if a.sentinel is not None:
+                self.notice_unwritten(x, a, got)
         self._count_scattered(x, base)
         return self.columns(out if self.count > 1 else out[:, 0], base.shape)
 

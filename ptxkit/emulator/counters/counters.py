@@ -46,6 +46,9 @@ class Counters:
         async_misaligned_bytes: bytes of bulk copies from global memory to shared memory at an address that is no multiple of
             128. 16 is all that the ISA asks for, but to odd multiples of it rows came at 81 to 89% of an H200's pace, to other
             multiples of 32 at 96 to 100%.
+        unwritten_loads: elements of outputs and temporaries that loads and copies found as the host had filled them to mark
+            them as uninitialised, so that the kernel has probably not written them before. Verification then tries other
+            contents.
     """
 
     instructions: int = 0
@@ -79,6 +82,7 @@ class Counters:
     async_bytes: Mapping[str, int] = field(default_factory=dict)
     async_sectors: Mapping[str, int] = field(default_factory=dict)
     async_misaligned_bytes: int = 0
+    unwritten_loads: int = 0
 
     def __add__(self, other: Counters) -> Counters:
         merged: dict[str, object] = {}

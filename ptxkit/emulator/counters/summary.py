@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from ptxkit.emulator.counters.counters import Counters, LineCounters
-from ptxkit.emulator.counters.tally import Tally
+from ptxkit.emulator.counters.tally import UNWRITTEN, Tally
 from ptxkit.isa.model import Instruction
 
 _FLOAT_SUFFIX = {"f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64", "tf32"}
@@ -232,6 +232,8 @@ def _add(s: _Sum, i: Instruction, lanes: int, warps: int, number: int, tally: Ta
                 s.flops[what.removeprefix("flops.")] += amount
             elif what.startswith("sectors."):
                 s.sectors[what.removeprefix("sectors.")] += amount
+            elif what == UNWRITTEN:
+                s.n["unwritten_loads"] += amount
             elif what == "misaligned":
                 s.n["async_misaligned_bytes"] += amount
             else:

@@ -13,6 +13,9 @@ from ptxkit.emulator.memory.pattern import Pattern
 BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
 """Columns of a memory instruction's counts: bytes requested, sectors, wavefronts, wavefronts beyond the minimum, lanes."""
 
+UNWRITTEN = "unwritten"
+"""Name of the count of elements that were read before anything had written them, as far as their values tell."""
+
 SPACES = ("global", "shared", "local", "remote", "global.loop", "shared.loop")
 """Where an access went: ``remote`` is shared memory of another CTA of the cluster, ``.loop`` an atomic that the GPU performs as
 a loop of compare-and-swap, so that its traffic depends on how often the loop is repeated."""

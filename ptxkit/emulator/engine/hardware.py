@@ -78,6 +78,7 @@ class Hardware:
         a = self.memory.owner(address)
         if a is not None:
             a.forget(address - a.base, nbytes)
+            a.sentinel = value
 
     def share(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """:meth:`view`, for a host that may write it whenever it wants: the memory counts as initialised."""

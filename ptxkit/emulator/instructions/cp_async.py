@@ -12,6 +12,7 @@ from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.shared_memory import SharedSite
 from ptxkit.emulator.access.site import UNITS
 from ptxkit.emulator.arrays import Elements, Index, Lanes
+from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.memory.traffic import sectors
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Groups, Operation
@@ -59,6 +60,8 @@ class _Copy:
         if x.wave.races:
             self._note(x, np.broadcast_to(index, x.shape)[x.active()] + start)
         cells, rows = x.wave.shared.view(UNITS[self.size]), a.typed(UNITS[self.size])
+        if a.sentinel is not None:
+            self.glob.notice_unwritten(x, a, rows[first:].take(p.indices))
         if queue.eager:
             if p.contiguous:
                 data = rows[first : first + p.indices.size]
@@ -124,6 +127,8 @@ class _Copy:
             touched = active & reads
             x.tally.access(self.number, "global", 0, sectors(addresses, self.size, touched, x.shape), 0, 0, x.lanes)
         sources, lengths = addresses[active], lengths[active]
+        if any(a.sentinel is not None for a, _ in memory.partition(sources[lengths > 0])):
+            x.tally.add(self.number, UNWRITTEN, 1)
         cells = wave.shared.reshape(-1, self.size)
 
         def perform(which: Elements) -> None:

@@ -30,11 +30,13 @@ class Allocation:
 
     Attributes:
         fresh: nothing has been written.
+        sentinel: what every byte held when the host declared the contents to be no values; None where they are values. An
+            element that still holds it has probably not been written.
         undefined: the bits that are not initialised, as an allocation at the same address whose bits are set there; None where
             ``fresh`` says it all. See :mod:`ptxkit.emulator.initcheck.memory`.
     """
 
-    __slots__ = ("base", "data", "fresh", "name", "nbytes", "undefined", "views")
+    __slots__ = ("base", "data", "fresh", "name", "nbytes", "sentinel", "undefined", "views")
 
     def __init__(self, base: int, nbytes: int, name: str, data: NDArray[np.uint8] | None = None) -> None:
         self.base = base
@@ -45,12 +47,13 @@ class Allocation:
         self.data: NDArray[np.uint8] = data
         self.views: dict[str, NDArray[np.generic]] = {}
         self.fresh = False
+        self.sentinel: int | None = None
         self.undefined: Allocation | None = None
 
     def initialise(self, start: int, nbytes: int) -> None:
         """The host has written ``nbytes`` from byte ``start`` on."""
         if nbytes >= self.nbytes:
-            self.fresh, self.undefined = False, None
+            self.fresh, self.undefined, self.sentinel = False, None, None
         elif self.fresh or self.undefined is not None:
             self.tracked().data[start : start + nbytes] = 0
 
@@ -60,6 +63,18 @@ class Allocation:
             self.fresh, self.undefined = True, None
         else:
             self.tracked().data[start : start + nbytes] = 0xFF
+
+    def unwritten(self, values: NDArray[Any]) -> int:
+        """How many of ``values``, elements that were read, hold the sentinel in every byte."""
+        if self.sentinel is None or not values.size:
+            return 0
+        size = values.dtype.itemsize
+        if size in (1, 2, 4, 8):
+            return int(
+                np.count_nonzero(values.view(f"u{size}") == int.from_bytes(bytes([self.sentinel]) * size, "little"))
+            )
+        octets = np.ascontiguousarray(values).view(np.uint8).reshape(-1, size)
+        return int(np.count_nonzero((octets == self.sentinel).all(1)))
 
     def tracked(self) -> Allocation:
         """:attr:`undefined`, which is made if it is not there."""

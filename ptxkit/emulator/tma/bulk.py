@@ -8,6 +8,7 @@ import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.arrays import Addresses, Elements, Index, Lanes
+from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.instructions.atomics import operation_for
 from ptxkit.emulator.instructions.cp_async import newest
 from ptxkit.emulator.memory.allocations import POISON
@@ -93,6 +94,8 @@ class _Bulk:
         to_address, source_address = self.to.lanes(runs, to), self.source.lanes(runs, source)
         if self.source_space == "global":
             origin = runs.in_global(source_address, "reads")
+            if runs.unwritten:
+                x.tally.add(self.number, UNWRITTEN, runs.unwritten)
         else:
             origin = runs.in_shared(source_address, "reads", remote=False)
         if self.to_space == "global":

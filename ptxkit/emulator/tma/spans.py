@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.access.shared_memory import exited
 from ptxkit.emulator.arrays import Elements, Index, Lanes
-from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES
+from ptxkit.emulator.memory.allocations import SHARED_WINDOW, WINDOW_BYTES, Allocation
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
 from ptxkit.emulator.simt.asynchronous import windows
 from ptxkit.emulator.simt.threads import Group
@@ -90,6 +90,7 @@ class Runs:
         self.x = x
         self.sizes = sizes
         self.active = x.active()
+        self.unwritten = 0  # runs read from global memory whose contents were perhaps never written
         self.cta: NDArray[np.int64] = np.broadcast_to(x.cta, x.shape)[self.active]
         wrong = (sizes & (multiple - 1)) != 0
         if wrong.any():
@@ -129,6 +130,7 @@ class Runs:
             end = np.uint64(first.base + first.nbytes)
             start = addresses - np.uint64(first.base)
             if (addresses >= np.uint64(first.base)).all() and (addresses + self.sizes.view(np.uint64) <= end).all():
+                self._notice_unwritten(first, verb)
                 return Side([first.data], np.zeros(len(addresses), np.int64), start.view(np.int64))
         for n in np.unique(self.sizes):
             outside = (self.sizes == n) & ~memory.inside(addresses, int(n))
@@ -141,7 +143,13 @@ class Runs:
             which[chosen] = len(arrays)
             begin[chosen] = (addresses[chosen] - np.uint64(a.base)).view(np.int64)
             arrays.append(a.data)
+            self._notice_unwritten(a, verb)
         return Side(arrays, which, begin)
+
+    def _notice_unwritten(self, a: Allocation, verb: str) -> None:
+        """A bulk copy reads from ``a``; whether it was written there is not looked at."""
+        if a.sentinel is not None and verb == "reads":
+            self.unwritten += 1
 
     def in_shared(
         self, addresses: NDArray[np.uint64], verb: str, remote: bool, alignment: int = 16, generic_proxy: bool = False

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.arrays import Elements, Index, Lanes
+from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import Allocation
 from ptxkit.emulator.simt.asynchronous import EVERY
 from ptxkit.emulator.simt.step import S32, Binding, Typed
@@ -143,6 +144,8 @@ class Region:
     def count(self, x: Group, number: int, direction: str, which: Elements = EVERY) -> None:
         """Add bytes and sectors of the boxes ``which`` to the counters."""
         x.tally.add(number, direction, int(self.touched[which].sum()))
+        if direction == "global_to_shared" and any(a.sentinel is not None for a, _ in self.parts):
+            x.tally.add(number, UNWRITTEN, 1)
         if x.tally.traffic:
             x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates[which]))
 
