@@ -360,7 +360,8 @@ def test_expected_values_that_the_same_kernel_never_wrote_are_not_verified(run, 
     words = f"part.cu --arg y={kind}[64] --grid 1 --block 64"
     assert run(f"{words} --arg n=63 --output y=y.npy")[0] == 0
     code, _, err = run(f"{words} --arg n=63 --expect y=y.npy")
-    assert code == 1 and "with other contents of the arrays that start uninitialised: y[63]" in err
+    assert code == 1 and "y[63]" in err  # of one byte, the first launch has other contents already
+    assert kind == "uint8" or "with other contents of the arrays that start uninitialised: y[63]" in err
     assert run(f"{words} --arg n=64 --output y=y.npy")[0] == 0
     assert run(f"{words} --arg n=64 --expect y=y.npy")[0] == 0
 
