@@ -90,7 +90,7 @@ class Wave:
         self.local: Bytes = np.zeros((len(ctas) * warps * 32, 0), np.uint8)
         self.live: Mask | None = None
         self.live_lanes = len(ctas) * warps * 32
-        self.ended: NDArray[np.bool_] | None = None
+        self.ended: Mask | None = None
         self.synchronisers: list[Synchroniser] = []
         self._parts: dict[Callable[[WaveState], object], object] = {}
         self.ready: dict[tuple[int, int, int], Group] = {}
@@ -440,7 +440,7 @@ class Wave:
         self.live = ~gone if self.live is None else self.live & ~gone
         self.live_lanes -= group.lanes
         if self.ranked:
-            self._end(~self.live.any((1, 2)))
+            self._end(np.asarray(~self.live.any((1, 2))))
         if self.divergence.open:
             self.divergence.exited(gone)
         for s in self.synchronisers:
@@ -450,7 +450,7 @@ class Wave:
             self.waiting.pop((waiting.frame.serial, block))
             self.wake(waiting, block, passed=False)
 
-    def _end(self, ended: NDArray[np.bool_]) -> None:
+    def _end(self, ended: Mask) -> None:
         """The CTAs ``ended`` have no threads left: nothing may access their shared memory any more."""
         new = ended if self.ended is None else ended & ~self.ended
         if new.any():

@@ -64,7 +64,7 @@ class Allocation:
         else:
             self.tracked().data[start : start + nbytes] = 0xFF
 
-    def unwritten(self, values: NDArray[Any]) -> int:
+    def unwritten(self, values: NDArray[np.generic]) -> int:
         """How many of ``values``, elements that were read, hold the sentinel in every byte."""
         if self.sentinel is None or not values.size:
             return 0

@@ -131,7 +131,7 @@ class RaceHooks(Protocol):
     def cluster_waited(self, x: Selection) -> None:
         """barrier.cluster.wait has let ``x`` go."""
 
-    def ended(self, ctas: NDArray[np.bool_]) -> None:
+    def ended(self, ctas: Mask) -> None:
         """The last threads of ``ctas``, (CTAs of the wave,), have exited."""
 
 

@@ -194,7 +194,7 @@ class WaveState(Protocol):
     local: Bytes
     live: Mask | None
     live_lanes: int
-    ended: NDArray[np.bool_] | None
+    ended: Mask | None
     waiting: dict[tuple[int, int], Group]
     ticks: int
     changes: int
