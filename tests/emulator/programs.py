@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxkit.emulator import Machine
 from ptxkit.emulator.engine.program import LaunchResult
+from ptxkit.emulator.lowering.backend import BackEnd
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.isa.parser import parse
 
@@ -29,9 +30,16 @@ def kernel(body: str, params: int = 2, before: str = "", target: str = "sm_90a",
 class Run:
     """A machine with one loaded program; arrays go in as buffers, named for messages."""
 
-    def __init__(self, text: str, workers: int = 2, path: str = "test.ptx", target: str = "sm_90a") -> None:
+    def __init__(
+        self,
+        text: str,
+        workers: int = 2,
+        path: str = "test.ptx",
+        target: str = "sm_90a",
+        back_end: BackEnd | None = None,
+    ) -> None:
         self.machine = Machine(capacity=1 << 30, workers=workers)
-        self.program = self.machine.load(parse(text, path), target)
+        self.program = self.machine.load(parse(text, path), target, back_end)
         self.output: list[str] = []
         self.result: LaunchResult | None = None
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.program import Program
+from ptxkit.emulator.lowering.backend import BackEnd
 from ptxkit.isa.model import Module
 
 
 class Machine(Hardware):
     """An emulated device. See :class:`~ptxkit.emulator.engine.hardware.Hardware` for its arguments."""
 
-    def load(self, module: Module, target: str = "sm_90a") -> Program:
+    def load(self, module: Module, target: str = "sm_90a", back_end: BackEnd | None = None) -> Program:
         """Place a module's variables; its kernels are bound when first used.
 
         Args:
-            target: what the machine pretends to be, for what depends on it.
+            target: the target that the machine emulates, for what depends on it.
+            back_end: executes the straight runs of basic blocks; None for the numpy back end.
         """
-        return Program(self, module, target)
+        return Program(self, module, target, back_end)

@@ -17,6 +17,7 @@ from ptxkit.emulator.counters.summary import summarize
 from ptxkit.emulator.engine.entry import EntryCode
 from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.launch import EmulatedLaunch, Shape
+from ptxkit.emulator.lowering.backend import BackEnd
 from ptxkit.emulator.lowering.code import Binder
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW
 from ptxkit.emulator.memory.layout import callees, make_layout, plain
@@ -49,10 +50,11 @@ def _print(text: str) -> None:
 class Program:
     """See :meth:`ptxkit.emulator.engine.machine.Machine.load`."""
 
-    def __init__(self, machine: Hardware, module: Module, target: str) -> None:
+    def __init__(self, machine: Hardware, module: Module, target: str, back_end: BackEnd | None = None) -> None:
         self.machine = machine
         self.module = module
         self.target = target
+        self.back_end = back_end
         self.device = machine.facts_for(target)
         self.capability = int("".join(c for c in target if c.isdigit()) or "90")
         self.globals: dict[str, tuple[int, int]] = {}
@@ -129,7 +131,7 @@ class Program:
             if function is None:
                 raise UsageError(f"no kernel {entry!r}; there are: {', '.join(self.module.entries) or 'none'}")
             layout = make_layout(self.module, function, self.globals)
-            binder = Binder(self.module, layout, self.capability, stepping)
+            binder = Binder(self.module, layout, self.capability, stepping, self.back_end)
             binder.bind(callees(self.module, function))
             constants = [self.globals[v.name] for v in self.module.variables.values() if v.space == "const"]
             code = EntryCode(

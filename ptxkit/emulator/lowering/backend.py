@@ -1,4 +1,13 @@
-"""What lowering asks of a back end: to turn straight runs of typed instructions into functions that execute them."""
+"""The interface of back ends, which turn straight runs of typed instructions into functions that execute them.
+
+A run consists of a list of :class:`~ptxkit.emulator.lowering.typed.TypedInstruction` and the sets of registers that it reads
+and writes. A back end either calls the steps of the instructions (``step.call`` on the lane arrays of ``step.sources``), as the
+numpy back end does, or it implements instructions itself by their form and operands, in any representation of values. It
+exchanges values with the rest of the emulator in two places: registers, which :meth:`Group.fetch` and :meth:`Group.store` give
+and take as lane arrays, and the predicate of the terminator, which the function returns. Control flow, gates, divergence and
+calls are outside of runs. Where an instruction has a predicate and the block has no gate, the instruction is executed for the
+lanes for which the predicate holds, and counted with :meth:`Tally.predicated` or :meth:`Tally.lanes`.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +20,22 @@ from ptxkit.emulator.simt.function import FunctionCode
 
 
 class Translation(Protocol):
-    """One straight run, translated but for what depends on liveness. Sets of registers are the bits of an integer.
+    """One straight run, translated except for what depends on liveness.
 
-    Attributes:
-        loaded: registers that it needs: those that it reads, and those whose old value a predicated write may keep.
-        defs: registers that it always writes.
-        written: registers that it may write.
+    ``live`` is the set of the registers, as the bits of an integer, whose values are needed after the run.
     """
 
-    loaded: int
-    defs: int
-    written: int
-
     def compile_fast(self, live: int) -> Run:
-        """``(registers, group) -> predicate of the branch``, for groups that own their frame alone and span the whole wave.
+        """The function for groups that have a frame to themselves and span the whole wave: it may replace whole registers.
 
-        Only registers in ``live`` are written back.
+        Registers that are not in ``live`` need not be written.
         """
 
     def compile_general(self, live: int) -> Run:
-        """The same for all other groups."""
+        """The function for all other groups: it writes registers for the lanes of the group only."""
 
     def compile_instrumented(self, live: int) -> InstrumentedRun:
-        """``(registers, group, instrumentation) -> predicate``, which reports every instruction to it."""
+        """The function that reports every instruction to an instrumentation."""
 
 
 class BackEnd(Protocol):

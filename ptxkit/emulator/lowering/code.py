@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from ptxkit.emulator.arrays import Mask
@@ -12,6 +12,7 @@ from ptxkit.emulator.lowering.control_flow import StraightRun, build_blocks
 from ptxkit.emulator.lowering.liveness import live_out
 from ptxkit.emulator.lowering.numpy_backend import NumpyBackEnd
 from ptxkit.emulator.lowering.reconvergence import find_reconvergence
+from ptxkit.emulator.lowering.register_sets import registers_in
 from ptxkit.emulator.lowering.typed import bind_function
 from ptxkit.emulator.memory.layout import Layout, frame_layout
 from ptxkit.emulator.simt.blocks import BasicBlock, Run
@@ -21,7 +22,7 @@ from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE
 from ptxkit.emulator.simt.threads import Group, Registers
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
-from ptxkit.isa.model import Function, Instruction, Module, Operand, Predicate, Register
+from ptxkit.isa.model import Function, Instruction, Module, Operand, Predicate
 
 
 def _at_first_call(block: BasicBlock, version: str, compile_it: Callable[[], Run]) -> Run:
@@ -93,7 +94,7 @@ class Binder:
         return blocks
 
     def _translate(self, code: FunctionCode, runs: list[StraightRun]) -> None:
-        """Have the back end translate the runs, and compile them with the registers that are live behind each."""
+        """Have the back end translate the runs, and compile them with the registers that are live after each."""
         translations = []
         for run in runs:
             try:
@@ -103,21 +104,21 @@ class Binder:
         if self.unsupported:
             return
         index, base = code.register_index, runs[0].block.index
-        tails = [_union(run.block.terminator.reads(), index) for run in runs]
-        results = [_union(run.block.terminator.writes(), index) for run in runs]
-        gates = [_union(_gate_reads(run.block), index) for run in runs]
+        tails = [registers_in(run.block.terminator.reads(), index) for run in runs]
+        results = [registers_in(run.block.terminator.writes(), index) for run in runs]
+        gates = [registers_in(_gate_reads(run.block), index) for run in runs]
         inside = [[s - base for s in run.block.successors if base <= s < base + len(runs)] for run in runs]
-        uses = [t.loaded | g for t, g in zip(translations, gates, strict=True)]
-        # lanes that the guard of a gated instruction switches off pass it by, with what its destinations held before
-        defs = [0 if _is_guarded_gate(r.block) else t.defs for r, t in zip(runs, translations, strict=True)]
+        uses = [run.registers.loaded | g for run, g in zip(runs, gates, strict=True)]
+        # the lanes for which the predicate of a gated instruction does not hold keep the values of its destinations
+        defs = [0 if _is_guarded_gate(run.block) else run.registers.defined for run in runs]
         out = live_out(uses, defs, inside, tails, results)
         _find_undefined(code, uses[0] | (out[0] & ~defs[0]))
         if self.stepping:
             out = [(1 << len(index)) - 1] * len(runs)
         for run, t, live, gate, tail in zip(runs, translations, out, gates, tails, strict=True):
             block = run.block
-            block.written = t.written
-            block.registers = t.loaded | t.written | gate | tail
+            block.written = run.registers.written
+            block.registers = run.registers.loaded | run.registers.written | gate | tail
             block.accesses_local = any(accesses_local(code.function, i.instruction) for i in run.instructions)
             if run.instructions or block.terminator.predicate is not None:
                 block.fast = _at_first_call(block, "fast", partial(t.compile_fast, live))
@@ -139,27 +140,3 @@ def _gate_reads(block: BasicBlock) -> tuple[Operand | Predicate | None, ...]:
 
 def _is_guarded_gate(block: BasicBlock) -> bool:
     return block.gate is not None and block.instructions[0][1].predicate is not None
-
-
-def _union(operands: Iterable[Operand | Predicate | None], index: Mapping[str, int]) -> int:
-    """The registers in operands, as bits."""
-    mask = 0
-    for operand in operands:
-        mask |= _bits(operand, index)
-    return mask
-
-
-def _bits(operand: Operand | Predicate | None, index: Mapping[str, int]) -> int:
-    if isinstance(operand, Register):
-        return 1 << index[operand.name]
-    if isinstance(operand, Predicate):
-        return 1 << index[operand.register.name]
-    mask = 0
-    for attribute in ("items", "coordinates", "extra"):
-        for o in getattr(operand, attribute, ()) or ():
-            mask |= _bits(o, index)
-    for attribute in ("operand", "base", "first", "second"):
-        o = getattr(operand, attribute, None)
-        if o is not None:
-            mask |= _bits(o, index)
-    return mask

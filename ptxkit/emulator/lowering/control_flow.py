@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptxkit.emulator.instructions import branches
+from ptxkit.emulator.lowering.register_sets import RegisterSets, register_sets
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.simt.blocks import BasicBlock, Linkable, Terminator
 from ptxkit.emulator.simt.function import FunctionCode
@@ -18,10 +19,11 @@ from ptxkit.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class StraightRun:
-    """A basic block, and the instructions that it executes between its gate and its terminator."""
+    """A basic block, the instructions that it executes between its gate and its terminator, and their registers."""
 
     block: BasicBlock
     instructions: tuple[TypedInstruction, ...]
+    registers: RegisterSets
 
 
 def build_blocks(
@@ -72,5 +74,5 @@ def build_blocks(
             block.gate = run[0].gated.gate
             if run[0].step is None:
                 run = []
-        found.append(StraightRun(block, tuple(run)))
+        found.append(StraightRun(block, tuple(run), register_sets(run, block, code)))
     return found

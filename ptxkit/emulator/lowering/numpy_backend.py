@@ -1,8 +1,8 @@
-"""The numpy back end: each straight run becomes a Python function over lane arrays, one local variable a register.
+"""The numpy back end: each straight run becomes a Python function over lane arrays, with a local variable for each register.
 
-It exists in two versions: *fast*, for a group that owns its frame alone and spans the whole wave, which replaces whole
-registers, and *general*, which merges under the group's mask. Both share one body. A third one, which reports every instruction
-to an instrumentation, is made when it is first needed.
+The function exists in two versions: *fast*, for a group that has a frame to itself and spans the whole wave, replaces whole
+registers, and *general* merges results under the group's mask. Both have the same body. A third version, which reports every
+instruction to an instrumentation, is compiled when it is first needed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import CodeType
-from typing import Any
+from typing import cast
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.lowering.backend import Translation
 from ptxkit.emulator.lowering.bits import members
 from ptxkit.emulator.lowering.control_flow import StraightRun
@@ -21,6 +22,7 @@ from ptxkit.emulator.lowering.literals import constant
 from ptxkit.emulator.lowering.typed import TypedInstruction
 from ptxkit.emulator.memory.allocations import poison
 from ptxkit.emulator.memory.layout import Layout
+from ptxkit.emulator.simt.blocks import InstrumentedRun, Run
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.special import SPECIAL_TYPES
@@ -62,12 +64,8 @@ class NumpyRun:
         self.code = code
         self.layout = layout
         self.instrumented = instrumented
-        self.namespace: dict[str, Any] = dict(_NAMESPACE)
+        self.namespace: dict[str, object] = dict(_NAMESPACE)
         self.lines: list[str] = []
-        self.uses = 0  # read before written
-        self.loaded = 0
-        self.defs = 0
-        self.written = 0
         self.views: dict[tuple[int, np.dtype], str] = {}
         self.temporaries = 0
         block = run.block
@@ -120,35 +118,36 @@ class NumpyRun:
         if branch is not None:
             self.lines.append(f"    return {self._predicate(branch)}")
 
-    def compile_fast(self, live: int) -> Callable[..., Any]:
+    def compile_fast(self, live: int) -> Run:
         """The version for groups that own their frame alone and span the whole wave: it replaces whole registers."""
         text = ["def fast(R, x):", *self._loads("R[{k}]"), *self._body()]
-        text += [f"    R[{k}] = r{k}" for k in members(self.written) if live >> k & 1]
-        text += [f"    R[{k}] = None" for k in members(self.loaded) if not live >> k & 1]
+        text += [f"    R[{k}] = r{k}" for k in members(self.run.registers.written) if live >> k & 1]
+        text += [f"    R[{k}] = None" for k in members(self.run.registers.loaded) if not live >> k & 1]
         return self._compiled("fast", text)
 
-    def compile_general(self, live: int) -> Callable[..., Any]:
+    def compile_general(self, live: int) -> Run:
         """The version for all other groups: it merges under the group's mask."""
         return self._compiled("general", self._merging("def general(R, x):", live))
 
-    def compile_instrumented(self, live: int) -> Callable[..., Any]:
+    def compile_instrumented(self, live: int) -> InstrumentedRun:
         """The version that reports what it executes; it merges under the group's mask, as the general one does."""
         return NumpyRun(self.run, self.code, self.layout, instrumented=True)._compile_instrumented(live)
 
-    def _compile_instrumented(self, live: int) -> Callable[..., Any]:
+    def _compile_instrumented(self, live: int) -> InstrumentedRun:
         return self._compiled("instrumented", self._merging("def instrumented(R, x, u):", live))
 
     def _merging(self, head: str, live: int) -> list[str]:
         """The text of a version that merges under the group's mask."""
-        stores = [f"    if r{k} is not None: x.store({k}, r{k})" for k in members(self.written) if live >> k & 1]
+        written = members(self.run.registers.written)
+        stores = [f"    if r{k} is not None: x.store({k}, r{k})" for k in written if live >> k & 1]
         return [head, *self._loads("x.fetch({k})"), *self._body(), *stores]
 
     def _loads(self, load: str) -> list[str]:
         """The registers that the run needs, read by the text ``load``; poison for those that were never written."""
         text = []
-        for k in members(self.loaded):
+        for k in members(self.run.registers.loaded):
             text.append(f"    r{k} = {load.format(k=k)}")
-            if self.uses >> k & 1:
+            if self.run.registers.read >> k & 1:
                 self.namespace[f"z{k}"] = poison(self.code.register_types[k].dtype)
                 text.append(f"    if r{k} is None: r{k} = z{k}")
         return text
@@ -160,12 +159,11 @@ class NumpyRun:
         """Whether the last line returns the branch's predicate."""
         return bool(self.lines) and self.lines[-1].startswith("    return ")
 
-    def _compiled(self, version: str, text: list[str]) -> Callable[..., Any]:
+    def _compiled(self, version: str, text: list[str]) -> Callable[..., Mask | None]:
         source = "\n".join([*text, *(self.lines[-1:] if self._returns() else ()), "    pass", ""])
         name = f"<{version} ptx block {self.run.block.index} of {self.code.function.name}>"
         exec(_code(source, name), self.namespace)
-        found: Callable[..., Any] = self.namespace[version]
-        return found
+        return cast(Callable[..., Mask | None], self.namespace[version])
 
     # -- operands ----------------------------------------------------------------------------------------------------
 
@@ -173,15 +171,8 @@ class NumpyRun:
         self.temporaries += 1
         return f"t{self.temporaries}"
 
-    def _read(self, k: int) -> str:
-        bit = 1 << k
-        if not self.defs & bit:
-            self.uses |= bit
-            self.loaded |= bit
-        return f"r{k}"
-
     def _predicate(self, p: Predicate) -> str:
-        name = self._read(self.code.register_index[p.register.name])
+        name = f"r{self.code.register_index[p.register.name]}"
         return f"~{name}" if p.negated else name
 
     def _source(self, operand: Operand | None, t: PtxType, i: Instruction) -> str:
@@ -190,7 +181,7 @@ class NumpyRun:
             sign, operand = operand.sign, operand.operand
         if isinstance(operand, Register):
             k = self.code.register_index[operand.name]
-            text = self._read(k)
+            text = f"r{k}"
             have = self.code.register_types[k]
             if have.dtype != t.dtype:
                 key = (k, t.dtype)
@@ -281,15 +272,9 @@ class NumpyRun:
                 raise UnsupportedError(
                     f"{self._place(i)}: a .{t.name} result does not fit register {operand} (.{have.name})"
                 )
-        bit = 1 << k
         if guard is not None:
-            if not self.written & bit:
-                self.loaded |= bit  # the lanes that are predicated off keep the old value
-            self.lines.append(f"{indent}r{k} = merge({text}, r{k}, {guard})")
-        else:
-            self.lines.append(f"{indent}r{k} = {text}")
-            self.defs |= bit
-        self.written |= bit
+            text = f"merge({text}, r{k}, {guard})"
+        self.lines.append(f"{indent}r{k} = {text}")
         for key in [v for v in self.views if v[0] == k]:
             del self.views[key]
 
