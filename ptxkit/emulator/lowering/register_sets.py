@@ -36,7 +36,8 @@ def register_sets(instructions: Sequence[TypedInstruction], block: BasicBlock, c
     read = kept = defined = written = 0
     for typed in instructions:
         step, predicate = typed.step, None if block.gate is not None else typed.instruction.predicate
-        assert step is not None
+        if step is None:
+            continue  # a form that is not implemented: the program is refused
         used = _read(predicate, code)
         for operand, _ in step.sources:
             used |= _read(operand, code)
