@@ -1,4 +1,4 @@
-"""matmul_tcgen05: matrix product on Blackwell's tensor cores, in steps, in bf16, f16, tf32 or e4m3."""
+"""matmul_tcgen05: matrix product on Blackwell's tensor cores, in eight steps, in bf16, f16, tf32 or e4m3."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def usable(w: MatmulTcgen05, t: Tile) -> bool | str:
 
 
 class MatmulTcgen05(Matmul):
-    """c = gelu(alpha a b^T + beta c + bias) by tcgen05.mma, in steps."""
+    """c = gelu(alpha a b^T + beta c + bias) by tcgen05.mma, in eight steps."""
 
     source = "matmul_tcgen05.cu"
     dtype: Literal["bf16", "f16", "tf32", "e4m3"] = "bf16"
@@ -167,3 +167,28 @@ class MatmulTcgen05(Matmul):
     def step5_two_accumulators(self) -> list[Launch]:
         """Persistent CTAs store one tile of sums while they multiply the next."""
         return self.specialized(STEP_5)
+
+    @variant(requires=REQUIRES)
+    def step6_cta_pairs(self) -> list[Launch]:
+        """Two CTAs multiply a tile of 256 x 256 and load half of each operand."""
+        return self.specialized(STEP_6)
+
+    @variant(requires=REQUIRES)
+    def step7_launch_control(self) -> list[Launch]:
+        """A pair that has finished takes over a tile whose pair has not started."""
+        return self.specialized(STEP_7)
+
+    @variant(
+        requires=REQUIRES,
+        tile={
+            "BN": [256, 128, 64],  # columns of c in a tile
+            "CTAS": [2, 1],  # that multiply a tile together
+            "STAGES": [6, 3, 4, 5],  # of the ring of tiles
+            "GROUP": [8, 1, 4, 16],  # tile rows before the next columns
+            "BOXES": [2, 1],  # of c that a warp may have in flight
+        },
+        constraint=usable,
+    )
+    def step8_tma_store(self, t: Tile) -> list[Launch]:
+        """Results are stored through shared memory by TMA."""
+        return self.specialized(but(STEP_8, **t))

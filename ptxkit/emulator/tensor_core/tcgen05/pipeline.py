@@ -7,12 +7,13 @@ commit and no other thread can continue; else when they are issued.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Index
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Groups, Operation
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.step import Binding, Step, Typed
@@ -95,6 +96,22 @@ class Pipelines:
                 self.memory.accesses.end(access)
 
 
+def _rounds(x: Group, issuers: Issuers, element: Index, barrier: Index) -> Iterator[Index]:
+    """The mbarriers at which the issuing lanes arrive, as arrays of the shape of ``x``, each with one mbarrier for each lane.
+
+    Args:
+        element: issuer of each arrival, in order. barrier: its mbarrier.
+    """
+    counts = np.bincount(element, minlength=len(issuers))
+    if not counts.all():  # a mask that names no CTA orders nothing
+        return
+    first = np.cumsum(counts) - counts
+    for number in range(int(counts.max())):
+        arrivals = np.zeros(x.shape, np.int64)
+        arrivals[issuers.active] = barrier[first + np.minimum(number, counts - 1)]
+        yield arrivals
+
+
 @effect(
     "tcgen05.commit.<group>.mbarrier::arrive::one{.<space>}{.multicast::cluster}.b64",
     group="cta_group::1 cta_group::2",
@@ -126,7 +143,8 @@ def _commit(b: Binding) -> Step:
         pipelines = wave.part(Pipelines)
         until = [pipelines.position(cta) for cta in issuers.cta.tolist()]
         for races in wave.races:
-            races.operations.arrive_after(MECHANISM, x, where, index)
+            for arrivals in _rounds(x, issuers, element, barrier):
+                races.operations.arrive_after(MECHANISM, x, where, arrivals)
 
         def perform(which: Any) -> None:
             for e in np.unique(element[which]).tolist():
