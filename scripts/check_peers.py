@@ -1,8 +1,9 @@
-"""Every peer for every kernel on one GPU: outputs against the reference, called and from a graph, and a rough time.
+"""Compare the outputs of every peer for every kernel with the reference on one GPU, and measure rough times.
 
     python scripts/check_peers.py [--sizes odd|small|large] [--peers torch,triton] [KERNEL or description.py]...
 
-Exits with 1 where an output is wrong. Random outputs are not compared; how many elements differ from torch's own is not told.
+The measurement is that of `ptxkit bench` with a short budget: outputs are compared before timing, and those of the graphs that
+were timed afterwards. Exits with 1 where an output is wrong or a peer fails.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import traceback
-from statistics import median
 from typing import Any
 
 from tabulate import tabulate
 
+from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.session import Session
 from ptxkit.bench.peers import Peer, peers
-from ptxkit.errors import UsageError
+from ptxkit.bench.results.results import Row
+from ptxkit.errors import PtxkitError, UsageError
 from ptxkit.runtime.device import device as open_device
-from ptxkit.workload import execute, registry
-from ptxkit.workload.verify import compare_all
+from ptxkit.workload import registry
 
 # kernel -> options to try beside the defaults
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -39,37 +41,40 @@ SIZES: dict[str, dict[int, list[tuple[int, ...]]]] = {
     "small": {1: [(1 << 20,)], 2: [(128, 4096)], 3: [(1024, 1024, 1024)]},
     "large": {1: [(100_000_000,)], 2: [(16384, 4096)], 3: [(4096, 4096, 4096)]},
 }
-CALLS = 20  # in a graph
+METHOD = Method(budget_s=0.25, minimum=10, fresh_inputs=False, percentiles=False)
 SEED = 7
 
 
-def check(peer: Peer, case: execute.Case) -> list[str]:
-    """A row of the table: what was found for one peer."""
-    gpu: Any = case.device
-    workload = case.workload
+def check(peer: Peer, sets: BufferSets) -> tuple[list[str], bool]:
+    """Cells of the table for one peer, and whether its outputs are right."""
     started = time.perf_counter()
-    call = peer.prepare(workload, {name: case.argument(name) for name in case.inputs})
+    try:
+        candidate = PeerCandidate(sets, peer)
+    except PtxkitError as error:
+        return [f"FAILED: {error}", "", "", "", "", ""], False
     prepared_s = time.perf_counter() - started
+    (row,) = Session(sets.device, sets, METHOD).measure([candidate], lambda what: None)
+    missing = sorted(set(sets.data.expected) - set(candidate.calls[0].outputs))
+    notes = " ".join([row.note, *(f"no {name}" for name in missing)])
+    return [verdict(row), _us(row.hot), _us(row.cold), str(row.launches), f"{prepared_s:.1f}", notes], sound(row)
 
-    def verdict(run: Any) -> str:
-        if call.random:
-            return "random"
-        case.reset()
-        run()
-        gpu.synchronize()
-        outputs = {name: value.numpy() for name, value in call.outputs.items()}
-        expected = {name: case.expected[name] for name in outputs}
-        found = compare_all(outputs, expected, call.tolerance or workload.tolerance)
-        return f"right ({found.max_rel_error:.1e})" if found.verified else f"WRONG: {found.mismatches} {found.worst}"
 
-    direct = verdict(call.launch)
-    graph = peer.graph([call] * CALLS)
-    replayed = verdict(graph)
-    hot_us = median(gpu.time_back_to_back(graph, 10)) / CALLS
-    cold_us = median(gpu.measure(peer.graph([call]), 10).times_us)
-    missing = sorted(set(case.expected) - set(call.outputs))
-    notes = " ".join([call.note, *(f"no {name}" for name in missing)])
-    return [direct, replayed, f"{hot_us:.2f}", f"{cold_us:.2f}", str(call.launches), f"{prepared_s:.1f}", notes]
+def sound(row: Row) -> bool:
+    """Whether a peer ran, and no output was wrong."""
+    return row.error is None and row.verified is not False
+
+
+def verdict(row: Row) -> str:
+    """What was found of the outputs."""
+    if row.error:
+        return f"FAILED: {row.error}"
+    if row.verified is None:
+        return "not compared"
+    return f"right ({row.accuracy.max_rel:.1e})" if row.verified and row.accuracy else f"WRONG: {row.worst}"
+
+
+def _us(timed: Any) -> str:
+    return f"{timed.median_us:.2f}" if timed else "-"
 
 
 def main() -> int:
@@ -96,25 +101,21 @@ def main() -> int:
                     print(error)
                     continue
                 offering = [peer for peer in found if peer.offers(workload)]
-                case = execute.Case(workload, gpu, SEED) if offering else None
+                count = METHOD.sets(workload.bytes_needed(), gpu.l2_bytes, gpu.memory_bytes)
+                sets = BufferSets(workload, gpu, count, SEED) if offering else None
                 for peer in offering:
-                    assert case is not None
-                    try:
-                        row = check(peer, case)
-                    except Exception as error:  # noqa: BLE001  # the others are to be checked, too
-                        traceback.print_exc()
-                        row = [f"WRONG: {type(error).__name__}"]
-                    wrong += any("WRONG" in cell for cell in row)
-                    said = " ".join(f"{k}={v}" for k, v in options.items())
-                    table.append([kernel.name, "x".join(map(str, sizes)), said, peer.name, *row])
+                    assert sets is not None
+                    cells, right = check(peer, sets)
+                    wrong += not right
+                    shown = " ".join(f"{k}={v}" for k, v in options.items())
+                    table.append([kernel.name, "x".join(map(str, sizes)), shown, peer.name, *cells])
                     print(*table[-1], flush=True)
     head = (
         "kernel",
         "sizes",
         "options",
         "peer",
-        "called",
-        "replayed",
+        "outputs",
         "hot us",
         "cold us",
         "launches",

@@ -2,21 +2,18 @@
 
     python scripts/small_rows.py [--seconds 20] [--markdown]
 
-At 128 x 4096 and 1024 x 1024 an H200 holds everything in L2, and a kernel lasts two microseconds. Each line of a table is one
-more piece of such a kernel, as bare as it can be written: nothing, rows read, rows written, both, a copy that stores nothing
-until the whole row is there, the sums of lanes, those of warps, l2norm. Under them stand ptxkit's best variants and, where
-torch is installed, torch.compile. All are timed in turns, as `ptxkit bench` does it: hot, in CUDA graphs of 200 launches.
+At 128 x 4096 and 1024 x 1024 an H200 has all data in L2, and a kernel takes two microseconds. Each line of a table adds one
+piece of such a kernel, with nothing else in it: nothing, rows read, rows written, both, a copy that stores nothing before the
+whole row has arrived, sums within warps, sums over warps, l2norm. ptxkit's vectorized variants and, where torch is installed,
+torch.compile follow. All are measured as by `ptxkit bench`: interleaved, hot, in CUDA graphs of 200 launches.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,15 +22,17 @@ from tabulate import tabulate
 import ptxkit
 from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
 from ptxkit.bench.measure.environment import require_gpu
-from ptxkit.bench.measure.statistics import summarize
+from ptxkit.bench.measure.method import Method
+from ptxkit.bench.measure.session import Session
 from ptxkit.bench.peers import peers
+from ptxkit.bench.results.results import Accuracy, Row
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import PtxkitError
 from ptxkit.workload import registry
+from ptxkit.workload.verify import Verdict
 
-NODES = 200  # launches of a graph
-BATCH = 3  # samples of a candidate in one round
+LAUNCHES = 200  # of a graph, of these kernels of few microseconds
 EPS = np.float32(1e-12)
 SOURCE = r"""
 #include "ptxkit/ptx/data_movement.cuh"
@@ -66,11 +65,11 @@ __global__ void __launch_bounds__(THREADS) piece(const float* x, float* y, float
             for (int j = 0; j < 4; j++) sum = fmaf(__uint_as_float(word[j]), __uint_as_float(word[j]), sum);
         }
         if (PIECE == READ) {
-            if (sum < 0) *y = sum;  // which it never is
+            if (sum < 0) *y = sum;  // never
             return;
         }
     }
-    if (PIECE == WHOLE && __syncthreads_or(sum < 0)) return;  // nor that
+    if (PIECE == WHOLE && __syncthreads_or(sum < 0)) return;  // never either
     if (PIECE >= LANES) factor = sum = warp_sum<32>(sum);
     if (PIECE >= WARPS) {
         if (laneid() == 0) slots[threadIdx.x / 32] = sum;
@@ -105,32 +104,47 @@ SIZES = (
 )
 PIECES = (
     ("a kernel that does nothing", "EMPTY", False),
-    ("the same, launched while the one before ends", "EMPTY", True),
+    ("the same, launched while the previous one ends", "EMPTY", True),
     ("rows read", "READ", True),
     ("rows written", "WRITE", True),
     ("copy", "COPY", True),
-    ("copy, no store before the row is there", "WHOLE", True),
-    ("lanes' squares summed, each warp for itself", "LANES", True),
-    ("and the warps' sums", "WARPS", True),
+    ("copy, no store before the whole row has arrived", "WHOLE", True),
+    ("squares summed within each warp", "LANES", True),
+    ("and over the warps", "WARPS", True),
     ("and a reciprocal root: l2norm, no more", "L2NORM", True),
 )
 
 
 @dataclass
-class Line:
-    """A candidate, its graph of NODES calls, and microseconds of a call.
+class Piece:
+    """A bare piece as a candidate of a measurement. Its outputs are not compared.
 
     Attributes:
-        kernel: which it computes. peer: whether as torch.compile has it.
-        keep: what the graph works on.
+        launch: queues one call. keep: the device memory that the launch works on.
     """
 
-    name: str
-    replay: Callable[[], None]
-    kernel: str = ""
-    peer: bool = False
+    device: Any
+    row: Row
+    launch: Callable[[], None]
     keep: Any = None
-    times_us: list[float] = field(default_factory=list)
+
+    def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
+        """See :class:`ptxkit.bench.measure.candidates.Candidate`."""
+        return None, None
+
+    def replay(self, order: Sequence[int]) -> Callable[[], None]:
+        """See :class:`ptxkit.bench.measure.candidates.Candidate`."""
+
+        def calls() -> None:
+            for _ in order:
+                self.launch()
+
+        graph: Callable[[], None] = self.device.graph(calls)
+        return graph
+
+    def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
+        """See :class:`ptxkit.bench.measure.candidates.Candidate`."""
+        return None
 
 
 def name_of(piece: str, follows: bool, size: Size) -> str:
@@ -144,73 +158,78 @@ def compiled(target: Any) -> Image:
     return compile_source(SOURCE, target=target, name="small_rows.cu", instantiate=names)
 
 
-def pieces(device: Any, size: Size) -> list[Line]:
+def pieces(device: Any, size: Size) -> list[Piece]:
     """The bare pieces."""
     module = device.load(compiled(device.target))
     x = device.upload(np.random.default_rng(0).uniform(-1, 1, (size.rows, size.cols)).astype(np.float32))
     y = device.empty((size.rows, size.cols), np.float32)
-    lines = []
+    found = []
     for name, piece, follows in PIECES:
-        kernel = module[name_of(piece, follows, size)]
-        launch = kernel.prepare(x, y, EPS, grid=size.rows, block=size.threads)
-        lines.append(
-            Line(name, device.graph(lambda launch=launch: [launch() for _ in range(NODES)]), keep=(x, y, launch))
-        )
-    return lines
+        launch = module[name_of(piece, follows, size)].prepare(x, y, EPS, grid=size.rows, block=size.threads)
+        found.append(Piece(device, Row(name), launch, keep=(x, y)))
+    return found
 
 
-def kernels(device: Any, size: Size) -> list[Line]:
-    """ptxkit's kernels and torch.compile's, verified.
+def measure(device: Any, size: Size, seconds: float) -> tuple[list[Row], dict[str, list[Row]]]:
+    """Rows of the pieces, and by kernel the rows of ptxkit's variant and of torch.compile."""
+    sets = {
+        kernel: BufferSets(registry.get(kernel).make([str(size.rows), str(size.cols)], {}), device, 1, seed=0)
+        for kernel in size.kernels
+    }
+    there, _ = peers(["compile"])
+    bare = pieces(device, size)
+    candidates: list[Any] = list(bare)
+    for kernel in size.kernels:
+        candidates.append(VariantCandidate(sets[kernel], sets[kernel].workload.variant("vectorized")))
+        candidates += [PeerCandidate(sets[kernel], peer) for peer in there]
+    session = Session(device, next(iter(sets.values())), method_for(seconds))
+    rows = session.measure(candidates, lambda what: None)
+    each, of_kernels = 1 + len(there), rows[len(bare) :]
+    return rows[: len(bare)], {kernel: of_kernels[i * each : (i + 1) * each] for i, kernel in enumerate(size.kernels)}
+
+
+def method_for(seconds: float) -> Method:
+    """Hot times in graphs of LAUNCHES launches, as precise as ``seconds`` allow."""
+    return Method(
+        budget_s=seconds,
+        precision=0.0005,
+        sample_us=5000.0,  # so that LAUNCHES is the limit
+        calls=LAUNCHES,
+        modes=("hot",),
+        fresh_inputs=False,
+        percentiles=False,
+    )
+
+
+def table(bare: Sequence[Row], kernels: dict[str, list[Row]], markdown: bool) -> str:
+    """A line for each row: microseconds, their spread, and how many times faster than torch.compile of the same kernel.
 
     Raises:
-        PtxkitError: an output is wrong.
+        PtxkitError: a row has no time, or is wrong.
     """
-    lines = []
-    for kernel in size.kernels:
-        sets = BufferSets(registry.get(kernel).make([str(size.rows), str(size.cols)], {}), device, 1, seed=0)
-        candidates: list[tuple[str, Any]] = [
-            (f"{kernel}, ptxkit", VariantCandidate(sets, sets.workload.variant("vectorized")))
-        ]
-        there, _ = peers(["compile"])
-        candidates += [(f"{kernel}, torch.compile", PeerCandidate(sets, peer)) for peer in there]
-        for name, candidate in candidates:
-            replay = candidate.replay([0] * NODES)
-            for verdict in (candidate.check(percentiles=False)[0], candidate.check_graph(replay, 0)):
-                if verdict is not None and not verdict.verified:
-                    raise PtxkitError(f"{name} is wrong: {verdict.worst}")
-            lines.append(Line(name, replay, kernel, "torch" in name, candidate))
-    return lines
-
-
-def table(lines: Sequence[Line], markdown: bool) -> str:
-    """A line each: microseconds, their spread, and how many times faster than torch.compile at the same."""
-    peer = {line.kernel: statistics.median(line.times_us) for line in lines if line.peer}
-    rows = []
-    for line in lines:
-        s = summarize(line.times_us)
-        ratio = f"{peer[line.kernel] / s.median:.2f}" if line.kernel in peer else ""
-        rows.append([line.name, f"{s.median:.3f}", f"{s.spread:.3f}", ratio])
+    lines = [[row.name, *_times(row), ""] for row in bare]
+    for kernel, rows in kernels.items():
+        peer = next((row for row in rows if row.kind == "peer"), None)
+        for row in rows:
+            ratio = f"{peer.hot.median_us / row.hot.median_us:.2f}" if peer and peer.hot and row.hot else ""
+            by = "torch.compile" if row.kind == "peer" else "ptxkit"
+            lines.append([f"{kernel}, {by}", *_times(row), ratio])
     headers = ["", "us", "±", "x torch.compile"]
     style = "github" if markdown else "simple"
-    return tabulate(rows, headers, tablefmt=style, colalign=["left"] + ["right"] * 3, disable_numparse=True)
+    return tabulate(lines, headers, tablefmt=style, colalign=["left"] + ["right"] * 3, disable_numparse=True)
 
 
-def measure(device: Any, lines: Sequence[Line], seconds: float) -> None:
-    """Turns in random order, the first of which only warms up."""
-    order, begin, warm = random.Random(0), time.perf_counter(), False
-    while not warm or time.perf_counter() - begin < seconds or len(lines[0].times_us) < 20:
-        for line in order.sample(list(lines), len(lines)):
-            times = device.timing.replays(line.replay, BATCH, warm=True)
-            if warm:
-                line.times_us += [t / NODES for t in times]
-        warm = True
+def _times(row: Row) -> list[str]:
+    if row.hot is None or row.verified is False:
+        raise PtxkitError(f"{row.name} has no time: {row.error or row.worst or row.skipped}")
+    return [f"{row.hot.median_us:.3f}", f"{row.hot.spread_us:.3f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of measuring, in all [default: 20]")
-    parser.add_argument("--markdown", action="store_true", help="tables for a document")
+    parser.add_argument("--seconds", type=float, default=20.0, help="measure for so many seconds in all [default: 20]")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     options = parser.parse_args(arguments)
     if not options.seconds > 0:
         parser.error(f"--seconds must be above 0, not {options.seconds}")
@@ -218,10 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device: Any = ptxkit.device()
         require_gpu(device, "measuring")
         for size in SIZES:
-            lines = [*pieces(device, size), *kernels(device, size)]
-            measure(device, lines, options.seconds / len(SIZES))
+            bare, kernels = measure(device, size, options.seconds / len(SIZES))
             print(f"{device.name}, {size.rows} x {size.cols}, {device.sensors().sm_clock_mhz} MHz\n")
-            print(table(lines, options.markdown) + "\n")
+            print(table(bare, kernels, options.markdown) + "\n")
     except PtxkitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,18 +1,18 @@
-"""Kernels and peers against each other on one GPU, each in turns so long that it runs at a clock of its own.
+"""Kernels and peers compared on one GPU, each in blocks of calls so long that it runs at a clock of its own.
 
     python scripts/sustained_clock.py 4096x4096x4096 matmul_wgmma:step8_tma_store matmul_mma:step6_tma@BK=64,STAGES=3 cublas
-    python scripts/sustained_clock.py 8192x8192x8192 matmul_wgmma:step8_tma_store cutlass --turn 0.016  # one clock
+    python scripts/sustained_clock.py 8192x8192x8192 matmul_wgmma:step8_tma_store cutlass --block 0.016  # one clock
 
 `ptxkit bench run` changes candidates every few milliseconds. The driver averages power over longer than that, so that at the
-power cap they all run at one clock, and who draws less is slowed by the others. Here a turn lasts most of a second, of which
-the later half counts. Candidates are KERNEL:VARIANT[@TILE] or peers of the first kernel, all at the same sizes, in an order
-drawn anew each round; the quotients are with the first, round by round. Every output is compared with the reference first.
+power cap they all run at one clock, and a candidate with a lower power draw is slowed by the others. Here a block of calls
+lasts most of a second, of which the later half counts. Candidates are KERNEL:VARIANT[@TILE] or peers of the first kernel, all
+at the same sizes, in a random order in each round; ratios are with the first one, round by round. The order, the number of
+calls and the stopping rule are those of `ptxkit bench` (:class:`Method`). Every output is compared with the reference first.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 import sys
 import time
@@ -26,6 +26,7 @@ import ptxkit
 from ptxkit.bench.cases import parse_sizes
 from ptxkit.bench.measure.candidates import BufferSets, PeerCandidate, VariantCandidate
 from ptxkit.bench.measure.environment import require_gpu
+from ptxkit.bench.measure.method import Method
 from ptxkit.bench.measure.statistics import median_standard_error, summarize
 from ptxkit.bench.peers import peers
 from ptxkit.errors import PtxkitError, UsageError
@@ -33,16 +34,17 @@ from ptxkit.workload import registry
 from ptxkit.workload.workload import Workload
 
 SETS = 2  # of buffers that calls rotate over
-GRAPH_US = 25_000.0  # of one graph at most; a turn is at least two
+GRAPH_US = 25_000.0  # of one graph at most; a block has at least two
+MINIMUM = 3  # rounds
 
 
 @dataclass
 class Track:
-    """A candidate: its graph of ``calls`` calls, how many of them make a turn, and what was measured in each turn.
+    """A candidate: its graph of ``calls`` calls, how many replays of it make a block, and what was measured in each block.
 
     Attributes:
         candidate: owns the device memory that the graph works on. tflops_us: TFLOP/s times us.
-        times_us: of a call, the median of a turn's later half. clocks_mhz, power_w: right after it.
+        times_us: of a call, the median of a block's later half. clocks_mhz, power_w: right after it.
     """
 
     name: str
@@ -56,7 +58,7 @@ class Track:
     power_w: list[float] = field(default_factory=list)
 
     def take(self, device: Any) -> None:
-        """One turn."""
+        """Measure one block."""
         times = device.timing.replays(self.replay, self.replays, warm=False)
         now = device.sensors()
         self.times_us.append(statistics.median(times[len(times) // 2 :]) / self.calls)
@@ -76,13 +78,21 @@ def parse(word: str, sizes: Sequence[str]) -> tuple[Workload, str, dict[str, str
     return registry.find(kernel).make(list(sizes)), variant, {name: value for name, _, value in pairs}
 
 
-def quotient(times: Sequence[float], of: Sequence[float]) -> tuple[float, float]:
-    """Speed over another's, the median over rounds, and its standard error."""
+def ratio_to(times: Sequence[float], of: Sequence[float]) -> tuple[float, float]:
+    """Speed relative to another candidate's, the median over rounds, and its standard error."""
     each = [b / a for a, b in zip(times, of, strict=True)]
     return statistics.median(each), median_standard_error(each)
 
 
-def tracks(device: Any, words: Sequence[str], sizes: Sequence[str], turn_us: float) -> list[Track]:
+def method_of(block_s: float, seconds: float) -> Method:
+    """Graphs of half a block at most, in rounds until ``seconds`` have passed."""
+    graph_us = min(GRAPH_US, block_s * 1e6 / 2)
+    return Method(
+        budget_s=seconds, precision=1e-9, minimum=MINIMUM, maximum=10**9, batch=1, sample_us=graph_us, calls=10**6
+    )
+
+
+def tracks(device: Any, words: Sequence[str], sizes: Sequence[str], block_us: float, method: Method) -> list[Track]:
     """What the words name, verified.
 
     Raises:
@@ -106,11 +116,10 @@ def tracks(device: Any, words: Sequence[str], sizes: Sequence[str], turn_us: flo
             if verdict is not None and not verdict.verified:
                 raise UsageError(f"{word} is wrong: {verdict.worst}")
         call_us = min(device.timing.replays(rotation, 3, warm=False)) / SETS
-        rotations = max(1, round(min(GRAPH_US, turn_us / 2) / call_us / SETS))
-        calls = rotations * SETS
-        replays = max(2, round(turn_us / call_us / calls))
+        calls = method.calls_for(call_us, SETS)
+        replays = max(2, round(block_us / call_us / calls))
         work = candidate.sets.workload.work()
-        graph = candidate.replay(list(range(SETS)) * rotations)
+        graph = candidate.replay(list(range(SETS)) * (calls // SETS))
         found.append(Track(word, candidate, work.flops / 1e6, graph, calls, replays))
     return found
 
@@ -120,7 +129,7 @@ def table(found: Sequence[Track]) -> str:
     lines = []
     for track in sorted(found, key=lambda t: statistics.median(t.times_us)):
         s = summarize(track.times_us)
-        ratio, error = quotient(track.times_us, found[0].times_us)
+        ratio, error = ratio_to(track.times_us, found[0].times_us)
         time_of = [f"{s.median:.2f}", f"{100 * s.relative_spread:.1f}%", f"{track.tflops_us / s.median:.1f}"]
         state = [f"{statistics.median(readings):.0f}" for readings in (track.clocks_mhz, track.power_w)]
         lines.append([track.name, *time_of, f"{ratio:.3f} ± {error:.3f}", *state])
@@ -140,24 +149,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", help="such as 4096x4096x4096")
     parser.add_argument("candidates", nargs="+", metavar="KERNEL:VARIANT[@TILE]|PEER")
-    parser.add_argument("--turn", type=float, default=0.7, metavar="SECONDS", help="of one candidate [default: 0.7]")
-    parser.add_argument("--seconds", type=float, default=30.0, help="in all; at least three rounds [default: 30]")
+    parser.add_argument(
+        "--block",
+        type=float,
+        default=0.7,
+        metavar="SECONDS",
+        help="run a candidate for so long [default: 0.7]",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="measure for so long in all [default: 30]"
+    )
     options = parser.parse_args(arguments)
     try:
         device: Any = ptxkit.device()
         require_gpu(device, "measuring")
         (sizes,) = parse_sizes(options.sizes)
-        found = tracks(device, options.candidates, sizes, options.turn * 1e6)
-        begin, order = time.perf_counter(), random.Random(0)
-        while len(found[0].times_us) < 3 or time.perf_counter() - begin < options.seconds:
-            for track in order.sample(found, len(found)):
-                track.take(device)
+        method = method_of(options.block, options.seconds)
+        found = tracks(device, options.candidates, sizes, options.block * 1e6, method)
+        begin = time.perf_counter()
+        for order in method.rounds(len(found)):
+            if method.over([track.times_us for track in found], time.perf_counter() - begin):
+                break
+            for i in order:
+                found[i].take(device)
     except PtxkitError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     rounds = len(found[0].times_us)
     print(
-        f"{device.name}, {options.sizes}: {rounds} rounds, turns of {options.turn} s; {device.sensors()}\n\n{table(found)}"
+        f"{device.name}, {options.sizes}: {rounds} rounds, blocks of {options.block} s; {device.sensors()}\n\n{table(found)}"
     )
     return 0
 

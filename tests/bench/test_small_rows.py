@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
+from ptxkit.bench.results.results import Row, Timed
+from ptxkit.errors import PtxkitError
 from ptxkit.runtime.emulated import EmulatedDevice
 
 
@@ -46,28 +46,25 @@ def test_pieces_compute_what_their_names_say(script):
                 assert (y.numpy() == 7).all() == (piece in ("EMPTY", "READ")), piece
 
 
-def test_turns_are_taken_in_random_order_and_the_first_is_for_warming_up(script):
-    lines = [script.Line(name, name) for name in "abc"]
-    taken = []
-
-    def replays(replay, samples, warm):
-        taken.append(replay)
-        return [script.NODES * 2.0] * samples
-
-    script.measure(SimpleNamespace(timing=SimpleNamespace(replays=replays)), lines, 1e-9)
-    assert sorted(taken[:3]) == sorted(taken[3:6]) == ["a", "b", "c"]
-    assert all(line.times_us == [2.0] * (len(taken) // 3 - 1) * script.BATCH for line in lines)
-    assert len(lines[0].times_us) >= 20
+def row(name, kind, us):
+    return Row(name, kind, hot=Timed(us, us, 0.0, (us, us), 0.0, 20, 0, 200, 1))
 
 
-def test_quotients_are_with_torch_compile_of_the_same_kernel(script):
-    copy = script.Line("copy", None, times_us=[1.0, 1.0])
-    ours = script.Line("softmax, ptxkit", None, "softmax", times_us=[2.0, 2.0])
-    theirs = script.Line("softmax, torch.compile", None, "softmax", peer=True, times_us=[3.0, 3.0])
-    alone = script.Line("rmsnorm, ptxkit", None, "rmsnorm", times_us=[2.0, 2.0])
-    rows = [
-        [cell.strip() for cell in row.split("|")[1:-1]]
-        for row in script.table([copy, ours, theirs, alone], True).split("\n")[2:]
-    ]
-    assert [row[3] for row in rows] == ["", "1.50", "1.00", ""]
+def test_graphs_have_as_many_launches_as_the_page_says(script):
+    assert script.method_for(10.0).calls_for(20.0, 1) == script.LAUNCHES
+
+
+def test_ratios_are_with_torch_compile_of_the_same_kernel(script):
+    kernels = {
+        "softmax": [row("vectorized", "variant", 2.0), row("compile", "peer", 3.0)],
+        "rmsnorm": [row("vectorized", "variant", 2.0)],
+    }
+    text = script.table([row("copy", "variant", 1.0)], kernels, True)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.split("\n")[2:]]
+    assert [cells[3] for cells in rows] == ["", "1.50", "1.00", ""]
     assert rows[1][:3] == ["softmax, ptxkit", "2.000", "0.000"]
+
+
+def test_a_kernel_without_a_time_is_an_error(script):
+    with pytest.raises(PtxkitError, match="vectorized has no time: wrong at"):
+        script.table([], {"softmax": [Row("vectorized", verified=False, worst="wrong at 3")]}, False)
