@@ -196,3 +196,72 @@ def test_disabled_lanes_keep_what_they_have():
     check(Case("f16", "bf16", "bf16", "f32", 128, 16, disabled=(0x0000FFFF, 0, 0xFFFFFFFF, 0x80000001)))
     lanes = (1, 2, 4, 8, 16, 32, 64, 0xF0F0F0F0)
     check(Case("f16", "bf16", "bf16", "f32", 256, 32, group=2, disabled=lanes))
+
+
+SPARSE_AT, LEGAL = 500, [0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE]
+
+
+def put_metadata(memory: np.ndarray, case: Case, row: int, chunk: int, index: int, where: tuple[int, int]) -> None:
+    """4 bits for a chunk of a row whose D is in lane ``where[1]`` of CTA ``where[0]``."""
+    cta, lane = where
+    if BITS[case.a] >= 16:
+        # 16 rows share 16 lanes: a lane has half of K of two rows that are 8 apart
+        at = lane // 16 * 16 + row % 8 + 8 * (chunk // 4)
+        column, shift = SPARSE_AT, 16 * (row // 8 % 2) + 4 * (chunk % 4)
+    else:
+        at, column, shift = lane, SPARSE_AT + chunk // 8, 4 * (chunk % 8)
+    memory[cta, at, column] = int(memory[cta, at, column]) & ~(15 << shift) | index << shift
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"m": 128, "n": 16},
+        {"m": 64, "n": 16, "lane": 16},
+        {"m": 256, "n": 32, "group": 2},
+        {"m": 128, "n": 32, "group": 2},
+        {"m": 32, "n": 64, "ws": True},
+        {"m": 64, "n": 64, "ws": True},
+    ],
+    ids=str,
+)
+def test_sparse_products(kind, shape):
+    case = Case(*kind, **shape)
+    rng = np.random.default_rng(6)
+    shared, memory = oracle.noise(case.group, SHARED, 9)
+    depth = 2 * case.k
+    stored = rng.choice(oracle.small(case.a), (case.m, case.k))
+    b = rng.choice(oracle.small(case.b), (case.n, depth))
+    c = rng.integers(-16, 17, (case.m, case.n)).astype(np.float64)
+    where = list(oracle.places(case.m, case.n, case.group, case.ws, sparse=True, lane=case.lane))
+    oracle.scattered(memory, D_AT, oracle.bits(c, case.d), where)
+    single = case.kind == "tf32"
+    chunks = depth // (2 if single else 4)
+    indices = rng.choice([0x4, 0xE] if single else LEGAL, (case.m, chunks))
+    homes = {(row, cta, lane) for row, _, cta, lane, _ in where}
+    for row, cta, lane in homes:
+        for chunk in range(chunks):
+            put_metadata(memory, case, row, chunk, int(indices[row, chunk]), (cta, lane))
+    full = np.zeros((case.m, depth))
+    numbers = oracle.values(stored, case.a)
+    for row, chunk in np.ndindex(indices.shape):
+        index = int(indices[row, chunk])
+        if single:
+            full[row, 2 * chunk + (index == 0xE)] = numbers[row, chunk]
+        else:
+            full[row, 4 * chunk + (index & 3)] = numbers[row, 2 * chunk]
+            full[row, 4 * chunk + (index >> 2)] = numbers[row, 2 * chunk + 1]
+    right = Matrix(case.b, case.n // case.group, depth, case.padded)
+    for cta in range(case.group):
+        rows, columns = case.m // case.group, case.n // case.group
+        case.matrix("A").put(shared[cta], A_SHARED, stored[cta * rows : (cta + 1) * rows])
+        right.put(shared[cta], B_SHARED, b[cta * columns : (cta + 1) * columns])
+    expected = memory.copy()
+    oracle.scattered(expected, D_AT, oracle.bits(full @ oracle.values(b, case.b).T + c, case.d), where)
+    body = case.body().replace("tcgen05.mma.ws.", "tcgen05.mma.ws.sp.").replace("tcgen05.mma.cta", "tcgen05.mma.sp.cta")
+    body = body.replace("%rd31, %r31,", "%rd31, [%r39], %r31,").replace(
+        f"mov.u32 %r31, {case.descriptor};",
+        f"mov.u32 %r31, {case.descriptor | 4}; mov.u32 %r39, {SPARSE_AT | case.lane << 16};",
+    )
+    np.testing.assert_array_equal(tensor_programs.run(body, shared, memory), expected)

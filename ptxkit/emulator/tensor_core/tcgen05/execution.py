@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.tensor_core.tcgen05 import scale_factors, zero_columns
+from ptxkit.emulator.tensor_core.tcgen05 import scale_factors, sparsity, zero_columns
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, BANDS, Region
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import BITS, Product, product
 from ptxkit.emulator.tensor_core.tcgen05.layouts import Layout, Part, layout
@@ -47,6 +47,21 @@ class Execution:
         self._place_a(lane)
         self.b_shift = self._place_b()
         self.factors = self._place_factors()
+        if form.sparse:
+            self._place_metadata(lane)
+
+    def _place_metadata(self, lane: int) -> None:
+        p = self.product
+        if p.selector:
+            raise self._bits(f"bits 0 and 1 (sparsity selector) are {p.selector}; only 0 is executed")
+        at, column = address(self.given.metadata)
+        self._require_lane("the metadata", at)
+        if at != lane:
+            raise MemoryFault(
+                f"{self.form.where}: {self.who}: the metadata begins at lane {at} and D at lane {lane} of tensor memory; "
+                "both must begin at the same lane"
+            )
+        self._require_columns(column, sparsity.columns(p.a), "reads the metadata from")
 
     def _bits(self, why: str) -> TrapError:
         return TrapError(
@@ -150,6 +165,8 @@ class Execution:
         if self.factors is not None:
             for f, at in zip(self.factors, (given.scale_a, given.scale_b), strict=True):
                 reads += self._regions(address(at)[1], f.columns, everywhere=True)
+        if form.sparse:
+            reads += self._regions(address(given.metadata)[1], sparsity.columns(p.a))
         self.x.tally.add(form.number, f"flops.tensor.{p.a}", 2 * p.m * p.n * self.kept)
         self.wave.part(Pipelines).issue(self.cta, form.where, self.who, writes, reads, self.perform)
 
@@ -165,21 +182,25 @@ class Execution:
         shared = None
         if not self.form.in_memory:
             shared = np.concatenate([self.a.load(wave, cta, given.a) for cta in self.ctas])
-        if shared is not None and self.factors is None:
+        if shared is not None and self.factors is None and not self.form.sparse:
             self._deliver(self._products(shared, b, c))
             return
         d = np.empty((p.m, p.n), np.uint16 if p.d == "f16" else np.uint32)
         for column in sorted({part.column for part in self.layout.parts}):
             columns = slice(column, column + self.layout.width)
             a = self._a_from_memory(column) if shared is None else shared
+            kept = None
+            if self.form.sparse:
+                a, kept = self._expanded(a, column)
             for rows, scales in self._scaled_rows(column):
                 before = None if c is None else c[rows, columns]
-                d[rows, columns] = self._products(a[rows], b[columns], before, scales)
+                mine = None if kept is None else kept[rows]
+                d[rows, columns] = self._products(a[rows], b[columns], before, scales, mine)
         self._deliver(d)
         if self.form.shifts:
             self._shift_a()
 
-    def _products(self, a: Any, b: Any, c: Any, scales: tuple[Any, Any] | None = None) -> Any:
+    def _products(self, a: Any, b: Any, c: Any, scales: tuple[Any, Any] | None = None, kept: Any = None) -> Any:
         p = self.product
         scaling: dict[str, Any] = {}
         if scales is not None and self.factors is not None:
@@ -201,6 +222,7 @@ class Execution:
             negate_b=p.negate_b,
             saturate=p.saturate,
             scale_input_d=self.form.scale,
+            kept=kept,
             **scaling,
         )
 
@@ -225,6 +247,20 @@ class Execution:
                 lanes = slice(part.lane, part.lane + part.rows)
                 words[part.row : part.row + part.rows] = self._words(part)[lanes, self.a_column :][:, : self.a_words]
         return unpacked(words, self.product.a, self.form.padded)
+
+    def _expanded(self, a: Any, column: int) -> tuple[Any, Any]:
+        """A with its zeros, and which elements are stored, by the metadata in the lanes that compute these columns."""
+        p = self.product
+        parts = [part for part in self.layout.parts if part.column == column]
+        at = address(self.given.metadata)[1]
+        found: list[Any] = [None] * len(parts)
+        for k, part in enumerate(parts):
+            words = self._words(part)[:, at : at + sparsity.columns(p.a)]
+            found[k] = sparsity.nibbles(words, p.a, part.lane, part.rows)
+        expanded = sparsity.expand(a, np.concatenate(found), p.a, self.form.kind in ("mxf4", "mxf4nvf4"))
+        if isinstance(expanded, str):
+            raise TrapError(f"{self.form.where}: {self.who}: the metadata of A: {expanded}")
+        return expanded
 
     def _scaled_rows(self, column: int) -> Iterator[tuple[slice, tuple[Any, Any] | None]]:
         """Runs of rows of D with their scale factors of A and B, for its columns from ``column`` on."""

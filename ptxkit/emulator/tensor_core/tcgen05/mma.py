@@ -17,29 +17,29 @@ _B = " ".join(f"collector::b{n}::{op}" for n in range(4) for op in _OPERATIONS)
 _PLAIN = "kind::f16 kind::tf32 kind::f8f6f4 kind::i8"
 
 
-@effect("tcgen05.mma.<group>.<kind>{.ashift}{.<collector>}", group=_GROUPS, kind=_PLAIN, collector=_A)
+@effect("tcgen05.mma{.sp}.<group>.<kind>{.ashift}{.<collector>}", group=_GROUPS, kind=_PLAIN, collector=_A)
 @effect(
-    "tcgen05.mma.<group>.<kind>.block_scale{.<vector>}{.<collector>}",
+    "tcgen05.mma{.sp}.<group>.<kind>.block_scale{.<vector>}{.<collector>}",
     group=_GROUPS,
     kind="kind::mxf8f6f4",
     vector="scale_vec::1X block32",
     collector=_A,
 )
 @effect(
-    "tcgen05.mma.<group>.<kind>.block_scale{.<vector>}{.<collector>}",
+    "tcgen05.mma{.sp}.<group>.<kind>.block_scale{.<vector>}{.<collector>}",
     group=_GROUPS,
     kind="kind::mxf4",
     vector="scale_vec::2X block32",
     collector=_A,
 )
 @effect(
-    "tcgen05.mma.<group>.<kind>.block_scale.<vector>{.<collector>}",
+    "tcgen05.mma{.sp}.<group>.<kind>.block_scale.<vector>{.<collector>}",
     group=_GROUPS,
     kind="kind::mxf4nvf4",
     vector="scale_vec::2X scale_vec::4X block16 block32",
     collector=_A,
 )
-@effect("tcgen05.mma.<ws>.cta_group::1.<kind>{.<collector>}", ws="ws", kind=_PLAIN, collector=_B)
+@effect("tcgen05.mma.<ws>{.sp}.cta_group::1.<kind>{.<collector>}", ws="ws", kind=_PLAIN, collector=_B)
 def _mma(b: Binding) -> Step:
     if b.form.get("ashift") and b.form["collector"] in ("collector::a::use", "collector::a::fill"):
         raise b.fail(f".{b.form['collector']} does not go with .ashift")
