@@ -47,7 +47,7 @@ def launch(ptx: str, **settings) -> tuple[np.ndarray, np.ndarray]:
     return machine.read(addresses[2], SIZE * SIZE * 4).view(np.float32).reshape(SIZE, SIZE), a @ b.T
 
 
-SETTINGS = [{}, {"completion": "latest-legal"}, {"racecheck": True}, {"completion": "latest-legal", "racecheck": True}]
+SETTINGS = [{}, {"initcheck": True}, {"completion": "latest-legal"}, {"racecheck": True}, {"completion": "latest-legal", "racecheck": True}]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
