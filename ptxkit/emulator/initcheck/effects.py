@@ -24,6 +24,7 @@ from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.step import result_tuple
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.undefined import Shadow
+from ptxkit.emulator.tensor_core.tcgen05.memory import TensorMemory
 from ptxkit.isa.model import Address
 
 Sources = list[Shadow | None]
@@ -292,6 +293,33 @@ def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...
     return multiplied_from_shared(w, x, values, sources, check.mirror, lambda: _loaded(check, w, x, "shared"))
 
 
+def _cancelled(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
+    """clusterlaunchcontrol.try_cancel writes its response to shared memory."""
+    for s in sources:
+        check.require(w, x, s, "requests a cluster with")
+    if check.mirror.tracks_memory:
+        check.define(x, _addresses(w, values[0]), 16)
+
+
+def _tcgen05(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
+    """tcgen05: loads, stores and copies move undefined bits. A product is taken as initialised where what it adds to is."""
+    what = w.parts[0]
+    addresses = len(sources) if what != "st" else 1
+    for s in sources[:addresses]:
+        check.require(w, x, s, "accesses tensor memory with")
+    if not check.mirror.tracks_memory:
+        return None
+    x.wave.part(TensorMemory).follow(check.mirror.group(x).wave)
+    if what == "alloc":
+        check.define(x, _addresses(w, values[0]), 4)
+    if what not in ("ld", "st", "cp", "shift"):
+        return None
+    bits = _moved(check, w, x, _data(w, sources, values, addresses))
+    if not any(b.any() for b in bits):
+        return None
+    return [shadow(b, _loaded(check, w, x, "tensor")) for b in bits]
+
+
 def _barrier(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     for s in sources:
         check.require(w, x, s, "synchronises with")
@@ -327,6 +355,8 @@ _RULES: dict[str, Callable[[InitCheck, Instrumented, Group, tuple[Lanes, ...], S
     "wmma": _wmma,
     "mma": _mma,
     "wgmma": _wgmma,
+    "tcgen05": _tcgen05,
+    "clusterlaunchcontrol": _cancelled,
     "mbarrier": _barrier,
     "bar": _barrier,
     "barrier": _barrier,

@@ -10,7 +10,7 @@ import pytest
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import DeadlockError, MemoryFault, RaceError, UnsupportedError
+from ptxkit.errors import DeadlockError, MemoryFault, RaceError, UninitialisedError, UnsupportedError
 from ptxkit.isa.parser import parse
 
 SOURCE = Path(__file__).parent / "product.cu"
@@ -47,7 +47,13 @@ def launch(ptx: str, **settings) -> tuple[np.ndarray, np.ndarray]:
     return machine.read(addresses[2], SIZE * SIZE * 4).view(np.float32).reshape(SIZE, SIZE), a @ b.T
 
 
-SETTINGS = [{}, {"initcheck": True}, {"completion": "latest-legal"}, {"racecheck": True}, {"completion": "latest-legal", "racecheck": True}]
+SETTINGS = [
+    {},
+    {"initcheck": True},
+    {"completion": "latest-legal"},
+    {"racecheck": True},
+    {"completion": "latest-legal", "racecheck": True},
+]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -88,3 +94,10 @@ def test_other_targets_are_refused(ptx):
     program = machine.load(parse(ptx.replace("sm_100a", "sm_120a"), "product.ptx"), "sm_120a")
     with pytest.raises(UnsupportedError, match=r"tcgen05.alloc.*needs sm_100a"):
         program.bind("product")
+
+
+def test_initcheck_follows_tensor_memory(ptx):
+    """The first product accumulates on what was never written."""
+    wrong = ptx.replace("tcgen05.mma.cta_group::1.kind::f16", "setp.eq.u32 p, 0, 0; tcgen05.mma.cta_group::1.kind::f16")
+    with pytest.raises(UninitialisedError, match="tensor memory that was never initialised, loaded at .*tcgen05.ld"):
+        launch(wrong, initcheck=True)

@@ -294,6 +294,10 @@ class Execution:
             lanes = np.arange(part.lane, part.lane + part.rows)[keep]
             value = d[part.row : part.row + part.rows, part.column : part.column + part.columns][keep]
             self._words(part)[lanes, self.column : self.column + part.columns] = value
+            shadow = self.memory.shadow
+            if shadow is not None and not self.given.accumulate:
+                sm = self.memory.sm[self.ctas[part.cta]]
+                shadow.words[sm, lanes, self.column : self.column + part.columns] = 0
 
     def _shift_a(self) -> None:
         """``.ashift``: each row of A but the last takes the next one, in each partition."""

@@ -22,6 +22,7 @@ from ptxkit.emulator.tensor_core.tcgen05.accesses import COLUMNS, LANES, Accesse
 from ptxkit.errors import MemoryFault, TrapError
 
 POISONED = np.uint32(int.from_bytes(bytes([POISON]) * 4, "little"))
+_UNDEFINED = np.uint32(0xFFFFFFFF)
 UNIT = 32
 """Columns are allocated in multiples of this."""
 PARTITION = 32
@@ -68,6 +69,7 @@ class TensorMemory:
         sm: (CTAs,) index of each CTA's SM.
         tracked: accesses in flight are followed: in latest-legal mode, and where races are checked.
         accesses: those in flight.
+        shadow: of the same columns, the bits that are not initialised; None where they are not followed.
     """
 
     def __init__(self, wave: WaveState) -> None:
@@ -79,6 +81,7 @@ class TensorMemory:
         self.owner: NDArray[np.int32] = np.zeros((sms, COLUMNS), np.int32)  # CTA + 1
         self.tracked = not wave.queue.eager or bool(wave.races)
         self.accesses = Accesses(sms)
+        self.shadow: TensorMemory | None = None
         self._allocations: dict[tuple[int, int], Columns] = {}
         self._groups: dict[int, tuple[int, Where]] = {}
         wave.queue.of(_LEAKS).memory = self
@@ -100,6 +103,8 @@ class TensorMemory:
             sm = self.sm[cta]
             self.owner[sm, start : start + count] = cta + 1
             self.words[sm, :, start : start + count] = POISONED
+            if self.shadow is not None:
+                self.shadow.words[sm, :, start : start + count] = _UNDEFINED
             self._allocations[cta, start] = Columns(cta, start, count, len(ctas), where)
 
     def allocation(self, cta: int, start: int) -> Columns | None:
@@ -126,6 +131,14 @@ class TensorMemory:
                 f"{a.where}: CTA {self.wave.cta_coordinates(a.cta)} exits with {a.count} columns of tensor memory that it "
                 "has allocated here; tcgen05.dealloc has to free them"
             )
+
+    def follow(self, wave: WaveState) -> None:
+        """Follow which bits are not initialised; ``wave`` executes instructions on those."""
+        if self.shadow is None:
+            self.shadow = TensorMemory(wave)
+            self.shadow.words[:] = _UNDEFINED
+            self.shadow.owner, self.shadow._allocations = self.owner, self._allocations
+            wave.provide(TensorMemory, self.shadow)
 
     # -- use ---------------------------------------------------------------------------------------------------------
 
