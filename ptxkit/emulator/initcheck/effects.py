@@ -129,7 +129,9 @@ def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ..
     with LOCK:
         found = w.step.call(inner, values[0], *zeros)
     bits: list[Mask] = [
-        np.any(np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, -1), -1) for v in result_tuple(found) if v is not None
+        np.any(np.ascontiguousarray(v).view(np.uint8).reshape(*v.shape, -1), -1)
+        for v in result_tuple(found)
+        if v is not None
     ]
     if not any((np.broadcast_to(b, x.shape) & x.active()).any() for b in bits):
         return None
@@ -141,7 +143,9 @@ def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ..
     return [shadow(every(b, unsigned(d.type)), origin) for b, d in zip(bits, w.destinations, strict=False)]
 
 
-def _matrix_rows(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
+def _matrix_rows(
+    check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources
+) -> Found | None:
     """ldmatrix and stmatrix: with fewer than four matrices the last lanes' addresses do not count."""
     count = next((int(p[1:]) for p in w.parts if p in ("x1", "x2", "x4")), 4)
     address = sources[0]

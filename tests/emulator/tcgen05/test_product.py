@@ -51,8 +51,8 @@ SETTINGS = [
     {},
     {"initcheck": True},
     {"completion": "latest-legal"},
-    {"racecheck": True},
-    {"completion": "latest-legal", "racecheck": True},
+    {"racecheck": "warps"},
+    {"completion": "latest-legal", "racecheck": "warps"},
 ]
 
 
