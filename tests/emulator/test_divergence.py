@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
-from ptxkit.errors import DeadlockError, TrapError
+from ptxkit.errors import TrapError
 
 SHARED = ".shared .b32 s[64]; mov.u32 %r10, s; shl.b32 %r11, %r0, 2; add.u32 %r12, %r10, %r11; st.shared.b32 [%r12], %r0;\n"
 TAIL = "ld.shared.b32 %r9, [%r12]; st.global.u32 [%rd22], %r9;"
@@ -153,12 +153,11 @@ def test_a_lane_that_is_not_in_its_own_mask(instruction):
 
 
 def test_lanes_wait_for_those_that_have_the_same_mask():
-    """Lane 0 names the warp, the others only themselves: it waits for them, and they end."""
+    """Lane 0 names the warp, the others only themselves: it waits for them, and they end or wait elsewhere."""
     body = "setp.eq.u32 %p0, %r0, 0; shl.b32 %r20, 1, %r0; selp.b32 %r20, -1, %r20, %p0; redux.sync.add.u32 %r8, 1, %r20;"
-    run = Run(kernel(THREAD + body + "st.global.u32 [%rd22], %r8;"))
-    assert (run(np.zeros(1), np.zeros(32, np.uint32))[1] == 1).all()
-    with pytest.raises(DeadlockError, match="redux"):
-        Run(kernel(THREAD + body + "bar.sync 0;"))(np.zeros(1), np.zeros(32, np.uint32))
+    for rest in ("st.global.u32 [%rd22], %r8;", "bar.sync 0;"):
+        with pytest.raises(TrapError, match="redux.*lane 0 .* the mask 0xffffffff, but lane 1 with the mask 0x00000002"):
+            Run(kernel(THREAD + body + rest))(np.zeros(1), np.zeros(32, np.uint32))
 
 
 def test_both_sides_of_a_branch_exchange_values():
@@ -210,3 +209,43 @@ def test_a_shuffle_from_a_lane_that_takes_no_part_gives_a_value_that_shows():
             run = Run(kernel(THREAD + body + "st.global.u32 [%rd22], %r8; END:"))
             out = run(np.zeros(1), np.zeros(32, np.uint32))[1]
             assert (out[:12] == np.arange(4, 16)).all() and (out[12:16] == 0xCBCBCBCB).all()
+
+
+ODD_ALONE = "and.b32 %r9, %r0, 1; setp.eq.u32 %p9, %r9, 1; selp.b32 %r10, 0xaaaaaaaa, 0xffffffff, %p9;"
+COLLECTIVES = [
+    "shfl.sync.bfly.b32 %r4, %r0, 2, 31, %r10;",
+    "vote.sync.ballot.b32 %r4, %p9, %r10;",
+    "redux.sync.add.u32 %r4, %r0, %r10;",
+    "match.any.sync.b32 %r4, %r0, %r10;",
+    "elect.sync %r4|%p1, %r10;",
+    "bar.warp.sync %r10; mov.u32 %r4, 1;",
+]
+
+
+@pytest.mark.parametrize("rest", ["", "bar.sync 0;"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_lanes_of_one_collective_have_one_mask(collective, rest):
+    """The odd lanes pass and exit, or wait at a barrier; the even ones wait for them with another mask."""
+    with pytest.raises(TrapError) as e:
+        Run(kernel(THREAD + ODD_ALONE + collective + rest))(np.zeros(32, np.uint32), np.zeros(1))
+    message = str(e.value)
+    assert f"{collective.split()[0]}: lanes 0, 2, 4" in message and "mask 0xffffffff" in message
+    assert "but lanes 1, 3, 5" in message and "mask 0xaaaaaaaa" in message
+
+
+def test_lanes_that_wait_for_each_other_with_different_masks():
+    masks = "and.b32 %r9, %r0, 1; setp.eq.u32 %p9, %r9, 1; selp.b32 %r10, 0xffffffff, 0x7fffffff, %p9;"
+    with pytest.raises(TrapError, match="mask 0x7fffffff, but lanes 1, 3.* with the mask 0xffffffff"):
+        Run(kernel(THREAD + masks + COLLECTIVES[0]))(np.zeros(32, np.uint32), np.zeros(1))
+
+
+def test_lanes_may_execute_a_collective_with_a_part_of_the_mask_first():
+    """The upper half makes one more turn, in which its mask names itself alone."""
+    body = """
+        mov.u32 %r5, 0; setp.lt.u32 %p9, %r0, 16;
+    LOOP: setp.eq.u32 %p1, %r5, 0; and.pred %p2, %p1, %p9; @%p2 bra SKIP;
+        selp.b32 %r10, 0xffff0000, 0xffffffff, %p1; vote.sync.ballot.b32 %r4, 1, %r10;
+    SKIP: add.u32 %r5, %r5, 1; setp.lt.u32 %p3, %r5, 3; @%p3 bra LOOP; st.global.u32 [%rd21], %r4;
+    """
+    out, _ = Run(kernel(THREAD + body))(np.zeros(32, np.uint32), np.zeros(1))
+    assert (out == 0xFFFFFFFF).all()

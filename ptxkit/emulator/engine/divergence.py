@@ -17,10 +17,11 @@ import numpy as np
 
 from ptxkit.emulator.arrays import Mask, Words
 from ptxkit.emulator.engine.schedule import Schedule
-from ptxkit.emulator.engine.whereabouts import lanes_text, place
+from ptxkit.emulator.engine.whereabouts import place
 from ptxkit.emulator.lowering.reconvergence import RETURN
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import lanes_text
 from ptxkit.errors import TrapError
 
 _BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)

@@ -589,6 +589,8 @@ class Wave:
     def stuck(self, why: str) -> None:
         """Raise the deadlock error, listing every group that waits or spins."""
         self.flush_output()
+        for s in self.synchronisers:
+            s.deadlocked()
         raise DeadlockError(f"{base_name(self.launch.name)}: deadlock, {why}:\n  {listing(self)}")
 
     def interrupted(self, why: str) -> str:

@@ -6,22 +6,10 @@ import numpy as np
 
 from ptxkit.emulator.arrays import Mask
 from ptxkit.emulator.engine.schedule import Schedule
+from ptxkit.emulator.simt.where import lanes_text
 
 SHOWN = 20
 """Groups that a message lists at most."""
-
-
-def lanes_text(lanes: Mask) -> str:
-    """``lanes``, (32,) bool, as text: ``lanes 0-15, 20``."""
-    numbers = [int(n) for n in np.flatnonzero(lanes)]
-    ranges: list[list[int]] = []
-    for n in numbers:
-        if ranges and ranges[-1][1] == n - 1:
-            ranges[-1][1] = n
-        else:
-            ranges.append([n, n])
-    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-    return f"lane{'s' * (len(numbers) != 1)} {text}"
 
 
 def warp_text(wave: Schedule, lanes: Mask) -> str:

@@ -256,7 +256,7 @@ class _SyncGate(WarpGate):
     def enter(self, group: Group, block: int) -> Group | None:
         wave = group.wave
         passed: Group | None = group
-        whole = not wave.divergence.open and self._all_named(group)
+        whole = not wave.divergence.open and group.resume != 2 and self._all_named(group)
         if whole and (group.mask is None or _whole(group)):
             out = [group]
         else:
@@ -278,8 +278,10 @@ class _SyncGate(WarpGate):
             here = g.full_mask()
             named = np.where(here, gate.named(g, here), named)
         done_lanes = ready(wave.live, named)
-        if wave.divergence.open and done_lanes.any():
-            wave.divergence.check(done_lanes, block, named)
+        if done_lanes.any():
+            if wave.divergence.open:
+                wave.divergence.check(done_lanes, block, named)
+            self.compare_masks(wave, done_lanes, named, places)
         passed = None
         out = []
         for g, b in places:

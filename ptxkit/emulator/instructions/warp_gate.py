@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from ptxkit.emulator.arrays import Lanes, Mask, Words
+from ptxkit.emulator.instructions.member_masks import MemberMasks
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import U32, Gate, Step, result_tuple
-from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Immediate, Negated, Operand, Register, SpecialRegister
@@ -44,7 +45,8 @@ class WarpGate(Gate):
         wave = group.wave
         whole = group.mask is None and (self.span == 1 or not group.rows)
         whole = whole or (self.span == 1 and group.lanes == wave.live_lanes)
-        if whole and not wave.waiting and not wave.divergence.open and self._all_named(group):
+        again = group.resume == 2  # lanes have exited, perhaps without executing it as they should
+        if whole and not again and not wave.waiting and not wave.divergence.open and self._all_named(group):
             return group  # whole warps: whoever a mask can name is there
         other = wave.parked(group, block)
         if other is not None:
@@ -112,12 +114,27 @@ class WarpGate(Gate):
                 return None
             group, here = group_left, group_left.full_mask()
             done = done & here
-        if wave.divergence.open and done.any():
-            wave.divergence.check(done, block, masks)
+        if done.any():
+            if wave.divergence.open:
+                wave.divergence.check(done, block, masks)
+            self.compare_masks(wave, done, masks, [(group, block), *places])
         passed, left = wave.split(group, group.select(done) if group.rows else done)
         if left is not None:
+            there = left.full_mask()
+            wave.part(MemberMasks).waits(np.where(there, masks, np.uint32(0)), self.where)
             wave.park(left, block)
         return passed
+
+    def compare_masks(self, wave: WaveState, done: Mask, masks: Words, places: list[tuple[Group, int]]) -> None:
+        """The lanes ``done`` pass here with their masks: lanes that wait at one of ``places`` may name them in another one."""
+        found = wave.part(MemberMasks)
+        found.released(done)
+        for g, b in places:
+            gate = wave.gate_at(b)
+            assert isinstance(gate, WarpGate)
+            there = g.full_mask() & ~done
+            if there.any():
+                found.passed(done, masks, self.where, gate.named(g, there), gate.where)
 
     def _meets(self, gate: object) -> bool:
         return (

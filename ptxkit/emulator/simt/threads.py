@@ -311,6 +311,9 @@ class Synchroniser:
         """No thread can go on: end the waits that hardware ends after a time limit. False if there are none."""
         return False
 
+    def deadlocked(self) -> None:
+        """The launch is about to end as a deadlock: raise an error that names the mistake, where it is known."""
+
 
 def merge(values: Lanes, old: Lanes | None, predicate: Mask) -> Lanes:
     """``values`` where ``predicate`` holds, else ``old``; an unwritten ``old`` does not matter."""

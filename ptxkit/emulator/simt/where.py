@@ -1,9 +1,12 @@
-"""Names an instruction in messages."""
+"""Names an instruction, and lanes of a warp, in messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from ptxkit.emulator.arrays import Mask
 from ptxkit.isa.model import Instruction
 
 
@@ -36,3 +39,16 @@ def source_lines(i: Instruction) -> list[str]:
         found.append(str(loc))
         loc = loc.inlined_at
     return found
+
+
+def lanes_text(lanes: Mask) -> str:
+    """``lanes``, (32,) bool, as text: ``lanes 0-15, 20``."""
+    numbers = [int(n) for n in np.flatnonzero(lanes)]
+    ranges: list[list[int]] = []
+    for n in numbers:
+        if ranges and ranges[-1][1] == n - 1:
+            ranges[-1][1] = n
+        else:
+            ranges.append([n, n])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
+    return f"lane{'s' * (len(numbers) != 1)} {text}"
