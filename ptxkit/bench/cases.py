@@ -1,4 +1,4 @@
-"""What can be benchmarked: every kernel, at the sizes its description names or at given ones."""
+"""The cases of a benchmark: kernels at the sizes that their descriptions declare, or at given sizes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Plan:
     """One case to be measured.
 
     Attributes:
-        workload: what is computed.
-        variants: those that are measured; all where none are named. tiles: variant -> tile parameters to fix.
-        peers: only these of the peers of the run; None for all.
+        workload: the workload to measure.
+        variants: names of the variants to measure; all if empty. tiles: variant -> tile parameters to fix.
+        peers: the peers of the run to compare with; None for all.
     """
 
     workload: Workload
@@ -37,13 +37,13 @@ def plans(
     *,
     small: bool = False,
 ) -> list[Plan]:
-    """The cases that the words name.
+    """The cases that the arguments of a command name.
 
     Args:
         words: ``KERNEL`` or ``KERNEL:VARIANT``, a description file in place of the name; none means every bundled kernel.
-        sizes: of each of them, instead of what the descriptions say.
-        options: option -> value, for the kernels that have it.
-        small: take the emulator's sizes where none are given.
+        sizes: sizes of each kernel instead of those in the descriptions.
+        options: option -> value, for the kernels that have the option.
+        small: use the emulator's sizes if none are given.
 
     Raises:
         UsageError: no such kernel or variant, sizes that do not fit it, an option that none of the kernels has.
@@ -78,7 +78,7 @@ def plans(
 
 
 def description_of(kernel: type[Workload]) -> str:
-    """Path of a user's own description; "" for a kernel that is found by its name."""
+    """Path of a user's description; "" for a kernel that is found by name."""
     if not kernel.__module__.startswith(registry.FILE_MODULE):
         return ""
     return str(sys.modules[kernel.__module__].__file__)

@@ -1,1 +1,1 @@
-"""How variants and peers are measured."""
+"""Measurement of variants and peers."""

@@ -1,4 +1,4 @@
-"""Measuring cases one after another, each with all its candidates: what ``ptxkit run`` and ``ptxkit bench run`` do."""
+"""Measures cases one after another, each with all its candidates, for ``ptxkit run`` and ``ptxkit bench run``."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ class Benchmark:
 
     Args:
         device: a GPU, or the emulator, which counts instead of measuring.
-        peers: what to compare with. absent: peers that cannot be run, and why.
-        method: how to measure. seed: of the inputs.
+        peers: the peers to compare with. absent: peers that cannot be run, with the reasons.
+        method: parameters of the measurement. seed: seed for the inputs.
         tile: tile parameters to fix, for the variants that have them.
-        counts: whether the emulator also counts what each variant moves.
+        counts: whether the emulator also counts the memory traffic of each variant.
         command: the words after ``ptxkit``, for the result file.
-        target: compile for this one instead of the device's own.
+        target: target to compile for; None for that of the device.
         strict: raise an error of use (an unavailable variant that was named, a wrong tile, a wrong description) instead of
             reporting it as the variant's.
-        recorded: collect what a result file needs: versions, sensors, the cost of a plain launch, hashes of the inputs, and
+        recorded: collect the data of a result file: versions, sensors, the cost of a plain launch, hashes of the inputs, and
             every peak rate; without it, only the peak rates that may bound the work are measured.
         timeout_s: limit for the execution of one variant's kernels, or None.
         leave_out: kernels of which no variant can run here, because of a package or the target, become notes in the results'
             ``absent`` instead of failed cases: for runs of the whole catalogue.
-        stuck: given the results so far when a variant is stuck where only the end of the process ends it; must end it.
+        stuck: called with the results so far if a variant hangs in a call that only the end of the process ends; must end it.
     """
 
     device: Any
@@ -87,7 +87,7 @@ class Benchmark:
     stuck: Callable[[Results], None] = lambda results: None
 
     def __post_init__(self) -> None:
-        self._rows: list[Row] = []  # of the case at work, without the candidates of a session
+        self._rows: list[Row] = []  # rows of the current case, without the candidates of a session
         self._session: Session | None = None
         self._case: tuple[Plan, Workload] | None = None
 
@@ -97,9 +97,9 @@ class Benchmark:
         """Measure all cases.
 
         Args:
-            say: is called with what is being done.
-            done: is called with the results so far after each case, marked as partial until the last, so that an interrupt
-                loses only one.
+            say: called with a description of the current step.
+            done: called with the results so far after each case, marked as partial until the last, so that an interrupt
+                loses only one case.
 
         Raises:
             UsageError: a case needs more memory than there is.
@@ -183,7 +183,7 @@ class Benchmark:
             case = with_figures(case, self._roofs(plans, say))
         if self.recorded and not device.lost:
             sensors = {**self._results.sensors, "end": asdict(device.sensors())}
-            # the peers have imported their packages by now
+            # the peers have imported their packages
             self._results = replace(self._results, sensors=sensors, environment=environment(device))
         return case
 
@@ -209,7 +209,7 @@ class Benchmark:
         ]
 
     def _enter(self, candidates: list[Candidate], row: Row, make: Callable[[], Candidate | Row]) -> None:
-        """Add a candidate, or a row that says why there is none."""
+        """Add a candidate, or a row with the reason why it cannot be measured."""
         try:
             made = make()
         except UnavailableError as error:  # a package that is not installed, a feature that the GPU lacks
@@ -271,7 +271,7 @@ class Benchmark:
     # -- both --------------------------------------------------------------------------------------------------------
 
     def _to_be_raised(self, error: PtxkitError) -> bool:
-        """Whether an error ends the run. Sizes that do not suit a variant end only it, unless the user named it or its tile."""
+        """Whether an error ends the run. An error about sizes ends only the variant, unless the user named it or its tile."""
         named = bool(self._case and self._case[0].variants) or bool(self.tile)
         return self.strict and isinstance(error, UsageError) and (named or isinstance(error, DescriptionError))
 
@@ -296,7 +296,7 @@ class Benchmark:
         return [every[name] for name in plan.variants] if plan.variants else list(every.values())
 
     def _target_name(self, plan: Plan) -> str:
-        """The target given, the device's own, or what most variants are compiled for by default."""
+        """The name of the given target, that of the device, or the default target of most variants."""
         return (self.target or self.device.target or target_for(self._variants(plan)[0], None)).name
 
     def _result(self, workload: Workload, rows: Sequence[Row], inputs_hash: str) -> CaseResult:
@@ -343,7 +343,7 @@ class Benchmark:
 
 
 def cannot_run(case: CaseResult) -> str | None:
-    """Why no variant of a case can run here, in words; None where one ran or failed for another reason."""
+    """Why no variant of a case can run on this machine; None if one ran or failed for another reason."""
     rows = [row for row in case.rows if row.kind == "variant"]
     if any(row.skipped is None and row.exit_code != ExitCode.UNAVAILABLE for row in rows):
         return None

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class BufferSets:
-    """A workload's inputs, uploaded several times; all candidates read the same ones.
+    """Several sets of the inputs of a workload on the device; all candidates read the same sets.
 
     Args:
-        count: how many sets. target: what variants are compiled for, instead of the device's own.
+        count: number of sets. target: target of the variants; None for that of the device.
 
     Raises:
         UsageError: the sizes need more memory than there is.
@@ -54,7 +54,7 @@ class BufferSets:
         return [complaint for case in self.cases for complaint in case.overwritten()]
 
     def renew(self, seed: int) -> None:
-        """Fresh random inputs in every set."""
+        """Replace the inputs of all sets by other random inputs."""
         self.data.renew(seed)
         for case in self.cases:
             case.upload()
@@ -64,28 +64,28 @@ class Candidate(Protocol):
     """A way to compute the workload on any of the sets.
 
     Attributes:
-        row: what is known of it before it is measured.
+        row: the result row before the measurement.
     """
 
     row: Row
 
     def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
-        """Compute set 0 on poisoned outputs and compare; None where there is nothing to compare with.
+        """Compute set 0 on poisoned outputs and compare with the reference; None without a reference.
 
         Args:
-            percentiles: whether the distribution of the errors is wanted, which takes longer than the verdict.
+            percentiles: compute the distribution of the errors as well, which takes longer than the verdict.
         """
 
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
-        """A graph of one call on each of these sets, in order: a callable that queues it."""
+        """A callable that queues a CUDA graph of one call on each of these sets, in order."""
 
     def restart(self) -> None:
         """Restore the inputs of every set, and variables of modules, as they were before the first call."""
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
-        """Poison the outputs with bytes that cannot be foreseen, call ``run``, and compare the outputs of set ``which``.
+        """Poison the outputs with random bytes, call ``run``, and compare the outputs of set ``which``.
 
-        Another poison than that of :meth:`check` exposes a kernel that computes only where it finds the poison.
+        A poison that differs from that of :meth:`check` reveals a kernel that computes only elements with a known poison.
         """
 
 
@@ -129,11 +129,11 @@ class VariantCandidate:
 
     @property
     def in_place(self) -> bool:
-        """Whether a call changes its own inputs, so that calling it twice gives something else."""
+        """Whether a call changes its inputs, so that a second call gives other results."""
         return bool(set(self.sets.cases[0].output_specs) & set(self.sets.data.inputs))
 
     def compute(self, run: Callable[[], None], which: int, poison: int | None = None) -> None:
-        """Have a set's outputs computed by ``run``, from poison; a variant that works in place is launched alone instead."""
+        """Poison the outputs of a set and call ``run``; a variant that works in place is launched once instead."""
         for case in self.sets.cases:
             case.reset(poison)
         if self.in_place:
@@ -155,16 +155,15 @@ class VariantCandidate:
 
 
 def unforeseeable_poison() -> int:
-    """A byte that is never the one of the first check."""
+    """A random byte that differs from the poison of the first check."""
     return random.SystemRandom().randrange(1, execute.POISON)
 
 
 def compiled_row(prepared: execute.Prepared, *, resources: bool) -> Row:
-    """What is known of a variant before it is launched.
+    """The result row of a variant before it is launched.
 
     Args:
-        resources: whether registers, memory and the hashes of the code are wanted; without a cubin they would have to be
-            compiled.
+        resources: include registers, memory and the hashes of the code; without a cubin, they require a compilation.
     """
     build = prepared.build
     row = Row(
@@ -191,7 +190,7 @@ def compiled_row(prepared: execute.Prepared, *, resources: bool) -> Row:
 
 
 def _note(prepared: execute.Prepared) -> str:
-    """The tile, where a sweep or a generator chose it."""
+    """A note about the tile if a sweep or a generator chose it."""
     tile = str(prepared.build.tile)
     if prepared.build.resolved.tuned:
         return f"{tile}, tuned by a sweep"
@@ -200,21 +199,21 @@ def _note(prepared: execute.Prepared) -> str:
 
 @contextmanager
 def of_peer() -> Iterator[None]:
-    """Inside, whatever a peer's package raises is a PtxkitError of one line, which ends that peer and nothing else."""
+    """A context in which any exception of a peer's package becomes a PtxkitError of one line, which ends that peer only."""
     try:
         yield
     except (PtxkitError, MemoryError):
         raise
-    except Exception as error:  # of torch, Triton, a plugin: they have no common base
+    except Exception as error:  # exceptions of torch, Triton and plugins have no common base class
         lines = str(error).strip().splitlines()
         raise PtxkitError(": ".join([type(error).__name__, *lines[:1]])) from error
 
 
 class PeerCandidate:
-    """A peer's way to compute the workload.
+    """The implementation of a peer.
 
     Raises:
-        PtxkitError: it cannot.
+        PtxkitError: the peer cannot compute the workload.
     """
 
     def __init__(self, sets: BufferSets, peer: Peer) -> None:
@@ -243,7 +242,7 @@ class PeerCandidate:
             case.reset()
 
     def outputs(self, which: int) -> dict[str, np.ndarray[Any, Any]]:
-        """What the latest call on a set has left, by the workload's names."""
+        """The outputs of the latest call on a set, by the names of the workload."""
         names = list(self.sets.cases[which].output_specs)
         found = {}
         with of_peer():
@@ -260,12 +259,12 @@ class PeerCandidate:
         return found.verdict, accuracy_of(found.verdict, found.outputs if percentiles else {}, found.expected)
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
-        """See :class:`Candidate`; the outputs are the peer's own arrays, which are not poisoned."""
+        """See :class:`Candidate`; the outputs are arrays of the peer, which are not poisoned."""
         found = self._compared(run, which)
         return found.verdict if found else None
 
     def _compared(self, run: Callable[[], None], which: int) -> Comparison | None:
-        """The outputs of a call on a set, compared with the reference; None where nothing can be compared."""
+        """Compare the outputs of a call on a set with the reference; None without a reference."""
         for case in self.sets.cases:
             case.reset()  # restores inputs that a variant updates in place
         run()
@@ -274,14 +273,14 @@ class PeerCandidate:
         if self.calls[which].random:
             return self._dropped(outputs, which)
         expected = {name: value for name, value in self.sets.data.expected.items() if name in outputs}
-        if not expected:  # an empty comparison would agree with everything
+        if not expected:  # a comparison without outputs would always succeed
             return None
         rule = self.sets.data.tolerance_rule(own=self.calls[which].tolerance)
         verdict = with_overwritten(compare_all(outputs, expected, rule), self.sets.overwritten())
         return Comparison(verdict, outputs, expected)
 
     def _dropped(self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int) -> Comparison | None:
-        """Dropout with the peer's own random numbers; None where the workload has no ``threshold``."""
+        """Compare dropout with the peer's random numbers; None if the workload has no ``threshold``."""
         workload, data = self.sets.workload, self.sets.data
         if "threshold" not in data.inputs:
             return None
@@ -293,7 +292,7 @@ class PeerCandidate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict, and the arrays that it is on."""
+    """A verdict and the compared arrays."""
 
     verdict: Verdict
     outputs: Mapping[str, np.ndarray[Any, Any]]
@@ -301,7 +300,7 @@ class Comparison:
 
 
 def accuracy_of(verdict: Verdict, outputs: Mapping[str, np.ndarray[Any, Any]], expected: Mapping[str, Any]) -> Accuracy:
-    """The errors of a verdict, with their distribution and the hash of ``outputs`` where some are given."""
+    """The errors of a verdict, with their distribution and a hash if ``outputs`` are given."""
     return Accuracy(
         elements=verdict.elements,
         max_abs=verdict.max_abs_error,
@@ -313,7 +312,7 @@ def accuracy_of(verdict: Verdict, outputs: Mapping[str, np.ndarray[Any, Any]], e
 
 
 def arrays_sha256(arrays: Mapping[str, Any]) -> str:
-    """Over names, dtypes, shapes and bytes."""
+    """SHA-256 over names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for name, value in sorted(arrays.items()):
         array = np.ascontiguousarray(value)

@@ -1,4 +1,4 @@
-"""The cold time of a build whose outputs are verified elsewhere, or not at all."""
+"""The cold time of a build without verification."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unverified:
             prepared.case.reset()
 
     def check(self, percentiles: bool) -> tuple[Verdict | None, Accuracy | None]:
-        """Nothing is compared."""
+        """No comparison."""
         return None, None
 
     def replay(self, order: Sequence[int]) -> Callable[[], None]:
@@ -46,14 +46,14 @@ class Unverified:
         return self.sets.device.graph(calls)  # type: ignore[attr-defined,no-any-return]  # of GPUs alone
 
     def check_graph(self, run: Callable[[], None], which: int) -> Verdict | None:
-        """Nothing is compared."""
+        """No comparison."""
         return None
 
 
 def cold_time(
     device: Any, build: Build, method: Method, seed: int, say: Callable[[str], None], limit: TimeLimit
 ) -> Timed | None:
-    """Cold times of a build on a GPU, as every other command takes them; None where no sample could be kept.
+    """Cold times of a build on a GPU, with the same method as all commands; None if all samples were discarded.
 
     Raises:
         PtxkitError: a kernel failed, or the buffers need more memory than there is.

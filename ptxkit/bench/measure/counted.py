@@ -1,4 +1,4 @@
-"""What a variant moves, counted by the emulator."""
+"""Memory traffic and instructions of variants, counted by the emulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def counted(counters: Counters, sizes: Mapping[str, int] | None = None) -> Count
     """The counts of a result.
 
     Args:
-        sizes: those counted, where they are not the case's.
+        sizes: the counted sizes, if they differ from those of the case.
     """
     moved = counters.global_bytes
     return Counted(
@@ -39,11 +39,11 @@ def counted(counters: Counters, sizes: Mapping[str, int] | None = None) -> Count
 
 
 def count(workload: Workload, names: list[str], target: Any) -> dict[str, Counted | str]:
-    """Variant -> what it moves at the kernel's emulator sizes, with the same options; or why that is not known.
+    """Variant -> its counts at the kernel's emulator sizes with the same options, or the reason why they are unknown.
 
     Args:
-        names: of the variants.
-        target: compile for this one.
+        names: names of the variants.
+        target: target to compile for.
     """
     from ptxkit.runtime.device import emulating_device
 

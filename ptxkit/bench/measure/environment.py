@@ -1,4 +1,4 @@
-"""Versions of everything that a result may depend on."""
+"""Versions of the software that results depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ptxkit.runtime.abilities import is_timed
 
 
 def environment(device: Any) -> dict[str, str]:
-    """Name -> version of compiler, libraries and drivers; packages of peers are named once they are imported."""
+    """Name -> version of compiler, libraries and drivers, and of packages of peers that are imported."""
     found = {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
@@ -41,14 +41,14 @@ def _version(package: str) -> str:
 
 
 def require_gpu(device: Any, what: str, chosen: bool = True) -> None:
-    """Refuse a device that measures no time.
+    """Raise an error if the device cannot measure times.
 
     Args:
-        what: needs times; begins the message.
-        chosen: the caller named the device, rather than taking the one that this machine has.
+        what: the feature that needs times; first words of the message.
+        chosen: the caller named the device, instead of taking the default one.
 
     Raises:
-        UsageError: the named device has no times. UnavailableError: this machine has no device that has.
+        UsageError: the named device has no times. UnavailableError: no device of this machine has times.
     """
     if not is_timed(device):
         raise (UsageError if chosen else UnavailableError)(f"{what} needs a GPU; the emulator has no times")

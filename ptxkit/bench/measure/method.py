@@ -1,4 +1,4 @@
-"""The parameters of every measurement, and how many samples it takes; docs/benchmarking.md gives the reasons. Pure."""
+"""The parameters of a measurement and its number of samples; docs/benchmarking.md gives the reasons. Pure functions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Method:
     Attributes:
         budget_s: seconds after which a case's measurement ends, once there are ``minimum`` samples of each candidate.
         precision: relative half-width of the median's 95% interval at which a candidate needs no more samples.
-        minimum: samples of each candidate at least, unless they take longer than ``limit_s``. maximum: at most.
-        iterations: exactly so many samples instead, however long that takes, or None.
+        minimum: minimum number of samples of each candidate, unless they take longer than ``limit_s``. maximum: maximum number.
+        iterations: exact number of samples instead, regardless of the time; None for the rule above.
         batch: samples of a candidate in one round.
-        sample_us: calls are put together in one graph until a sample takes about so long.
-        calls: at most so many.
-        cache_factor: the sets of buffers together are at least so many times the L2 cache.
-        order_seed: of the random order within a round.
-        modes: which times are taken.
-        fresh_inputs: whether outputs are verified on other inputs after the timing, not only on other poison.
-        percentiles: whether the distribution of the errors is recorded, not only the largest ones.
+        sample_us: duration of a sample, for which several calls are combined in one graph.
+        calls: maximum number of calls in a sample.
+        cache_factor: minimum total size of the sets of buffers in multiples of the L2 cache.
+        order_seed: seed for the random order within a round.
+        modes: the times to measure.
+        fresh_inputs: verify outputs with other inputs after the timing, not only with another poison.
+        percentiles: record the distribution of the errors, not only the largest ones.
     """
 
     budget_s: Positive = 2.0
@@ -50,7 +50,7 @@ class Method:
 
     @classmethod
     def quick(cls, iterations: int | None = None, candidates: int = 1) -> Method:
-        """The method of ``ptxkit run``: cold times only and a shorter budget; the rule for when to stop is the same."""
+        """The method of ``ptxkit run``: cold times only and a shorter budget; the stopping rule is the same."""
         return cls(
             budget_s=QUICK_BUDGET_S * candidates,
             minimum=QUICK_MINIMUM,
@@ -66,17 +66,17 @@ class Method:
         return 10 * self.budget_s + 60
 
     def sets(self, footprint_bytes: int, l2_bytes: int, free_bytes: int) -> int:
-        """How many sets of buffers the cold calls rotate over: at least two where memory allows."""
+        """Number of sets of buffers over which cold calls rotate: at least two if memory allows."""
         wanted = max(2, math.ceil(self.cache_factor * l2_bytes / max(1, footprint_bytes)) + 1)
         return max(1, min(wanted, self.calls, int(free_bytes // max(1, 2 * footprint_bytes))))
 
     def calls_for(self, call_us: float, sets: int) -> int:
-        """Calls in one sample: whole rotations, about ``sample_us`` long."""
+        """Calls in one sample: complete rotations that take about ``sample_us``."""
         rotations = max(1, round(self.sample_us / max(call_us, 0.1) / sets))
         return sets * min(rotations, max(1, self.calls // sets))
 
     def wants(self, samples: Sequence[float]) -> int:
-        """How many more samples of a candidate to take in this round; 0 when its median is known to ``precision``."""
+        """Number of samples of a candidate to take in this round; 0 if its median is known to ``precision``."""
         n = len(samples)
         if self.iterations is not None:
             return min(self.batch, self.iterations - n) if n < self.iterations else 0
@@ -87,7 +87,7 @@ class Method:
         return self.batch
 
     def over(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> bool:
-        """Whether to stop: no candidate needs more; or the budget is spent and each has ``minimum``; or ``limit_s`` passed."""
+        """Whether to stop: all have enough samples; or the budget is spent and each has ``minimum``; or after ``limit_s``."""
         if not any(self.wants(s) for s in samples):
             return True
         if self.iterations is not None:
@@ -97,7 +97,7 @@ class Method:
         )
 
     def progress(self, samples: Sequence[Sequence[float]], elapsed_s: float) -> str:
-        """What the measurement waits for, in words."""
+        """The remaining work of the measurement, as a message."""
         fewest = min(map(len, samples), default=0)
         if self.iterations is not None:
             return f"{fewest} of {self.iterations} samples"
@@ -106,7 +106,7 @@ class Method:
         return f"{fewest} of at least {self.minimum} samples"
 
     def rounds(self, candidates: int) -> Iterator[list[int]]:
-        """Endless random orders of the candidates, reproducible from ``order_seed``."""
+        """An infinite sequence of random orders of the candidates, reproducible with ``order_seed``."""
         generator = random.Random(self.order_seed)
         while True:
             yield generator.sample(range(candidates), candidates)
@@ -122,18 +122,18 @@ def known(samples: Sequence[float], precision: float) -> bool:
 
 HARD = ("hardware slowdown", "thermal", "hardware thermal slowdown", "power brake")
 POWER_CAP = "power cap"
-SLOW_CLOCK = 0.75  # of the highest clock seen: a clock below that counts as throttled
+SLOW_CLOCK = 0.75  # fraction of the highest observed clock below which the GPU counts as throttled
 
 
 def throttled(reasons: Sequence[str], clock_mhz: int | None, highest_mhz: int) -> bool:
     """Whether samples taken now must be discarded.
 
-    A power cap alone is no reason to discard them: matrix kernels on random data always reach it, in applications too.
+    A power cap is not a reason to discard them: matrix kernels with random data always reach it, as in applications.
 
     Args:
-        reasons: why the driver reduces the clock. clock_mhz: of the SMs, now.
-        highest_mhz: the highest clock seen since this measurement began, 0 before there is one. The data sheet's clock is not
-            used, because locked clocks, and boards that never reach it, are not throttling.
+        reasons: the driver's reasons for a reduced clock. clock_mhz: current clock of the SMs.
+        highest_mhz: highest clock since the measurement began, 0 if there is none. The clock of the data sheet is not used,
+            because locked clocks and boards that never reach it are not throttled.
     """
     if any(reason in HARD for reason in reasons):
         return True

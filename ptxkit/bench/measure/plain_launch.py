@@ -1,8 +1,8 @@
-"""What a plain launch costs at the moment: one small kernel after another in a graph, each waiting for the one before.
+"""The current time of a plain launch: a graph of small kernels, each of which waits for the previous one.
 
-On an H200 it takes 1.04 us. In some processes add_mul_exp, as small and as plain, took 1.25 instead of 1.08 us from some moment
-on, at the same clocks: whatever is launched plainly is slower then, all peers among it, and kernels that may begin while the
-one before ends are not. Times of a few microseconds, and ratios of them, are of such a state; so it is recorded with them.
+On an H200 it takes 1.04 us. In some processes, the time of add_mul_exp rose from 1.08 to 1.25 us at some point, at the same
+clocks. Plain launches, including those of all peers, are slower in this state; kernels with programmatic dependent launch are
+not. Times of a few microseconds, and their ratios, depend on this state, so the time of a plain launch is recorded with them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 SOURCE = """
 extern "C" __global__ void plain_launch(float* data) { data[blockIdx.x * blockDim.x + threadIdx.x] += 1.0f; }
 """
-THREADS, CTAS = 256, 391  # 100096 elements, as an element-wise kernel of 100000 has
-LAUNCHES = 200  # in a graph: a quarter of a millisecond
+THREADS, CTAS = 256, 391  # 100096 elements, the size of an element-wise kernel of 100000
+LAUNCHES = 200  # launches in a graph, which take a quarter of a millisecond
 
 
 def plain_launch(device: Any) -> Callable[[], float]:
-    """A call that gives the microseconds of one of many such launches, now; it takes as long as three graphs of them.
+    """A function that measures the time of a plain launch in microseconds; it runs three graphs.
 
     Raises:
         FaultError: a kernel failed.
@@ -38,7 +38,7 @@ def plain_launch(device: Any) -> Callable[[], float]:
 
     graph = device.graph(launches)
 
-    def time_us(kept: Any = (data, launch)) -> float:  # the graph knows their addresses alone
+    def time_us(kept: Any = (data, launch)) -> float:  # the graph contains only their addresses
         return float(statistics.median(device.timing.replays(graph, 3, warm=False))) / LAUNCHES
 
     return time_us

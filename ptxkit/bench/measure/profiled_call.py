@@ -1,4 +1,4 @@
-"""One call of one variant for a profiler to look at; run by :mod:`ptxkit.bench.measure.profilers`."""
+"""One call of a variant under a profiler; run by :mod:`ptxkit.bench.measure.profilers`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ptxkit.workload import execute, registry
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare, launch once to load everything, then once between cuProfilerStart and cuProfilerStop."""
+    """Prepare the variant, launch it once to load everything, and once between cuProfilerStart and cuProfilerStop."""
     call = call_of(arguments[0])
     gpu: Any = timed_device()
     kernel = registry.find(call["kernel"])
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 @contextlib.contextmanager
 def torch_trace(path: str) -> Any:
-    """torch's profiler, which records kernels of every library through CUPTI; a Chrome trace in ``path``."""
+    """Record kernels with torch's profiler, which uses CUPTI, as a Chrome trace in ``path``."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:

@@ -1,6 +1,6 @@
-"""Each variant once more under a profiler, in a process of its own: what the hardware says it moved.
+"""Runs each variant under a profiler in a separate process, to measure its memory traffic in hardware.
 
-ncu serialises kernels and flushes caches, so nothing of a profiled run is a time. The child is ``python -m
+ncu serialises kernels and flushes caches, so that times of a profiled run are not used. The child is ``python -m
 ptxkit.bench.measure.profiled_call``, which brackets one call with cuProfilerStart and cuProfilerStop.
 """
 
@@ -23,13 +23,13 @@ from typing import Any
 from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.errors import UnavailableError
 
-# Why a warp cannot issue: cycles of waiting for each instruction that is issued, in Nsight Compute's words.
+# Stall reasons: cycles of waiting per issued instruction, with the names of Nsight Compute.
 STALLS = (
     "barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard",
     "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "short_scoreboard", "sleeping",
     "tex_throttle", "wait",
 )  # fmt: skip
-# Nsight Compute's metric -> (our name, how the kernels of a variant combine). Bytes add up; ratios are of the longest kernel.
+# Nsight Compute's metric -> (field, how the kernels of a variant combine): bytes add up, ratios are of the longest kernel.
 NCU: Mapping[str, tuple[str, str]] = {
     "dram__bytes_read.sum": ("dram_read_bytes", "sum"),
     "dram__bytes_write.sum": ("dram_write_bytes", "sum"),
@@ -51,15 +51,15 @@ TIMEOUT_S = 300
 def profiled(
     results: Results, tool: str, say: Callable[[str], None], done: Callable[[Results], None] = lambda results: None
 ) -> Results:
-    """The results with what a profiler measured of every variant that ran.
+    """The results with the measurements of a profiler for each variant that ran.
 
     ``ncu`` fills in ``measured``; ``nsys`` and ``torch`` leave a report in the working directory, named in the row's note.
 
     Args:
-        done: is given the results so far, marked as partial until the last case: at once, and after each case.
+        done: called with the results so far, marked as partial until the last case: at the start, and after each case.
 
     Raises:
-        UnavailableError: the profiler is not here, or is not allowed to read the counters.
+        UnavailableError: the profiler is not installed, or may not read the counters.
     """
     find(tool)
     before, cases = results.partial, list(results.cases)
@@ -81,7 +81,7 @@ def find(tool: str) -> str:
     """Path of the profiler.
 
     Raises:
-        UnavailableError: it is not here.
+        UnavailableError: it is not installed.
     """
     if tool == "torch":
         return sys.executable
@@ -119,12 +119,12 @@ def _one(tool: str, case: CaseResult, row: Row) -> Row:
 
 
 def report_name(case: CaseResult, row: Row) -> str:
-    """What the files of a variant are called, without a suffix: ``softmax-rows=64-cols=1024-dtype=f16-fused``."""
+    """Names of the files of a variant, without suffix: ``softmax-rows=64-cols=1024-dtype=f16-fused``."""
     return re.sub(r"[^\w=.]+", "-", f"{case.key} {row.name}")
 
 
 def _with_report(row: Row, what: str, file: Path) -> Row:
-    """The row with a note of where its report lies, beside what was noted before."""
+    """The row with a note about the path of its report, added to earlier notes."""
     if not file.is_file():
         raise UnavailableError(f"the profiler ended, but wrote no {file}")
     return replace(row, note=", ".join(filter(None, [row.note, f"{what} in {file}"])))
@@ -153,7 +153,7 @@ def _run(command: Sequence[str]) -> str:
 
 
 def read_ncu(text: str) -> dict[str, float]:
-    """The figures of a variant from ``ncu --csv --page raw``: a header, a line of units, a line a kernel."""
+    """The figures of a variant from ``ncu --csv --page raw``: a header, a line of units, a line per kernel."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if len(lines) < 3:
         raise UnavailableError("ncu saw no kernel")
@@ -171,7 +171,7 @@ def read_ncu(text: str) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     for kernel in kernels:
         for name, unit, cell in zip(header, units, kernel, strict=True):
-            if name in NCU and (number := _number(cell)) is not None:  # this GPU may lack a counter
+            if name in NCU and (number := _number(cell)) is not None:  # a GPU may not have all counters
                 values[name].append(number * scale.get(unit, 1))
     return _combined(values)
 
@@ -197,6 +197,6 @@ def _combined(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def call_of(text: str) -> dict[str, Any]:
-    """The child's argument."""
+    """The argument of the child process."""
     value: dict[str, Any] = json.loads(text)
     return value

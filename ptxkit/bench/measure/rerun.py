@@ -1,4 +1,4 @@
-"""Running the cases of a result file again: the same kernels, sizes, tiles, peers and seed; and what has changed since."""
+"""Runs the cases of a result file again, with the same kernels, sizes, tiles, peers and seed, and reports what has changed."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def again(
     say: Callable[[str], None] = lambda what: None,
     done: Callable[[Results], None] = lambda results: None,
 ) -> Results:
-    """Measure the cases of earlier results again, by the same method and with the same peers.
+    """Measure the cases of earlier results again, with the same method and the same peers.
 
     Args:
         before: the earlier results.
-        device: where to run.
-        budget_s: seconds of measuring for each case, instead of the earlier ones'.
-        peers: of those in the earlier results, only these.
-        done: is given the results so far after each case.
+        device: the device to run on.
+        budget_s: time budget per case in seconds; None for that of the earlier results.
+        peers: only these of the peers in the earlier results.
+        done: called with the results so far after each case.
 
     Returns:
         The new results.
 
     Raises:
-        UnavailableError: the results are of a GPU and there is none here.
-        UsageError: a kernel of the results does not exist here, or they have no peer of that name.
+        UnavailableError: the results are of a GPU, and this machine has none.
+        UsageError: a kernel of the results does not exist, or they have no peer of that name.
     """
     if before.device_kind != device.kind:
         timed = registry.measures_time(before.device_kind)
@@ -62,10 +62,10 @@ def again(
 
 
 def peers_of(before: Results, only: Sequence[str] | None = None) -> list[str]:
-    """The peers that results have times of, in their order; ``only`` some of them.
+    """The peers with times in the results, in their order; with ``only``, these of them.
 
     Raises:
-        UsageError: there is no time of one of ``only``.
+        UsageError: one of ``only`` has no time in the results.
     """
     rows = (row for case in before.cases for row in case.rows)
     known = list(dict.fromkeys(row.name for row in rows if row.kind == "peer" and row.cold))
@@ -75,7 +75,7 @@ def peers_of(before: Results, only: Sequence[str] | None = None) -> list[str]:
 
 
 def _here(wanted: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:
-    """These peers, and why the others cannot be run: a package or a plugin that is not installed."""
+    """The peers that can be run, and for the others the reason: a package or a plugin that is not installed."""
     known = peer_names()
     found, absent = usable_peers([name for name in wanted if name in known])
     gone = [name for name in wanted if name not in known]
@@ -84,7 +84,7 @@ def _here(wanted: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:
 
 
 def method_of(before: Results, budget_s: float | None) -> Method:
-    """How the results were measured, as far as this version knows the parameters.
+    """The method of the results, as far as this version has its parameters.
 
     Raises:
         UsageError: one is of the wrong type.
@@ -94,10 +94,10 @@ def method_of(before: Results, budget_s: float | None) -> Method:
 
 
 def plan_of(case: CaseResult) -> Plan:
-    """What was measured, variant by variant with its tile.
+    """The measured case: variants with their tiles.
 
     Raises:
-        UsageError: there is no such kernel, variant, size or option any more.
+        UsageError: the kernel, a variant, a size or an option does not exist any more.
     """
     kernel = kernel_of(case)
     known = {*kernel.size_names(), *kernel.option_types()}
@@ -111,7 +111,7 @@ def plan_of(case: CaseResult) -> Plan:
 
 
 def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Iterator[str]:
-    """What is different, as sentences, other than times; ``peers`` were to be run again."""
+    """Differences other than times, as sentences; ``peers`` are the peers to run again."""
     if before.partial:
         yield "the earlier run was stopped, and has not all of its cases"
     for name, reason in after.absent.items():
@@ -145,7 +145,7 @@ def changes(before: Results, after: Results, peers: Sequence[str] = ()) -> Itera
 
 
 def _counts(then: Counted, now: Counted) -> str:
-    """``"same counts"``, or which are others."""
+    """``"same counts"``, or the counts that differ."""
     if then == now:
         return "same counts"
     pairs = ((name, getattr(then, name), getattr(now, name)) for name in (*COUNTS, "flops"))

@@ -1,4 +1,4 @@
-"""Measuring the ceilings of a GPU: copies in device memory and in L2, multiply-adds, tensor cores."""
+"""Measures the ceilings of a GPU: copies in device memory and in L2, multiply-adds, tensor cores."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ptxkit.workload.launch import Work
     from ptxkit.workload.workload import Workload
 
-COPY_BYTES = 1 << 30  # beyond any L2 by a factor of ten; H200: 0.5 ms a copy
+COPY_BYTES = 1 << 30  # ten times larger than any L2; a copy takes 0.5 ms on an H200
 SAMPLES = 20
-L2_PART = 4  # the copy that stays in L2 reads and writes this part of it, each
-CLEAR = 2.0  # a documented peak this many times above the rate at the memory roof need not be measured
+L2_PART = 4  # fraction of L2 that the copy within L2 reads, and writes
+CLEAR = 2.0  # a documented peak this many times above the rate at the memory roof is not measured
 
 
 def roofs(device: Any, works: Iterable[Work] | None = None) -> Roofs:
-    """The ceilings of a GPU, measured now, and the peak rates that its data sheet states.
+    """Measure the ceilings of a GPU, and add the peak rates of its data sheet.
 
     Args:
         works: measure only the peaks that may bound one of these; None measures all. A documented peak far above what memory
@@ -40,7 +40,7 @@ def roofs(device: Any, works: Iterable[Work] | None = None) -> Roofs:
 
 
 def may_be_bound(work: Work, copy_gbs: float, documented: Mapping[str, float]) -> bool:
-    """Whether a peak rate, not memory, may bound the work."""
+    """Whether a peak rate, rather than memory, may limit the work."""
     if not work.flops:
         return False
     peak = documented.get(work.unit)
@@ -48,7 +48,7 @@ def may_be_bound(work: Work, copy_gbs: float, documented: Mapping[str, float]) -
 
 
 def measured_peaks(device: Any, units: Collection[str] | None = None) -> dict[str, float]:
-    """Type of the operands -> TFLOP/s, of those among ``units`` (None: all) that there is a kernel to measure with."""
+    """Type of the operands -> TFLOP/s, of the types in ``units`` (None: all) for which a kernel exists."""
     found = {}
     if units is None or "f32" in units:
         found["f32"] = fma_peak_tflops(device)
@@ -57,14 +57,14 @@ def measured_peaks(device: Any, units: Collection[str] | None = None) -> dict[st
     return found
 
 
-PEAK_SHARED = (64 + 256) * 64 * 2  # bytes of the tiles that cu/kernels/tensor_peak.cu multiplies
+PEAK_SHARED = (64 + 256) * 64 * 2  # size of the tiles of cu/kernels/tensor_peak.cu in bytes
 PEAK_THREADS = 256
-PEAK_FLOPS = 2 * 64 * 256 * 64  # of a warpgroup and round
-PEAK_ROUNDS = 2000  # 512 cycles of an SM's tensor cores each and warpgroup, so that a launch's start counts for little
+PEAK_FLOPS = 2 * 64 * 256 * 64  # flops of a warpgroup per round
+PEAK_ROUNDS = 2000  # rounds of 512 cycles of an SM's tensor cores per warpgroup, so that the launch overhead is negligible
 
 
 def tensor_peaks_tflops(device: Any) -> dict[str, float]:
-    """Rates of the tensor cores by element type, bf16 and f16, which have the same; empty where there is no wgmma."""
+    """Rates of the tensor cores for bf16 and f16, which are equal; empty without wgmma."""
     from ptxkit.targets import missing
 
     if missing(["wgmma"], device.target) is not None:
@@ -110,7 +110,7 @@ def fma_peak_tflops(device: Any) -> float:
 
 
 def fma_peak(multiprocessors: int, threads: int) -> Workload:
-    """What :func:`fma_peak_tflops` measures: 32 elements for each thread that the SMs hold, so that none idles at the end while
+    """The workload of :func:`fma_peak_tflops`: 32 elements per resident thread, so that no SM is idle at the end while
     others still compute."""
     from ptxkit.workload import registry
 
@@ -118,10 +118,10 @@ def fma_peak(multiprocessors: int, threads: int) -> Workload:
 
 
 def copy_bandwidth_gbs(device: Device) -> float:
-    """Bandwidth of a device-to-device copy, bytes read plus bytes written, in GB/s: the roof of what is memory-bound.
+    """Bandwidth of a device-to-device copy, bytes read plus bytes written, in GB/s: the roof of memory-bound work.
 
-    The median of 20 copies of 1 GiB, or of less when the device has not four times that free.
+    The median of 20 copies of 1 GiB, or less if the device has less than four times that free.
     """
     size = min(COPY_BYTES, device.memory_bytes // 4) // 4096 * 4096
     times = device.measure_copy(size, samples=SAMPLES)
-    return 2 * size / statistics.median(times) / 1e3  # bytes/us is MB/s
+    return 2 * size / statistics.median(times) / 1e3  # bytes/us = MB/s

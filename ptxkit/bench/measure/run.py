@@ -1,4 +1,4 @@
-"""``ptxkit run``: one case, without peers, by the quick method."""
+"""``ptxkit run``: one case, without peers, with the quick method."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Run:
     """A workload's variants on a device, as :class:`~ptxkit.bench.measure.benchmark.Benchmark` measures them.
 
     Args:
-        workload: with its sizes.
-        device: where to run.
-        variants: names of the variants to run; none means all, and one that the target lacks features for is then skipped.
-        target: compile for this one instead of the device's own.
+        workload: the workload with its sizes.
+        device: the device to run on.
+        variants: names of the variants to run; empty for all, of which those that the target does not support are skipped.
+        target: target to compile for; None for that of the device.
         tile: tile parameter -> value, for the variants that have that parameter.
-        seed: of the random inputs.
-        iterations: timed samples; None takes samples until the median is known or a time budget is spent.
-        timeout_s: for one variant; None for no limit.
-        stuck: given the results so far when a variant is stuck where only the end of the process ends it; must end it.
+        seed: seed for random inputs.
+        iterations: number of timed samples; None to sample until the median is known or a time budget is spent.
+        timeout_s: time limit for one variant in seconds; None for no limit.
+        stuck: called with the results so far if a variant hangs in a call that only the end of the process ends; must end it.
 
     Raises:
-        UsageError: no such variant, or no variant that runs has a tile parameter that is fixed.
+        UsageError: no such variant, or a fixed tile parameter that no variant to run has.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class Run:
         """Run every variant on the same inputs. A variant that does not compile or faults is reported, not raised.
 
         Args:
-            say: is called with what is being done, for progress.
+            say: called with a description of the current step.
 
         Raises:
             UsageError: the sizes need more memory than there is.
-            UnavailableError: a variant that was named needs another target.
+            UnavailableError: a named variant needs another target.
         """
         return self.benchmark.run([self.plan], say)
 
     def launches(self) -> dict[str, Any]:
-        """What :meth:`run` would launch, as JSON values; nothing is compiled or allocated."""
+        """The launches of :meth:`run` as JSON values; nothing is compiled or allocated."""
         execute.check_memory(self.workload, self.device)
         name = (self.target or target_for(self.variants[0], None)).name
         return {

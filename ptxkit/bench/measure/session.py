@@ -1,7 +1,7 @@
-"""Measuring the candidates of one case against each other: round by round, in random order, until all are known.
+"""Measures the candidates of one case with interleaved samples: rounds in random order, until all medians are known.
 
-Each candidate is verified, then timed in CUDA graphs, and the graphs that were timed are verified afterwards. A candidate that
-fails gets a row with its error and the others go on, unless the device is lost with it.
+Each candidate is verified, then timed in CUDA graphs, and the timed graphs are verified afterwards. A candidate that fails gets
+a row with its error, and the others continue unless the device is lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ptxkit.exit_codes import ExitCode
 if TYPE_CHECKING:
     from ptxkit.bench.measure.candidates import BufferSets, Candidate
 
-WARM_UP_S = 0.1  # minimum time of calls that are not recorded
-SETTLED = 0.01  # relative change of the SM clock between readings that counts as none
-READINGS = 3  # in a row, without change
+WARM_UP_S = 0.1  # minimum duration of the warm-up
+SETTLED = 0.01  # relative change of the SM clock between readings that counts as no change
+READINGS = 3  # consecutive readings without change
 WARM_UP_LIMIT_S = 2.0
-PATIENCE_S = 30.0  # without one sample that is kept: a GPU that throttles permanently gives none
-PAUSE_S = 0.05  # after a sample taken under throttling, for the chip to cool
-FRESH_SEED = 0x5EED  # added to the seed: inputs of the check after timing
+PATIENCE_S = 30.0  # limit without a valid sample, for a GPU that throttles permanently
+PAUSE_S = 0.05  # pause after a sample during throttling, in which the GPU cools
+FRESH_SEED = 0x5EED  # added to the seed, for the inputs of the check after timing
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Track:
 
     Attributes:
         candidate: its index. replay: queues the graph of one sample.
-        calls: calls in it. sets: sets of buffers that they rotate over.
-        samples: microseconds of a call. dropped: samples discarded. replays: how often the graph was executed.
+        calls: calls in the graph. sets: sets of buffers over which they rotate.
+        samples: microseconds per call. dropped: number of discarded samples. replays: how often the graph was executed.
     """
 
     candidate: int
@@ -65,13 +65,13 @@ class Session:
 
     Args:
         device: the GPU.
-        sets: the buffers they all work on.
+        sets: the buffers of all candidates.
         method: how to measure.
         plain: makes a call that gives the time of a plain launch, taken once a round; None for none.
         limit: on the time of each candidate; None for no limit.
 
     Attributes:
-        rows: what is known of each candidate so far. errors: index of a candidate -> the error that ended it.
+        rows: the result row of each candidate so far. errors: index of a candidate -> the error that ended it.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Session:
 
     @contextmanager
     def _guarded(self, i: int) -> Iterator[None]:
-        """Inside, an error ends candidate ``i`` alone, and the time counts towards its limit."""
+        """A context in which an error ends candidate ``i`` only, and whose time counts towards its limit."""
         try:
             with self.limit.around(self.rows[i].name):
                 yield
@@ -127,7 +127,7 @@ class Session:
             self.errors[i] = error
 
     def _verified(self, i: int, candidate: Candidate) -> list[Track]:
-        """What to time of a candidate, after its first verification: nothing where it is wrong."""
+        """The tracks of a candidate after its first verification; none if it is wrong."""
         verdict, accuracy = candidate.check(self.method.percentiles)
         if verdict is not None:
             self.rows[i] = replace(
@@ -156,7 +156,7 @@ class Session:
         return track.candidate not in self.errors and not self.device.lost
 
     def _warm_up(self, tracks: Sequence[Track]) -> None:
-        """Run until the clock has settled: after a pause it is high at first and falls with temperature and power."""
+        """Run until the clock is stable: after a pause it is high at first and falls with temperature and power."""
         begin = time.perf_counter()
         steady, last = 0, 0
         while not self.device.lost and (steady < READINGS or time.perf_counter() - begin < WARM_UP_S):
@@ -275,7 +275,7 @@ class Session:
         )
 
     def _finish(self, track: Track) -> None:
-        """Enter a track's times into its row, or why it has fewer samples than the method asks for."""
+        """Add a track's times to its row, or the reason why it has fewer samples than the method requires."""
         i = track.candidate
         if i in self.errors or self.device.lost:
             return
@@ -292,7 +292,7 @@ class Session:
         self.rows[i] = row
 
     def _mark_not_run(self) -> None:
-        """Say of the candidates that have no result why they cannot have one: the device was lost with another."""
+        """Mark candidates without a result as not run, because another candidate lost the device."""
         culprit = next((row.name for row in self.rows if row.error), "a kernel")
         why = f"not run: the fault in {culprit} ended this process's use of {self.device.name}"
         for i, row in enumerate(self.rows):
@@ -301,7 +301,7 @@ class Session:
 
 
 def complaint_added(row: Row, complaint: str, *, nothing: bool) -> Row:
-    """The row with a remark on its samples: an error where it has none."""
+    """The row with a remark about its samples; an error if it has none."""
     if nothing:
         return replace(row, error=f"no time: {complaint}", exit_code=int(ExitCode.WRONG))
     return replace(row, note=", ".join(filter(None, [row.note, complaint])))

@@ -1,4 +1,4 @@
-"""Summaries of samples. Pure."""
+"""Summaries of samples. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _T95 = (
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary of a sample, in the sample's unit.
+    """The summary of a sample, in its unit.
 
     Attributes:
         median: the figure to quote, because times have a long right tail, which shifts the mean.
         mean, std: arithmetic mean; standard deviation with n-1 in the denominator (0 for one sample).
         ci95: 95% confidence interval of the mean by Student's t, (low, high).
         spread: half the interquartile range, what "±" stands for in a table.
-        samples: how many.
+        samples: number of samples.
     """
 
     median: float
@@ -77,7 +77,7 @@ def student_t95(degrees_of_freedom: int) -> float:
 def quantile(samples: Sequence[float], q: float) -> float:
     """The q-quantile, 0 <= q <= 1, linear between order statistics."""
     if not samples or not 0 <= q <= 1:
-        raise ValueError("quantile wants samples and 0 <= q <= 1")
+        raise ValueError("quantile requires samples and 0 <= q <= 1")
     ordered = sorted(samples)
     place = q * (len(ordered) - 1)
     below = math.floor(place)
@@ -88,7 +88,7 @@ def quantile(samples: Sequence[float], q: float) -> float:
 def median_standard_error(samples: Sequence[float]) -> float:
     """Standard error of the median from the interquartile range: 1.253 * (IQR / 1.349) / sqrt(n) for a normal sample.
 
-    The interquartile range instead of the standard deviation, so that one hiccup of the machine does not double it.
+    It uses the interquartile range instead of the standard deviation, so that a single outlier does not double it.
     """
     spread = quantile(samples, 0.75) - quantile(samples, 0.25)
     return 1.253 * spread / 1.349 / math.sqrt(len(samples))

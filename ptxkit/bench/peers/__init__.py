@@ -1,7 +1,7 @@
-"""What people would use instead of a kernel of ptxkit, as plugins.
+"""Peers: other implementations of the same computation, such as libraries, as plugins.
 
-Nothing is listed anywhere: each module ``*_peer.py`` of this directory that defines a :class:`~ptxkit.bench.peers.base.Peer` is
-one, and so is each that another package offers under the entry point group ``ptxkit.peers`` (the class, or a module with some).
+There is no list of peers: each module ``*_peer.py`` of this directory that defines a :class:`~ptxkit.bench.peers.base.Peer`
+is one, and so is each class, or module with such classes, of the entry point group ``ptxkit.peers``.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ ENTRY_POINT_GROUP = "ptxkit.peers"
 
 
 def names() -> tuple[str, ...]:
-    """Every peer's name, sorted, whether its package is installed or not."""
+    """The names of all peers, sorted, including those whose package is not installed."""
     return tuple(sorted(_classes()))
 
 
 def every() -> list[Peer]:
-    """All peers, by name, whether their packages are installed or not: to ask what they offer."""
+    """All peers by name, including those whose package is not installed, to query what they offer."""
     classes = _classes()
     return [classes[name]() for name in sorted(classes)]
 
 
 def peers(wanted: Sequence[str] | None = None) -> tuple[list[Peer], list[tuple[str, str]]]:
-    """The peers that can be used here, and those that cannot with the reason.
+    """The peers that can be used on this machine, and the others with the reason.
 
     Args:
         wanted: their names, in the order of the result; None means all.
 
     Raises:
-        UsageError: there is no peer of that name; the message names the nearest.
+        UsageError: no peer of that name; the message names similar ones.
         DescriptionError: a plugin cannot be loaded, or two have one name.
     """
     classes = _classes()
@@ -79,7 +79,7 @@ def _add(found: dict[str, type[Peer]], peer: type[Peer], origin: str) -> None:
 
 
 def _offered() -> list[tuple[str, type[Peer]]]:
-    """What other packages offer: (entry point, class)."""
+    """The peers of other packages, as (entry point, class)."""
     from importlib.metadata import entry_points
 
     found: list[tuple[str, type[Peer]]] = []
@@ -91,13 +91,13 @@ def _offered() -> list[tuple[str, type[Peer]]]:
             raise DescriptionError(f"{origin} cannot be loaded: {error}") from error
         for peer in _defined(value) if isinstance(value, ModuleType) else [value]:
             if not (isinstance(peer, type) and issubclass(peer, Peer)):
-                raise DescriptionError(f"{origin} is no Peer and no module with one")
+                raise DescriptionError(f"{origin} is neither a Peer nor a module that defines one")
             found.append((origin, peer))
     return found
 
 
 def _defined(module: ModuleType) -> list[type[Peer]]:
-    """The peers that ``module`` itself defines and that are complete; others are bases to build on."""
+    """The concrete peers that ``module`` itself defines; abstract ones are base classes."""
     return [
         value
         for value in vars(module).values()

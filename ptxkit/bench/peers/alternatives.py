@@ -1,4 +1,4 @@
-"""A peer that is the fastest of several kernels of ptxkit, as a library's own choice among its kernels is one."""
+"""A peer that is the fastest of several kernels of ptxkit, like a library that selects one of its kernels."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ptxkit.workload.resolve import resolve, unavailable
 from ptxkit.workload.variant import Variant
 from ptxkit.workload.workload import Workload
 
-SAMPLES = 5  # launches by which the fastest is chosen
+SAMPLES = 5  # timed launches of each, from which the fastest is chosen
 
 Candidate = tuple[Workload, Variant]
 
 
 class Alternatives(Peer):
-    """Chooses among kernels by timing each, once for a workload."""
+    """Selects a kernel by timing all of them, once per workload."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Alternatives(Peer):
 
     @abstractmethod
     def candidates(self, workload: Workload) -> Iterable[Candidate]:
-        """Kernels that compute the same from the same inputs, whatever they require."""
+        """Kernels that compute the same from the same inputs, regardless of their requirements."""
 
     def offers(self, workload: Workload) -> bool:
         """See :meth:`Peer.offers`."""
@@ -78,7 +78,7 @@ class Alternatives(Peer):
 
 
 def same_product(workload: Workload, kernel: str, **options: Any) -> Workload | None:
-    """The workload that ``kernel`` calls the same matrix product of arrays of the same types, or None."""
+    """The workload of ``kernel`` for the same matrix product with the same types, or None."""
     gemm = gemm_of(workload)
     if gemm is None or gemm.beta:
         return None
@@ -89,7 +89,7 @@ def same_product(workload: Workload, kernel: str, **options: Any) -> Workload | 
     mine = {name: value for name, value in shared.items() if value is not None}
     try:
         other = cls.make([gemm.m, gemm.n, gemm.k], {**mine, **options})
-    except PtxkitError:  # sizes or options that it does not take
+    except PtxkitError:  # sizes or options that the kernel does not support
         return None
     same = gemm_of(other) == gemm and _element(other) == _element(workload)
     return other if same else None

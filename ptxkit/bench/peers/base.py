@@ -1,4 +1,4 @@
-"""What a peer is: one way that people would compute a kernel without ptxkit, on ptxkit's own arrays and stream."""
+"""The base class of peers: implementations of kernels without ptxkit, on ptxkit's arrays and stream."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Readable(Protocol):
     """A result on the device."""
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy on the host, in the dtype the workload declares, after everything that was queued before."""
+        """A copy on the host in the dtype that the workload declares, after all work that was queued before."""
 
 
 @dataclass(frozen=True)
 class PeerCall:
-    """A workload on one set of inputs, ready to be called again and again.
+    """A workload on one set of inputs, which can be launched any number of times.
 
     Attributes:
-        launch: queues the work on the device's stream; nothing is compiled in it any more.
-        outputs: output name -> where the results of the latest call lie. Never the workload's own output arrays, so that calls
-            can be repeated; those that a peer does not compute are left out. A peer that knows only their order calls them
-            "0", "1", ...
-        note: what is to be said of how it runs: ``"num_warps=8"``.
-        host_bound: queueing takes the host longer than the device would need for a small workload, so that only a graph of
-            calls shows the device's time.
-        launches: kernels of one call; 0 where that is not known.
-        random: what is dropped is up to the peer's own random numbers.
-        tolerance: instead of the workload's, where the peer rounds in its own way.
+        launch: queues the work on the device's stream; everything is compiled before.
+        outputs: output name -> results of the latest call. They are never the workload's output arrays, so that calls can be
+            repeated; outputs that a peer does not compute are omitted. A peer that knows only their order names them "0",
+            "1", ...
+        note: a remark about how it runs, such as ``"num_warps=8"``.
+        host_bound: for small workloads, queueing takes the host longer than the device needs, so that only a graph of calls
+            measures the device's time.
+        launches: number of kernels of one call; 0 if unknown.
+        random: the dropped elements depend on the peer's random numbers.
+        tolerance: tolerance that replaces that of the workload, if the peer rounds differently.
     """
 
     launch: Callable[[], None]
@@ -54,13 +54,13 @@ class PeerCall:
 
 
 class Peer(ABC):
-    """One way to compute kernels. Subclasses in this directory's ``*_peer.py`` are found by themselves.
+    """An implementation of kernels. Subclasses in ``*_peer.py`` of this directory are found automatically.
 
     Class attributes:
-        name: how the command line calls it.
-        summary: what it is, in a few words.
-        packages: what must be installed, the first being the one whose version counts.
-        wheels: package -> what to install for it, where that has another name.
+        name: name on the command line.
+        summary: short description.
+        packages: packages that must be installed; the version of the first one is reported.
+        wheels: package -> distribution to install, if it has another name.
     """
 
     name: ClassVar[str]
@@ -72,7 +72,7 @@ class Peer(ABC):
         self._device: GpuDevice | None = None
 
     def absent(self) -> str | None:
-        """Why it cannot be used here, or None. Imports nothing heavy."""
+        """Why it cannot be used on this machine, or None. Imports no large package."""
         missing = [package for package in self.packages if importlib.util.find_spec(package) is None]
         if not missing:
             return None
@@ -86,23 +86,23 @@ class Peer(ABC):
 
     @abstractmethod
     def offers(self, workload: Workload) -> bool:
-        """Whether it computes this kernel with these sizes and options. Imports nothing heavy."""
+        """Whether it computes this kernel with these sizes and options. Imports no large package."""
 
     @abstractmethod
     def prepare(self, workload: Workload, inputs: Mapping[str, Any]) -> PeerCall:
-        """Compile, tune and warm up, so that what follows can be timed or captured in a graph.
+        """Compile, tune and warm up, so that calls can be timed or captured in a graph.
 
         Args:
-            workload: one that it offers.
-            inputs: every input by name: a :class:`~ptxkit.runtime.buffers.DeviceArray`, read where it lies, or the numpy
-                scalar of an input passed by value.
+            workload: a workload that it offers.
+            inputs: the inputs by name: a :class:`~ptxkit.runtime.buffers.DeviceArray`, which is used without a copy, or the
+                numpy scalar of an input that is passed by value.
 
         Raises:
             UnavailableError: no GPU, or the package finds none.
         """
 
     def graph(self, calls: Sequence[PeerCall]) -> Callable[[], None]:
-        """Calls that this peer prepared, in order, as one CUDA graph: a callable that queues it on the device's stream.
+        """A callable that queues a CUDA graph of prepared calls, in order, on the device's stream.
 
         After it ran, the outputs of each call are those of its last occurrence.
         """
@@ -115,7 +115,7 @@ class Peer(ABC):
 
     @property
     def device(self) -> GpuDevice:
-        """The GPU of what was prepared; all of it is on one."""
+        """The GPU of the prepared calls, which is the same for all."""
         if self._device is None:
             raise UnavailableError(f"{self.name}: nothing is prepared yet")
         return self._device
@@ -124,7 +124,7 @@ class Peer(ABC):
         """The GPU that the inputs are on.
 
         Raises:
-            UnavailableError: they are on none.
+            UnavailableError: they are not on a GPU.
         """
         arrays = [value for value in inputs.values() if isinstance(value, DeviceArray)]
         memory: Any = arrays[0].memory if arrays else None

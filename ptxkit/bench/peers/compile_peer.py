@@ -15,7 +15,7 @@ from ptxkit.bench.peers.torch_peer import TorchPeer
 
 
 class CompilePeer(TorchPeer):
-    """The same functions, compiled for exactly these shapes."""
+    """The functions of the torch peer, compiled for fixed shapes."""
 
     name = "compile"
     summary = "PyTorch, torch.compile"
@@ -33,7 +33,7 @@ class CompilePeer(TorchPeer):
 
     @contextmanager
     def warming_up(self) -> Iterator[None]:
-        """See :meth:`TorchPeer.warming_up`. torch would print what it tries, and a traceback for what does not fit."""
+        """See :meth:`TorchPeer.warming_up`. Suppresses torch's messages about autotuning."""
         logger = logging.getLogger("torch._inductor.select_algorithm")
         level = logger.level
         logger.setLevel(logging.CRITICAL)
@@ -45,9 +45,9 @@ class CompilePeer(TorchPeer):
 
 
 def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with a code object of its own.
+    """A copy of the function with its own code object.
 
-    torch keeps what it compiled by code object, and gives up and runs eagerly after eight sets of shapes for one.
+    torch caches compiled code by code object, and falls back to eager mode after eight sets of shapes for one object.
     """
     if not isinstance(function, FunctionType):
         return function

@@ -1,4 +1,4 @@
-"""cuBLAS through ctypes: as much of it as a matrix product needs. Types and constants are those of cublas_api.h, CUDA 13."""
+"""cuBLAS through ctypes: the functions for a matrix product. Types and constants are those of cublas_api.h of CUDA 13."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ COMPUTE = {
     "f32": 68,
     "tf32": 77,
     "s32": 72,
-}  # cublasComputeType_t; f32 is without tf32, and for sums of f16 and bf16, too
+}  # cublasComputeType_t; f32 is without tf32, also for sums of f16 and bf16
 DEFAULT_ALGORITHM = -1
 WORKSPACE_BYTES = (
     32 << 20
-)  # what cuBLAS's manual recommends for Hopper; the library has less of its own, or takes it per call
+)  # workspace that cuBLAS's manual recommends for Hopper; the library's default is smaller
 
 
 class Cublas:
     """A cuBLAS handle on a device's stream.
 
     Raises:
-        UnavailableError: there is no cuBLAS, or it cannot use the GPU.
+        UnavailableError: cuBLAS is not installed, or cannot use the GPU.
     """
 
     def __init__(self, device: GpuDevice) -> None:
@@ -53,10 +53,10 @@ class Cublas:
         self._ok(self.library.cublasSetWorkspace_v2(self._handle, ctypes.c_void_p(self.workspace.address), size))
 
     def gemm(self, gemm: Gemm, a: DeviceArray, b: DeviceArray, c: DeviceArray) -> Callable[[], None]:
-        """A call that queues the product, which has no epilogue.
+        """A callable that queues the product, without epilogue.
 
         Raises:
-            UnavailableError: cuBLAS has no product of these types.
+            UnavailableError: cuBLAS does not support these types.
         """
         transa, transb, m, n, k, lda, ldb, ldc = column_major(gemm)
         wide = c.dtype.name == "float64"
@@ -97,7 +97,7 @@ class Cublas:
 def column_major(gemm: Gemm) -> tuple[int, ...]:
     """transa, transb, m, n, k, lda, ldb, ldc of cublasGemmEx with b as its first operand and a as its second.
 
-    What lies row-major as c (m, n) is c' (n, m) to cuBLAS, and c' = b' a'.
+    A row-major c (m, n) is c' (n, m) for cuBLAS, and c' = b' a'.
     """
     lda = gemm.k if gemm.b_transposed else gemm.n
     ldb = gemm.m if gemm.a_transposed else gemm.k

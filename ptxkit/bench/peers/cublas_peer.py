@@ -1,4 +1,4 @@
-"""cuBLAS, for kernels that are a matrix product."""
+"""cuBLAS, for kernels that are matrix products."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DISTRIBUTION = "nvidia-cublas"
 
 
 class CublasPeer(Peer):
-    """cublasGemmEx with its own choice of algorithm; f32 without tf32. Products without epilogue."""
+    """cublasGemmEx with its default algorithm; f32 without tf32; products without epilogue."""
 
     name = "cublas"
     summary = "cuBLAS, cublasGemmEx"
@@ -27,7 +27,7 @@ class CublasPeer(Peer):
         self._cublas: Cublas | None = None
 
     def absent(self) -> str | None:
-        """See :meth:`Peer.absent`. The wheel has no module of that name, so its distribution is looked for."""
+        """See :meth:`Peer.absent`. The wheel has no module of that name, so the distribution is checked."""
         try:
             importlib.metadata.version(DISTRIBUTION)
         except importlib.metadata.PackageNotFoundError:
@@ -57,7 +57,7 @@ class CublasPeer(Peer):
 
 
 def _output(workload: Workload) -> tuple[tuple[int, ...], Any] | None:
-    """Shape and dtype of the product, where cuBLAS has that type."""
+    """Shape and dtype of the product, if cuBLAS supports the type."""
     gemm = gemm_of(workload)
     declared = workload.outputs().get(gemm.c) if gemm else None
     spec = array_spec(declared) if declared else None

@@ -1,4 +1,4 @@
-"""CuPy, where one fused element-wise kernel is what its users would write."""
+"""CuPy, for computations that its users would write as one fused element-wise kernel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ACTIVATIONS = {
 KERNELS = {
     "saxpy": Elementwise("float32 a, T x, T y", "T out", "out = a * x + y"),
     "add_mul_exp": Elementwise("T x, T y", "T out", "out = exp((x + y) * 2)"),
-    # what lies beside a tie may round to the other side, as the inverse of the scale is rounded, too
+    # values near a tie may round to the other integer, because the inverse of the scale is rounded as well
     "quantize_int8": Elementwise(
         "T x, float32 inverse, int32 zero_point",
         "int8 q",
@@ -50,17 +50,17 @@ KERNELS = {
     ),
     "swiglu": Elementwise("T gate, T up", "T out", "float v = (float)gate; out = {activation} * (float)up"),
 }
-IMPLIED = {"add_gelu": "gelu", "swiglu": "silu"}  # the activation of kernels that have but one
-IN_PLACE = {"saxpy": "y"}  # the output of kernels that update an input
+IMPLIED = {"add_gelu": "gelu", "swiglu": "silu"}  # the activation of kernels without an option for it
+IN_PLACE = {"saxpy": "y"}  # the output of kernels that update an input in place
 
 
 class CupyPeer(Peer):
-    """One kernel a call, compiled by CuPy."""
+    """One kernel per call, compiled by CuPy."""
 
     name = "cupy"
     summary = "CuPy, one ElementwiseKernel for each operation"
     packages = ("cupy",)
-    # "cupy" is the source, which takes a toolkit to build
+    # the distribution "cupy" is the source, which requires a CUDA toolkit
     wheels: ClassVar[Mapping[str, str]] = {"cupy": "cupy-cuda13x"}
 
     def version(self) -> str:
@@ -70,7 +70,7 @@ class CupyPeer(Peer):
         return f"cupy {cupy.__version__}"
 
     def offers(self, workload: Workload) -> bool:
-        """See :meth:`Peer.offers`. CuPy's kernels know no bfloat16."""
+        """See :meth:`Peer.offers`. CuPy's kernels do not support bfloat16."""
         bundled = is_bundled(workload)
         return bundled and workload.name in KERNELS and getattr(workload, "dtype", "f32") != "bf16"
 

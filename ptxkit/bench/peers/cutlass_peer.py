@@ -1,4 +1,4 @@
-"""CUTLASS, for kernels that are a matrix product: the fastest of a handful of its schedules."""
+"""CUTLASS, for kernels that are matrix products: the fastest of several schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 
 class CutlassPeer(Alternatives):
-    """One kernel of CUTLASS: multistage, cooperative, pingpong or stream-K, or on the CUDA cores for f32."""
+    """A kernel of CUTLASS: multistage, cooperative, pingpong or stream-K, or for f32 on the CUDA cores."""
 
     name = "cutlass"
     summary = "CUTLASS, the fastest of its schedules"

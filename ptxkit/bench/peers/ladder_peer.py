@@ -1,4 +1,4 @@
-"""ptxkit's own matrix products, the last steps of each ladder: against those of other libraries, and against each other."""
+"""The last steps of ptxkit's matrix products, as a peer of the kernels that CUTLASS generates, and of each other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ptxkit.bench.peers.alternatives import Alternatives, Candidate, last_steps_
 from ptxkit.workload.workload import Workload
 
 LADDERS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")  # fastest first
-LAST = 3  # steps of each that may be its fastest
+LAST = 3  # number of last steps of each that may be the fastest
 
 
 class LadderPeer(Alternatives):
-    """The fastest of the hand-written steps, for the kernel that CUTLASS writes; for a ladder, the ladders that are faster."""
+    """The fastest of the hand-written steps for a kernel of CUTLASS; for a hand-written kernel, those that are faster."""
 
     name = "ladder"
     summary = "ptxkit's own matrix products, the fastest of their last steps"

@@ -1,4 +1,4 @@
-"""torch on ptxkit's arrays and stream: tensors that are the same memory, and results as numpy arrays."""
+"""torch on ptxkit's arrays and stream: tensors that share memory, and results as numpy arrays."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class Torch:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Inside, torch queues on ptxkit's stream."""
+        """A context in which torch queues work on ptxkit's stream."""
         with self.module.cuda.device(self.device.index), self.module.cuda.stream(self.stream):
             yield
 
     def tensor(self, array: DeviceArray) -> Any:
-        """The same memory as a tensor, which keeps the array alive."""
+        """A tensor that shares the memory of an array and keeps it alive."""
         name = array.dtype.name
         tensor = self.module.as_tensor(_Bits(array), device=f"cuda:{self.device.index}")
         return tensor.view(getattr(self.module, name)) if name in BITS else tensor
 
     def arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs as tensors, and those passed by value as Python numbers."""
+        """Inputs as tensors, or as Python numbers if they are passed by value."""
         return {n: self.tensor(v) if isinstance(v, DeviceArray) else np.asarray(v).item() for n, v in inputs.items()}
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        """A copy on the host, after what was queued on ptxkit's stream."""
+        """A copy on the host, after the work on ptxkit's stream."""
         name = str(tensor.dtype).removeprefix("torch.")
         with self.current():
             if name not in BITS:
@@ -80,18 +80,18 @@ class _Bits:
 
 
 class Slot:
-    """Where the latest results of a call are kept, as tensors in order."""
+    """The latest results of a call, as tensors in order."""
 
     def __init__(self, torch: Torch) -> None:
         self.torch = torch
         self.results: Sequence[Any] = ()
 
     def keep(self, results: Any) -> None:
-        """What a function returned: a tensor or several."""
+        """Store the result of a function: one tensor or several."""
         self.results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
     def outputs(self, names: Sequence[str]) -> dict[str, Result]:
-        """The results there are now, by name; they follow the slot when it gets others."""
+        """The current results by name; they change with the slot."""
         return {name: Result(self, index) for index, name in enumerate(names[: len(self.results)])}
 
 
@@ -108,7 +108,7 @@ class Result:
 
 
 def captured(torch: Torch, queue: Callable[[], None]) -> Any:
-    """What ``queue`` queues, as torch's CUDA graph, with memory of its own. Its ``raw_cuda_graph()`` stays."""
+    """The work that ``queue`` queues, as a CUDA graph of torch with its own memory. Its ``raw_cuda_graph()`` is kept."""
     cuda = torch.module.cuda
     graph = cuda.CUDAGraph(keep_graph=True)
     torch.device.synchronize()

@@ -26,12 +26,12 @@ class TorchOp:
 
     Attributes:
         define: (workload, torch) -> function of the inputs by name.
-        outputs: names of what the function returns, in order.
-        when: sizes and options that it covers.
+        outputs: names of the function's results, in order.
+        when: sizes and options that it supports.
         random: whether the outputs depend on torch's random numbers.
-        tolerance: instead of the workload's own, where torch rounds in its own way.
-        mode: of torch.compile, where it is not the default one.
-        inputs: names of what the function takes, in order; None takes those of its parameters.
+        tolerance: tolerance that replaces that of the workload, if torch rounds differently.
+        mode: mode of torch.compile, if it is not the default.
+        inputs: names of the function's inputs, in order; None for the names of its parameters.
     """
 
     define: Callable[[Any, Any], Function]
@@ -48,7 +48,7 @@ class TorchOp:
 
 
 OPS: dict[str, TorchOp] = {}
-"""Kernel name -> what torch users write."""
+"""Kernel name -> its implementation in torch."""
 
 
 def op(
@@ -70,7 +70,7 @@ def op(
 
 
 def find(workload: Workload) -> TorchOp | None:
-    """The definition for a workload: a bundled kernel's from here, another's from its own method ``torch``, or None.
+    """The definition for a workload: that of this module for a bundled kernel, else that of its method ``torch``, or None.
 
     The method takes the inputs by name, as tensors, and returns the outputs in the order of ``outputs()``, or of the reference
     where none are declared. A workload with a method ``gemm`` is a matrix product: see
@@ -88,9 +88,9 @@ def find(workload: Workload) -> TorchOp | None:
             outputs=(gemm.c,),
             when=lambda w: True,
             random=lambda w: False,
-            mode="max-autotune-no-cudagraphs",  # the mode that looks beyond cuBLAS; graphs are made elsewhere
+            mode="max-autotune-no-cudagraphs",  # the mode that also tries Triton kernels; graphs are captured separately
             inputs=product_inputs(gemm),
-            # torch rounds before the factor, the bias or the activation, too
+            # torch also rounds before the factor, the bias or the activation
             tolerance=None if gemm.plain and gemm.alpha == 1 else Tolerance(relative=2**-6, absolute=2e-2),
         )
     bundled = is_bundled(workload)
@@ -99,7 +99,7 @@ def find(workload: Workload) -> TorchOp | None:
 
 
 def product(w: Any, gemm: Gemm, torch: Any) -> Function:
-    """A matrix product of a, b and, where there are some, bias and c; in the inputs' type, or f32 where that is declared."""
+    """A matrix product of a, b and, if present, bias and c, in the inputs' type or, if declared, in f32."""
     act, alpha, beta = activation(gemm.activation, torch), gemm.alpha, gemm.beta
     declared = w.outputs().get(gemm.c)
     wide = {"out_dtype": torch.float32} if declared and dtype_of(declared[1]) == dtype_of("f32") else {}
@@ -127,7 +127,7 @@ def product(w: Any, gemm: Gemm, torch: Any) -> Function:
 
 
 def product_inputs(gemm: Gemm) -> tuple[str, ...]:
-    """Names of what :func:`product` takes, in order."""
+    """Names of the inputs of :func:`product`, in order."""
     return (gemm.a, gemm.b, *([gemm.bias] if gemm.bias else []), *([gemm.c] if gemm.beta else []))
 
 
@@ -201,7 +201,7 @@ op("warp_specialized", "y")(gate)
 
 
 def chain(w: Any, torch: Any) -> Function:
-    """v = a*v + b, again and again."""
+    """v = a*v + b, repeated."""
     steps = w.fmas
 
     def repeated(x: Any, a: float, b: float) -> Any:
@@ -212,7 +212,7 @@ def chain(w: Any, torch: Any) -> Function:
     return repeated
 
 
-LONGEST_CHAIN = 32  # torch.compile unrolls it, and eager mode launches two kernels a step
+LONGEST_CHAIN = 32  # torch.compile unrolls the loop; eager mode launches two kernels per step
 op("memory_bound", "out", when=lambda w: w.fmas <= LONGEST_CHAIN)(chain)
 op("compute_bound", "out", when=lambda w: w.fmas <= LONGEST_CHAIN)(chain)
 
@@ -262,7 +262,7 @@ def softmax(w: Any, torch: Any) -> Function:
 
 
 def no_row_is_masked(w: Any) -> bool:
-    """Whether a row that is masked as a whole is unlikely: torch makes NaN of it."""
+    """Whether fully masked rows are unlikely, for which torch returns NaN."""
     return bool(w.rows * w.masked**w.cols < 1e-6)
 
 

@@ -14,12 +14,12 @@ from ptxkit.errors import FaultError
 from ptxkit.runtime.gpu.graph import instantiated, node_count
 from ptxkit.workload.workload import Workload
 
-WARM_UP = 3  # calls: torch.compile compiles in the first, and the allocator has seen all sizes after them
-BY_ORDER = tuple(map(str, range(100)))  # names of outputs, where the workload declares none
+WARM_UP = 3  # warm-up calls: torch.compile compiles in the first, and the allocator has then seen all sizes
+BY_ORDER = tuple(map(str, range(100)))  # names of outputs, if the workload declares none
 
 
 class TorchPeer(Peer):
-    """Every operation a kernel of its own, as torch runs what is not compiled."""
+    """One kernel per operation, as in torch's eager mode."""
 
     name = "torch"
     summary = "PyTorch, eager"
@@ -28,7 +28,7 @@ class TorchPeer(Peer):
     def __init__(self) -> None:
         super().__init__()
         self._torch: Torch | None = None
-        # of the workload prepared last: it, its function, and the inputs that the function takes
+        # the workload prepared last, its function, and the inputs of the function
         self._latest: tuple[Workload, Callable[..., Any], tuple[str, ...]] | None = None
 
     def offers(self, workload: Workload) -> bool:
@@ -61,18 +61,18 @@ class TorchPeer(Peer):
         )
 
     def torch(self, inputs: Mapping[str, Any]) -> Torch:
-        """torch on the device of the inputs."""
+        """The torch module on the device of the inputs."""
         device = self.enter(inputs)
         if self._torch is None or self._torch.device is not device:
             self._torch = Torch(device)
         return self._torch
 
     def made(self, function: Callable[..., Any], definition: TorchOp, torch: Torch) -> Callable[..., Any]:
-        """What is called in place of the function as it was written."""
+        """The callable to use instead of the function, which subclasses may compile."""
         return function
 
     def warming_up(self) -> AbstractContextManager[None]:
-        """Around the first calls of a function."""
+        """A context for the first calls of a function."""
         return nullcontext()
 
     def graph(self, calls: Sequence[PeerCall]) -> Callable[[], None]:
@@ -86,14 +86,14 @@ class TorchPeer(Peer):
 
         graph = captured(torch, queue)
         with torch.current():
-            graph.replay()  # sets torch's random state of the graph, which every launch then starts from
-        # launched as ptxkit's own graphs are: torch's replay would also queue copies of that state each time
+            graph.replay()  # sets torch's random state of the graph, from which each launch starts
+        # launched like ptxkit's graphs: torch's replay would also queue copies of the random state
         fire = instantiated(torch.device, int(graph.raw_cuda_graph()), torch.device.stream_handle)
-        # each graph has memory of its own; what a call's outputs stand for goes with the graph that ran last
+        # each graph has its own memory; the outputs of a call are those of the graph that ran last
         slots = {id(call.launch): call.launch.slot for call in calls if isinstance(call.launch, Launch)}
         kept = [(slot, slot.results) for slot in slots.values()]
 
-        def replay(graph: Any = graph) -> None:  # which owns the memory
+        def replay(graph: Any = graph) -> None:  # the graph owns the memory
             for slot, results in kept:
                 slot.results = results
             if code := fire():
@@ -106,7 +106,7 @@ class Launch:
     """One call of a function of tensors.
 
     Attributes:
-        slot: where its results are.
+        slot: the slot of its results.
     """
 
     def __init__(self, torch: Torch, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -117,12 +117,12 @@ class Launch:
 
     def __call__(self) -> None:
         """Queue it on ptxkit's stream."""
-        self.slot.results = ()  # so that the allocator gives the same memory again
+        self.slot.results = ()  # so that the allocator returns the same memory again
         with self.torch.module.cuda.stream(self.torch.stream):
             self.slot.keep(self.function(*self.arguments))
 
 
 def _count(torch: Torch, launch: Callable[[], None]) -> int:
-    """Kernels of one call."""
+    """Number of kernels of one call."""
     graph = captured(torch, launch)
     return node_count(torch.device, int(graph.raw_cuda_graph()))

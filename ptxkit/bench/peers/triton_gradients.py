@@ -1,7 +1,7 @@
 """Gradients of layernorm and rmsnorm in Triton. Importing this imports Triton.
 
-Programs stay and take row after row, as Triton's own tutorial on layer normalization has it, with partial sums of dgamma and
-dbeta in registers; a second launch adds those up. Sums are in f32.
+Programs are persistent, as in Triton's tutorial on layer normalization, with partial sums of dgamma and dbeta in registers; a
+second launch adds these up. Sums are in f32.
 """
 
 import triton

@@ -62,7 +62,7 @@ def gelu_mul(x, gate):
 
 @triton.jit
 def to_int8(x):
-    """Clamped and rounded, ties to even: adding 1.5 * 2^23 leaves no bits behind the point."""
+    """Clamps and rounds, ties to even: adding 1.5 * 2^23 removes the fractional bits."""
     return (tl.minimum(tl.maximum(x, -128.0), 127.0) + 12582912.0 - 12582912.0).to(tl.int8)
 
 
@@ -76,7 +76,7 @@ def random_words(seed, first, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def random_word(seed, element):
-    """The Philox word of each element, wherever it lies; four times the work of :func:`random_words`."""
+    """The Philox word of each element at any position; four times the work of :func:`random_words`."""
     a, b, c, d = tl.randint4x(seed, element // 4)
     which = element % 4
     return tl.where(which == 0, a, tl.where(which == 1, b, tl.where(which == 2, c, d)))

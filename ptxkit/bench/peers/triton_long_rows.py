@@ -1,4 +1,4 @@
-"""Kernels on rows too long for a program's registers, in Triton: a program takes a row BLOCK columns at a time, several times.
+"""Kernels in Triton for rows that do not fit in a program's registers: a program reads a row in passes of BLOCK columns.
 
 Importing this imports Triton. The partial results of a row are kept by column of the block and reduced once.
 """

@@ -1,4 +1,4 @@
-"""Which Triton kernel computes which kernel, with which arguments, and the configurations worth trying. Imports no Triton."""
+"""The Triton implementation of each kernel: its arguments and the configurations to tune over. Does not import Triton."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ptxkit.workload.registry import is_bundled
 from ptxkit.workload.workload import Workload
 
 Config = Mapping[str, int]
-"""num_warps, and the constants of the kernel that are chosen by measuring."""
+"""num_warps, and the constants of the kernel that are chosen by measurement."""
 
-LONGEST_BLOCK = 32768  # columns of a row that a program holds: 32 f32 in each of 1024 threads
+LONGEST_BLOCK = 32768  # maximum number of columns of a row in the registers of a program: 32 f32 in each of 1024 threads
 LANES = 32
 
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel and what it is launched with.
+    """A Triton kernel and its launch configuration.
 
     Attributes:
         kernel: Triton's. arguments: its first ones; a string names an input, an output (``out:``) or scratch (``tmp:``).
         grid: configuration -> programs.
-        configs: worth trying, best guess first.
-        constants: of the kernel, beside those of a configuration.
-        tolerance: instead of the workload's own, where it rounds in its own way.
-        scratch: name -> shape and dtype of arrays that it needs beside inputs and outputs.
-        then: what is launched after it, with the same configuration, which has the constants of both.
+        configs: configurations to try, the most promising first.
+        constants: constants of the kernel in addition to those of a configuration.
+        tolerance: tolerance that replaces that of the workload, if the kernel rounds differently.
+        scratch: name -> shape and dtype of further arrays that it needs.
+        then: the next program to launch with the same configuration, which has the constants of both.
     """
 
     kernel: Any
@@ -53,7 +53,7 @@ OPS: dict[str, tuple[Define, Callable[[Any], bool]]] = {}
 
 
 def op(kernel: str, when: Callable[[Any], bool] = lambda w: True) -> Callable[[Define], Define]:
-    """Register a definition, for the sizes and options of ``when``."""
+    """Register a definition for the sizes and options that ``when`` accepts."""
 
     def register(define: Define) -> Define:
         if kernel in OPS:
@@ -78,7 +78,7 @@ def _module(name: str) -> Any:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest that is no less than ``n``."""
+    """The smallest power of two that is at least ``n``."""
     return 1 << max(0, n - 1).bit_length()
 
 
@@ -91,7 +91,7 @@ FLAT: tuple[Config, ...] = tuple(
 
 
 def flat(n: int, kernel: Any, arguments: tuple[object, ...], **constants: Any) -> Program:
-    """A program for each BLOCK of ``n`` elements."""
+    """One program per BLOCK of ``n`` elements."""
     return Program(kernel, arguments, lambda c: (cdiv(n, c["BLOCK"]),), FLAT, constants)
 
 
@@ -138,7 +138,7 @@ op("warp_specialized")(gate)
 
 @op("quantize_int8")
 def quantize_int8(w: Any) -> Program:
-    """Multiplies by the inverse, as torch does, so that what lies beside a tie may round to the other side."""
+    """Multiplies by the inverse, as torch does, so that values near a tie may round to the other integer."""
     program = flat(w.n, _module("triton_kernels").quantize, ("x", "out:q", w.n, "inverse", "zero_point"))
     return replace(program, tolerance=Tolerance(ulp=1))
 
@@ -153,7 +153,7 @@ op("compute_bound")(chain)
 
 @op("bias_dropout_residual")
 def bias_dropout_residual(w: Any) -> Program:
-    """Random words by element as the kernel draws them, so that the masks agree."""
+    """Uses the same random words per element as the kernel, so that the masks are equal."""
     kernel = _module("triton_kernels").bias_dropout_residual
     arguments = ("x", "bias", "residual", "out:out", w.rows, w.cols, "threshold", "scale", "seed")
     configs = tuple(
@@ -173,7 +173,7 @@ def bias_dropout_residual(w: Any) -> Program:
 
 
 def whole_rows(w: Any) -> tuple[Config, ...]:
-    """Configurations that hold rows in registers: 4 to 64 elements a thread, more than one row only where rows are short."""
+    """Configurations with rows in registers: 4 to 64 elements per thread, several rows only if they are short."""
     block = power_of_two(w.cols)
 
     def all_of_them() -> Iterator[Config]:
@@ -189,14 +189,14 @@ def whole_rows(w: Any) -> tuple[Config, ...]:
 
 
 def parts_of_rows(w: Any) -> tuple[Config, ...]:
-    """Configurations that go through a row in parts."""
+    """Configurations that process a row in chunks."""
     return tuple(
         {"BLOCK": block, "num_warps": warps} for block, warps in ((4096, 16), (2048, 8), (8192, 32), (8192, 16))
     )
 
 
 def by_row(w: Any, name: str, arguments: tuple[object, ...], **constants: Any) -> Program:
-    """The kernel that holds rows, or the one that goes through them in parts where they are too long."""
+    """The kernel with rows in registers or, for longer rows, the one that processes them in chunks."""
     if power_of_two(w.cols) > LONGEST_BLOCK:
         kernel = getattr(_module("triton_long_rows"), name)
         return Program(kernel, arguments, lambda c: (w.rows,), parts_of_rows(w), constants)
@@ -227,7 +227,7 @@ def rmsnorm(w: Any) -> Program:
 
 @op("softmax")
 def softmax(w: Any) -> Program:
-    """Random words by element as the kernel draws them, so that the masks agree."""
+    """Uses the same random words per element as the kernel, so that the masks are equal."""
     arguments = ("x", "out:y", w.rows, w.cols, "threshold", "scale", "seed")
     return by_row(w, "softmax", arguments, DROPOUT=w.p > 0, QUADS=w.cols % 4 == 0)
 
@@ -244,11 +244,11 @@ def layernorm_quantize(w: Any) -> Program:
 
 # -- gradients -------------------------------------------------------------------------------------------------------------
 
-MOST_PROGRAMS = 528  # each with partial sums of dgamma and dbeta of its own
+MOST_PROGRAMS = 528  # each has its own partial sums of dgamma and dbeta
 
 
 def in_one_block(w: Any) -> bool:
-    """Whether a program holds two rows."""
+    """Whether two rows fit in the registers of a program."""
     return power_of_two(w.cols) <= LONGEST_BLOCK // 2
 
 
@@ -263,7 +263,7 @@ def rmsnorm_backward(w: Any) -> Program:
 
 
 def gradients(w: Any, mean: str | None, partial: tuple[str, ...], outputs: tuple[str, ...]) -> Program:
-    """Programs that take row after row, and one launch that adds up what they saw of the columns' gradients."""
+    """Persistent programs, and one launch that adds up their partial gradients of the columns."""
     k = _module("triton_gradients")
     block, centered = power_of_two(w.cols), mean is not None
     parts = [f"tmp:{name}" for name in partial] + [None] * (2 - len(partial))

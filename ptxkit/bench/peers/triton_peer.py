@@ -1,4 +1,4 @@
-"""Triton: a kernel of our own for each operation, in the fastest of a few configurations."""
+"""Triton: one kernel of ptxkit for each operation, in the fastest of several configurations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ptxkit.runtime.gpu.device import GpuDevice
 from ptxkit.workload.launch import array_spec
 from ptxkit.workload.workload import Workload
 
-TUNING_SAMPLES = 15  # of each configuration, cold
-OUTPUT = "out:"  # before the name of an output among a program's arguments
-SCRATCH = "tmp:"  # and of what it needs beside inputs and outputs
+TUNING_SAMPLES = 15  # cold samples of each configuration
+OUTPUT = "out:"  # prefix of the name of an output among a program's arguments
+SCRATCH = "tmp:"  # prefix of the name of a scratch array
 
 
 class TritonPeer(Peer):
-    """Kernels written for these operations, tuned as ``triton.autotune`` would."""
+    """Kernels for these operations, tuned like ``triton.autotune`` does."""
 
     name = "triton"
     summary = "Triton, one kernel for each operation"
@@ -32,7 +32,7 @@ class TritonPeer(Peer):
     def __init__(self) -> None:
         super().__init__()
         self._torch: Torch | None = None
-        self._latest: tuple[Workload, Program, Config] | None = None  # of the workload prepared last
+        self._latest: tuple[Workload, Program, Config] | None = None  # the workload prepared last
 
     def offers(self, workload: Workload) -> bool:
         """See :meth:`Peer.offers`."""
@@ -83,7 +83,7 @@ def allocated(
 def bound(
     torch: Torch, program: Program, config: Config, given: Mapping[str, Any], outputs: Mapping[str, DeviceArray]
 ) -> Callable[[], None]:
-    """A call that queues the program, and those after it, on ptxkit's stream."""
+    """A callable that queues the program and those after it on ptxkit's stream."""
     named = {**given, **{OUTPUT + name: torch.tensor(array) for name, array in outputs.items()}}
     for name, spec in program.scratch.items():
         named[SCRATCH + name] = torch.tensor(torch.device.empty(*array_spec(spec), name))
@@ -102,10 +102,10 @@ def bound(
 
 
 def fastest(device: GpuDevice, launches: Mapping[int, Callable[[], None]]) -> int:
-    """The key of the launch with the shortest median; one that Triton cannot build is left out.
+    """The key of the launch with the shortest median; configurations that Triton cannot compile are omitted.
 
     Raises:
-        UnavailableError: Triton can build none.
+        UnavailableError: Triton cannot compile any of them.
     """
     times: dict[int, float] = {}
     reasons: list[str] = []

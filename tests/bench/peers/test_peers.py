@@ -129,7 +129,7 @@ def test_two_of_one_name_are_refused(offering):
 
 def test_an_entry_point_that_is_no_peer_is_refused(offering):
     offering(dict)
-    with pytest.raises(DescriptionError, match="is no Peer"):
+    with pytest.raises(DescriptionError, match="is neither a Peer"):
         names()
     offering(ImportError("broken"))
     with pytest.raises(DescriptionError, match=r"their\.package cannot be loaded: broken"):
