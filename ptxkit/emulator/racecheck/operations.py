@@ -122,11 +122,11 @@ class Operations:
 
     def _leader(self, mechanism: Mechanism[object], rows: Index) -> Index:
         """The row whose agent the operations of ``rows`` are."""
-        return rows if mechanism.span == 1 else rows - self.clocks.actor[rows] % self._actors(mechanism)
+        return rows if mechanism.span <= 1 else rows - self.clocks.actor[rows] % self._actors(mechanism)
 
     def _actors(self, mechanism: Mechanism[object]) -> int:
         """Actors whose operations are one agent's."""
-        return mechanism.span * 32 >> self.clocks.shift
+        return max(mechanism.span * 32 >> self.clocks.shift, 1)
 
     def commit(self, x: Selection, mechanism: Mechanism[object]) -> None:
         """The threads of ``x`` close their group."""

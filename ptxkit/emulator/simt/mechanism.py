@@ -22,7 +22,7 @@ class Mechanism(Generic[T]):
         pending: holds the operations in flight of a wave, made from its number of threads.
         operation: an operation in words, with ``{}`` for the threads that issued it; "" where it has no agent of its own.
         wait: for the race check, how a program waits for one.
-        span: warps whose operations are one agent's: 4 where a warpgroup issues them.
+        span: warps whose operations are one agent's: 4 where a warpgroup issues them, 0 where single threads do.
     """
 
     name: str

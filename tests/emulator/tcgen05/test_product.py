@@ -52,6 +52,7 @@ SETTINGS = [
     {"initcheck": True},
     {"completion": "latest-legal"},
     {"racecheck": "warps"},
+    {"racecheck": "lanes"},
     {"completion": "latest-legal", "racecheck": "warps"},
 ]
 
@@ -101,3 +102,28 @@ def test_initcheck_follows_tensor_memory(ptx):
     wrong = ptx.replace("tcgen05.mma.cta_group::1.kind::f16", "setp.eq.u32 p, 0, 0; tcgen05.mma.cta_group::1.kind::f16")
     with pytest.raises(UninitialisedError, match="tensor memory that was never initialised, loaded at .*tcgen05.ld"):
         launch(wrong, initcheck=True)
+
+
+def test_a_commit_waits_for_the_operations_of_its_own_thread(ptx):
+    """Another thread's commit arrives at once, so the accumulator is read too early."""
+    lines = ptx.splitlines()
+    commit = next(n for n, line in enumerate(lines) if "tcgen05.commit" in line)
+    registers = "{ .reg .u32 t; .reg .pred q; mov.u32 t, %tid.x; setp.eq.u32 q, t, 64; @q "
+    text = lines.pop(commit).strip()
+    where = next(n for n in range(commit, len(lines)) if "mbarrier.try_wait" in lines[n])
+    address = next(line for line in lines[where - 12 : where] if "cvt.u32.u64" in line or "mov.b32" in line)
+    barrier = lines[where].split("[")[1].split("]")[0]
+    lines.insert(where, f"{registers}{text.split('[')[0]}[{barrier}]; }}")
+    assert address
+    with pytest.raises(RaceError, match="mbarrier of its tcgen05.commit"):
+        launch("\n".join(lines), completion="latest-legal")
+
+
+def test_a_missing_fence_is_found_in_a_kernel_that_has_others(ptx):
+    """A kernel without any is not blamed: CUTLASS's have none."""
+    fence = "tcgen05.fence::after_thread_sync;"
+    moved = without(ptx, fence).replace("tcgen05.wait::ld.sync.aligned;", f"tcgen05.wait::ld.sync.aligned; {fence}")
+    with pytest.raises(RaceError, match="tcgen05.ld.*has executed no tcgen05.fence::after_thread_sync since"):
+        launch(moved, racecheck="warps")
+    got, expected = launch(without(ptx, fence), racecheck="warps")
+    np.testing.assert_array_equal(got, expected)

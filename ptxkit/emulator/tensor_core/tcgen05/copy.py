@@ -134,7 +134,7 @@ def _copy(b: Binding) -> Step:
                 words = np.ascontiguousarray(units).view(np.uint32)
                 memory.words[memory.sm[home], lanes, column : column + width] = words[shape.row]
 
-        wave.part(Pipelines).issue(cta, where, who, regions, (), perform)
+        wave.part(Pipelines).issue(cta, int(issuers.thread[e]), where, who, regions, (), perform)
 
     return Step(copy, ((base, U32), (b.operands[1], U64)))
 
@@ -171,6 +171,6 @@ def _shift(b: Binding) -> Step:
                 words = memory.words[memory.sm[home], :, column : column + _SHIFTED]
                 words[lane : lane + PARTITION - 1] = words[lane + 1 : lane + PARTITION].copy()
 
-        x.wave.part(Pipelines).issue(cta, where, who, regions, (), perform)
+        x.wave.part(Pipelines).issue(cta, int(issuers.thread[e]), where, who, regions, (), perform)
 
     return Step(shift, ((base, U32),))

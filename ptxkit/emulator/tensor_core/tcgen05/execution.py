@@ -168,7 +168,7 @@ class Execution:
         if form.sparse:
             reads += self._regions(address(given.metadata)[1], sparsity.columns(p.a))
         self.x.tally.add(form.number, f"flops.tensor.{p.a}", 2 * p.m * p.n * self.kept)
-        self.wave.part(Pipelines).issue(self.cta, form.where, self.who, writes, reads, self.perform)
+        self.wave.part(Pipelines).issue(self.cta, self.thread, form.where, self.who, writes, reads, self.perform)
 
     # -- result ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.tensor_core.collective import collective
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, Access, Region
+from ptxkit.emulator.tensor_core.tcgen05.fences import Fences
 from ptxkit.emulator.tensor_core.tcgen05.fragments import MAX_REGISTERS, SHAPES, Fragment, fragment, registers
 from ptxkit.emulator.tensor_core.tcgen05.memory import PARTITION, TensorMemory, address
 from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, require_target
@@ -94,6 +95,7 @@ class _Transfer:
             memory.accesses.require(("write", "store"), self.where, who, "reads", regions)
         else:
             memory.accesses.require(("write", "read"), self.where, who, "writes", regions)
+        x.wave.part(Fences).require("operation", warp[0] * x.wave.shape[1] + warp[1], self.where, who, regions)
         access = memory.accesses.begin(self.kind, self.where, who, regions)
         x.wave.part(Transfers).open.setdefault((self.kind, *warp), []).append(access)
 
@@ -156,5 +158,7 @@ def _wait(b: Binding) -> Step | Gated:
         for cta, warp in zip(warps.cta.tolist(), warps.warp.tolist(), strict=True):
             for access in transfers.open.pop((kind, cta, warp), ()):
                 memory.accesses.end(access)
+                row = cta * x.wave.shape[1] + warp
+                x.wave.part(Fences).complete("transfer", row, access.where, access.who, access.regions)
 
     return collective(b, Step(wait))

@@ -23,6 +23,7 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
 from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tensor_core.tcgen05.accesses import Access, Region
+from ptxkit.emulator.tensor_core.tcgen05.fences import Fences
 from ptxkit.emulator.tensor_core.tcgen05.memory import TensorMemory
 from ptxkit.emulator.tensor_core.tcgen05.warps import Issuers, pair, require_target
 from ptxkit.errors import TrapError
@@ -33,6 +34,7 @@ MECHANISM: Mechanism[Groups] = Mechanism(
     Groups,
     "a tcgen05 operation of {}",
     "wait for the mbarrier of its tcgen05.commit",
+    span=0,
 )
 """How the race check names the agents; completion is by mbarriers."""
 
@@ -43,6 +45,7 @@ class _Issued:
 
     perform: Callable[[], None]
     accesses: tuple[Access, ...]
+    warp: int
 
 
 class Pipelines:
@@ -50,19 +53,22 @@ class Pipelines:
 
     def __init__(self, wave: WaveState) -> None:
         self.memory = wave.part(TensorMemory)
+        self.fences = wave.part(Fences)
         self._issued: dict[int, list[_Issued]] = {}
         self._done: dict[int, int] = {}
+        self._last: dict[int, int] = {}
 
     def issue(
         self,
         cta: int,
+        thread: int,
         where: Where,
         who: str,
         writes: tuple[Region, ...],
         reads: tuple[Region, ...],
         perform: Callable[[], None],
     ) -> None:
-        """An operation of ``cta`` that writes and reads tensor memory.
+        """An operation of ``thread``, wave-wide, of ``cta`` that writes and reads tensor memory.
 
         Raises:
             RaceError: a tcgen05.ld or st of these cells is not complete.
@@ -73,16 +79,19 @@ class Pipelines:
         accesses = self.memory.accesses
         accesses.require(("load", "store"), where, who, "writes", writes)
         accesses.require(("store",), where, who, "reads", reads)
+        self.fences.require("transfer", thread // 32, where, who, writes + reads)
         begun = []
         if writes:
             begun.append(accesses.begin("write", where, who, writes))
         if reads:
             begun.append(accesses.begin("read", where, who, reads))
-        self._issued.setdefault(cta, []).append(_Issued(perform, tuple(begun)))
+        issued = self._issued.setdefault(cta, [])
+        issued.append(_Issued(perform, tuple(begun), thread // 32))
+        self._last[thread] = self._done.get(cta, 0) + len(issued)
 
-    def position(self, cta: int) -> int:
-        """How many operations ``cta`` has issued."""
-        return self._done.get(cta, 0) + len(self._issued.get(cta, ()))
+    def position(self, thread: int) -> int:
+        """The last operation that ``thread`` has issued, counted over its CTA: a commit waits for those of its thread."""
+        return self._last.get(thread, 0)
 
     def perform(self, cta: int, until: int) -> None:
         """Perform the operations of ``cta`` up to a :meth:`position`."""
@@ -94,6 +103,8 @@ class Pipelines:
             operation.perform()
             for access in operation.accesses:
                 self.memory.accesses.end(access)
+                if access.kind == "write":
+                    self.fences.complete("operation", operation.warp, access.where, access.who, access.regions)
 
 
 def _rounds(x: Group, issuers: Issuers, element: Index, barrier: Index) -> Iterator[Index]:
@@ -141,7 +152,7 @@ def _commit(b: Binding) -> Step:
         else:
             wave.part(Mbarriers).check(x, index, where)
         pipelines = wave.part(Pipelines)
-        until = [pipelines.position(cta) for cta in issuers.cta.tolist()]
+        until = [pipelines.position(thread) for thread in issuers.thread.tolist()]
         for races in wave.races:
             for arrivals in _rounds(x, issuers, element, barrier):
                 races.operations.arrive_after(MECHANISM, x, where, arrivals)
@@ -182,4 +193,5 @@ def _receivers(x: Group, issuers: Issuers, masks: list[int], barrier: Any, where
 def _fence(b: Binding) -> Step:
     """Orders tcgen05 operations of different threads around what synchronises them; here they are in order anyway."""
     require_target(b)
-    return Step(lambda x: None)
+    which = b.form["which"]
+    return Step(lambda x: x.wave.part(Fences).fence(x, which))

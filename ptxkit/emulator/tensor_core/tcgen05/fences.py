@@ -1,0 +1,93 @@
+"""Missing ``tcgen05.fence``: tcgen05 operations of different threads that other instructions put in order, but no fence.
+
+PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions": what synchronises the threads puts their
+tcgen05 operations in order only with ``tcgen05.fence::before_thread_sync`` ahead of it and
+``tcgen05.fence::after_thread_sync`` behind it; ``tcgen05.commit`` implies the first. CUTLASS's kernels for sm_100
+have neither, and run on hardware. So this is looked for with the race check alone, and each fence only in kernels
+that have it somewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.where import Where
+from ptxkit.emulator.tensor_core.tcgen05.accesses import BANDS, COLUMNS, Region
+from ptxkit.errors import RaceError
+
+AFTER, BEFORE = "fence::after_thread_sync", "fence::before_thread_sync"
+
+
+class _Record:
+    """The last accesses of one kind: their time, warp and instruction, by cell."""
+
+    def __init__(self, sms: int) -> None:
+        shape = (sms, BANDS, COLUMNS)
+        self.time: NDArray[np.int64] = np.zeros(shape, np.int64)
+        self.warp: NDArray[np.int32] = np.full(shape, -1, np.int32)
+        self.site: NDArray[np.int32] = np.zeros(shape, np.int32)
+
+
+class Fences:
+    """The fences of a wave's warps, and the accesses to tensor memory that they have to be between."""
+
+    def __init__(self, wave: WaveState) -> None:
+        opcodes = {i.opcode for _, i in wave.launch.code.instructions} if wave.races else set()
+        self.after = f"tcgen05.{AFTER}" in opcodes
+        self.before = f"tcgen05.{BEFORE}" in opcodes
+        warps = wave.shape[0] * wave.shape[1]
+        self._fenced: dict[str, NDArray[np.int64]] = {k: np.zeros(warps, np.int64) for k in (AFTER, BEFORE)}
+        self._now = 0
+        self._sms = wave.shape[0]
+        self._records: dict[str, _Record] = {}
+        self._sites: list[tuple[Where, str]] = []
+
+    def fence(self, x: Group, which: str) -> None:
+        """The warps of ``x`` execute one."""
+        self._now += 1
+        self._fenced[which][np.unique(x.thread[x.active()]) // 32] = self._now
+
+    def complete(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
+        """An access is complete: ``kind`` is ``"operation"`` (mma, cp, shift) or ``"transfer"`` (ld, st)."""
+        if not (self.after or self.before):
+            return
+        self._now += 1
+        record = self._records.setdefault(kind, _Record(self._sms))
+        self._sites.append((where, who))
+        for r in regions:
+            cells = np.s_[r.sm, r.bands, r.low : r.high]
+            record.time[cells], record.warp[cells], record.site[cells] = self._now, warp, len(self._sites) - 1
+
+    def require(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
+        """``warp`` is about to access what accesses of ``kind`` by other warps, or by the tensor cores, have left.
+
+        Raises:
+            RaceError: a fence is missing.
+        """
+        record = self._records.get(kind)
+        if record is None:
+            return
+        for r in regions:
+            cells = np.s_[r.sm, r.bands, r.low : r.high]
+            times, warps = record.time[cells], record.warp[cells]
+            others = times > 0 if kind == "operation" else (times > 0) & (warps != warp)
+            if not others.any():
+                continue
+            if self.after and (found := others & (times > self._fenced[AFTER][warp])).any():
+                raise self._error(record.site[cells][found], where, who, AFTER)
+            if kind == "transfer" and self.before:
+                found = others & (times > self._fenced[BEFORE][warps])
+                if found.any():
+                    raise self._error(record.site[cells][found], where, who, BEFORE)
+
+    def _error(self, sites: Any, where: Where, who: str, which: str) -> RaceError:
+        earlier, its = self._sites[int(sites[0])]
+        slow = who if which == AFTER else its
+        return RaceError(
+            f"{where}: {who} accesses tensor memory that {earlier} of {its} has accessed; {slow} has "
+            f"executed no tcgen05.{which} since"
+        )
