@@ -14,7 +14,7 @@ from ptxkit.emulator.instructions import (
     warp,
 )
 from ptxkit.emulator.sync import mbarrier_instructions
-from ptxkit.emulator.tensor_core import forms, ldmatrix, ldmatrix_b8, mma, tcgen05, volta, wgmma, wmma
+from ptxkit.emulator.tensor_core import forms, ldmatrix, ldmatrix_b8, mma, mma_kinds, tcgen05, volta, wgmma, wmma
 from ptxkit.emulator.tma import bulk, tensor, tensor_maps
 from ptxkit.emulator.tma import spelling as tensor_spelling
 
@@ -34,6 +34,7 @@ __all__ = [
     "mbarrier_instructions",
     "misc",
     "mma",
+    "mma_kinds",
     "spelling",
     "tcgen05",
     "tensor",

@@ -19,7 +19,7 @@ from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.step import result_tuple
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.undefined import Shadow
-from ptxkit.emulator.tensor_core import numerics, warpgroups
+from ptxkit.emulator.tensor_core import warpgroups
 from ptxkit.emulator.tensor_core.in_flight import Issue
 from ptxkit.emulator.tensor_core.multiplication import Multiplication
 from ptxkit.emulator.tensor_core.shared_operand import SharedOperand
@@ -36,6 +36,10 @@ _ONES = {
     "f64": (64, 0x3FF0_0000_0000_0000),
     "e4m3": (8, 0x38),
     "e5m2": (8, 0x3C),
+    "e3m2": (8, 0x0C),
+    "e2m3": (8, 0x08),
+    "e2m1": (8, 0x08),
+    "packed e2m1": (4, 0x2),
     "s8": (8, 1),
     "u8": (8, 1),
     "s4": (4, 1),
@@ -68,6 +72,8 @@ def marked(bits: Lanes, t: str) -> Lanes:
 def types_of(parts: tuple[str, ...]) -> tuple[str, str]:
     """Element types of A and B in an mma or wmma opcode."""
     found = [p for p in parts if p in _ONES or p in ("f32", "s32")]
+    if "kind::mxf4" in parts or "kind::mxf4nvf4" in parts:
+        return "packed e2m1", "packed e2m1"
     return (found[1], found[2]) if len(found) == 4 else ("f16", "f16")
 
 
@@ -210,6 +216,3 @@ def _undefined_tile(operand: SharedOperand, t: str, inner: Group, groups: Warpgr
     finally:
         wave.shared = kept
     return tiles[which] != 0
-
-
-assert set(_ONES) <= set(numerics.BITS)

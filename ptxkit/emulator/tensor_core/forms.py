@@ -17,6 +17,9 @@ _ORDER: dict[str, tuple[str, ...]] = {
         "aligned",
         r"m\d+n\d+k\d+",
         "row|col",
+        r"kind::\w+",
+        "block_scale",
+        r"scale_vec::\dX",
         "satfinite",
         "type",
         "rn|rz|rm|rp",
@@ -31,7 +34,9 @@ _ORDER: dict[str, tuple[str, ...]] = {
     "stmatrix": ("sync", "aligned", r"m\d+n\d+", "x1|x2|x4", "trans", "shared|shared::cta", "type"),
     "movmatrix": ("sync", "aligned", r"m\d+n\d+", "trans", "type"),
 }
-_TYPE = r"f16|bf16|tf32|f32|f64|e4m3|e5m2|s8|u8|s4|u4|b1|s32|b8|b16|b8x16|b6x16_p32|b4x16_p64"
+_TYPE = (
+    r"f16|bf16|tf32|f32|f64|e4m3|e5m2|e3m2|e2m3|e2m1|ue8m0|ue4m3|s8|u8|s4|u4|b1|s32|b8|b16|b8x16|b6x16_p32|b4x16_p64"
+)
 
 
 @respell("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix")

@@ -29,7 +29,13 @@ from ptxkit.emulator.tensor_core.tcgen05_scales import Scales
 _HALVES, _NARROW = ("f16", "bf16"), ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")
 _PLAIN = Accumulation(25, 128, floor=-133)
 _SCALED = Accumulation(25, 128, floor=-900)
-_CANONICAL = {"f32": (np.uint32, 0x7FFFFFFF), "f16": (np.uint16, 0x7FFF)}
+_CANONICAL = {"f32": 0x7FFFFFFF, "f16": 0x7FFF}
+_WORDS: dict[str, tuple[Any, Any]] = {
+    "f32": (np.uint32, np.float32),
+    "f16": (np.uint16, np.float16),
+    "s32": (np.uint32, np.int32),
+}
+"""Unsigned words and numbers of the types of C and D."""
 _MAX_LOWERED = 15
 _FP4 = ("mxf4", "mxf4nvf4")
 
@@ -84,6 +90,8 @@ def products(
 ) -> Any:
     """D as bit patterns: uint16 (M, N) for f16, else uint32 (M, N).
 
+    All arrays may have one more axis in front, of independent products.
+
     Args:
         kind: a key of :data:`KINDS`.
         a_bits, b_bits: (M, K) and (N, K), an element an entry, unsigned; bits above the type's are ignored. Of a sparse A the
@@ -103,24 +111,28 @@ def products(
     """
     described = _described(kind, a_type, b_type, d_type, negate_a or negate_b, saturate, scale_input_d)
     _require_shapes(a_bits, b_bits, c_bits, kept)
-    shape = len(a_bits), len(b_bits)
+    if a_bits.ndim == 2:
+        a_bits, b_bits, c_bits, scale_a, scale_b, kept = (
+            None if v is None else v[None] for v in (a_bits, b_bits, c_bits, scale_a, scale_b, kept)
+        )
+        alone = True
+    else:
+        alone = False
     a, b = _signed(numerics.values(a_bits, a_type), negate_a), _signed(numerics.values(b_bits, b_type), negate_b)
-    if kind == "i8":
-        zero = np.zeros(shape, np.int32)
-        c = zero if c_bits is None else np.ascontiguousarray(c_bits, np.uint32).view(np.int32)
-        return numerics.integer(a, b.T, c, "mul", saturate).view(np.uint32)
-    word, _ = _CANONICAL[d_type]
-    floats = np.float16 if d_type == "f16" else np.float32
-    c = np.zeros(shape, floats) if c_bits is None else np.ascontiguousarray(c_bits, word).view(floats)
+    shape = *a.shape[:2], b.shape[1]
     scales = None
     if described.scales:
-        scales = Scales.of(
-            kind, described.scales, scale_a, scale_b, scale_type, block, (*shape, a.shape[1]), kept is not None
-        )
+        sizes = *shape, a.shape[2]
+        scales = Scales.of(kind, described.scales, scale_a, scale_b, scale_type, block, sizes, kept is not None)
     elif scale_a is not None or scale_b is not None or scale_type is not None or block is not None:
         raise ValueError(f"kind {kind} has no scale factors")
-    fp4 = kind in _FP4
-    return _floating(a, b, c, a_type, b_type, d_type, scales, fp4, scale_input_d, kept)
+    word, number = _WORDS[d_type]
+    c = np.zeros(shape, number) if c_bits is None else np.ascontiguousarray(c_bits, word).view(number)
+    if kind == "i8":
+        d = numerics.integer(a, b.transpose(0, 2, 1), c, "mul", saturate).view(word)
+    else:
+        d = _floating(a, b, c, (a_type, b_type, d_type), scales, kind in _FP4, scale_input_d, kept)
+    return d[0] if alone else d
 
 
 def expand_sparse(kind: str, a_bits: Any, metadata: Any, where: str = "tcgen05.mma.sp") -> tuple[Any, Any]:
@@ -172,13 +184,14 @@ def _described(kind: str, a_type: str, b_type: str, d_type: str, negated: bool, 
     return described
 
 
-def _require_shapes(a_bits: Any, b_bits: Any, c_bits: Any, kept: Any) -> None:
-    if a_bits.ndim != 2 or b_bits.ndim != 2 or a_bits.shape[1] != b_bits.shape[1]:
-        raise ValueError(f"A of shape {a_bits.shape} and B of shape {b_bits.shape}; expected (M, K) and (N, K)")
-    if c_bits is not None and c_bits.shape != (len(a_bits), len(b_bits)):
-        raise ValueError(f"C of shape {c_bits.shape}; expected {(len(a_bits), len(b_bits))}")
-    if kept is not None and kept.shape != a_bits.shape:
-        raise ValueError(f"kept of shape {kept.shape}; A has {a_bits.shape}")
+def _require_shapes(a: Any, b: Any, c: Any, kept: Any) -> None:
+    if a.ndim not in (2, 3) or a.ndim != b.ndim or a.shape[-1] != b.shape[-1] or a.shape[:-2] != b.shape[:-2]:
+        raise ValueError(f"A of shape {a.shape} and B of shape {b.shape}; expected (M, K) and (N, K)")
+    shape = *a.shape[:-1], b.shape[-2]
+    if c is not None and c.shape != shape:
+        raise ValueError(f"C of shape {c.shape}; expected {shape}")
+    if kept is not None and kept.shape != a.shape:
+        raise ValueError(f"kept of shape {kept.shape}; A has {a.shape}")
 
 
 def _signed(values: Any, negate: bool) -> Any:
@@ -186,37 +199,36 @@ def _signed(values: Any, negate: bool) -> Any:
 
 
 def _floating(
-    a: Any, b: Any, c: Any, ta: str, tb: str, td: str, scales: Scales | None, fp4: bool, lowered: int, kept: Any
+    a: Any, b: Any, c: Any, types: tuple[str, str, str], scales: Scales | None, fp4: bool, lowered: int, kept: Any
 ) -> Any:
-    """Everything but integers: (M, K), (N, K) float32 and (M, N) float32 or float16."""
+    """Everything but integers: (U, M, K), (U, N, K) float32 and (U, M, N) float32 or float16."""
+    ta, tb, td = types
     infinite = None
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
         infinite = _infinite(a, b, c, kept)
         a, b, c = (np.where(np.isfinite(v), v, v.dtype.type(0)) for v in (a, b, c))
+    columns = b.transpose(0, 2, 1)
     with np.errstate(over="ignore", under="ignore"):
         if scales is None:
-            d = _PLAIN.scaled(a[None], b.T[None], c[None], ta, tb, None, lowered)[0]
+            d = _PLAIN.scaled(a, columns, c, ta, tb, None, lowered)
         elif fp4:
             d = tcgen05_fp4.sums(a, b, c, scales, 1 if kept is None else 2)
         else:
-            scale = scales.a.astype(np.int32) + (scales.b.astype(np.int32) - 254).T
-            d = _SCALED.scaled(a[None], b.T[None], c[None], ta, tb, scale[None])[0]
+            scale = scales.a.astype(np.int32) + (scales.b.astype(np.int32) - 254).transpose(0, 2, 1)
+            d = _SCALED.scaled(a, columns, c, ta, tb, scale)
     d += d.dtype.type(0)  # -0 becomes +0
-    word, nan = _CANONICAL[td]
     if infinite is not None:
         special = ~np.isfinite(infinite)
         d[special] = infinite[special]
     if scales is not None:
-        rows, columns = scales.not_numbers
-        d[rows] = np.nan
-        d[:, columns] = np.nan
-    bits = d.view(word)
-    bits[np.isnan(d)] = nan
+        d[scales.not_numbers] = np.nan
+    bits = d.view(_WORDS[td][0])
+    bits[np.isnan(d)] = _CANONICAL[td]
     return bits
 
 
 def _infinite(a: Any, b: Any, c: Any, kept: Any) -> Any:
-    """(M, N) float64: NaN or an infinity where the result is that for the sake of a NaN or an infinity given, else 0."""
+    """(U, M, N) float64: NaN or an infinity where the result is that for the sake of a NaN or an infinity given, else 0."""
     present = np.ones(a.shape, bool) if kept is None else kept
     a = np.where(present, a, np.float32(1))
     not_a_number = _any(np.isnan(a) & present, np.ones(b.shape, bool)) | _any(present, np.isnan(b))
@@ -233,5 +245,5 @@ def _infinite(a: Any, b: Any, c: Any, kept: Any) -> Any:
 
 
 def _any(left: Any, right: Any) -> Any:
-    """(M, N) bool: whether (M, K) and (N, K) bool are both true for some k."""
-    return left.astype(np.float32) @ right.astype(np.float32).T > 0
+    """(U, M, N) bool: whether (U, M, K) and (U, N, K) bool are both true for some k."""
+    return left.astype(np.float32) @ right.astype(np.float32).transpose(0, 2, 1) > 0

@@ -32,19 +32,18 @@ _SPREAD = 6  # binary orders of magnitude that a sum of up to 2**5 powers needs 
 
 
 class _Factor:
-    """A or B: elements (G, rows, width) float32 and scale factors, a row's of each group as a column.
+    """A or B: elements (G, U, rows, width) float32 and scale factors.
 
     Attributes:
         values: elements, K taken apart into groups of 16 that are stored.
-        scale: (G, rows) float64, the scale factors; finite.
-        raw: (G, rows) int32, the exponents of their encoding.
-        unit: (G, rows) int32, the exponents of the last bit of their encoding.
+        scale: (G, U, rows) float64, the scale factors; finite.
+        raw: (G, U, rows) int32, the exponents of their encoding.
+        unit: (G, U, rows) int32, the exponents of the last bit of their encoding.
     """
 
     def __init__(self, values: Any, bits: Any, t: str, group: int, groups_a_scale: int) -> None:
-        rows = len(values)
-        self.values = np.ascontiguousarray(values.reshape(rows, -1, group).transpose(1, 0, 2))
-        each = bits.T.repeat(groups_a_scale, axis=0)
+        self.values = np.ascontiguousarray(values.reshape(*values.shape[:2], -1, group).transpose(2, 0, 1, 3))
+        each = bits.transpose(2, 0, 1).repeat(groups_a_scale, axis=0)
         if t == "ue8m0":
             self.raw = each.astype(np.int32) - 127
             self.unit = self.raw
@@ -58,17 +57,17 @@ class _Factor:
             self.scale[each & 127 == 127] = 0
 
     def spread(self) -> Any:
-        """(G, rows, width) float32: 2 ** (6 exponent) of the elements, zero for zeros."""
+        """(G, U, rows, width) float32: 2 ** (6 exponent) of the elements, zero for zeros."""
         size = np.abs(self.values)
         return (size >= 0.5) + np.float32(63) * (size >= 2) + np.float32(4096 - 64) * (size >= 4)
 
 
 def sums(a: Any, b: Any, c: Any, scales: Scales, stored: int) -> Any:
-    """(M, N) float32: ``c + a @ b.T``, scaled.
+    """(U, M, N) float32: ``c + a @ b.T``, scaled.
 
     Args:
-        a, b: (M, K) and (N, K) float32 values of e2m1.
-        c: (M, N) float32, finite.
+        a, b: (U, M, K) and (U, N, K) float32 values of e2m1.
+        c: (U, M, N) float32, finite.
         scales: a scale factor that is NaN counts as zero.
         stored: columns of A for an element that is stored: 2 of a sparse A, else 1.
     """
@@ -93,9 +92,9 @@ def _without_truncation(left: _Factor, right: _Factor, c: Any) -> Any:
     if int(left.unit.min() + right.unit.min()) - 2 < unit or unit < -100 or not multiples(c, unit):
         return None
     total = c.astype(np.float64)
-    a, b = (v.values * v.scale[:, :, None] for v in (left, right))
+    a, b = (v.values * v.scale[..., None] for v in (left, right))
     for one, other in zip(a, b, strict=True):
-        total += one @ other.T
+        total += one @ other.swapaxes(-1, -2)
     return total
 
 
@@ -103,16 +102,16 @@ class _Groups:
     """Products of A and B in groups of 16.
 
     Attributes:
-        raw: (G, M, N) int32, the exponents of pairs of scale factors; far below where all products are zero.
-        largest: (G, M, N) int32, the group's largest exponent of a scaled product; likewise.
-        top: (M, N) int32, the largest of ``raw``.
-        highest: (M, N) int32, the largest of ``largest``.
+        raw: (G, U, M, N) int32, the exponents of pairs of scale factors; far below where all products are zero.
+        largest: (G, U, M, N) int32, the group's largest exponent of a scaled product; likewise.
+        top: (U, M, N) int32, the largest of ``raw``.
+        highest: (U, M, N) int32, the largest of ``largest``.
     """
 
     def __init__(self, left: _Factor, right: _Factor) -> None:
-        found = np.matmul(left.spread(), right.spread().transpose(0, 2, 1))
-        nothing = (found == 0) | (left.scale == 0)[:, :, None] | (right.scale == 0)[:, None, :]
-        self.raw = left.raw[:, :, None] + right.raw[:, None, :]
+        found = left.spread() @ right.spread().swapaxes(-1, -2)
+        nothing = (found == 0) | (left.scale == 0)[..., :, None] | (right.scale == 0)[..., None, :]
+        self.raw = left.raw[..., :, None] + right.raw[..., None, :]
         self.largest = ((found.view(np.int32) >> 23) - 127) // _SPREAD + self.raw
         self.raw[nothing] = _BELOW
         self.largest[nothing] = _BELOW
@@ -126,7 +125,7 @@ def _powers_of_two(left: _Factor, right: _Factor, c: Any, own: Any) -> Any:
     decides = present & (own >= groups.highest)
     q = np.where(decides, own, groups.top) - _FRACTION
     q[(groups.top == _BELOW) & ~present] = 0
-    units = np.matmul(left.values, right.values.transpose(0, 2, 1)).astype(np.float64)
+    units = (left.values @ right.values.swapaxes(-1, -2)).astype(np.float64)
     finer = np.maximum(groups.raw, -600)  # nothing there
     for g, unit in enumerate(units):
         coarser = np.where(present & (own >= groups.largest[g]), np.maximum(own - _FRACTION, q), q)
@@ -154,10 +153,11 @@ def _e4m3(left: _Factor, right: _Factor, c: Any, own: Any, stored: int) -> Any:
     total = np.trunc(c * up)
     step = 4 * stored
     for g, (a, b) in enumerate(zip(left.values, right.values, strict=True)):
-        scale = left.scale[g][:, None] * right.scale[g] * up
+        scale = left.scale[g][..., :, None] * right.scale[g][..., None, :] * up
+        columns = b.swapaxes(-1, -2)
         fours = np.zeros(c.shape)
-        for k in range(0, a.shape[1], step):
-            fours += np.trunc((a[:, k : k + step] @ b[:, k : k + step].T) * scale)
-        sixteen = np.trunc((a @ b.T) * scale)
+        for k in range(0, a.shape[-1], step):
+            fours += np.trunc((a[..., k : k + step] @ columns[..., k : k + step, :]) * scale)
+        sixteen = np.trunc((a @ columns) * scale)
         total += np.where(decides, sixteen, fours)
     return to_f32_toward_zero(total * powers(q))

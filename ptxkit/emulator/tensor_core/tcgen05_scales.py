@@ -13,7 +13,7 @@ class Scales:
     """Scale factors of A's rows and of B's rows.
 
     Attributes:
-        a, b: (M, S) and (N, S) uint8.
+        a, b: (U, M, S) and (U, N, S) uint8.
         t: ``"ue8m0"`` or ``"ue4m3"``.
         width: columns of A that one applies to; those that a sparse A leaves out included.
     """
@@ -32,7 +32,7 @@ class Scales:
         b: Any,
         t: str | None,
         block: int | None,
-        shape: tuple[int, int, int],
+        shape: tuple[int, int, int, int],
         sparse: bool,
     ) -> Scales:
         """Scale factors as a kind has them.
@@ -42,7 +42,7 @@ class Scales:
             known: types and blocks that it has.
             a, b: the factors of A and of B.
             t, block: type and elements of K that one applies to; None where the kind has one only.
-            shape: M, N, K.
+            shape: U, M, N, K.
             sparse: A is an expanded sparse matrix.
 
         Raises:
@@ -54,17 +54,18 @@ class Scales:
             raise ValueError(f"scale factors of type {t} for blocks of {block}; kind {kind} has {choices}")
         t, block = possible[0]
         width = 2 * block if sparse else block
-        m, n, k = shape
+        u, m, n, k = shape
         if k % width:
             raise ValueError(f"K is {k}; with blocks of {block} it is a multiple of {width}")
         for name, rows, given in (("A", m, a), ("B", n, b)):
-            if given is None or given.shape != (rows, k // width):
-                found = None if given is None else given.shape
+            if given is None or given.shape != (u, rows, k // width):
+                found = None if given is None else given.shape[1:]
                 raise ValueError(f"scale factors of {name} have shape {found}; expected {(rows, k // width)}")
         return cls(np.asarray(a, np.uint8), np.asarray(b, np.uint8), t, width)
 
     @property
-    def not_numbers(self) -> tuple[Any, Any]:
-        """(M,) and (N,) bool: which rows of A and of B have a scale factor that is NaN."""
-        mask, nan = (0xFF, 0xFF) if self.t == "ue8m0" else (0x7F, 0x7F)
-        return ((self.a & mask) == nan).any(1), ((self.b & mask) == nan).any(1)
+    def not_numbers(self) -> Any:
+        """(U, M, N) bool: where a scale factor of A's or of B's row is NaN."""
+        nan = 0xFF if self.t == "ue8m0" else 0x7F
+        rows, columns = (((s & nan) == nan).any(2) for s in (self.a, self.b))
+        return rows[:, :, None] | columns[:, None, :]

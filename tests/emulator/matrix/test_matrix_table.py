@@ -13,8 +13,8 @@ from ptxkit.emulator.simt.table import Entry, entries, lookup
 
 GROUPS = "ptxkit.emulator.tensor_core."
 BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
-BITS |= {"s4": 4, "u4": 4, "b1": 1}
-_TYPE = re.compile(r"\.(f16|bf16|tf32|f32|f64|e4m3|e5m2|s8|u8|s4|u4|b1|s32)(?=\.|$)")
+BITS |= {"s4": 4, "u4": 4, "b1": 1, "e3m2": 8, "e2m3": 8, "e2m1": 8}
+_TYPE = re.compile(r"\.(f16|bf16|tf32|f32|f64|e4m3|e5m2|e3m2|e2m3|e2m1|s8|u8|s4|u4|b1|s32)(?=\.|$)")
 
 
 def rows() -> list[Entry]:
@@ -60,11 +60,14 @@ def statement(opcode: str) -> str:
     if name == "wmma":
         return _wmma(opcode, m, n, k, types)
     d, a, b, c = types
+    if "kind::mxf4" in opcode:
+        a = b = "s4"
     sparse = ".sp" in opcode
     per_warp = 4 if (m, n, k, a) == (8, 8, 4, "f16") else 1
     parts = [fragment(m * per_warp, n, d), fragment(m * per_warp, k // 2 if sparse else k, a)]
     parts += [fragment(k * per_warp, n, b), fragment(m * per_warp, n, c)]
-    return f"{opcode} {', '.join(parts)}{', %r5, 0' if sparse else ''};"
+    factors = ", %r6, {0, 1}, %r7, {0, 3}" if "block_scale" in opcode else ""
+    return f"{opcode} {', '.join(parts)}{', %r5, 0' if sparse else ''}{factors};"
 
 
 def _wmma(opcode: str, m: int, n: int, k: int, types: list[str]) -> str:
@@ -197,6 +200,10 @@ def test_modifiers_may_stand_in_any_order(opcode):
         "wgmma.mma_async.sync.aligned.m64n16k16.bf16.bf16.f32",
         "wmma.load.a.sync.aligned.row.col.m16n16k16.f16",
         "ldmatrix.sync.aligned.m8n8.x3.b16",
+        "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue4m3",
+        "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.f32.e2m1.e2m1.f32.ue8m0",
+        "mma.sync.aligned.m16n8k32.row.col.kind::mxf4.block_scale.f32.e2m1.e2m1.f32.ue8m0",
+        "mma.sync.aligned.m16n8k32.row.col.f32.e2m1.e2m1.f32",
     ],
 )
 def test_what_no_target_has_is_not_in_the_table(opcode):
