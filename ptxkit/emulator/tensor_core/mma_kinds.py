@@ -228,7 +228,7 @@ def _mma(b: Binding) -> Step | Gated:
     table_c = fragments.accumulator(m, n, td == "f16")
     table_d = fragments.accumulator_inverse(m, n, td == "f16")
     bits: Any = np.uint16 if td == "f16" else np.uint32
-    types = {"a_type": _read_as(form["a"], kind), "b_type": _read_as(form["b"], kind), "d_type": td}
+    types: dict[str, Any] = {"a_type": _read_as(form["a"], kind), "b_type": _read_as(form["b"], kind), "d_type": td}
     d_type = register_type(td).dtype
     flops, where, number = f"flops.tensor.{form['a']}", b.where, b.index
     metadata: tuple[Typed, ...] = ((operands[4], B32),) if compressed else ()
