@@ -111,7 +111,7 @@ def test_a_cycle_is_found(graph, cycle):
 def test_imports_inside_functions_and_for_type_checking_count():
     graph = import_graph()
     assert "ptxkit.emulator.settings" in graph["ptxkit"]  # for type checking alone
-    assert "ptxkit.emulator.settings" in graph["ptxkit.cli.run"]  # inside a function
+    assert "ptxkit.emulator.settings" in graph["ptxkit.cli._options"]  # inside a function
 
 
 def test_layers():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ptxkit.arguments import COORDINATES, FLAG, NOTHING, TEXT, WHOLE, check, takes, whole
 from ptxkit.debugger.breakpoints import Breakpoint, Watchpoint, Where, resolve
 from ptxkit.debugger.controller import AbandonedError, Controller, Event, Focus, linear
 from ptxkit.debugger.plans import Plan
@@ -81,6 +82,7 @@ class Session:
 
     # -- breakpoints --------------------------------------------------------------------------------------
 
+    @takes(location=TEXT, condition=TEXT | NOTHING, thread=COORDINATES | NOTHING, cta=COORDINATES | NOTHING)
     def break_at(
         self,
         location: str,
@@ -108,6 +110,7 @@ class Session:
         self.controller.breakpoints.append(made)
         return made
 
+    @takes(text=TEXT)
     def location(self, text: str) -> Where:
         """The instructions that a location means; see :meth:`break_at`."""
         if not text.strip() and self.running:
@@ -116,6 +119,7 @@ class Session:
         file = self.stop.file if self.running and self.stop is not None and self.stop.file else self._main_file()
         return resolve(text, self._modules(), self.subjects, file)
 
+    @takes(expression=TEXT)
     def watch(self, expression: str) -> Watchpoint:
         """Stop after each instruction that changes the value of an expression, as the focused thread evaluates it.
 
@@ -131,6 +135,7 @@ class Session:
         self.controller.watchpoints.append(made)
         return made
 
+    @takes(number=WHOLE)
     def delete(self, number: int) -> None:
         """Remove a breakpoint or watchpoint.
 
@@ -143,6 +148,7 @@ class Session:
         else:
             self.controller.watchpoints.remove(found)
 
+    @takes(number=WHOLE)
     def point(self, number: int) -> Breakpoint | Watchpoint:
         """The breakpoint or watchpoint of a number."""
         points: list[Breakpoint | Watchpoint] = [*self.controller.breakpoints, *self.controller.watchpoints]
@@ -166,6 +172,7 @@ class Session:
 
     # -- running --------------------------------------------------------------------------------------
 
+    @takes(stop_at_entry=FLAG)
     def run(self, *, stop_at_entry: bool = False) -> Stop:
         """Start the kernel, or restart it with the memory as it was at the first start.
 
@@ -222,6 +229,7 @@ class Session:
             raise UsageError("finish: the thread is in the kernel itself, which has no caller; use 'continue'")
         return self._go(Plan("finish"))
 
+    @takes(location=TEXT | NOTHING)
     def until(self, location: str | None = None) -> Stop:
         """Let the focused thread execute to a location, or without one to a later line, so that a loop runs to its end."""
         if location is None:
@@ -236,8 +244,7 @@ class Session:
                 self.controller.breakpoints.remove(made)
 
     def _stepping(self, kind: str, count: int) -> Plan:
-        if count < 1:
-            raise UsageError(f"{kind} takes a count of at least 1, not {count}")
+        check(f"{kind}: count", count, whole(1))
         view = self.view()
         if view.state in ("exited", "not started", "finished"):
             raise UsageError(
@@ -292,6 +299,7 @@ class Session:
         """The focused thread, in the selected call."""
         return self.view()
 
+    @takes(cta=WHOLE | NOTHING, thread=WHOLE | NOTHING, level=WHOLE | NOTHING)
     def view(self, cta: int | None = None, thread: int | None = None, level: int | None = None) -> ThreadView:
         """A thread; omitted coordinates are those of the focus."""
         self.need_running()
@@ -305,6 +313,7 @@ class Session:
         chosen_cta, chosen = self._numbered(cta, thread)
         return self.view(chosen_cta, chosen)
 
+    @takes(thread=COORDINATES | NOTHING, cta=COORDINATES | NOTHING)
     def focus(self, thread: Coordinates | None = None, cta: Coordinates | None = None) -> None:
         """Select the thread to which commands apply.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ptxkit.arguments import COORDINATES, NOTHING, TEXT, takes
 from ptxkit.debugger.evaluate import Value
 from ptxkit.debugger.show import text_of
 from ptxkit.errors import UsageError
@@ -126,6 +127,7 @@ class ThreadView:
             return ""
         return str(call.code.instructions[call.position])
 
+    @takes(expression=TEXT)
     def __getitem__(self, expression: str) -> Any:
         """The value of an expression: an int, float, bool, list or dict.
 
@@ -137,10 +139,12 @@ class ThreadView:
             raise UsageError(f"{expression} is {value.missing}")
         return value.python
 
+    @takes(expression=TEXT)
     def evaluate(self, expression: str) -> Value:
         """The value of an expression with its type."""
         return self.resident.evaluate(expression)
 
+    @takes(expression=TEXT, style=TEXT)
     def text(self, expression: str, style: str = "") -> str:
         """The value as the command ``print`` shows it."""
         return text_of(self.evaluate(expression), style)
@@ -186,6 +190,7 @@ class Stop:
         """Whether the run is over."""
         return self.reason in ("finished", "failed")
 
+    @takes(thread=COORDINATES | NOTHING, cta=COORDINATES | NOTHING)
     def thread(self, thread: Coordinates | None = None, cta: Coordinates | None = None) -> ThreadView:
         """A thread, linear or (x, y, z); omitted coordinates are those of the focus."""
         self._fresh()

@@ -51,9 +51,9 @@ class EmulatorSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.counting, bool):
             raise UsageError(f"counting is True or False, not {self.counting!r}")
-        if self.completion not in COMPLETIONS:
+        if not isinstance(self.completion, str) or self.completion not in COMPLETIONS:
             raise UsageError(f"completion is 'eager' or 'latest-legal', not {self.completion!r}")
-        if not isinstance(self.racecheck, bool) and self.racecheck not in ("warps", "lanes"):
+        if not isinstance(self.racecheck, bool) and str(self.racecheck) not in ("warps", "lanes"):
             raise UsageError(f"racecheck is False, True, 'warps' or 'lanes', not {self.racecheck!r}")
         limit = self.max_instructions
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
@@ -62,7 +62,7 @@ class EmulatorSettings:
             raise UsageError(f"write_output is a function of one string, not {self.write_output!r}")
         if not isinstance(self.initcheck, bool):
             raise UsageError(f"initcheck is True or False, not {self.initcheck!r}")
-        if isinstance(self.trap, str) or not all(kind in TRAPS for kind in self.trap):
+        if not isinstance(self.trap, (tuple, list)) or not all(kind in TRAPS for kind in self.trap):
             raise UsageError(f"trap is a tuple of {', '.join(map(repr, TRAPS))}, not {self.trap!r}")
 
 

@@ -12,17 +12,26 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
+from ptxkit.arguments import Rule, instance
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.runtime.kernel import LoadedModule
 from ptxkit.runtime.tensor_map.description import Encoder
+from ptxkit.targets import Target
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
     from ptxkit.emulator import Machine
     from ptxkit.emulator.counters.counters import Counters, LineCounters
     from ptxkit.emulator.settings import EmulatorSettings
-    from ptxkit.targets import Target
     from ptxkit.targets.gpus import DeviceFacts
+
+
+IMAGE = Rule(
+    "an Image of ptxkit.compiler (ptxkit.compile takes sources)",
+    lambda value: hasattr(value, "ptx") and hasattr(value, "key"),
+)
+DEVICE = Rule("a device", lambda value: hasattr(value, "emulates") and hasattr(value, "load"))
+TARGET = instance(Target, "a Target of ptxkit.targets")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ptxkit.arguments import NOTHING, TEXT, shown, takes
 from ptxkit.errors import UsageError
+from ptxkit.runtime.abilities import DEVICE, TARGET
 from ptxkit.runtime.device import Device
 from ptxkit.runtime.device import device as open_device
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from ptxkit.targets import Target
 
 
+@takes(target=TEXT | TARGET | NOTHING, device=TEXT | DEVICE | NOTHING)
 def compile(
     source: str | os.PathLike[str],
     target: Target | str | None = None,
@@ -55,8 +58,6 @@ def compile(
         if not Path(directory).is_dir():
             raise UsageError(f"include_dirs: there is no directory {os.fspath(directory)}")
     where = open_device(device or "auto") if isinstance(device, str | None) else device
-    if not hasattr(where, "load"):
-        raise UsageError(f"device is a device or its kind such as 'emulator', not {device!r}")
     chosen = target or where.target
     if _is_ptx(source):
         if defines or instantiate or options or include_dirs:
@@ -78,19 +79,19 @@ def compile(
 def _check_list(name: str, given: object) -> None:
     """A string is a sequence of strings too, and each of its letters would count."""
     if isinstance(given, (str, bytes, os.PathLike)):
-        raise UsageError(f"{name} takes a list: {name}=[{given!r}]")
+        raise UsageError(f"{name} takes a list: {name}=[{shown(given)}]")
     if not isinstance(given, Iterable):
-        raise UsageError(f"{name} takes a list, not {given!r}")
+        raise UsageError(f"{name} takes a list, not {shown(given)}")
     for item in given:
         if not isinstance(item, (str, os.PathLike) if name == "include_dirs" else str):
-            raise UsageError(f"{name} takes a list of strings; {item!r} is none")
+            raise UsageError(f"{name} takes a list of strings; {shown(item)} is none")
 
 
 def _check_macros(defines: object) -> None:
     if defines is None:
         return
     if not isinstance(defines, Mapping):
-        raise UsageError(f"defines takes a dict such as {{'THREADS': 256}}, not {defines!r}")
+        raise UsageError(f"defines takes a dict such as {{'THREADS': 256}}, not {shown(defines)}")
     for name in defines:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*(\([^()]*\))?", name):
             raise UsageError(f"defines: {name!r} is no name of a macro")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ptxkit.arguments import TEXT, Rule, takes, whole
 from ptxkit.errors import UsageError
 from ptxkit.runtime.host_arrays import DLPACK_CPU, dlpack, shared_array
 
@@ -69,6 +70,7 @@ class DeviceArray:
         memory: the device it is on.
     """
 
+    @takes(memory=Rule("a device", lambda value: hasattr(value, "allocate")), name=TEXT)
     def __init__(self, memory: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> None:
         self.shape = _shape(shape)
         self.dtype = _dtype(dtype)
@@ -131,6 +133,7 @@ class DeviceArray:
         """
         return self.memory.digest(self.address, self.nbytes) if self.nbytes else 0
 
+    @takes(value=whole(0, 255))
     def poison(self, value: int) -> None:
         """Set every byte to ``value`` and make the array uninitialised: the emulator's ``initcheck`` reports a kernel that uses
         an element before it is written.
@@ -254,6 +257,7 @@ def _release(memory: Memory, address: int) -> None:
 class MakesArrays:
     """What every device does with its memory."""
 
+    @takes(name=TEXT)
     def upload(self: Memory, array: Any, name: str = "") -> DeviceArray:
         """A copy of a C-contiguous array.
 
@@ -266,6 +270,7 @@ class MakesArrays:
         out.copy_from(data)
         return out
 
+    @takes(name=TEXT)
     def empty(self: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> DeviceArray:
         """An array with whatever was in its memory; poison in the emulator.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ptxkit.arguments import TEXT, takes, whole
 from ptxkit.errors import UnavailableError
 from ptxkit.runtime import registry
 from ptxkit.runtime.abilities import (
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 
+@takes(kind=TEXT, index=whole(0))
 def device(kind: str = registry.AUTO, index: int = 0) -> Device:
     """A device by name.
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ptxkit.arguments import CALLABLE, NOTHING, TEXT, takes, whole
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.emulator import Counters, LineCounters, Machine
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.tma import tensor_map
 from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.isa.parser import parse
-from ptxkit.runtime.abilities import Measurement
+from ptxkit.runtime.abilities import IMAGE, TARGET, Measurement
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.host_arrays import host_array
@@ -82,6 +83,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         """SMs of the machine, or of the reference GPU of the target that kernels are compiled for by default."""
         return self.facts_for(None).sms
 
+    @takes(target=TARGET | NOTHING)
     def facts_for(self, target: Target | None) -> DeviceFacts:
         """The facts of the target's reference GPU, with as many SMs as the machine was made with."""
         return self.machine.facts_for((target or lowest_target(())).name)
@@ -148,6 +150,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
+    @takes(image=IMAGE, source=TEXT | NOTHING)
     def load(self, image: Image, source: str | None = None) -> LoadedModule:
         """The image's kernels, from its PTX; ``source`` is the text they were compiled from, where that is no file."""
         key = image.key or image.ptx
@@ -225,12 +228,14 @@ class EmulatedDevice(MakesArrays, HasSettings):
         self.counters = Counters()
         self._lines = {}
 
+    @takes(launch=CALLABLE, samples=whole(1))
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
         """Count one call; counts do not vary, so ``samples`` does not matter."""
         self.reset_counters()
         launch()
         return Measurement(counters=self.counters, lines=self.lines)
 
+    @takes(nbytes=whole(1), samples=whole(1))
     def measure_copy(self, nbytes: int, samples: int) -> list[float]:
         """Never: the emulator has no clock that means anything.
 

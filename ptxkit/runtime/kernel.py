@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ptxkit.arguments import FLAG, check
 from ptxkit.errors import LaunchError, PtxkitError, UsageError
 from ptxkit.isa.mangled import base_name
 from ptxkit.runtime.arguments import Bound, address_of, bind, buffer_size
@@ -81,7 +82,8 @@ class Geometry:
         self.block = dim3(block, f"{kernel}: block")
         self.cluster = None if cluster is None else dim3(cluster, f"{kernel}: cluster")
         self.shared = int(shared) if isinstance(shared, np.integer) else shared
-        self.cooperative = cooperative
+        check(f"{kernel}: cooperative", cooperative, FLAG, LaunchError)
+        self.cooperative = bool(cooperative)
         reason = geometry_refusal(self.grid, self.block, self.cluster, function.directives, device)
         if reason is not None:
             raise LaunchError(f"{kernel}: {reason}")

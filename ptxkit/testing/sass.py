@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from ptxkit.arguments import MAPPING, NOTHING, STRINGS, takes, whole
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 _SHOWN = 6  # offending instructions in a message
 
 
+@takes(
+    has=STRINGS | MAPPING,
+    lacks=STRINGS,
+    **dict.fromkeys(("spills", "max_registers", "max_instructions", "min_ctas_per_sm"), whole(0) | NOTHING),
+)
 def assert_sass(
     kernel: str | Image | SassFunction | Subject,
     *,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ptxkit.arguments import FLAG, MAPPING, NOTHING, STRINGS, TEXT, shown, takes, whole
 from ptxkit.errors import CompileError, PtxkitError, UsageError
+from ptxkit.runtime.abilities import DEVICE, TARGET
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device
@@ -20,6 +22,16 @@ if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
 
 
+@takes(
+    variants=STRINGS | NOTHING,
+    device=TEXT | DEVICE,
+    target=TEXT | TARGET | NOTHING,
+    inputs=MAPPING | NOTHING,
+    tile=MAPPING | NOTHING,
+    completion=STRINGS,
+    racecheck=FLAG | TEXT,
+    **dict.fromkeys(("sectors", "bank_conflicts", "instructions", "spills", "registers"), whole(0) | NOTHING),
+)
 def assert_verified(
     kernel: Workload | type[Workload] | str,
     *,
@@ -70,7 +82,7 @@ def assert_verified(
     workload = _workload(kernel)
     counts = {"sectors": sectors, "bank_conflicts": bank_conflicts, "instructions": instructions}
     seeds = _seeds(seed)
-    _check_given(tile, tolerance, {**counts, "spills": spills, "registers": registers})
+    _check_tolerance(tolerance)
     chosen = _chosen(workload, variants, tile)
     limits = {name: most for name, most in counts.items() if most is not None}
     modes = _modes(on, completion, racecheck, limits)
@@ -110,17 +122,11 @@ def _seeds(seed: int | Iterable[int]) -> list[int]:
     return [int(number) for number in seeds]
 
 
-def _check_given(tile: object, tolerance: object, limits: Mapping[str, object]) -> None:
-    """Raise UsageError for arguments of a wrong type; what uses them would fail later and not name them."""
+def _check_tolerance(tolerance: object) -> None:
     from ptxkit.workload.launch import Tolerance
 
-    if tile is not None and not isinstance(tile, Mapping):
-        raise UsageError(f"tile takes a dict such as {{'THREADS': 256}}, not {tile!r}")
     if tolerance is not None and not isinstance(tolerance, Tolerance):
-        raise UsageError(f"tolerance takes a Tolerance, such as Tolerance(relative=1e-3), not {tolerance!r}")
-    for name, most in limits.items():
-        if most is not None and (isinstance(most, bool) or not isinstance(most, (int, np.integer)) or most < 0):
-            raise UsageError(f"{name} is at most a whole number of at least 0, not {most!r}")
+        raise UsageError(f"tolerance takes a Tolerance, such as Tolerance(relative=1e-3), not {shown(tolerance)}")
 
 
 def _workload(kernel: Workload | type[Workload] | str) -> Workload:

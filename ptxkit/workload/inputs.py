@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ptxkit.arguments import SHAPE, instance, takes
 from ptxkit.errors import UsageError
 
 _NAMES = {
@@ -42,6 +43,7 @@ def dtype_of(name: npt.DTypeLike) -> np.dtype[Any]:
         raise UsageError(f"there is no dtype {name!r}; known are {known} and numpy's own") from None
 
 
+@takes(rng=instance(np.random.Generator, "a numpy Generator, such as np.random.default_rng(0)"), shape=SHAPE)
 def uniform(
     rng: np.random.Generator, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32
 ) -> npt.NDArray[Any]:

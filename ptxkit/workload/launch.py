@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ptxkit.arguments import FLAG, MAPPING, NUMBER, SEQUENCE, TEXT, check, is_whole, shown, whole
 from ptxkit.errors import DescriptionError, UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def cdiv(a: int, b: int) -> int:
     Raises:
         UsageError: ``b`` is 0.
     """
+    if not (is_whole(a) and is_whole(b)):
+        raise UsageError(f"cdiv takes two whole numbers, not {shown(a)} and {shown(b)}")
     if b == 0:
         raise UsageError(f"cdiv({a}, 0) divides by zero")
     return -(-a // b)
@@ -64,6 +67,16 @@ def dim3(value: Dim, what: str) -> tuple[int, int, int]:
         raise DescriptionError(f"{what} must be one to three whole numbers of at least 1, not {value!r}")
     x, y, z = ([*numbers, 1, 1])[:3]
     return x, y, z
+
+
+_LAUNCH_RULES = {
+    "args": SEQUENCE,
+    "shared": whole(0),
+    "cooperative": FLAG,
+    "template": SEQUENCE,
+    "defines": MAPPING,
+    "options": SEQUENCE,
+}
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,7 @@ class Launch:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check("kernel of a Launch", self.kernel, TEXT, DescriptionError)
         object.__setattr__(self, "grid", dim3(self.grid, f"the grid of {self.kernel}"))
         object.__setattr__(self, "block", dim3(self.block, f"the block of {self.kernel}"))
         if self.cluster is not None:
@@ -105,6 +119,8 @@ class Launch:
             raise DescriptionError(f"the args of {self.kernel} must be a tuple: ({self.args!r},)")
         if isinstance(self.options, str):
             raise DescriptionError(f"the options of {self.kernel} must be a tuple: ({self.options!r},)")
+        for name, rule in _LAUNCH_RULES.items():
+            check(f"{name} of Launch {self.kernel}", getattr(self, name), rule, DescriptionError)
 
     @property
     def entry(self) -> str:
@@ -207,6 +223,9 @@ class Work:
     sum_length: int | None = None
 
     def __post_init__(self) -> None:
+        check("flops of a Work", self.flops, NUMBER, DescriptionError)
+        check("bytes of a Work", self.bytes, NUMBER, DescriptionError)
+        check("unit of a Work", self.unit, TEXT, DescriptionError)
         length = self.sum_length
         if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__") or length < 1):
             raise DescriptionError(f"sum_length of a Work must be a whole number of at least 1, not {length!r}")
@@ -249,6 +268,7 @@ class Tile(Mapping[str, Any]):
     """The chosen tile parameters of a variant: ``t.THREADS`` or ``t["THREADS"]``. Immutable and hashable."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
+        check("values of a Tile", values, MAPPING)
         self._values = dict(values)
 
     def __getitem__(self, name: str) -> Any:

@@ -21,14 +21,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import os
 import re
 import sys
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
 
+from ptxkit.arguments import FLAG, MAPPING, NOTHING, SEQUENCE, TEXT, takes
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.targets import lowest_target
 from ptxkit.targets.gpus import DeviceFacts, reference_facts
@@ -75,6 +77,7 @@ class Workload:
             if name in cls.__dict__:
                 setattr(cls, name, guarded(cls.__dict__[name]))
         dataclasses.dataclass(frozen=True)(cls)
+        cls.__init__ = _naming_fields(cls.__init__)  # type: ignore[method-assign]
         cls._check_names()
 
     def __post_init__(self) -> None:
@@ -201,6 +204,7 @@ class Workload:
         return found
 
     @classmethod
+    @takes(name=TEXT)
     def variant(cls, name: str) -> Variant:
         """The variant called ``name``; UsageError with similar names if it does not exist."""
         found = cls.variants()
@@ -209,6 +213,7 @@ class Workload:
         return found[name]
 
     @classmethod
+    @takes(sizes=SEQUENCE, options=MAPPING | NOTHING, small=FLAG)
     def make(
         cls, sizes: Sequence[str | int] = (), options: Mapping[str, Any] | None = None, *, small: bool = False
     ) -> Self:
@@ -241,6 +246,7 @@ class Workload:
         return cls(**values)
 
     @classmethod
+    @takes(fields=MAPPING)
     def of(cls, fields: Mapping[str, str | int]) -> Self:
         """A workload with these sizes and options by name; the others have their defaults.
 
@@ -286,6 +292,28 @@ class Workload:
             raise DescriptionError(
                 f"{cls.name}: emulator_sizes names {', '.join(sorted(options))}; sizes are the fields with type int: {names}"
             )
+
+
+def _naming_fields(init: Callable[..., None]) -> Callable[..., None]:
+    """A description's ``__init__``, which refuses what is no field in one line that names the nearest field."""
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        known = type(self).fields()
+        for name in kwargs:
+            if name not in known:
+                raise UsageError(f"{type(self).name} has no size or option {name!r}; {suggestion(name, known)}")
+        positional = [field.name for field in dataclasses.fields(self) if not field.kw_only]
+        if len(args) > len(positional):
+            raise UsageError(
+                f"{type(self).name} takes {len(positional)} values by position, {', '.join(positional)}, not {len(args)}"
+            )
+        for name in positional[: len(args)]:
+            if name in kwargs:
+                raise UsageError(f"{type(self).name}: {name} is given twice, by position and by name")
+        init(self, *args, **kwargs)
+
+    return checked
 
 
 def snake_case(name: str) -> str:

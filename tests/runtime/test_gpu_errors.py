@@ -103,7 +103,7 @@ def test_after_a_fault_everything_says_that_the_context_is_lost(gpu):
     gpu.driver.script["cuLaunchKernelEx"] = [700]
     uses = [
         launch, gpu.synchronize, lambda: prepared(gpu), lambda: gpu.empty(4, np.float32), lambda: gpu.upload(np.zeros(4)),
-        lambda: gpu.memory_bytes, lambda: gpu.fill(0, 1, 0), lambda: gpu.load(None),
+        lambda: gpu.memory_bytes, lambda: gpu.fill(0, 1, 0), lambda: gpu.load(SimpleNamespace(ptx="", key="")),
     ]  # fmt: skip
     for use in uses:
         with pytest.raises(FaultError, match="context was lost when k failed on NVIDIA Test.*; start a new process"):

@@ -35,7 +35,7 @@ def compiled(source=CU, **options):
         (lambda: compiled(include_dirs=["/nowhere"]), "there is no directory /nowhere"),
         (lambda: compiled(defines=["A"]), "defines takes a dict"),
         (lambda: compiled(defines={"A B": 1}), "'A B' is no name of a macro"),
-        (lambda: compiled(target=90), "a target is a name such as 'sm_90a', not 90"),
+        (lambda: compiled(target=90), "target takes a string or a Target of ptxkit.targets or None, not 90"),
         (lambda: ptxkit.compile(CU, device=3), "not 3"),
         (lambda: compiled()["k"](True, 1, np.zeros(1, "f4")), "k: grid= and block= must be given"),
         (lambda: compiled()["k"](True, 1, np.zeros(1, "f4"), grid=1), "k: block= must be given"),

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ptxkit.arguments import NOTHING, takes
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
 from ptxkit.isa.specials import NO_GRID_WORKSPACE
+from ptxkit.runtime.abilities import TARGET
 from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.gpu.driver import OUT_OF_MEMORY, Driver
 from ptxkit.runtime.host_arrays import host_array
@@ -97,6 +99,7 @@ class GpuContext(MakesArrays):
         """How many there are."""
         return int(self.properties.multiprocessor_count)
 
+    @takes(target=TARGET | NOTHING)
     def facts_for(self, target: Target | None) -> DeviceFacts:
         """What kernel descriptions and launch checks may know of this GPU, whatever they are compiled for."""
         assert self.target is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
+from ptxkit.arguments import CALLABLE, takes, whole
 from ptxkit.runtime.abilities import GpuFacts, Measurement, Sensors
 from ptxkit.runtime.gpu.facts import facts, sensors
 from ptxkit.runtime.gpu.kernels import GpuKernels
@@ -33,10 +34,12 @@ class GpuDevice(GpuKernels):
         """How this device is measured."""
         return Timing(self)
 
+    @takes(launch=CALLABLE, samples=whole(1))
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
         """See :meth:`ptxkit.runtime.gpu.timing.Timing.cold`."""
         return Measurement(times_us=tuple(self.timing.cold(launch, samples)))
 
+    @takes(nbytes=whole(1), samples=whole(1))
     def measure_copy(self, nbytes: int, samples: int) -> list[float]:
         """See :meth:`ptxkit.runtime.gpu.timing.Timing.copy`."""
         return self.timing.copy(nbytes, samples)

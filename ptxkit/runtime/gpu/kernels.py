@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ptxkit.arguments import NOTHING, TEXT, takes
 from ptxkit.compiler.image import FunctionResources
 from ptxkit.errors import CompileError, FaultError, LaunchError, UsageError
 from ptxkit.isa.parser import parse
 from ptxkit.isa.specials import reads_grid_workspace
+from ptxkit.runtime.abilities import IMAGE
 from ptxkit.runtime.arguments import Bound, buffer_size
 from ptxkit.runtime.gpu.context import FAULTS, GpuContext
 from ptxkit.runtime.gpu.driver import (
@@ -55,6 +57,7 @@ class GpuKernels(GpuContext):
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
+    @takes(image=IMAGE, source=TEXT | NOTHING)
     def load(self, image: Image, source: str | None = None) -> LoadedModule:
         """The image's kernels, from its cubin; ``source`` is the text they were compiled from, where that is no file.
 

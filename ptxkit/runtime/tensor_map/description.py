@@ -98,6 +98,8 @@ class TensorMap:
     im2col: Im2col | None = None
 
     def __post_init__(self) -> None:
+        if self.box is None:
+            raise UsageError("TensorMap: box takes a tuple of whole numbers, not None")
         for name in ("box", "element_strides", "strides", "shape"):
             value = getattr(self, name)
             if value is not None:
