@@ -85,7 +85,8 @@ def test_json_is_alone_on_stdout_and_exact():
 
 
 def test_counts_repeat_exactly():
-    first, second = (ptxkit("run", "fused_l2norm", 3, 50, "--json", "--seed", 5, *EMULATOR).stdout for _ in range(2))
+    command = ("run", "fused_l2norm", 3, 50, "--variant", "fused", "--json", "--seed", 5, *EMULATOR)
+    first, second = (ptxkit(*command).stdout for _ in range(2))
     assert json.loads(first) == json.loads(second)
 
 
@@ -125,7 +126,7 @@ def test_dry_run_lists_launches(capsys):
 
 def test_no_color_and_pipes_get_plain_text():
     for env in ({}, {"NO_COLOR": "1"}):
-        assert "\x1b" not in ptxkit("run", "fused_l2norm", 1, 4, *EMULATOR, env={**os.environ, **env}).stdout
+        assert "\x1b" not in ptxkit("run", "saxpy", 4, *EMULATOR, env={**os.environ, **env}).stdout
 
 
 def test_users_own_file_runs(mine, capsys):
@@ -213,7 +214,7 @@ def no_files():
 
 def test_full_disk_still_runs_and_says_why_it_is_slow(tmp_path):
     env = {**os.environ, "PTXKIT_CACHE_DIR": str(tmp_path / "cache")}
-    done = ptxkit("run", "fused_l2norm", 2, 10, *EMULATOR, env=env, preexec_fn=no_files)
+    done = ptxkit("run", "saxpy", 10, *EMULATOR, env=env, preexec_fn=no_files)
     assert done.returncode == 0, done.stderr
     assert "cannot be written" in done.stderr and done.stderr.count("\n") == 1
     assert not list((tmp_path / "cache").iterdir())
@@ -222,7 +223,7 @@ def test_full_disk_still_runs_and_says_why_it_is_slow(tmp_path):
 def test_unwritable_cache_still_runs_and_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     env = {**os.environ, "PTXKIT_CACHE_DIR": str(tmp_path / "file" / "cache")}
-    done = ptxkit("run", "fused_l2norm", 2, 10, *EMULATOR, env=env)
+    done = ptxkit("run", "saxpy", 10, *EMULATOR, env=env)
     assert done.returncode == 0, done.stderr
     assert "cannot be written" in done.stderr and done.stderr.count("\n") == 1
 

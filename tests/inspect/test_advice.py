@@ -167,27 +167,35 @@ skip:
     assert "PTX line 1" in found.message or "may skip it" in found.message
 
 
-@pytest.mark.parametrize(
-    ("body", "options", "match"),
-    [
-        ("y[i] = y[i] / y[i + 1];", (), "a float division"),
-        ("y[i] = sqrtf(y[i]);", (), "a float square root"),
-        ("d[i] = d[i] / d[i + 1];", (), "a double-precision division"),
-        ("d[i] = sqrt(d[i]);", (), "a double-precision division"),
-        ("l[i] = l[i] % l[i + 1];", (), "a 64-bit integer division"),
-        ("k[i] = k[i] / k[i + 1];", (), "a 32-bit integer division"),
-        ("d[i] = sin(d[i]);", (), "trigonometric"),
-        ("y[i] = y[i] / y[i + 1];", ("-use_fast_math",), None),
-        ("k[i] = k[i] / 8;", (), None),
-    ],
-)
-def test_slow_arithmetic_in_a_loop_is_found(body, options, match, tmp_path):
-    from ptxkit.inspect.subject import Settings, subjects
+ARITHMETIC = [
+    ("y[i] = y[i] / y[i + 1];", (), "a float division"),
+    ("y[i] = sqrtf(y[i]);", (), "a float square root"),
+    ("d[i] = d[i] / d[i + 1];", (), "a double-precision division"),
+    ("d[i] = sqrt(d[i]);", (), "a double-precision division"),
+    ("l[i] = l[i] % l[i + 1];", (), "a 64-bit integer division"),
+    ("k[i] = k[i] / k[i + 1];", (), "a 32-bit integer division"),
+    ("d[i] = sin(d[i]);", (), "trigonometric"),
+    ("y[i] = y[i] / y[i + 1];", ("-use_fast_math",), None),
+    ("k[i] = k[i] / 8;", (), None),
+]
 
-    head = 'extern "C" __global__ void f(float* y, double* d, long long* l, int* k, int n) {'
-    for loop, found in (("for (int i = 0; i < n; i++)", match), ("int i = threadIdx.x;", None)):
-        (tmp_path / "k.cu").write_text(f"{head}\n{loop}\n{{ {body} }} }}\n")
-        (subject,) = subjects(str(tmp_path / "k.cu"), Settings(options=options))
-        messages = [f.message for f in findings(subject.function) if f.rule == "slow-arithmetic"]
+
+@cache
+def arithmetic(options):
+    """Kernel -> SASS of every body in a loop and outside one, in one compile for the options."""
+    text = ""
+    for n, (body, _, _) in enumerate(ARITHMETIC):
+        for name, head in (("looped", "for (int i = 0; i < n; i++)"), ("once", "int i = threadIdx.x;")):
+            parameters = "float* y, double* d, long long* l, int* k, int n"
+            text += f'extern "C" __global__ void {name}_{n}({parameters}) {{\n{head}\n{{ {body} }} }}\n'
+    return sass(compile_source(text, target="sm_90a", name="arithmetic.cu", options=options))
+
+
+@pytest.mark.parametrize("number", range(len(ARITHMETIC)), ids=[f"{body} {' '.join(o)}" for body, o, _ in ARITHMETIC])
+def test_slow_arithmetic_in_a_loop_is_found(number):
+    _, options, match = ARITHMETIC[number]
+    for name, found in (("looped", match), ("once", None)):
+        function = arithmetic(options)[f"{name}_{number}"]
+        messages = [f.message for f in findings(function) if f.rule == "slow-arithmetic"]
         assert len(messages) == (found is not None), messages
         assert found is None or found in messages[0]

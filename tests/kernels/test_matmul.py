@@ -25,17 +25,21 @@ STEPS = [("matmul_wgmma", name) for name in WGMMA] + [("matmul_mma", name) for n
 
 
 def check(device, kernel, variant, m, n, k, tile=None, **options):
-    """Run a variant on integers, of which no sum is rounded, and on random numbers."""
+    """Run a variant on random numbers; where bf16 holds every sum of small integers, on integers too, and exactly."""
     workload = registry.get(kernel).make([m, n, k], options)
     rng = np.random.default_rng(m + n + k)
     given = workload.inputs(rng)
-    whole = {name: rng.integers(-2, 3, x.shape).astype(x.dtype) for name, x in given.items()}
-    for inputs in (given, whole):
-        case = execute.Case(workload, device, inputs=inputs)
-        result = execute.run(case, workload.variant(variant), None, tile, explicit=True)
-        assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
-    if not options and k <= 32:  # at most 4 * 32, which bf16 holds exactly
+    run(execute.Case(workload, device, inputs=given), variant, tile)
+    if not options and k <= 32:  # at most 4 * 32
+        whole = {name: rng.integers(-2, 3, x.shape).astype(x.dtype) for name, x in given.items()}
+        case = execute.Case(workload, device, inputs=whole)
+        run(case, variant, tile)
         np.testing.assert_array_equal(case.outputs()["c"].astype(np.float64), case.expected["c"])
+
+
+def run(case, variant, tile):
+    result = execute.run(case, case.workload.variant(variant), None, tile, explicit=True)
+    assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
 
 
 SIZES = [
@@ -130,7 +134,7 @@ def few_ctas(monkeypatch):
 @pytest.mark.parametrize("k", [24, 104])  # in the shorter one a ring holds stages of several tiles
 @pytest.mark.parametrize(("kernel", "variant"), PERSISTENT)
 def test_a_cta_takes_many_tiles(device, few_ctas, kernel, variant, k):
-    check(device, kernel, variant, 700, 600, k)
+    check(device, kernel, variant, 520, 520, k)
 
 
 @pytest.mark.parametrize(("kernel", "variant"), STEPS)

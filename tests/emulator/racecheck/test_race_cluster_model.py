@@ -101,7 +101,7 @@ class Program(Graph):
 
 @pytest.mark.parametrize("completion", ["eager", "latest-legal"])
 @given(st.lists(event, min_size=2, max_size=EVENTS - 1))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_races_are_what_happens_in_no_order(completion, events):
     program = Program()
     for n, (what, *who) in enumerate(events):

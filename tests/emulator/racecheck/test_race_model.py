@@ -236,7 +236,7 @@ class Lanes(Program):
     ids=["warps", "synchronised", "lanes"],
 )
 @given(st.lists(event, min_size=2, max_size=EVENTS - 1))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_races_are_what_happens_in_no_order(kind, block, racecheck, completion, events):
     program = kind()
     for n, (what, *who) in enumerate(events):

@@ -21,7 +21,7 @@ MODES = ("eager", "latest-legal")
 NANS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 DTYPES = ["uint8", "uint16", "uint32", "int32", "uint64", "int64", *NANS]
 EXAMPLES = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
