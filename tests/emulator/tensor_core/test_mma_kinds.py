@@ -208,3 +208,22 @@ def test_undefined_elements_make_their_rows_undefined(emulator, case):
     run(emulator, upper, given, 4)
     with pytest.raises(PtxkitError, match="%y0|undefined|uninitialised"):
         run(emulator, body, given, 4)
+
+
+def test_selectors_and_metadata_of_warps_that_do_not_take_part(emulator):
+    """The second warp jumps over the instruction, with selectors and metadata that would be errors."""
+    case = Case("mxf4", "e2m1", "e2m1", scale="ue8m0", count=2, sparse=True)
+    rng = np.random.default_rng(9)
+    given = rng.integers(0, 1 << 32, (15, 64)).astype(np.uint64)
+    given[8:12], given[13:], given[12] = 0x3F800000, 0x7F7F8180, 0x44444444
+    body = text(case, (2, 1, 0, 0))
+    alone = run(emulator, body, given[:, :32], 4)
+    given[12, 32:] = 0
+    jumping = body.replace("{2, 1}", "{%h0, %h1}").replace("mma.sp", "@%p0 bra over; mma.sp", 1)
+    jumping = jumping.replace("st.global.f32 [%rd5], %y0;", "over: st.global.f32 [%rd5], %y0;", 1)
+    start = "mov.f32 %y0, 0f00000000; mov.f32 %y1, %y0; mov.f32 %y2, %y0; mov.f32 %y3, %y0; setp.ge.u32 %p0, %r0, 32; "
+    start += "mov.u16 %h1, 1; selp.b16 %h0, 7, 2, %p0; ld.global.b32 %x0"
+    jumping = jumping.replace("ld.global.b32 %x0", start, 1)
+    got = run(emulator, jumping, given, 4, block=64)
+    np.testing.assert_array_equal(got[:, :32], alone)
+    assert not got[:, 32:].any()
