@@ -255,13 +255,11 @@ ROWS = (
         "cp.async.bulk.tensor",
         f"{_LOADED}.2d{{.shared::cta|.shared::cluster}}.global.tile::gather4{BYTES}{HINT}",
         f"[%r0], [%rd0, {{%r1, %r2, %r3, %r4, %r5}}], [%r6]{POLICY}",
-        absent=_BLACKWELL,
     ),
     Row(
         "cp.async.bulk.tensor",
         f"{_LOADED}.2d.global.shared::cta.tile::scatter4.bulk_group{HINT}",
         f"[%rd0, {{%r1, %r2, %r3, %r4, %r5}}], [%r6]{POLICY}",
-        absent=_BLACKWELL,
     ),
     Row(
         "cp.async.bulk.tensor",

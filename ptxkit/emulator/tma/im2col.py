@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.tma.boxes import Boxes
+from ptxkit.emulator.tma.listed_rows import ListedRows
 from ptxkit.emulator.tma.tensor_map import BYTES, LAYOUT
 
 
-class Columns(Boxes):
+class Columns(ListedRows):
     """Boxes of a map in im2col mode: R pixels of the dimensions N, D, H, W in the order of a convolution, C channels of each.
 
     Coordinates are (E, D + D - 2): where the filter's corner stands, and behind them the offsets in it. Pixels follow each
@@ -48,21 +49,6 @@ class Columns(Boxes):
             moves = np.where(later < 0, 0, 1 + later // count)  # carried into the next dimension
         rows[:, :, -1] = corner[:, -1, None] + moves
         return rows
-
-    def inside(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """None, as far as anybody has looked: they are copied element by element."""
-        return np.zeros(len(coordinates), np.bool_)
-
-    def extent(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """See :class:`Boxes`."""
-        rows = self.rows_at(coordinates)
-        valid = ((rows >= 0) & (rows < self.dims[1:])).all(2)
-        first = np.maximum(coordinates[:, 0], 0)
-        taken = np.maximum(np.minimum(coordinates[:, 0] + self.counts[0], self.dims[0]) - first, 0)
-        starts = self.address + rows @ self.strides[1:] + (first * self.element.nbytes)[:, None]
-        low = np.where(valid, starts, np.iinfo(np.int64).max).min(1)
-        high = np.where(valid, starts, 0).max(1) + taken * self.element.nbytes
-        return low, high, valid.sum(1) * taken * self.element.nbytes
 
     @property
     def distinct(self) -> bool:

@@ -23,9 +23,10 @@ from ptxkit.errors import TrapError
 from ptxkit.isa.types import TYPES
 
 _DIMS = "1d 2d 3d 4d 5d"
-_LOADS = "tile im2col"
+_LOADS = "tile im2col tile::gather4"
 _PAIRS = "cta_group::1 cta_group::2"
-_STORES = "tile im2col_no_offs"
+_REDUCTIONS = "tile im2col_no_offs"
+_STORES = f"{_REDUCTIONS} tile::scatter4"
 
 
 class _Load:
@@ -254,7 +255,7 @@ def _store(b: Binding) -> Step:
     "cp.reduce.async.bulk.tensor.<dim>.global.shared::cta.<op>{.<mode>}.bulk_group{.L2::cache_hint}",
     dim=_DIMS,
     op="add min max inc dec and or xor",
-    mode=_STORES,
+    mode=_REDUCTIONS,
 )
 def _reduce(b: Binding) -> Step:
     return _Store(b, b.form["op"]).step

@@ -16,6 +16,7 @@ from ptxkit.emulator.sync.mbarrier_instructions import address_type
 from ptxkit.emulator.tma.box_reductions import Reduction
 from ptxkit.emulator.tma.boxes import Boxes
 from ptxkit.emulator.tma.im2col import Columns, decode
+from ptxkit.emulator.tma.listed_rows import four_rows
 from ptxkit.emulator.tma.spans import Runs
 from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES
 from ptxkit.errors import MemoryFault, TrapError
@@ -41,7 +42,7 @@ class MapOperand(Pointer):
 
     Args:
         mode: of the instruction: ``"im2col"``, which has offsets (``info``, one a spatial dimension), ``"im2col_no_offs"``,
-            or anything else for tiles.
+            ``"tile::gather4"`` or ``"tile::scatter4"``, which have the coordinates of four rows, or anything else for tiles.
 
     Attributes:
         coordinates: sources of the step, offsets behind coordinates.
@@ -52,7 +53,10 @@ class MapOperand(Pointer):
         self.where = b.where
         self.rank = int(b.form["dim"][0])
         assert isinstance(operand, Address)
-        if len(operand.coordinates) != self.rank:
+        self.four = mode in ("tile::gather4", "tile::scatter4")
+        if self.four and (self.rank != 2 or b.target < 100):
+            raise b.fail(f".{mode} needs .2d" if self.rank != 2 else f".{mode} needs sm_100a or sm_100f")
+        if len(operand.coordinates) != (5 if self.four else self.rank):
             raise b.fail(f"{len(operand.coordinates)} coordinates for .{b.form['dim']}")
         self.columns = mode.startswith("im2col")
         offsets: tuple[Operand | None, ...] = ()
@@ -89,7 +93,8 @@ class MapOperand(Pointer):
         if a is None or address + BYTES > a.base + a.nbytes:
             raise MemoryFault(self.at(x, f"reads a tensor map at {address:#x}: {memory.explain(address, BYTES)}"))
         try:
-            boxes = decode(memory.record(a, address - a.base, BYTES))
+            record = memory.record(a, address - a.base, BYTES)
+            boxes = four_rows(record) if self.four else decode(record)
         except ValueError as error:
             raise TrapError(self.at(x, str(error))) from None
         if boxes.rank != self.rank:
