@@ -46,7 +46,7 @@ def assemble(
         name: what to call the text in messages.
         lineinfo: keep PTX lines in the cubin.
         cache: look in the disk cache, and write to it.
-        cubin: False leaves the text as it is, checked for its header alone: the emulator needs no more.
+        cubin: False only checks the header of the text, which suffices for the emulator.
 
     Returns:
         The image. Without a cubin all resources are zero.

@@ -42,7 +42,7 @@ class Cache:
 
     Args:
         directory: made on the first write.
-        limit_bytes: what all entries together may take.
+        limit_bytes: maximum total size of the entries.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
@@ -63,7 +63,7 @@ class Cache:
         if content[:head] != _MAGIC + _checksum(data):
             self.drop(key)
             return None
-        with suppress(OSError):  # the time of last use, for trimming; a read-only cache is read all the same
+        with suppress(OSError):  # the time of last use, for trimming; a read-only cache can still be read
             os.utime(path)
         return data
 
@@ -138,7 +138,7 @@ class Cache:
         return []
 
     def _listed(self) -> list[tuple[Path, float, int]]:
-        """:meth:`_files`, or OSError where the directory cannot be read."""
+        """:meth:`_files`; raises OSError if the directory cannot be read."""
         found = []
         with os.scandir(self.directory) as listing:
             for item in listing:
@@ -151,7 +151,7 @@ class Cache:
     def _warn(self, message: str) -> None:
         if not self._warned:
             self._warned = True
-            import logging  # here, because a run that hits the cache has no use for it
+            import logging  # imported here, because a run that hits the cache does not need it
 
             logging.getLogger("ptxkit").warning(message)
 

@@ -1,4 +1,4 @@
-"""One diagnostic: what is wrong, where, and the source line with a caret; and how several become an exception or a log.
+"""Diagnostics: message, place, and the source line with a caret; and exceptions and logs of several diagnostics.
 
 :mod:`ptxkit.compiler.front_end` reads them out of NVRTC's log, :mod:`ptxkit.compiler.ptxas` out of what ptxas says.
 """
@@ -65,7 +65,7 @@ class SourceText:
 
     @property
     def end(self) -> tuple[str, int]:
-        """(name, last line) of the source that was given up front; ("", 0) where there is none."""
+        """(name, last line) of the given source text; ("", 0) without one."""
         name = next(iter(self._lines), "")
         return name, len(self._lines.get(name, ()))
 

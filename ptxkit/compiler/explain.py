@@ -44,7 +44,7 @@ def explain(message: str, instruction: str, target: Target) -> str | None:
     Args:
         message: ptxas's text.
         instruction: the PTX line it points at, or ``""``.
-        target: what it assembled for.
+        target: the target of the assembler.
     """
     match = _REFUSED.search(message)
     if not match:

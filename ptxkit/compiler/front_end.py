@@ -94,7 +94,7 @@ def _with_notes_folded(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
 
 
 def _name_expressions_named(diagnostics: list[Diagnostic], names: Sequence[str]) -> list[Diagnostic]:
-    """Errors in NVRTC's pseudo file told as what they are: a template instantiation that does not exist."""
+    """Errors in NVRTC's pseudo file, reported as template instantiations that do not exist."""
     out: list[Diagnostic] = []
     seen: dict[str, str] = {}
     for d in diagnostics:

@@ -45,9 +45,9 @@ class Image:
         log: warnings, mapped to source lines; ``""`` when there are none.
         functions: mangled entry name -> its resources.
         names: name expression (``"l2norm<256, float>"``) -> mangled name.
-        source_name: what the source is called in messages.
+        source_name: name of the source in messages.
         sources: absolute paths of the source, when it is a file, and of every header that may enter it.
-        macros: what the source was compiled with by ``-D``.
+        macros: macros of ``-D`` options.
         key: content hash that the cache files it under.
         from_cache: whether nothing was compiled for it.
     """
@@ -68,7 +68,7 @@ class Image:
         """The mangled name of a kernel given by mangled name, name expression, or plain name when that is unique.
 
         Raises:
-            CompileError: there is none, or several; the message lists the nearest.
+            CompileError: no such kernel, or several; the message lists similar names.
         """
         if name in self.functions:
             return name
@@ -100,7 +100,7 @@ class Image:
 
     def _listed(self, mangled: list[str]) -> str:
         shown = {m: self.readable(m) for m in mangled}
-        unique = len(set(shown.values())) == len(shown)  # overloads of one name are told apart by their mangled names
+        unique = len(set(shown.values())) == len(shown)  # overloads of one name have different mangled names
         return ", ".join(sorted(shown.values() if unique else shown))
 
 

@@ -1,4 +1,4 @@
-"""Compiling through the cache: what a key consists of, and how a hit is found without reading every header's includes again.
+"""Compilation through the cache: the contents of a key, and how a hit is found without scanning the includes of all headers.
 
 Two kinds of entry. An *image* is filed under a hash of everything that decided it: source, target, options, NVRTC, and the
 path and contents of every header that may enter. A *manifest*, filed under the same hash without the headers, lists those
@@ -45,7 +45,7 @@ def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image
 
 
 def find(request: Request) -> Image | None:
-    """The image of a request that was compiled before, with the same headers as now; None is not to say that there is none."""
+    """The cached image of a request with the current headers; None if it was not found this way, although it may be cached."""
     cache = default_cache()
     base = base_key(request)
     known = _read_manifest(cache, base)
@@ -76,12 +76,12 @@ def image_key(base: str, headers: dict[str, str]) -> str:
 
 def scan(request: Request) -> Closure:
     """The headers that may enter a request's compile."""
-    from ptxkit.compiler.includes import closure  # here, because a run that finds its manifest scans nothing
+    from ptxkit.compiler.includes import closure  # imported here, because a run that finds its manifest does not scan
 
     directories, pre_included, defines = _from_options(request.options)
     search = (*directories, *request.include_dirs)
     text = request.text + "".join(f'\n#include "{name}"' for name in pre_included)
-    text += "".join(f"\n{header}" for _, header in request.headers)  # what they include themselves
+    text += "".join(f"\n{header}" for _, header in request.headers)  # their own includes
     return closure(text, request.directory, search, defines, trusted=[str(tool.path) for tool in toolkit.headers()])
 
 

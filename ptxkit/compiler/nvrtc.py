@@ -167,7 +167,7 @@ def _failure(request: Request, log: str, ptx: str, status: str) -> PtxkitError:
 
 
 def _front_end(request: Request, log: str, sources: SourceText) -> list[Diagnostic]:
-    """NVRTC's own diagnostics, without warnings about headers that are not the user's to mend."""
+    """NVRTC's diagnostics, without warnings about headers that are not the user's."""
     from ptxkit.compiler import front_end
     from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 

@@ -1,4 +1,4 @@
-"""What ptxas says, inside NVRTC and nvJitLink, placed where the author can mend it.
+"""Messages of ptxas inside NVRTC and nvJitLink, mapped to the author's source lines.
 
 ptxas sees only PTX and reports ``ptxas application ptx input, line 34; error : ...``. NVRTC's PTX survives the failure, and
 its ``.loc`` lines lead from line 34 to the inline assembly in the ``.cu`` file or header, and on to the call.
@@ -33,7 +33,7 @@ def read(
     Args:
         log: of NVRTC or nvJitLink.
         ptx: the text that ptxas read.
-        target: what it assembled for.
+        target: the target of ptxas.
         sources: where source lines are read.
         file: path of the PTX itself when it is hand-written; then positions are in it, else ``.loc`` leads to the source.
         demangle: makes a kernel's name readable.
@@ -78,7 +78,7 @@ def _advice(advice: re.Match[str], ptx: str, demangle: Callable[[str], str]) -> 
 
 def _located(severity: str, message: str, number: int, instruction: str, ptx: str, sources: SourceText) -> Diagnostic:
     """A diagnostic about line ``number`` of generated PTX, placed in the source that it came from."""
-    from ptxkit.isa.locate import loc_at_line  # here, because it brings numpy
+    from ptxkit.isa.locate import loc_at_line  # imported here, because it imports numpy
 
     place = loc_at_line(ptx, number) if number else None
     note = (f"PTX line {number}: {instruction}",) if instruction else ()
@@ -161,7 +161,7 @@ def _first_line(name: str, ptx: str, file: str) -> tuple[str, int]:
 
 
 def _entry_line(name: str, ptx: str) -> int:
-    """The PTX line of a kernel's first ``.loc``, or of its header when it has none; 0 when there is no such kernel."""
+    """The PTX line of a kernel's first ``.loc``, or of its header if it has none; 0 if the kernel does not exist."""
     header = re.search(rf"\.entry\s+{re.escape(name)}\b", ptx)
     if header is None:
         return 0

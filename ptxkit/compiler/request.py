@@ -16,11 +16,11 @@ from ptxkit.targets import Target
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that decides what a compile yields, apart from the contents of headers.
+    """All inputs of a compilation except the contents of headers.
 
     Attributes:
         text: the source.
-        name: absolute path of the source file, or what a source text is called.
+        name: absolute path of the source file, or the name of a source text.
         directory: where ``#include "..."`` of the source looks first.
         target: the GPU target.
         include_dirs: the rest of the include path, in order.
@@ -62,7 +62,7 @@ def request(
     include.append(str(include_dir()))
     include += [str(tool.path) for tool in toolkit.headers()]
     flags = ["--no-cache", "--no-display-error-number", "--ptxas-options=-v"]
-    if lineinfo and not {"-G", "--device-debug"} & set(options):  # -G has line tables of its own
+    if lineinfo and not {"-G", "--device-debug"} & set(options):  # -G generates line tables itself
         flags.append("-lineinfo")
     flags += [_define(key, value) for key, value in defines.items()]
     return Request(

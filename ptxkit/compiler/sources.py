@@ -1,4 +1,4 @@
-"""Reading what a caller hands in as a source: a path, or the text itself."""
+"""Reads a source that a caller passes as a path or as text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _unreadable(source: str | os.PathLike[str], error: Exception) -> str:
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(source, str) and re.search(r"[;()#]|\s__|^\s*\.version", source):
         shown = source if len(source) <= 60 else source[:57] + "..."
-        return f"there is no file {shown!r}; a source that is given as text must hold a newline or a brace"
+        return f"there is no file {shown!r}; a source that is given as text must contain a newline or a brace"
     return f"cannot read {os.fspath(source)}: {reason}"
 
 

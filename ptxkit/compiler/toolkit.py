@@ -24,7 +24,7 @@ class Tool:
     Attributes:
         name: what it is: ``"NVRTC"``.
         path: the file or directory.
-        version: of the package it came from (``"13.5.37"``), or what the file names tell.
+        version: version of its package (``"13.5.37"``), or from the file names.
     """
 
     name: str
@@ -57,7 +57,7 @@ def nvrtc() -> Tool:
     """The NVRTC library.
 
     Raises:
-        UnavailableError: it is not installed; the message has the command that mends it. So for every function here.
+        UnavailableError: it is not installed; the message names the command that installs it. All functions here raise it.
     """
     return _require(_LIBNVRTC)
 
@@ -96,7 +96,7 @@ def survey() -> dict[str, tuple[Tool | None, str]]:
 
 @cache
 def nvrtc_identity() -> str:
-    """What stands for NVRTC in a cache key: its version and the sizes of its two libraries. Loads nothing."""
+    """The identity of NVRTC in a cache key: its version and the sizes of its two libraries. Loads nothing."""
     tool = nvrtc()
     real = tool.path.resolve()
     sizes = [f"{p.name}:{p.stat().st_size}" for p in sorted(real.parent.glob("libnvrtc*.so*")) if not p.is_symlink()]
@@ -105,7 +105,7 @@ def nvrtc_identity() -> str:
 
 @cache
 def nvjitlink_identity() -> str:
-    """What stands for nvJitLink in a cache key. Loads nothing."""
+    """The identity of nvJitLink in a cache key. Loads nothing."""
     tool = nvjitlink()
     return f"{tool.version} {tool.path.name}:{tool.path.stat().st_size}"
 
@@ -142,7 +142,7 @@ def _require(wanted: _Wanted) -> Tool:
 @cache
 def _find(wanted: _Wanted) -> Tool | None:
     for site in _site_directories():
-        # cu13 is the toolkit's major version; wheels of a torch on an older CUDA bring other directories beside it.
+        # cu13 is the toolkit's major version; wheels of a torch for an older CUDA install other directories next to it.
         for path in sorted((site / "nvidia").glob(f"cu13/{wanted.pattern}")):
             return Tool(wanted.name, path, _package_version(site, wanted.package) or _version_in(path))
     prefix = Path(sys.prefix)

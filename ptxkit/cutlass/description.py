@@ -70,7 +70,7 @@ class GemmDescription:
         tile: rows, columns and depth that a CTA works on at a time; on sm_100 with ``two_sm`` a pair of CTAs.
         warps: of a CTA along m, n and k, on sm_80. 3.x works with warpgroups.
         cluster: CTAs, on sm_90 and later.
-        stages: of the ring of tiles; 0 takes as many as fit (3.x).
+        stages: stages of the ring of tiles; 0 for the maximum (3.x).
         epilogue: ``"linear"``, or an activation after it.
         alignment: elements that rows (columns) of a and b are multiples of; 0 means 16 bytes' worth, 1 for simt.
 
@@ -136,7 +136,7 @@ class GemmDescription:
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory that the tiles of a and b of one stage take in a CTA."""
+        """Shared memory of a CTA for the tiles of a and b of one stage, in bytes."""
         m, n, k = self.tile
         ctas = 2 if self.schedule == "two_sm" else 1
         return (m + n) * k * BITS[self.dtype] // 8 // ctas
@@ -198,7 +198,7 @@ class GemmDescription:
         if any(size % count for size, count in zip(self.tile, self.warps, strict=True)):
             return f"warps {self.warps} do not divide the tile {self.tile}"
         if self.warps[2] != 1:
-            return "warps share no k here: warps is (m, n, 1)"
+            return "warps cannot be distributed along k: warps is (m, n, 1)"
         if self.schedule == "simt":
             if (self.stages, self.tile[2]) != (2, 8):
                 return f"simt has 2 stages of depth 8, not {self.stages} of {self.tile[2]}"
@@ -250,7 +250,7 @@ class GemmDescription:
             if self.schedule == "two_sm" and self.cluster[0] % 2:
                 return f"two_sm takes an even number of CTAs along m in a cluster, not {self.cluster}"
         if self.stages < 0 or self.stages == 1:
-            return "stages is 2 or more, or 0 for as many as fit"
+            return "stages must be at least 2, or 0 for the maximum"
         if (needed := (self.stages or 2) * self.stage_bytes) > SHARED_BYTES[self.arch]:
             return f"needs {needed:,} bytes of shared memory, more than {SHARED_BYTES[self.arch]:,}"
         return None

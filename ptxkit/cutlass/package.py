@@ -40,7 +40,7 @@ def include_dirs() -> tuple[str, ...]:
 
 
 def check() -> None:
-    """Raise UnavailableError, in one line, unless CUTLASS can be used here."""
+    """Raise UnavailableError with a message of one line unless CUTLASS can be used."""
     try:
         version = importlib.metadata.version("nvidia-cutlass")
     except importlib.metadata.PackageNotFoundError:

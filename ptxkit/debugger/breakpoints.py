@@ -34,7 +34,7 @@ class Where:
     Attributes:
         text: as given.
         addresses: instructions at which execution stops.
-        place: where that is: ``saxpy.cu:12``; a later line than the one given where that one has no code.
+        place: its position, ``saxpy.cu:12``; a later line if the given one has no code.
     """
 
     text: str
@@ -75,7 +75,7 @@ class Watchpoint:
 
     Attributes:
         space, address, nbytes: memory that is watched; ``nbytes`` 0 where a register or a computed value is watched.
-        old: the bytes at the latest check; None where there was no value.
+        old: the bytes at the latest check; None without a value.
         seen: whether they have been checked before.
         owner: (linear CTA, linear thread) for which the expression is evaluated.
     """
@@ -253,7 +253,7 @@ def _targets(function: Function, i: Instruction) -> list[int]:
 
 @lru_cache(maxsize=64)
 def source_text(path: str) -> tuple[str, ...] | None:
-    """The lines of a source file; None where it cannot be read."""
+    """The lines of a source file; None if it cannot be read."""
     from ptxkit.files import native_path
 
     try:

@@ -1,6 +1,6 @@
 """Controls the execution of a kernel: stops it before or after an instruction, and resumes one warp or all of them.
 
-The kernel executes on a thread of its own. When it stops, that thread waits for a command, and until the command comes the
+The kernel executes in a separate host thread. When it stops, that thread waits for a command, and until the command comes the
 session may read all state. The two threads never execute at the same time.
 """
 
@@ -93,7 +93,7 @@ class Controller:
     """Controls one run, as the observer of its launches.
 
     Attributes:
-        subjects: entry -> kernel, for what the run may launch.
+        subjects: entry -> kernel, for the kernels that the run may launch.
         breakpoints, watchpoints: checked while the kernel executes; the session changes them while it is stopped.
         focus: the thread that stepping follows.
         issued: serial number of an asynchronous operation -> the instruction that issued it.

@@ -21,8 +21,8 @@ class Value:
     """A value with its type.
 
     Attributes:
-        raw: its bytes; None where there is none.
-        location: where it lies in memory; None for a register or a computed value.
+        raw: its bytes; None without a value.
+        location: its location in memory; None for a register or a computed value.
         missing: the reason why there is no value: ``"<not written>"``, ``"<optimised out>"``.
     """
 
@@ -33,7 +33,7 @@ class Value:
 
     @property
     def python(self) -> Any:
-        """The value as Python's int, float, bool, list or dict; None where there is none."""
+        """The value as a Python int, float, bool, list or dict; None without a value."""
         return None if self.raw is None else self.type.decode(self.raw)
 
 

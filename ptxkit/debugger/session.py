@@ -270,7 +270,7 @@ class Session:
         return self.stop
 
     def need_running(self) -> None:
-        """Raise UsageError when there is nothing to read or resume."""
+        """Raise UsageError if no kernel is stopped."""
         if not self.running:
             ended = self.stop is not None
             raise UsageError(

@@ -98,5 +98,5 @@ def _repeats(texts: list[str]) -> list[str]:
 
 
 def text_of(value: Value, style: str = "") -> str:
-    """A value, or why there is none."""
+    """A value as text, or the reason why it is missing."""
     return value.missing or "<no value>" if value.raw is None else value_text(value.type, value.raw, style)

@@ -202,12 +202,12 @@ class Stop:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """Of the focused thread."""
+        """Values of the focused thread by name."""
         return self.thread().variables
 
     @property
     def registers(self) -> dict[str, Any]:
-        """Of the focused thread."""
+        """Values of the focused thread by name."""
         return self.thread().registers
 
     @property

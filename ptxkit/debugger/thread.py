@@ -38,7 +38,7 @@ class Call:
 
     Attributes:
         function: the readable name; of code that has been inlined, that of the function it is in.
-        file, line: in the source; ``""`` and 0 where the PTX has no line table.
+        file, line: position in the source; ``""`` and 0 if the PTX has no line table.
         ptx_line: of the instruction.
         inlined: the line is that of a call which has been inlined further in.
     """
@@ -201,7 +201,7 @@ class Thread:
         return Value(variable.type, None, missing="<optimised out>")
 
     def _symbol(self, symbol: str, call: Call | None) -> Location | None:
-        """Where a variable of the PTX lies for this thread."""
+        """The location of a PTX variable for this thread."""
         layout = self.wave.launch.code.layout
         if call is not None and symbol in call.frame.function.frame_offsets:
             return Location("local", call.frame.local_base + call.frame.function.frame_offsets[symbol])

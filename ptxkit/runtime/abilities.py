@@ -39,8 +39,8 @@ class Measurement:
     """What :meth:`Device.measure` found.
 
     Attributes:
-        times_us: device time of each sample; empty where the device has no clock to trust.
-        counters: exact counts of one sample; None where the device does not count.
+        times_us: device time of each sample; empty if the device has no reliable clock.
+        counters: exact counts of one sample; None if the device does not count.
         lines: the same per source line, in their order.
     """
 
@@ -59,7 +59,7 @@ class GpuFacts:
         cuda_driver: CUDA version that the driver implements, ``"13.0"``.
         kernel_driver: version of the driver itself, ``"580.95.05"``; ``"unknown"`` where nothing tells.
         multiprocessors: how many.
-        clock_mhz, memory_clock_mhz: the highest, 0 where the driver does not tell.
+        clock_mhz, memory_clock_mhz: maximum clocks in MHz; 0 if the driver does not report them.
         l2_bytes, memory_bytes: L2 cache; free device memory.
         shared_bytes: shared memory that a CTA can have.
     """
@@ -79,7 +79,7 @@ class GpuFacts:
 
 @dataclass(frozen=True)
 class Sensors:
-    """One look at the GPU's sensors; None for what cannot be read.
+    """One reading of the GPU's sensors; None for values that cannot be read.
 
     Attributes:
         sm_clock_mhz, memory_clock_mhz: now.
@@ -101,7 +101,7 @@ class Device(Encoder, Protocol):
     Attributes:
         kind: the name under which it is registered, for reports: ``"gpu"``, ``"emulator"``.
         name: ``"NVIDIA H200"``, ``"ptxkit emulator"``.
-        target: what to compile for, with the ``a`` suffix where there is one; None for a device that runs any target.
+        target: the target to compile for, architecture-specific if available; None for a device that runs any target.
         lost: how the kernel failed that made the device unusable in this process; None while it is usable.
         lacks: features of :data:`ptxkit.targets.FEATURES` that it does not run although the target has them.
         times, counts, emulates: whether it is a :class:`TimedDevice`, a :class:`CountingDevice`, an :class:`EmulatingDevice`.
@@ -147,7 +147,7 @@ class Device(Encoder, Protocol):
         """The image's kernels, ready to be launched; loading one twice gives the same module.
 
         Args:
-            source: the text it was compiled from, for the names of parameters, where the image does not name a file.
+            source: the source text, for the names of parameters, if the image does not name a file.
         """
 
     def synchronize(self) -> None:
@@ -266,7 +266,7 @@ def is_timed(device: Device) -> TypeGuard[TimedDevice]:
 
 
 def is_counting(device: Device) -> TypeGuard[CountingDevice]:
-    """Whether a device counts what it executes."""
+    """Whether a device returns exact counts."""
     return device.counts
 
 

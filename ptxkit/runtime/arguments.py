@@ -1,6 +1,6 @@
 """Checks launch arguments against a kernel's parameters and packs them into its parameter buffer.
 
-What each kind of parameter takes:
+Accepted arguments for each kind of parameter:
 
 ======= =============================================================================================================
 pointer a :class:`~ptxkit.runtime.buffers.DeviceArray`; a C-contiguous numpy array, whose memory is copied to the device
@@ -13,11 +13,11 @@ float   a numpy scalar of the same dtype, or a Python float, which is rounded to
 struct  as many bytes: ``bytes``, a ctypes structure, a numpy record or array; for a CUtensorMap, which is 128 bytes aligned to
         64, a :class:`~ptxkit.runtime.tensor_map.description.TensorMap`
 bits    a numpy scalar of that width, or a Python int that fits, with or without sign
-word    what a pointer takes, or ``np.int64``: whether it is one, neither the PTX nor a C++ name tells
+word    the same as a pointer, or ``np.int64``, if neither the PTX nor a C++ name determines whether it is a pointer
 ======= =============================================================================================================
 
-Anything else is an error that names the parameter. No width is ever converted in silence: ``np.float64`` for a ``float`` and
-``np.int64`` for an ``int`` are errors, too.
+Any other argument is an error that names the parameter. Widths are never converted implicitly: ``np.float64`` for a ``float``
+and ``np.int64`` for an ``int`` are errors.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from ptxkit.runtime.tensor_map.description import Encoder, TensorMap, check_para
 
 
 class Bound:
-    """Arguments in place.
+    """The packed arguments of a launch.
 
     Attributes:
         buffer: the parameter buffer, each argument at its offset.
-        keep: what must stay alive while the launch may run.
+        keep: objects that must stay alive until the launch is complete.
         host: numpy arrays that were passed, with their parameter, for the caller to upload.
         encoders: parameter index -> the tensor map of an array at a device address.
     """
@@ -52,11 +52,11 @@ class Bound:
         self.encoders: dict[int, Callable[[int], bytes]] = {}
 
     def put(self, parameter: Parameter, data: bytes) -> None:
-        """Bytes of one argument."""
+        """Store the bytes of one argument."""
         self.buffer[parameter.offset : parameter.offset + parameter.size] = data
 
     def address(self, parameter: Parameter, address: int) -> None:
-        """A pointer, or the tensor map of what is there."""
+        """Store a pointer, or the tensor map of the array at the address."""
         encode = self.encoders.get(parameter.index)
         self.put(parameter, encode(address) if encode else address.to_bytes(8, "little"))
 
@@ -240,7 +240,7 @@ def _number(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
 
 
 def _same(p: Parameter, value: np.generic) -> bool:
-    """Whether a numpy scalar means the same number where the kernel reads it."""
+    """Whether a numpy scalar has the same value in the type of the parameter."""
     if p.dtype is None:
         return value.dtype.itemsize == p.size and value.dtype.kind != "V"
     if value.dtype == p.dtype or (p.dtype.name.startswith("float8") and value.dtype == np.uint8):

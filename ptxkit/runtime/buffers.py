@@ -38,11 +38,11 @@ class Memory(Protocol):
         """64 bits that depend on every byte and its place; other bytes have others, but for a chance of 2^-64."""
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
-        """Set every byte to a value that stands for none, where the device follows what is initialised."""
+        """Set all bytes to a sentinel, and mark the array as uninitialised if the device tracks initialisation."""
 
 
 def contiguous(given: Any, what: str) -> np.ndarray[Any, Any]:
-    """An array as it lies in memory.
+    """An array as contiguous memory.
 
     Raises:
         UsageError: it is not C-contiguous, or holds Python objects.
@@ -126,7 +126,7 @@ class DeviceArray:
             self.memory.fill(self.address, self.nbytes, value)
 
     def digest(self) -> int:
-        """64 bits that say whether the array changed: computed where it lies, after everything that was launched before.
+        """A 64-bit hash that shows whether the array has changed; computed on the device, after all earlier launches.
 
         Raises:
             FaultError: a kernel launched before failed.
@@ -165,7 +165,7 @@ class DeviceArray:
         return out
 
     def _on_host(self, protocol: str) -> np.ndarray[Any, Any]:
-        """The array's own memory as numpy's, where the host has it.
+        """The array's memory as a numpy array, if it is host memory.
 
         Raises:
             AttributeError: it is a GPU's.
@@ -176,7 +176,7 @@ class DeviceArray:
         return shared_array(view(self.address, self.nbytes), self.shape, self.dtype, self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """For ``np.asarray``: the emulator's memory itself, or a copy of what a GPU has.
+        """For ``np.asarray``: the emulator's memory, or a copy of a GPU's memory.
 
         Raises:
             ValueError: ``copy=False``, and the memory is a GPU's or the type another.

@@ -1,4 +1,4 @@
-"""Opening a device: by name, or by what it must be able to do."""
+"""Opens a device by name or by the abilities that are required."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def device(kind: str = registry.AUTO, index: int = 0) -> Device:
     """A device by name.
 
     Args:
-        kind: ``"gpu"``, ``"emulator"``, another registered name, or ``"auto"``: the GPU where there is one, else the emulator.
+        kind: ``"gpu"``, ``"emulator"``, another registered name, or ``"auto"``: the GPU if there is one, else the emulator.
         index: which GPU.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Which arrays a pointer parameter takes, by the C++ type that it points to.
+"""The arrays that a pointer parameter accepts, by the C++ type that it points to.
 
-A kernel that reads ``const float*`` finds garbage in an array of float64, and no hardware notices. Where the type of the
-parameter is known, an array of another element type is therefore an error. What each type takes:
+A kernel with a ``const float*`` computes wrong results from an array of float64, without an error of the hardware. If the type
+of the parameter is known, an array of another element type is therefore an error. Accepted arrays:
 
 =========================================== ===========================================================================
 the parameter points to                     arrays of
@@ -22,12 +22,12 @@ the parameter points to                     arrays of
 ``char``, ``unsigned char``, ``std::byte``  everything: these are raw bytes
 ``void``, a structure, an enumeration       everything
 a pointer                                   uint64 and int64: addresses
-``float4``, ``__half2``, ``short2``, ...    what the element takes, and an unsigned integer as wide as the vector
-``int2``, ``int4``, ``uint2``, ``uint4``    besides, everything up to 32 bits wide: raw accesses of 8 and 16 bytes
+``float4``, ``__half2``, ``short2``, ...    the same as the element, and an unsigned integer as wide as the vector
+``int2``, ``int4``, ``uint2``, ``uint4``    also all types up to 32 bits wide: raw accesses of 8 and 16 bytes
 =========================================== ===========================================================================
 
-The array of a vector type holds whole vectors, and the array of packed numbers whole words. Arrays of records must consist of
-such numbers alone. Byte orders other than the machine's are refused wherever the type is known.
+The array of a vector type must contain whole vectors, and an array of packed numbers whole words. Arrays of records must
+consist of such numbers only. If the type is known, byte orders other than the machine's are errors.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NARROW = (
     "int4", "uint4",
 )  # fmt: skip
 
-# C++ type -> (bytes, dtypes of arrays that it takes; the first is what a message recommends)
+# C++ type -> (bytes, dtypes of arrays that it accepts; messages recommend the first one)
 _SCALARS: dict[str, tuple[int, tuple[str, ...]]] = {
     "float": (4, ("float32", "complex64")),
     "double": (8, ("float64", "complex128")),
@@ -98,7 +98,7 @@ class Element:
     nbytes: int
 
     def objection(self, dtype: np.dtype[Any], nbytes: int | None) -> str | None:
-        """What to pass instead of an array of ``nbytes`` bytes in all; None where it can be passed."""
+        """What to pass instead of an array of ``nbytes`` bytes; None if it can be passed."""
         wanted = self.dtypes[0]
         numbers = tuple(_numbers(dtype))
         if not all(number.name in self.dtypes and number.isnative for number in numbers):
@@ -114,7 +114,7 @@ class Element:
 
 
 def element_of(pointee: CppType | None) -> Element | None:
-    """What a pointer to ``pointee`` takes; None where that is everything."""
+    """The elements that a pointer to ``pointee`` accepts; None if it accepts all."""
     while pointee is not None and pointee.kind == "array":
         pointee = pointee.pointee
     if pointee is None:

@@ -56,7 +56,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
     name = "ptxkit emulator"
     target: Target | None = None
     lacks: frozenset[str] = frozenset()
-    lost: str | None = None  # a fault ends a launch and nothing else
+    lost: str | None = None  # a fault ends the launch only
     times = False
     counts = True
     emulates = True
@@ -85,7 +85,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     @takes(target=TARGET | NOTHING)
     def facts_for(self, target: Target | None) -> DeviceFacts:
-        """The facts of the target's reference GPU, with as many SMs as the machine was made with."""
+        """The facts of the target's reference GPU, with the SM count of the emulated machine."""
         return self.machine.facts_for((target or lowest_target(())).name)
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         out.reshape(-1).view(np.uint8)[:] = self.machine.view(address, out.nbytes)
 
     def host_view(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
-        """The emulated memory itself, as bytes; the host may write it, so the initialisation check takes it as written."""
+        """The emulated memory as bytes; the host may write it, so that the initialisation check regards it as written."""
         return self.machine.share(address, nbytes)
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
@@ -152,7 +152,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     @takes(image=IMAGE, source=TEXT | NOTHING)
     def load(self, image: Image, source: str | None = None) -> LoadedModule:
-        """The image's kernels, from its PTX; ``source`` is the text they were compiled from, where that is no file."""
+        """The kernels of the image, from its PTX; ``source`` is the source text, if it is not in a file."""
         key = image.key or image.ptx
         if key in self._modules:
             self._modules[key] = self._modules.pop(key)  # the newest is last

@@ -19,7 +19,7 @@ _DLPACK_CODES = {  # DLDataTypeCode of types that numpy has none for
     "float8_e5m2fnuz": 13,
     "float8_e8m0fnu": 14,
 }
-_TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}  # of DLTensor.dtype in what a capsule points to
+_TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}  # offset of DLTensor.dtype in the structure of a capsule
 
 
 def host_array(value: Any) -> np.ndarray[Any, Any] | None:
@@ -56,7 +56,7 @@ def shared_array(
 
 
 def dlpack(array: np.ndarray[Any, Any], **options: Any) -> Any:
-    """A DLPack capsule of a numpy array, of ml_dtypes' types too: numpy exports the bits, and the type is entered here.
+    """A DLPack capsule of a numpy array, including types of ml_dtypes: numpy exports the bits, and this function sets the type.
 
     Raises:
         BufferError: DLPack has no such type.

@@ -59,7 +59,7 @@ class Geometry:
 
     Raises:
         UsageError: grid or block is missing.
-        LaunchError: outside the limits, or not what the kernel was compiled for.
+        LaunchError: a limit is exceeded, or the kernel was compiled for another block or cluster.
     """
 
     __slots__ = ("block", "cluster", "cooperative", "grid", "shared")
@@ -100,7 +100,7 @@ def check_resources(
     """Refuse a launch of which the device's SMs cannot hold a CTA, or cannot hold all CTAs when it is cooperative.
 
     Args:
-        resources: what the kernel takes; None takes what the image says.
+        resources: registers and memory of the kernel; None for those in the image.
         ptx_version: of the kernel's PTX where ptxas has not seen it, to check the size of its parameters.
 
     Raises:
@@ -164,7 +164,7 @@ class Kernel:
 
     Attributes:
         name: mangled.
-        readable: what a person calls it.
+        readable: the demangled name.
         parameters: in order.
         function: its PTX.
         resources: what ptxas gave it; all zero in an image that was not assembled.
@@ -210,14 +210,14 @@ class Kernel:
                 scalars of the parameter's type for numbers, bytes or records for structs, TensorMaps for tensor maps.
             grid, block, cluster: an int or (x, y, z); grid and block must be given.
             shared: dynamic shared memory in bytes.
-            cooperative: all CTAs are resident at once.
+            cooperative: all CTAs are resident at the same time.
             stream: an object with ``__cuda_stream__``; None takes the device's own.
             settings: all settings of this launch, in the emulator; None takes those in force when it is launched
                 (:meth:`ptxkit.runtime.emulated.EmulatedDevice.settings`).
 
         Raises:
             UsageError: ``settings`` on a GPU; grid or block is missing.
-            LaunchError: names the argument and the fix. numpy arrays are refused here: upload them first.
+            LaunchError: names the argument and the fix. numpy arrays are not accepted; upload them first.
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
         bound = bind(self.readable, self.parameters, args, self.backend)
@@ -241,7 +241,7 @@ class Kernel:
         settings: EmulatorSettings | None = None,
     ) -> None:
         """Launch once. numpy arrays are copied to the device and, once the kernel is done, back where they are writeable; with
-        device arrays alone nothing is copied and nobody waits.
+        device arrays only, nothing is copied and the call does not wait.
 
         Raises:
             UsageError, LaunchError: as :meth:`prepare`.
@@ -274,7 +274,7 @@ class Kernel:
 
 
 class LoadedModule(Mapping[str, Kernel]):
-    """The kernels of an image on a device, by name expression, by plain name where that is unique, or by mangled name.
+    """The kernels of an image on a device, by name expression, by plain name if it is unique, or by mangled name.
 
     Iteration gives the readable names, see :func:`ptxkit.runtime.kernel_names.readable_names`.
 

@@ -57,7 +57,7 @@ class CppType:
             tell apart.
         dtype: of a number: numpy's name, or that of ml_dtypes, such as ``"bfloat16"``.
         text: the type as written, roughly; for messages.
-        pointee: what a pointer or a reference points to, and what an array consists of.
+        pointee: the type that a pointer or a reference points to, or the element type of an array.
     """
 
     kind: str
@@ -169,7 +169,7 @@ class _Reader:
                 if end < 0:
                     raise _UnreadableError
                 self.at = end + 1
-            elif self.accept("XT"):  # an expression that is a template parameter and no more: Box<T, N>
+            elif self.accept("XT"):  # an expression that is only a template parameter: Box<T, N>
                 found.append(self.pick(self.arguments, 10))
                 self.expect("E")
             else:

@@ -1,4 +1,4 @@
-"""Variables of loaded modules in global memory: what one launch leaves there, the next one finds."""
+"""Variables of loaded modules in global memory, which persist between launches."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STRING = "$str"  # how NVRTC names string literals, which no kernel writes
 
 
 class ModuleVariable:
-    """A variable of a loaded module in global memory, which outlives a launch.
+    """A variable of a loaded module in global memory.
 
     Args:
-        memory: the device it is on. name: for messages. address, nbytes: where it lies.
+        memory: its device. name: for messages. address, nbytes: its address and size.
     """
 
     def __init__(self, memory: Memory, name: str, address: int, nbytes: int) -> None:
@@ -33,7 +33,7 @@ class ModuleVariable:
         return self.memory.digest(self.address, self._initial.nbytes) != self._digest
 
     def restore(self) -> None:
-        """Give it what it held when the module was loaded."""
+        """Restore the value that it had when the module was loaded."""
         if self.changed():
             self.memory.write(self.address, self._initial)
 

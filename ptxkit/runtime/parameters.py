@@ -37,7 +37,7 @@ class Parameter:
         signed_known: whether the signedness of an int is certain; if not, both are accepted.
         size, offset, align: bytes, in the parameter buffer.
         cpp: the C++ type, ``""`` when it is not known.
-        element: which arrays a pointer takes; None where it takes all.
+        element: the elements of arrays that a pointer accepts; None if it accepts all.
     """
 
     index: int
@@ -110,7 +110,7 @@ class _Reader:
 
     @cached_property
     def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Looked for only where a name and a signature leave it open."""
+        """Determined only if the name and the signature leave it open."""
         return addresses(self.function)
 
     def kind(self, index: int) -> Kind:
@@ -145,7 +145,7 @@ class _Reader:
 
 
 def _fits(variable: Variable, told: CppType) -> bool:
-    """Whether a C++ type can be what the signature shows."""
+    """Whether a C++ type is compatible with the signature."""
     if told.kind == "class":
         return True
     if told.kind not in ("pointer", "number"):

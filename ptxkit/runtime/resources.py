@@ -1,4 +1,4 @@
-"""What a launch in the emulator takes of an SM, also where the image holds no machine code."""
+"""Registers and shared memory of a launch in the emulator, also for images without machine code."""
 
 from __future__ import annotations
 

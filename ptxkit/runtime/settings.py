@@ -20,7 +20,7 @@ _changes: ContextVar[tuple[tuple[HasSettings, Mapping[str, Any]], ...]] = Contex
 
 
 class _Block(ContextDecorator):
-    """A ``with`` block, which may be entered again; or what a function that it decorates runs in."""
+    """A reusable context for a ``with`` block or as a decorator."""
 
     def __init__(self, device: HasSettings, changes: Mapping[str, Any]) -> None:
         self._device, self._changes = device, changes
@@ -51,7 +51,7 @@ class HasSettings:
 
     @property
     def current_settings(self) -> EmulatorSettings:
-        """What a launch by this thread takes now, unless it has ``settings=`` of its own."""
+        """The current settings for launches of this thread without their own ``settings=``."""
         settings: EmulatorSettings = self.__dict__["_settings"]
         for device, changes in _changes.get():
             if device is self:
@@ -59,7 +59,7 @@ class HasSettings:
         return settings
 
     def settings(self, **changes: Any) -> _Block:
-        """Change settings for the launches of a ``with`` block; the others keep what they are outside it.
+        """Change settings for the launches of a ``with`` block; other settings keep their values.
 
         ``with device.settings(racecheck="warps"):`` gives the resulting settings. Blocks nest, and what they change is restored
         at their end. Launches by other threads are not affected. A prepared launch takes the settings in force when it is

@@ -41,7 +41,7 @@ class _Scan:
 
     @property
     def state(self) -> bool | None:
-        """Whether the present line is compiled; None where that is unknown."""
+        """Whether the current line is compiled; None if unknown."""
         branches = [level[-1] for level in self.levels]
         if False in branches:
             return False
@@ -86,7 +86,7 @@ class _Scan:
         return False if self.closed and not name.startswith("__") else None
 
     def value(self, expression: str) -> int | None:
-        """Of the expression of an ``#if``; None where it cannot be known."""
+        """The value of the expression of an ``#if``; None if unknown."""
         unknown = False
 
         def defined(match: re.Match[str]) -> str:

@@ -57,7 +57,7 @@ def source_types(kernel: str, count: int, source: str, macros: Mapping[str, str]
 
 
 def _aliases(text: str, macros: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Name -> what it stands for; None where that is not certain."""
+    """Alias -> type; None if ambiguous."""
     out: dict[str, str | None] = dict(macros)
     found = [
         *re.findall(r"\busing\s+(\w+)\s*=\s*([^;{}]+);", text),
@@ -72,7 +72,7 @@ def _aliases(text: str, macros: Mapping[str, str | None]) -> dict[str, str | Non
 
 
 def _declared(part: str, aliases: Mapping[str, str | None]) -> CppType:
-    """The type of one parameter as it is declared."""
+    """The declared type of one parameter."""
     part = re.sub(r"\[\[.*?\]\]", " ", part.split("=")[0])
     part, arrays = re.subn(r"((?:\[[^\]]*\]\s*)+)$", "", part.strip())
     words = re.findall(r"[\w:]+|\S", part)

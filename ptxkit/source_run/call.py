@@ -54,7 +54,7 @@ class Call:
     Attributes:
         file, entry: which kernel.
         arrays: array name -> its text, in the order of the parameters.
-        values: one for each parameter: the name of an array, or a value that is passed as it is.
+        values: one for each parameter: the name of an array, or a value.
         texts: one for each parameter: the given text.
         geometry: with grid and block.
         expected: array name -> ``.npy`` file with its expected content.
@@ -167,7 +167,7 @@ def _check_complete(file: CompiledFile, entry: Entry, given: Mapping[int, Argume
 
 
 def _suggested_grid(arguments: Iterable[ArgumentText], block: Dim | None) -> Dim | None:
-    """As many CTAs as give each element of the largest array a thread."""
+    """The number of CTAs with one thread per element of the largest array."""
     elements = max((prod(a.value.shape) for a in arguments if isinstance(a.value, ArrayText)), default=0)
     threads = prod(block) if block else 256
     return (-(-elements // threads), 1, 1) if elements else None

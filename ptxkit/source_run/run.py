@@ -33,12 +33,12 @@ class FileReport:
     """The result of running a kernel of a source file.
 
     Attributes:
-        call: what was launched.
+        call: the launch.
         device_kind, device_name: ``"gpu"`` or ``"emulator"``; ``"NVIDIA H200"``.
         arrays: every array argument after the first launch.
         verdict: the comparison with ``--expect``; None without it.
-        counters: exact counts of the launch; None where the device does not count.
-        time: device time of a launch, cold L2; None where there is no reliable clock or the result is wrong.
+        counters: exact counts of the launch; None if the device does not count.
+        time: device time of a launch, cold L2; None without a reliable clock or if the result is wrong.
         iterations: requested number of timed samples, or None.
     """
 

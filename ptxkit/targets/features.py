@@ -68,4 +68,4 @@ FEATURES: dict[str, Feature] = {
     "tcgen05": _feature("fifth-generation tensor cores and tensor memory", _DATACENTER),
     "clusterlaunchcontrol": _feature("clusterlaunchcontrol: work stealing between clusters", "sm_100"),
 }
-"""Feature name -> what it is and which targets have it."""
+"""Feature name -> description and targets."""

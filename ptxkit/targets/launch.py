@@ -23,7 +23,7 @@ class Resources:
     """What a launch takes of an SM.
 
     Attributes:
-        registers: per thread, as ptxas gave them; 0 where the kernel was not assembled, and then they are not checked.
+        registers: registers per thread from ptxas; 0 if the kernel was not assembled, in which case they are not checked.
         static_shared, dynamic_shared: bytes of shared memory per CTA.
         barriers: named barriers per CTA.
         parameters: bytes of kernel parameters. ptx_version: of the kernel's PTX, which limits them.
@@ -103,8 +103,8 @@ def resource_refusal(
 
     Args:
         grid, block, cluster: of a launch that :func:`geometry_refusal` has nothing against.
-        used: what the launch takes.
-        cooperative: all CTAs have to be resident at once.
+        used: resources of the launch.
+        cooperative: all CTAs must be resident at the same time.
     """
     limits, threads = device.target.limits, prod(block)
     if used.static_shared > limits.default_shared_bytes:

@@ -1,4 +1,4 @@
-"""How many CTAs of a kernel an SM holds at once, from its resources alone: occupancy without a GPU.
+"""Occupancy without a GPU: the number of resident CTAs of a kernel per SM, from its resources.
 
 The rules are those of NVIDIA's ``cuda_occupancy.h`` (in the wheel nvidia-cuda-runtime).
 """
@@ -20,13 +20,13 @@ class Occupancy:
     """What limits a launch, and how far.
 
     Attributes:
-        ctas_per_sm: resident at once; 0 when the launch is impossible, and then ``impossible`` says why.
+        ctas_per_sm: resident CTAs per SM; 0 if the launch is impossible, for the reason in ``impossible``.
         warps_per_sm, max_warps: resident, and the most an SM can hold.
         limits: ``"registers"``, ``"shared memory"``, ``"threads"``, ``"CTA slots"``, ``"barriers"`` -> CTAs each allows.
         limiters: those that allow no more than ``ctas_per_sm``.
         registers_per_cta: allocated, rounded up.
         shared_bytes_per_cta: allocated, with what the driver reserves, rounded up.
-        block, registers, shared_bytes: what was asked for: threads a CTA, registers a thread, static and dynamic bytes a CTA.
+        block, registers, shared_bytes: the requested threads per CTA, registers per thread, static and dynamic bytes per CTA.
         cluster: CTAs of a cluster; they are resident together, within one GPC.
         impossible: why the launch fails, or ``""``.
     """
@@ -93,10 +93,10 @@ def cta_registers(target: Target | str, threads: int, registers: int) -> int:
 def resident_ctas(
     target: Target | str, sms: int, threads: int, registers: int, shared_bytes: int, *, barriers: int = 0, cluster: int = 1
 ) -> int:
-    """CTAs of a kernel that a GPU of so many SMs holds at once: the largest cooperative grid.
+    """Resident CTAs of a kernel on a GPU with ``sms`` SMs: the largest cooperative grid.
 
     Args:
-        threads: per CTA. registers: per thread; 0 where they are not known. shared_bytes: static and dynamic, per CTA.
+        threads: per CTA. registers: per thread; 0 if unknown. shared_bytes: static and dynamic, per CTA.
         barriers: named barriers per CTA.
         cluster: CTAs of a cluster, which are resident together.
 

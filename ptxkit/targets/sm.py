@@ -31,7 +31,7 @@ class SmLimits:
         shared_unit: granularity of the shared memory that a CTA is given, in bytes.
         reserved_bytes: shared memory that the system keeps in each CTA.
         barriers_per_cta: named barriers of an SM over its CTA slots; 0 where barriers do not limit occupancy.
-        portable_cluster: CTAs of a cluster that every GPU with clusters takes; 1 where there are no clusters.
+        portable_cluster: maximum CTAs of a cluster that all GPUs of the target support; 1 without clusters.
         largest_cluster: CTAs of a cluster when the kernel allows a non-portable size.
         threads_per_cta: of one CTA. block: of one CTA, by axis. grid: CTAs of a grid, by axis.
         registers: 32-bit registers per SM. registers_per_cta, registers_per_thread: the most.

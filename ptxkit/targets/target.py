@@ -47,7 +47,7 @@ class Target:
         """The target called ``sm_90a``, ``compute_90a`` or ``90a``.
 
         Raises:
-            UsageError: there is no such target; the message names the nearest.
+            UsageError: no such target; the message names similar ones.
         """
         if isinstance(text, Target):
             return text
@@ -86,7 +86,7 @@ class Target:
         return frozenset(name for name, feature in FEATURES.items() if self.satisfies(feature.rule))
 
     def satisfies(self, rule: Iterable[str]) -> bool:
-        """Whether any token of a rule (see :mod:`ptxkit.targets.features`) holds here."""
+        """Whether any token of a rule (see :mod:`ptxkit.targets.features`) applies to this target."""
         return any(self._token_holds(token) for token in rule)
 
     def accepts(self, built_for: Target) -> bool:

@@ -24,7 +24,7 @@ def compiled(source=CU, **options):
         (lambda: compiled(None), "a source is a path or a text, not a NoneType"),
         (lambda: compiled(b"x{}"), "not a bytes"),
         (lambda: compiled("/tmp"), "Is a directory"),
-        (lambda: compiled("__global__ void k();"), "must hold a newline or a brace"),
+        (lambda: compiled("__global__ void k();"), "must contain a newline or a brace"),
         (lambda: compiled("a\0b.cu"), "null byte"),
         (lambda: compiled(CU + "\0"), "source.cu:2: there is a NUL byte"),
         (lambda: compiled('extern "C" __global__ void k() {\n int i;\n'), 'source.cu:2: error: expected a "}"'),

@@ -1,4 +1,4 @@
-"""What explains a case's times: the bytes that each candidate moves, counted and measured; and the errors of its outputs."""
+"""Details of a case: the bytes that each candidate moves, counted and measured, and the errors of its outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = ("50", "99.9")  # percentiles, before the largest
 
 
 def traffic_table(case: CaseResult) -> Table | None:
-    """Bytes of every variant: by threads, as the emulator counts them, and in device memory, as ncu measures them. None where
+    """Bytes of each variant: by threads, as the emulator counts them, and in device memory, as ncu measures them. None if
     neither is known."""
     rows = [row for row in case.rows if row.cold and (row.counted or row.measured)]
     if not rows:

@@ -140,12 +140,12 @@ def traffic(case: CaseResult, c: Counted | None) -> float | None:
 
 
 def list_table(rows: Sequence[Sequence[str]]) -> Table:
-    """What can be measured."""
+    """The cases that can be measured."""
     return Table("", ["kernel", "sizes", "variants", "peers"], rows, texts=True)
 
 
 def compare_table(before: Results, after: Results) -> Table:
-    """Every time that both have; every count where both are the emulator's."""
+    """All times that both results have, or all counts if both are from the emulator."""
     if before.roofs is None and after.roofs is None:
         return _compare_counts(before, after)
     rows = [
@@ -258,7 +258,7 @@ def _agreement(base: Row, row: Row) -> str:
 
 
 def roof_note(case: CaseResult) -> str:
-    """What the column "of roof" refers to."""
+    """The roof that the column "of roof" refers to."""
     if case.ceiling is not None:
         return str(case.ceiling)
     return f"unknown, because no peak rate of {case.unit} was measured or is documented for this GPU"

@@ -1,1 +1,1 @@
-"""What a measurement found, as values: their JSON, comparison with earlier ones, and expectations."""
+"""Results of measurements as values: their JSON, comparison with earlier results, and expectations."""

@@ -1,7 +1,7 @@
 """The ceilings of a GPU, and which of them bounds a kernel (the roofline model). Pure.
 
 Without a peak rate for the type of the operands there is no statement about what bounds a kernel, because a kernel that is
-below the memory roof may still be bound by a lower peak that nobody measured.
+below the memory roof may still be bound by a lower, unknown peak.
 """
 
 from __future__ import annotations

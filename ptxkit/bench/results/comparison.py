@@ -38,9 +38,9 @@ class Distance:
     """A peer's time over that of a variant, in both results: more than 1 where the variant is faster.
 
     Attributes:
-        case: its key. variant: the fastest of the first result that both have, so that it is one and the same.
-        judgement: "faster" where the variant has gained on the peer. Their samples are interleaved, so a clock that has
-            changed for both does not show here.
+        case: its key. variant: the fastest of the first result that both have, and so the same variant in both.
+        judgement: "faster" if the ratio has improved for the variant. The samples are interleaved: a change of the clock
+            affects both.
     """
 
     case: str

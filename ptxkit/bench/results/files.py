@@ -1,4 +1,4 @@
-"""Reading result files: schema ``ptxkit.bench/3``, and the two before it in today's names."""
+"""Reading result files: schema ``ptxkit.bench/3``, and the two earlier ones with today's names."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ptxkit.bench.results.results import Timed
 
 Word = Literal["same", "faster", "slower", "ambiguous"]
 
-SMALLEST = 0.005  # relative: no two runs of one binary agree better than this on a GPU that manages its own clocks
+SMALLEST = 0.005  # minimum relative noise: the repeatability of a binary on a GPU without locked clocks
 CERTAIN = 3.0  # times the combined spread, beyond which a difference is significant
 OVERSHOOT = 1.08  # of a measured bandwidth: the copy that measures it does not reach the maximum itself
 
@@ -35,7 +35,7 @@ class Judgement:
 
 
 def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
-    """Compare two medians in the light of their spreads.
+    """Compare two medians, considering their spreads.
 
     The noise is the root of the sum of the squares of both relative spreads (half the interquartile range), at least 0.5%. A
     difference up to that is not significant, one beyond three times that is, and in between more samples are needed.
@@ -48,7 +48,7 @@ def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
 
 
 def judge_ratio(before: tuple[Timed, Timed], after: tuple[Timed, Timed]) -> Judgement:
-    """Whether the first of a pair has gained on the second: the change of its share of the other's time.
+    """Compare the ratio of a pair of times before and after: whether the first has become faster relative to the second.
 
     The noise is that of :func:`judge`, of all four times.
     """

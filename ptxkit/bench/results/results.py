@@ -1,8 +1,8 @@
-"""What a benchmark found, as values, and their JSON: schema ``ptxkit.bench/3``; files of ``ptxkit.bench/1`` and
+"""Results of a benchmark as values, and their JSON: schema ``ptxkit.bench/3``; files of ``ptxkit.bench/1`` and
 ``ptxkit.bench/2`` are read, too.
 
 A result file holds the hashes of source, cubin and inputs, the driver, the clocks and the method, so that it can be run again
-and compared with what it says (:mod:`ptxkit.bench.results.judge`). Field names carry their units.
+and compared (:mod:`ptxkit.bench.results.judge`). Field names carry their units.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Row:
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case: a kernel at one size, and what was found of each candidate.
+    """One case: a kernel at one size, and the results of its candidates.
 
     Attributes:
         flops, bytes: the minimum work. unit: the type whose peak rate applies to the flops: "f32", "bf16", ...

@@ -84,7 +84,7 @@ def tma(arch: int, schedule: str) -> Describe:
 
 
 def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
-    """Large tiles where they give nearly every SM one; stages of 64 bytes of each row."""
+    """Tiles by size: large ones if nearly every SM gets one; stages of 64 bytes of each row."""
     depth = 512 // BITS[w.dtype]
     if cdiv(w.m, 128) * cdiv(w.n, 256) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 256, "BK": depth, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 3}
@@ -96,7 +96,7 @@ def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
 
 
 def prefer_simt(w: CutlassGemm) -> Iterator[dict[str, Any]]:
-    """Large tiles where they give every SM some."""
+    """Tiles by size: large ones if every SM gets some."""
     if cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 128, "BK": 8, "WARPS_M": 4, "WARPS_N": 2}
     yield {"BM": 64, "BN": 64, "BK": 8, "WARPS_M": 2, "WARPS_N": 2}
@@ -112,7 +112,7 @@ def prefer_cooperative(w: CutlassGemm) -> Iterator[dict[str, Any]]:
 
 
 def prefer_pingpong(w: CutlassGemm) -> Iterator[dict[str, Any]]:
-    """64 rows for each of the consumers, which take turns."""
+    """64 rows for each of the consumers, which alternate."""
     if cdiv(w.m, 64) * cdiv(w.n, 256) >= w.device.sms:
         yield {"BM": 64, "BN": 256, "CLUSTER_M": 2}
     yield {"BM": 64, "BN": 128, "CLUSTER_M": 2 if w.m > 64 else 1}
@@ -152,7 +152,7 @@ class CutlassGemm(Workload):
 
     @property
     def a_layout(self) -> str:
-        """Of a."""
+        """The layout of a."""
         return "row" if self.layout[0] == "t" else "column"
 
     @property
@@ -209,7 +209,7 @@ class CutlassGemm(Workload):
         return Work(flops=2 * self.m * self.n * self.k, bytes=operands + results, unit=self.dtype)
 
     def gemm(self) -> Gemm | None:
-        """What it is to a library; None where libraries are not asked for it."""
+        """The product as libraries compute it; None if no library computes it."""
         if self.dtype in ("e4m3", "e5m2"):
             return None
         return Gemm(
@@ -274,7 +274,7 @@ class CutlassGemm(Workload):
         constraint=usable(tma(100, "one_sm")),
     )
     def one_sm(self, t: Tile) -> list[Launch]:
-        """TMA and tcgen05, each SM for itself."""
+        """TMA and tcgen05, without CTA pairs."""
         return self.launches(tma(100, "one_sm")(self, t))
 
     @variant(
@@ -293,7 +293,7 @@ class CutlassGemm(Workload):
 
     @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "pingpong")), prefer=prefer_pingpong)
     def pingpong(self, t: Tile) -> list[Launch]:
-        """TMA and wgmma: two consumer warpgroups take turns, one multiplies while the other stores."""
+        """TMA and wgmma: two consumer warpgroups alternate: one multiplies while the other stores."""
         return self.launches(tma(90, "pingpong")(self, t))
 
     @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "cooperative")), prefer=prefer_cooperative)

@@ -68,7 +68,7 @@ def _args(d: Interpreter, argument: str) -> Reply:
 
 @command("info frame", "info line", group="status")
 def _frame(d: Interpreter, argument: str) -> Reply:
-    """Show where the focused thread stands and what it waits for."""
+    """Show the position of the focused thread, and what it waits for."""
     view = d.session.here
     text = place_text(view)
     return Reply(f"{text}\n{lines_text(view)}" if view.place else text, place_data(view))
@@ -76,7 +76,7 @@ def _frame(d: Interpreter, argument: str) -> Reply:
 
 @command("info warps", "info w", group="status")
 def _warps(d: Interpreter, argument: str) -> Reply:
-    """Show where each warp of the CTA stands and what it waits for; a diverged warp has a line for each part."""
+    """Show the position of each warp of the CTA, and what it waits for; a diverged warp has a line for each group of lanes."""
     rows = overview.warps(d.session)
     focus = d.session.controller.focus.thread // 32
     shown = [
@@ -119,7 +119,7 @@ def _threads(d: Interpreter, argument: str) -> Reply:
 
 @command("info lanes", "info l", group="status")
 def _lanes(d: Interpreter, argument: str) -> Reply:
-    """Show where each lane of the warp stands."""
+    """Show the position of each lane of the warp."""
     rows = overview.lanes(d.session)
     focus = d.session.controller.focus.thread % 32
     shown = [
@@ -169,7 +169,7 @@ def _barriers(d: Interpreter, argument: str) -> Reply:
 
 @command("info mbarriers", group="status")
 def _mbarriers(d: Interpreter, argument: str) -> Reply:
-    """Show the mbarriers that the CTA has initialised: parity, what the current phase lacks, and who waits."""
+    """Show the mbarriers of the CTA: parity, pending arrivals and bytes of the current phase, and waiting threads."""
     rows = overview.mbarriers(d.session)
     if not rows:
         return Reply("This CTA has initialised no mbarrier.", {"mbarriers": []})
@@ -185,7 +185,7 @@ def _mbarriers(d: Interpreter, argument: str) -> Reply:
 
 @command("info async", group="status")
 def _async(d: Interpreter, argument: str) -> Reply:
-    """Show the asynchronous operations in flight: issued, and not yet performed. In eager mode there are none."""
+    """Show the asynchronous operations in flight: issued and not yet performed. There are none in eager mode."""
     rows = overview.operations(d.session)
     if not rows:
         controller = d.session.controller

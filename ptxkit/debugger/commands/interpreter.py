@@ -72,7 +72,7 @@ class Interpreter:
     """Executes command lines on a session.
 
     Attributes:
-        session: what is debugged.
+        session: the debugging session.
         style: format that the command line gave after a slash: ``"x"`` of ``p/x``.
         displays: expressions that every stop shows, by number.
         listed: (file, next line) of the last ``list``.

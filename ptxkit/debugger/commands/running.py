@@ -76,7 +76,7 @@ def _until(d: Interpreter, argument: str) -> Reply:
 
 @command("kill", "k", group="running")
 def _kill(d: Interpreter, argument: str) -> Reply:
-    """End the run where it stands; breakpoints are kept."""
+    """End the run at the current position; breakpoints are kept."""
     _none(argument, "kill")
     d.session.need_running()
     d.session.close()

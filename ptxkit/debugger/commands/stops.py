@@ -62,7 +62,7 @@ def _ended(d: Interpreter, stop: Stop, data: dict[str, Any]) -> Reply:
 
 
 def place_data(view: ThreadView) -> dict[str, Any]:
-    """Where a thread stands, as JSON values."""
+    """The position of a thread as JSON values."""
     return {
         "cta": list(view.cta),
         "thread": list(view.thread),
@@ -80,7 +80,7 @@ def place_data(view: ThreadView) -> dict[str, Any]:
 
 
 def place_text(view: ThreadView) -> str:
-    """Where a thread stands: ``saxpy at saxpy.cu:12, saxpy.ptx:40; CTA (1,0,0), thread (3,0,0), warp 0, lane 3``."""
+    """The position of a thread: ``saxpy at saxpy.cu:12, saxpy.ptx:40; CTA (1,0,0), thread (3,0,0), warp 0, lane 3``."""
     who = (
         f"CTA ({','.join(map(str, view.cta))}), thread ({','.join(map(str, view.thread))}), "
         f"warp {view.focus.thread // 32}, lane {view.focus.thread % 32}"
@@ -93,7 +93,7 @@ def place_text(view: ThreadView) -> str:
 
 
 def lines_text(view: ThreadView) -> str:
-    """The source line and the PTX instruction that a thread stands at."""
+    """The source line and the PTX instruction at the position of a thread."""
     lines = []
     text = source_text(view.file) if view.line else None
     if text is not None and view.line <= len(text):

@@ -17,7 +17,7 @@ def _shown(d: Interpreter) -> Reply:
 
 @command("thread", "t", usage="[T]", group="threads")
 def _thread(d: Interpreter, argument: str) -> Reply:
-    """Choose a thread of the CTA, linear or x,y,z; without an argument show where the focused thread stands."""
+    """Choose a thread of the CTA, linear or x,y,z; without an argument, show the position of the focused thread."""
     d.session.need_running()
     if argument:
         d.session.focus(thread=coordinates(argument, "thread"))

@@ -39,13 +39,13 @@ FAULTS: dict[int, type[FaultError]] = {
 
 
 class GpuContext(MakesArrays):
-    """One GPU, on a stream of its own: its memory, errors and order; :mod:`ptxkit.runtime.gpu.kernels` adds launches.
+    """A GPU with its own stream: memory, errors, synchronization; :mod:`ptxkit.runtime.gpu.kernels` adds launches.
 
     Attributes:
-        target: its architecture with the ``a`` suffix where there is one.
+        target: its target, architecture-specific if available.
         properties: cuda.core's.
         lost: which kernel failed and how, once one has; nothing works after that.
-        retired: calls that destroy what the GPU may still be using, made at the next synchronization.
+        retired: functions that destroy objects which the GPU may still use, called at the next synchronization.
     """
 
     def __init__(self, index: int = 0) -> None:
@@ -68,7 +68,7 @@ class GpuContext(MakesArrays):
         self.lost: str | None = None
         self._recent: dict[str, None] = {}  # kernels launched since the device was last seen to be well, in order
         self._not_cooperative: set[str] = set()  # launched so, of kernels that look for the workspace of this_grid()
-        self.retired: list[Callable[[], object]] = []  # destroys what the GPU may still be using
+        self.retired: list[Callable[[], object]] = []  # destroys objects that the GPU may still use
 
     @property
     def properties(self) -> Any:
@@ -159,7 +159,7 @@ class GpuContext(MakesArrays):
             self.driver.call("cuCtxPopCurrent_v2", ctypes.byref(previous))
 
     def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
-        """Copy to the device, behind what was launched before; when it returns, every stream sees it."""
+        """Copy to the device, after earlier launches; when it returns, the data is visible to all streams."""
         self.synchronize()
         self._check(
             self.driver.call(
@@ -175,7 +175,7 @@ class GpuContext(MakesArrays):
         )  # the driver may still be copying from its own
 
     def read(self, address: int, out: np.ndarray[Any, Any]) -> None:
-        """Copy from the device, behind what was launched before."""
+        """Copy from the device, after earlier launches."""
         self.synchronize()
         self._check(
             self.driver.call(
@@ -188,7 +188,7 @@ class GpuContext(MakesArrays):
         )
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
-        """Set every byte: a GPU does not know what is initialised."""
+        """Set all bytes; a GPU does not track initialisation."""
         self.fill(address, nbytes, value)
 
     def fill(self, address: int, nbytes: int, value: int) -> None:
@@ -257,7 +257,7 @@ class GpuContext(MakesArrays):
 
 
 def own_target(capability: Any) -> Target:
-    """The target of a compute capability, architecture-specific where there is such a form.
+    """The target of a compute capability, architecture-specific if available.
 
     Raises:
         UnavailableError: newer than ptxkit knows.

@@ -46,7 +46,7 @@ def facts(device: GpuContext) -> GpuFacts:
 
 
 def kernel_driver() -> str:
-    """Version of the kernel driver, ``"580.95.05"``: the management library's answer, else what the module says of itself."""
+    """Version of the kernel driver, ``"580.95.05"``: from the management library, else from the kernel module."""
     library = _nvml()
     version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
     if library is not None and library.nvmlSystemGetDriverVersion(version, c_uint(len(version))) == 0:
@@ -61,7 +61,7 @@ def kernel_driver() -> str:
 
 
 def sensors(device: GpuContext) -> Sensors:
-    """The sensors, through the driver's management library; all None where that is not there. Takes about 0.1 ms."""
+    """The sensors, read through NVML; all None without NVML. Takes about 0.1 ms."""
     library = _nvml()
     handle = c_void_p()
     bus = str(device.core.pci_bus_id).encode()

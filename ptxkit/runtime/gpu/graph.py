@@ -1,4 +1,4 @@
-"""CUDA graphs of launches: many that belong together, or a single one, which a driver takes sooner as a graph than as it is."""
+"""CUDA graphs of launches: several launches, or a single one, which the driver launches faster as a graph."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def capture(device: GpuContext, stream: int, queue: Callable[[], None], launch_o
 
 
 def instantiated(device: GpuContext, graph: int, launch_on: int) -> Callable[[], int]:
-    """A graph by its handle, which still belongs to whoever made it, made executable.
+    """An executable graph from the handle of a graph, which the caller continues to own.
 
     Returns:
         A call that launches it on the stream ``launch_on``, and gives the driver's result code.
@@ -50,13 +50,13 @@ def instantiated(device: GpuContext, graph: int, launch_on: int) -> Callable[[],
 
     executable = _ok(device, cu.cuGraphInstantiate(cu.CUgraph(graph), 0))
     call = partial(device.driver.library.cuGraphLaunch, ctypes.c_void_p(int(executable)), ctypes.c_void_p(launch_on))
-    # it may still run when nobody refers to it any more, so it is destroyed at the next synchronization
+    # the graph may still run when it is released, so it is destroyed at the next synchronization
     weakref.finalize(call, device.retired.append, partial(cu.cuGraphExecDestroy, executable)).atexit = False
     return call
 
 
 def capture_check(device: GpuContext, stream: int) -> Callable[[], bool]:
-    """A call that tells whether somebody is making a graph of what is queued on a stream; it costs as much as a launch."""
+    """A function that returns whether a stream is being captured; it takes as long as a launch."""
     status = ctypes.c_int()
     ask = partial(device.driver.library.cuStreamIsCapturing, ctypes.c_void_p(stream), ctypes.byref(status))
 
@@ -67,7 +67,7 @@ def capture_check(device: GpuContext, stream: int) -> Callable[[], bool]:
 
 
 def node_count(device: GpuContext, graph: int) -> int:
-    """Nodes of a graph that somebody else made, by its handle: kernels, and copies and fills beside them.
+    """Numbers of nodes of a graph, by its handle: kernels, and copies and fills.
 
     Raises:
         FaultError: the driver does not know it.

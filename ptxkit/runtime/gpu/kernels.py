@@ -59,7 +59,7 @@ class GpuKernels(GpuContext):
 
     @takes(image=IMAGE, source=TEXT | NOTHING)
     def load(self, image: Image, source: str | None = None) -> LoadedModule:
-        """The image's kernels, from its cubin; ``source`` is the text they were compiled from, where that is no file.
+        """The kernels of the image, from its cubin; ``source`` is the source text, if it is not in a file.
 
         Raises:
             CompileError: the image was not assembled, or not for this GPU.
@@ -134,7 +134,7 @@ class GpuKernels(GpuContext):
             self._check(code)
             theirs.append((offset.value, size.value))
         ours = [(p.offset, p.size) for p in parameters]
-        # parameters begin at an address that is a multiple of 16 and no more: what is aligned to 64 has other offsets there.
+        # The parameter buffer is aligned to 16 bytes only, so that parameters aligned to 64 have other offsets in it.
         # A launch hands over an array of pointers, so only the sizes matter then
         aligned = all(p.align <= 16 for p in parameters)
         if ours != theirs if aligned else [size for _, size in ours] != [size for _, size in theirs]:
@@ -199,10 +199,10 @@ class GpuKernels(GpuContext):
             capturing = capture_check(self, where)
 
             def replay() -> int:
-                # a graph cannot be launched into somebody's capture, a kernel can
+                # a graph cannot be launched into a stream capture, a kernel can
                 return int(plainly()) if capturing() else graph()
 
-            # nobody but this device, which launches plainly then, captures its own stream; asking would double the cost
+            # only this device captures its own stream, and then launches kernels directly; a query would double the cost
             submit = graph if graph is plainly or where == self.stream_handle else replay
             return submit()
 
@@ -218,7 +218,7 @@ class GpuKernels(GpuContext):
         return fire
 
     def _as_graph(self, config: LaunchConfig, plainly: Callable[[], int]) -> Callable[[], int]:
-        """A prepared launch as a graph of one kernel; as it is, where the driver makes no graph of it.
+        """A prepared launch as a graph of one kernel; unchanged if the driver does not support a graph of it.
 
         cuGraphLaunch costs the host less than cuLaunchKernelEx; scripts/gpu_runtime_check.py times both.
         """
@@ -259,7 +259,7 @@ class GpuKernels(GpuContext):
             self._check(self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_NON_PORTABLE_CLUSTER, 1))
 
     def _find_room(self, kernel: Kernel, geometry: Geometry, config: LaunchConfig) -> None:
-        """A cluster lies within a GPC, whose SMs are not as many on every GPU, or on a part of one."""
+        """A cluster runs within a GPC, and the number of SMs of a GPC depends on the GPU or on its partition."""
         ctas = int(np.prod(geometry.cluster or 1))
         asked = (kernel.handle.value, geometry.block, geometry.shared, geometry.cluster)
         if ctas == 1 or asked in self._clusters:
@@ -275,7 +275,7 @@ class GpuKernels(GpuContext):
         self._clusters.add(asked)
 
     def _refused(self, name: str, code: int, geometry: Geometry, call: Callable[[], int]) -> None:
-        """A launch that the driver did not take: tried again in this GPU's context, or raised as what it is."""
+        """Handle a launch that the driver refused: retry it in this GPU's context, or raise the error."""
         self._usable()
         if code in (INVALID_CONTEXT, INVALID_HANDLE):
             self._enter()

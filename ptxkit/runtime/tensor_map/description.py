@@ -68,10 +68,10 @@ class TensorMap:
         swizzle: ``"none"``, ``"32B"``, ``"64B"``, ``"128B"``: how 16-byte atoms of a box are permuted in shared memory, so that
             its columns lie in different banks; ``"128B_atom_32B"``, ``"128B_atom_32B_flip_8B"`` and ``"128B_atom_64B"`` permute
             larger ones, on sm_100 and later. A row of the box must fit into the swizzle's span; a shorter one leaves a gap.
-        element_strides: of every so many elements of the box take one, 1 to 8 in each dimension, always 1 in the last.
+        element_strides: distance of the copied elements in each dimension, 1 to 8; 1 in the last dimension.
         interleave: ``"none"``; the layouts NC/8HWC8 and NC/16HWC16 are not offered.
         l2_promotion: ``"none"``, ``"64B"``, ``"128B"``, ``"256B"``: how much a miss brings into L2.
-        oob_fill: ``"zeros"`` or ``"nan"`` (floats only): what a load puts where a box lies outside the array.
+        oob_fill: ``"zeros"`` or ``"nan"`` (floats only): the value of elements outside the array in a load.
         strides: bytes, one a dimension, as numpy's; None for a C-contiguous array.
         shape: instead of the array's own, one to five dimensions.
         dtype: instead of the array's own: a numpy dtype, or one of ``ELEMENT_TYPES``. ``"tfloat32"`` rounds float32 on
@@ -81,7 +81,7 @@ class TensorMap:
         im2col: instead of ``box``, for copies in im2col mode.
 
     Raises:
-        UsageError: what no array could make valid.
+        UsageError: arguments that are invalid for every array.
     """
 
     array: Any
@@ -155,10 +155,10 @@ class TensorMap:
         return np.frombuffer(device.tensor_map(self.describe(address)), np.uint8)
 
     def describe(self, address: int) -> Encoding:
-        """What the driver is told, for an array at ``address``, after all checks.
+        """The arguments of the driver's encoder for an array at ``address``, after all checks.
 
         Raises:
-            UsageError: names the rule and the mend.
+            UsageError: names the rule and the fix.
         """
         element = element_type(self.array, self.dtype)
         shape = self.shape or shape_in(self.array, element)
@@ -202,7 +202,7 @@ class TensorMap:
 
 
 def device_address(m: TensorMap, memory: Encoder, what: str) -> int | np.ndarray[Any, Any]:
-    """Address of the array that a map is of, or the array itself where it is in host memory.
+    """Address of the array of a map, or the array itself if it is in host memory.
 
     Args:
         what: begins messages.

@@ -54,10 +54,10 @@ _SAME_BITS = {"int8": "uint8", "bool": "uint8", "int16": "uint16"}
 
 
 def element_type(array: Any, dtype: Any = None) -> ElementType:
-    """The element type of an array, or the one asked for.
+    """The element type of an array, or the requested one.
 
     Raises:
-        UsageError: the driver has none, or nobody says which.
+        UsageError: the driver does not support the type, or it is not specified.
     """
     if isinstance(dtype, str) and dtype in ELEMENT_TYPES:
         return ELEMENT_TYPES[dtype]
@@ -94,7 +94,7 @@ def contiguous_strides(shape: tuple[int, ...], bits: int) -> tuple[int, ...]:
 
 
 def shape_in(array: Any, element: ElementType) -> tuple[int, ...]:
-    """An array's shape in elements: a row of bytes seen as 4-bit numbers has twice as many."""
+    """The shape of an array in elements; a row of bytes has twice as many 4-bit elements."""
     shape = getattr(array, "shape", None)
     if shape is None or isinstance(array, np.generic):
         raise UsageError("the array does not tell its shape; give shape")

@@ -33,16 +33,16 @@ CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
 SWIZZLES = ("none", "32B", "64B", "128B", "128B_atom_32B", "128B_atom_32B_flip_8B", "128B_atom_64B")
 """CUtensorMapSwizzle, in the order of its numbers. A plain mode swaps atoms of 16 bytes."""
 SPANS = {"32B": 32, "64B": 64}
-"""Bytes within which a swizzle moves atoms; 128 for those that are not here."""
+"""Span of each swizzle in bytes; 128 for swizzles that are not listed."""
 L2_PROMOTIONS = ("none", "64B", "128B", "256B")
 """CUtensorMapL2promotion, in the order of its numbers: bytes that a miss fetches into L2."""
 OOB_FILLS = ("zeros", "nan")
-"""CUtensorMapFloatOOBfill, in the order of its numbers: what a box reads outside the array."""
+"""CUtensorMapFloatOOBfill, in the order of its values: the fill value outside the array."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """A tensor map as cuTensorMapEncodeTiled takes it: numbers, innermost dimension first.
+    """The arguments of cuTensorMapEncodeTiled, innermost dimension first.
 
     Attributes:
         element: number of the element type.

@@ -55,7 +55,7 @@ def check_array(address: int, shape: tuple[int, ...], strides: tuple[int, ...], 
 
 
 def check_columns(i: Im2col, shape: tuple[int, ...]) -> None:
-    """Raise UsageError where the corners leave no place for a filter."""
+    """Raise UsageError if the corners leave no position for a filter."""
     for low, high, n in zip(i.lower, i.upper, shape[1:-1], strict=True):
         if low > n - 1 + high:
             raise UsageError(
