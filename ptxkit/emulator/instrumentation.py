@@ -15,6 +15,7 @@ from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.threads import Frame, Group, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.traps import Traps
 from ptxkit.isa.model import Register
 
@@ -94,6 +95,17 @@ class Instrumentation:
         """A call or a return has copied a register of the frame ``source`` into one of ``target`` for ``x``."""
         if self.check is not None:
             self.check.passed(x, source, register, target, into)
+
+    def written(self, x: Group, register: int) -> None:
+        """Something other than generated code has written a register for ``x``."""
+        if self.check is not None:
+            self.check.written(x, register)
+
+    def lost(self, x: Group, register: int, lanes: Mask, where: Where) -> None:
+        """``where`` has written a register with no value in the ``lanes`` (wave shape) of ``x``."""
+        if self.check is None:
+            self.check = InitCheck(self.wave, False, False)
+        self.check.lost(x, register, lanes, where)
 
     def returned(self, threads: Index, start: int, nbytes: int) -> None:
         """A function of the driver's has written its result to the stack."""

@@ -35,9 +35,11 @@ from ptxkit.emulator.simt.hooks import ProxyHooks, StackHooks
 from ptxkit.emulator.simt.state import MachineState
 from ptxkit.emulator.simt.step import Gate
 from ptxkit.emulator.simt.threads import Group, P, Synchroniser, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.proxies import GenericWrites
 from ptxkit.errors import DeadlockError, InstructionLimitError, TimeLimitError
 from ptxkit.isa.mangled import base_name
+from ptxkit.isa.model import Operand, Pair, Register
 
 PATIENCE = 100_000
 """Number of blocks after which a group that is ready, but that the order never selects, is executed all the same."""
@@ -91,6 +93,7 @@ class Wave(WaveCalls, WaveValues):
         self.ticks = 0
         self.serial = 0
         self.output: list[str] = []
+        self.lost: Mask | None = None
         self.changes = 0  # reads of clocks and printed texts, which no memory shows
         self.running: tuple[Group, int] | None = None
         self._yields = 0
@@ -218,12 +221,39 @@ class Wave(WaveCalls, WaveValues):
             else:
                 run = block.general if group.rows or frame.groups != 1 else block.fast
                 predicate = run(frame.registers, group)  # type: ignore[misc]
+            if self.lost is not None:
+                self._lose(group, block)
         if self.spinning:
             self._yields += 1
             group.yielded = self._yields
         else:
             group.yielded = 0
         block.terminator.execute(group, block, predicate)
+
+    def _lose(self, group: Group, block: BasicBlock) -> None:
+        """The collective of ``block`` has given no value to the lanes ``self.lost``: their result counts as uninitialised."""
+        lost, self.lost = self.lost, None
+        number, instruction = block.instructions[0]
+        first = instruction.operands[0]
+        result = first.first if isinstance(first, Pair) else first
+        if lost is not None and isinstance(result, Register):
+            k = group.frame.function.register_index[result.name]
+            self._checks().lost(group, k, lost, self.launch.code.instructions[number][0])
+
+    def _checks(self) -> Instrumentation:
+        """The instrumentation, made when the first undefined value appears."""
+        if self.instrumentation is None:
+            self.instrumentation = Instrumentation(self, None, None)
+        return self.instrumentation
+
+    def collected(self, group: Group, result: Operand | None, lost: Mask | None, where: Where) -> None:
+        """Outside of generated code a collective has written the register ``result``, with no value in the lanes ``lost``."""
+        if not isinstance(result, Register) or (lost is None and self.instrumentation is None):
+            return
+        k = group.frame.function.register_index[result.name]
+        self._checks().written(group, k)
+        if lost is not None:
+            self._checks().lost(group, k, lost, where)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 

@@ -81,6 +81,20 @@ class InitCheck:
             s = shadow(bits, x.select(s.origin))
         self._put(target, into, s, x)
 
+    def written(self, x: Group, register: int) -> None:
+        """Something other than generated code has written a register for ``x``."""
+        self._put(x.frame, register, None, x)
+
+    def lost(self, x: Group, register: int, lanes: Mask, where: Where) -> None:
+        """``where`` has written a register with no value in the ``lanes`` (wave shape) of ``x``."""
+        whole = x.frame.undefined.get(register)
+        bits = every(x.select(lanes), unsigned(x.frame.function.register_types[register]))
+        new = shadow(bits, np.full((1, 1, 1), self.origins.result(where), np.int32))
+        old = None if whole is None else shadow(x.select(whole.bits), x.select(whole.origin))
+        if old is not None and new is not None:
+            new = shadow(old.bits | new.bits, origins([new, old]))
+        self._put(x.frame, register, new, x)
+
     def returned(self, threads: Index, start: int, nbytes: int) -> None:
         """A function of the driver's has written a result to the stack."""
         if self.mirror.local.shape[1] >= start + nbytes:

@@ -18,14 +18,15 @@ KEPT = 4096
 
 @dataclass(frozen=True)
 class Origin:
-    """One execution of a load that found uninitialised bytes, or a register that nothing wrote.
+    """One execution of a load that found uninitialised bytes, a register that nothing wrote, or a result that is undefined.
 
     Attributes:
-        where: the load; None for a register.
+        where: the load or the instruction; None for a register.
         register: name of the register, "" for a load.
         space: state space of the load; "" when the address is generic.
         addresses: of each lane of the selection.
         c, w: CTA and warp of each row of the selection; None for the whole wave.
+        is_result: of an instruction that leaves it undefined; not a load.
     """
 
     where: Where | None
@@ -34,6 +35,7 @@ class Origin:
     addresses: Addresses | None = None
     c: Index | None = None
     w: Index | None = None
+    is_result: bool = False
 
 
 class Origins:
@@ -50,6 +52,10 @@ class Origins:
         if name not in self._registers:
             self._registers[name] = self._add(Origin(None, name))
         return self._registers[name]
+
+    def result(self, where: Where) -> int:
+        """Number of the undefined result of a collective that reads a lane which does not take part."""
+        return self._add(Origin(where, is_result=True))
 
     def load(self, x: Group, where: Where, space: str, addresses: Addresses | None) -> int:
         """Number of an execution of a load; ``addresses`` are uint64 lanes, or None if that is not known."""
@@ -74,6 +80,8 @@ class Origins:
             return "a value that was never initialised"
         if origin.where is None:
             return f"register {origin.register}, which nothing has written"
+        if origin.is_result:
+            return f"the result of {named(origin.where)}, which reads a lane that has exited or that its mask does not name"
         loaded = f"loaded at {named(origin.where)}"
         address = self._address(origin, cta, warp, lane)
         if address is None:

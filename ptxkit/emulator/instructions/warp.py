@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Index, Lanes, Mask, Words
-from ptxkit.emulator.instructions.warp_gate import FULL, WarpGate, ready
+from ptxkit.emulator.instructions.warp_gate import FULL, WarpGate, ready, wave_wide
 from ptxkit.emulator.simt.step import B32, PRED, U32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking, effect
 from ptxkit.emulator.simt.threads import Group
@@ -22,7 +22,8 @@ from ptxkit.isa.types import TYPES
 
 _LANE = np.arange(32, dtype=np.int64)[None, None]
 _UNPREDICTABLE = np.uint32(0xCBCBCBCB)
-"""What a lane gets from one that is not in its mask or has exited. The manual leaves it open; correct programs drop it."""
+"""What a lane gets from one that is not in its mask or has exited. The manual leaves it open, and its use is reported as one of
+an uninitialised value. Correct programs drop it, as the last steps of a reduction do."""
 _BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)[None, None]
 
 D = TypeVar("D", bound=np.generic)
@@ -82,6 +83,9 @@ def _shfl(b: Binding) -> Gated:
         source, _ = _shuffle_source(mode, bv, cv)
         readable = ballot(x, np.ones((1, 1, 1), np.bool_), m)
         lost = (readable >> source.astype(np.uint32)) & np.uint32(1) == 0
+        here = np.broadcast_to(lost, x.shape) & x.active()
+        if here.any():
+            x.wave.lost = wave_wide(x, here)
         return np.where(lost, _UNPREDICTABLE, moved), inside
 
     def exchange(av: Lanes, bv: Words, cv: Words) -> tuple[Lanes, Mask]:

@@ -207,6 +207,7 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
             np.copyto(value, wave_wide(g, source_lanes(g, operand, t.dtype)), where=lanes)
     union = wave.new_group(parts[0][0].frame, mask)
     results = first.step.call(union, *(union.select(v) for v in wide))
+    lost, wave.lost = wave.lost, None
     whole = [None if r is None else wave_wide(union, r) for r in result_tuple(results)]
     wave.retire(union)
     for g, b in parts:
@@ -221,6 +222,8 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
                 if value.dtype != dtype:
                     value = value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
                 g.store(k, g.select(np.broadcast_to(value, wave.shape)))
+        if gate.step.destinations:
+            wave.collected(g, gate.step.destinations[0][0], lost, gate.where)
         wave.go(g, wave.after(b))
 
 

@@ -18,6 +18,7 @@ from ptxkit.emulator.simt.hooks import DivergenceHooks, ProxyHooks, RaceHooks, S
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.state import LaunchState, MachineState
 from ptxkit.emulator.simt.undefined import Shadow
+from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.model import Operand, Symbol
 
 P = TypeVar("P")
@@ -183,6 +184,7 @@ class WaveState(Protocol):
         ticks: time, which the clock registers show.
         changes: reads of clocks and printed texts, which no memory shows.
         output: what the kernel has printed.
+        lost: lanes to which a collective that is being executed gives an undefined result; wave shape, or None.
     """
 
     shape: Shape
@@ -199,6 +201,7 @@ class WaveState(Protocol):
     ticks: int
     changes: int
     output: list[str]
+    lost: Mask | None
     queue: Queue
     races: tuple[RaceHooks, ...]
     generic_writes: tuple[ProxyHooks, ...]
@@ -272,6 +275,9 @@ class WaveState(Protocol):
 
     def parked(self, group: Group, block: int) -> Group | None:
         """Takes out the group that waits where ``group`` has arrived."""
+
+    def collected(self, group: Group, result: Operand | None, lost: Mask | None, where: Where) -> None:
+        """Outside of generated code a collective has written the register ``result``, with no value in the lanes ``lost``."""
 
     def gate_at(self, block: int) -> object:
         """The gate of a block, or None."""

@@ -10,7 +10,7 @@ from programs import THREAD, Run, kernel
 
 from ptxkit.emulator.instructions.atomics import apply_in_order
 from ptxkit.emulator.instructions.builtins import format_printf
-from ptxkit.errors import DeadlockError, TrapError
+from ptxkit.errors import DeadlockError, TrapError, UninitialisedError
 
 LANE = np.arange(32)
 
@@ -303,3 +303,37 @@ def test_a_guard_leaves_the_other_lanes_alone(body, taken, other, initcheck):
     text = kernel(THREAD + ODD + body + "st.global.u32 [%rd21], %r4;", before=".shared .align 8 .b64 bar;")
     out, _ = Run(text)(np.zeros(32, np.uint32), np.zeros(1), initcheck=initcheck)
     assert (out == np.where(LANE % 2, taken, other)).all()
+
+
+DOWN = "shfl.sync.down.b32 %r5, %r0, 8, 31, {};"
+LAST_EXIT = "setp.ge.u32 %p9, %r0, 20; @%p9 exit; setp.lt.u32 %p1, %r0, 12; mov.u32 %r4, %r0;"
+LOST = "uninitialised value: the result of test.ptx:15 shfl.sync.down.b32, which reads a lane that has exited or that its mask"
+
+
+@pytest.mark.parametrize("initcheck", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        LAST_EXIT + DOWN.format(-1) + "mov.u32 %r4, %r5;",
+        LAST_EXIT + DOWN.format("0xfff").replace("shfl", "@%p1 shfl") + "mov.u32 %r4, %r5;",
+        LAST_EXIT
+        + "and.b32 %r9, %r0, 1; setp.eq.u32 %p2, %r9, 1; @%p2 bra ODD;"
+        + DOWN.format(-1)
+        + "bra MEET; ODD: "
+        + DOWN.format(-1)
+        + "MEET: mov.u32 %r4, %r5;",
+    ],
+)
+def test_the_use_of_what_shfl_reads_from_a_lane_that_takes_no_part_is_an_error(body, initcheck):
+    with pytest.raises(UninitialisedError, match=LOST):
+        Run(kernel(THREAD + body + "st.global.u32 [%rd21], %r4;"))(
+            np.zeros(32, np.uint32), np.zeros(1), initcheck=initcheck
+        )
+
+
+@pytest.mark.parametrize("initcheck", [False, True])
+@pytest.mark.parametrize("use", ["@%p1 add.u32 %r4, %r4, %r5;", "selp.u32 %r5, %r5, 0, %p1; add.u32 %r4, %r4, %r5;"])
+def test_a_lane_may_drop_what_it_reads_from_one_that_takes_no_part(use, initcheck):
+    text = kernel(THREAD + LAST_EXIT + DOWN.format(-1) + use + "st.global.u32 [%rd21], %r4;")
+    out, _ = Run(text)(np.zeros(32, np.uint32), np.zeros(1), initcheck=initcheck)
+    assert (out == np.where(LANE < 12, 2 * LANE + 8, np.where(LANE < 20, LANE, 0))).all()
