@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/emulator/matrix"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/emulator/tensor_core"))
 
 import matrix_programs
 
