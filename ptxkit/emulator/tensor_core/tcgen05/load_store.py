@@ -24,8 +24,12 @@ from ptxkit.emulator.tensor_core.tcgen05.memory import PARTITION, TensorMemory, 
 from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, require_target
 from ptxkit.errors import MemoryFault
 from ptxkit.isa.model import Immediate, Operand
+from ptxkit.isa.types import TYPES
 
 _REPEATS = "x1 x2 x4 x8 x16 x32 x64 x128"
+_SEVERAL = "x2 x4 x8 x16 x32 x64 x128"
+_REDUCING = frozenset((101, 103, 110))
+"""Architectures with tcgen05.ld.red."""
 
 
 class Transfers:
@@ -118,6 +122,48 @@ def _load(b: Binding) -> Step | Gated:
         return values if len(values) > 1 else values[0]
 
     return collective(b, Step(load, ((what.base, U32),), destinations))
+
+
+@blocking("tcgen05.ld.red.sync.aligned.<shape>.<num>.<op>{.abs}{.NaN}.f32", shape="32x32b", num=_SEVERAL, op="min max")
+@blocking("tcgen05.ld.red.sync.aligned.<shape>.<num>.<op>.<t>", shape="32x32b", num=_SEVERAL, op="min max", t="u32 s32")
+def _load_reduced(b: Binding) -> Step | Gated:
+    """A load that also gives each thread the minimum or maximum of its lane."""
+    if b.target not in _REDUCING:
+        raise b.fail("needs sm_103a or sm_103f, or sm_110a; sm_100 has no tcgen05.ld.red")
+    out, reduced, *rest = b.operands
+    what = _Transfer(b, "load", rest, False)
+    t = TYPES[b.form.get("t") or "f32"]
+    destinations: tuple[Typed, ...] = tuple((o, t) for o in b.elements(out))
+    _require_count(b, what, destinations)
+    least, magnitude, propagates = b.form["op"] == "min", bool(b.form.get("abs")), bool(b.form.get("NaN"))
+
+    def load(x: Group, at: Any) -> Any:
+        warps = Warps(x, b.where)
+        sm, lanes, columns = what.cells(x, warps, at)
+        got = x.wave.part(TensorMemory).words[sm, lanes, columns].view(t.dtype)
+        found = _extreme(np.abs(got) if magnitude else got, least, propagates)
+        return *warps.spread(got), *warps.spread(found)
+
+    return collective(b, Step(load, ((what.base, U32),), (*destinations, (reduced, t))))
+
+
+def _extreme(values: Any, least: bool, propagates: bool) -> Any:
+    """(W, 1, 32), the minimum or maximum along the registers of (W, registers, 32); -0 is less than +0.
+
+    Args:
+        propagates: a NaN gives NaN; else NaNs do not count, where there is another value.
+    """
+    pick = np.min if least else np.max
+    if values.dtype.kind != "f":
+        return pick(values, axis=1, keepdims=True)
+    nan = np.isnan(values)
+    out = pick(np.where(nan, np.float32(np.inf if least else -np.inf), values), axis=1, keepdims=True)
+    zero = values == 0
+    negative = np.signbit(values) & zero
+    wanted = (negative if least else zero & ~negative).any(1, keepdims=True)
+    out = np.where(out == 0, np.where(wanted == least, np.float32(-0.0), np.float32(0.0)), out)
+    missing = (nan.any if propagates else nan.all)(axis=1, keepdims=True)
+    return np.where(missing, np.uint32(0x7FFFFFFF).view(np.float32), out)
 
 
 @blocking("tcgen05.st.sync.aligned.<shape>.<num>{.unpack::16b}.b32", shape=SHAPES, num=_REPEATS)

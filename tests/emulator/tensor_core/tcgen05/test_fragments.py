@@ -105,3 +105,43 @@ def test_a_store_is_what_a_load_reads(shape, repeat, packed):
                     word = before[0, lane, 3 + column + k]
                     expected[0, lane, 259 + column + k] = word & 0xFFFF if packed else word
     np.testing.assert_array_equal(after, expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("min.f32", [-0.0, 1.0, -np.inf, np.nan]),
+        ("max.f32", [0.0, 4.0, 2.0, np.nan]),
+        ("max.abs.f32", [0.0, 4.0, np.inf, np.nan]),
+        ("min.NaN.f32", [-0.0, np.nan, -np.inf, np.nan]),
+        ("max.u32", [0x80000000, 0x7FC00000, 0xFF800000, 0x7FFFFFFF]),
+        ("min.s32", [-0x80000000, 0x3F800000, -0x40800000, 0x7FC00000]),
+    ],
+)
+def test_reductions_of_a_lane(form, expected):
+    values = np.array(
+        [[0.0, -0.0, 0.0, -0.0], [1.0, np.nan, 4.0, 2.0], [-np.inf, 2.0, -1.0, 0.0], [np.nan] * 4], np.float32
+    )
+    before = np.zeros((1, LANES, COLUMNS), np.uint32)
+    before[0, :4, 8:12] = values.view(np.uint32)
+    before[0, 3, 11] = 0x7FFFFFFF
+    letter = "f" if form.endswith("f32") else "r"
+    given = "{" + ", ".join(f"%{letter}a{k}" for k in range(4)) + "}"
+    text = tensor_programs._TEXT.replace(
+        "    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;",
+        f"""    tcgen05.wait::st.sync.aligned; .reg .b32 %{letter}a<4>; .reg .b32 %{letter}b;
+    mov.u32 %r30, 8; mov.u32 %r31, 100;
+    tcgen05.ld.red.sync.aligned.32x32b.x4.{form} {given}, %{letter}b, [%r30];
+    tcgen05.wait::ld.sync.aligned;
+    tcgen05.st.sync.aligned.32x32b.x1.b32 [%r31], {{%{letter}b}};
+    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;""".replace("{", "{{").replace("}", "}}"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensor_programs, "_TEXT", text)
+        after = tensor_programs.run("", np.zeros((1, 16), np.uint8), before, target="sm_103a")
+    got = after[0, :4, 100]
+    kind = {"f32": np.float32, "u32": np.uint32, "s32": np.int32}[form.rsplit(".", 1)[1]]
+    wanted = np.array(expected, kind)
+    np.testing.assert_array_equal(got.view(kind), wanted)
+    if kind is np.float32:
+        np.testing.assert_array_equal(np.signbit(got.view(kind))[:3], np.signbit(wanted)[:3])
