@@ -64,7 +64,7 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
         *_small_mma(function),
         *_barriers(function),
         *_barrier_numbers(function),
-        *_generic_accesses(function),
+        *_generic_accesses(function, image),
         *_double_precision(function),
         *(_finding("slow-arithmetic", message, group) for message, group in slow_arithmetic(function)),
         *_register_banks(function),
@@ -193,13 +193,21 @@ def _barrier_numbers(function: SassFunction) -> Iterator[Finding]:
         yield _finding("all-barriers", message, computed)
 
 
-def _generic_accesses(function: SassFunction) -> Iterator[Finding]:
-    generic = [i for i in function.instructions if i.opcode in ("LD", "ST", "ATOM") and i.opcode != "LDG"]
+def _generic_accesses(function: SassFunction, image: Image | None) -> Iterator[Finding]:
+    generic = [i for i in function.instructions if i.opcode in ("LD", "ST", "ATOM") and not _is_distributed(i, image)]
     for group in _by_line(generic):
         message = (
             f"{len(group)} accesses by generic address ({group[0].opcode}): the compiler could not tell the state space"
         )
         yield _finding("generic-access", message, group)
+
+
+def _is_distributed(instruction: SassInstruction, image: Image | None) -> bool:
+    """Whether an access by generic address is one to the shared memory of a cluster, for which the hardware has no other."""
+    if image is None or instruction.ptx_line is None:
+        return False
+    lines = image.ptx.splitlines()
+    return instruction.ptx_line <= len(lines) and "shared::cluster" in lines[instruction.ptx_line - 1]
 
 
 def _double_precision(function: SassFunction) -> Iterator[Finding]:

@@ -10,6 +10,9 @@ from ptxkit.compiler import compile_source
 from ptxkit.inspect.advice import findings
 from ptxkit.inspect.disassembly import sass
 from ptxkit.inspect.subject import subjects
+from ptxkit.targets import Target
+from ptxkit.workload import registry
+from ptxkit.workload.build import build
 
 TARGETS = ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"]
 
@@ -134,6 +137,14 @@ def test_generic_addresses():
     found = [f for f in findings(made()["generic"]) if f.rule == "generic-access"]
     assert found and found[0].source.line == line_of("float* p")
     assert "could not tell the state space" in found[0].message
+
+
+def test_shared_memory_of_a_cluster_has_generic_addresses_on_purpose():
+    workload = registry.get("fused_l2norm")(rows=1, cols=65536)
+    step = build(workload, workload.variant("vectorized"), Target.parse("sm_90a")).steps[0]
+    function = sass(step.image)[step.entry]
+    assert step.launch.cluster and any(i.opcode == "ST" for i in function.instructions)
+    assert not [f for f in findings(function, step.image) if f.rule == "generic-access"]
 
 
 def test_double_precision_by_a_literal():
