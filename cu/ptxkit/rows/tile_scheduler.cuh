@@ -314,7 +314,7 @@ __device__ __forceinline__ void persistent_rows(const ChunkPipeline<T, S, CHUNK_
                                                 RowLayout<S> layout, unsigned rows, unsigned cols, const T* matrix,
                                                 float fill, TileScheduler<S, AHEAD>& scheduler, Started started, F f) {
     static_assert(AHEAD > ChunkPipeline<T, S, CHUNK_VECTORS, STAGES, CACHE>::ahead,
-                  "rows are told before their first chunk is fetched");
+                  "rows are sent before their first chunk is fetched");
     started();
     scheduler.begin();
     if (chunks.copies(layout) && threadIdx.x == 0) chunks.begin(scheduler, rows, cols, matrix);
