@@ -1,4 +1,4 @@
-"""Configurations a second of `ptxkit sweep tiles` and of Kernel Tuner: one kernel, one space, one run on one GPU.
+"""Configurations per second of `ptxkit sweep tiles` and of Kernel Tuner: one kernel, one space, one run on one GPU.
 
 python scripts/against_kernel_tuner.py [--size 2048] [--configurations 60] [--seed 0] [--backend CUPY|NVCUDA]
 
@@ -44,7 +44,7 @@ def specialized(tile: dict[str, Any]) -> str:
     text = (kernels_dir() / "micro_tiling_matmul.cu").read_text()
     found = KERNEL.search(text)
     if found is None:
-        raise SystemExit("matmul_pipelined is not declared as this script expects; mend KERNEL")
+        raise SystemExit("matmul_pipelined is not declared as this script expects; adapt KERNEL")
     constants = ""
     for parameter in found[1].split(", "):
         kind, name = parameter.split()

@@ -1,4 +1,4 @@
-"""Holds ptxkit's occupancy calculator against the driver's, on the GPU that is there.
+"""Compares ptxkit's occupancy calculator with the driver's, on the GPU of this machine.
 
     python scripts/check_occupancy.py [--configurations 400] [--seed 0]
 

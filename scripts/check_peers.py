@@ -1,4 +1,4 @@
-"""Compare the outputs of every peer for every kernel with the reference on one GPU, and measure rough times.
+"""Compare the outputs of all peers for all kernels with the reference on one GPU, and measure approximate times.
 
     python scripts/check_peers.py [--sizes odd|small|large] [--peers torch,triton] [KERNEL or description.py]...
 

@@ -1,4 +1,4 @@
-"""How fast the emulator is on this machine: the fused l2norm at two sizes, and the profile that shows where the time goes.
+"""Measure the speed of the emulator on this machine: the fused l2norm at two sizes, and a profile.
 
     python scripts/emulator_speed.py            # medians of several launches, and thread instructions a second
     python scripts/emulator_speed.py --profile  # also the functions that take the time, on one worker

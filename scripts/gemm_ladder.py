@@ -1,4 +1,4 @@
-"""Tables of what each step of the matrix products gains, and why, out of results of ``ptxkit bench run``.
+"""Write tables of the gain of each step of the matrix products, and its reasons, from results of ``ptxkit bench run``.
 
     ptxkit bench run micro_tiling_matmul matmul_mma matmul_wgmma --sizes 4096x4096x4096 --profile ncu --json ladder.json
     python scripts/gemm_ladder.py ladder.json                        # print them

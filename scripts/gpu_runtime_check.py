@@ -1,4 +1,4 @@
-"""Checks the GPU device end to end on a machine that has one, and measures what a launch costs the host.
+"""Checks the GPU device end to end on a machine with a GPU, and measures the host time of a launch.
 
     python scripts/gpu_runtime_check.py
 

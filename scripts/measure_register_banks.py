@@ -1,4 +1,4 @@
-"""Measures what register banks cost an FFMA on the GPU that is there, beside the model of ptxkit.inspect.banks.
+"""Measures the register-bank conflicts of FFMA on the GPU of this machine, and compares them with ptxkit.inspect.banks.
 
     python scripts/measure_register_banks.py
 

@@ -1,4 +1,4 @@
-"""How good the searches of `ptxkit sweep tiles` are, replayed over a journal of an exhaustive sweep; needs no GPU.
+"""Evaluate the searches of `ptxkit sweep tiles` by replaying the journal of an exhaustive sweep; needs no GPU.
 
 python scripts/search_quality.py JOURNAL [--seeds 20]
 python scripts/search_quality.py --model EMULATED.jsonl MEASURED.jsonl     rank correlation of modelled costs and times

@@ -1,4 +1,4 @@
-"""Where the microseconds of a reduction of small rows go, on the GPU that is there.
+"""Measure the parts of the time of a reduction of small rows, on the GPU of this machine.
 
     python scripts/small_rows.py [--seconds 20] [--markdown]
 

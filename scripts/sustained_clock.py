@@ -1,4 +1,4 @@
-"""Kernels and peers compared on one GPU, each in blocks of calls so long that it runs at a clock of its own.
+"""Compare kernels and peers on one GPU, each in blocks of calls that are so long that it runs at its own clock.
 
     python scripts/sustained_clock.py 4096x4096x4096 matmul_wgmma:step8_tma_store matmul_mma:step6_tma@BK=64,STAGES=3 cublas
     python scripts/sustained_clock.py 8192x8192x8192 matmul_wgmma:step8_tma_store cutlass --block 0.016  # one clock

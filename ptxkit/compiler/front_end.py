@@ -1,6 +1,6 @@
 """The diagnostics of NVRTC's front end, read out of its log.
 
-They come as ``file(line): error: ...`` with the source line and a caret, amid counts and remarks that tell nobody anything.
+They come as ``file(line): error: ...`` with the source line and a caret, among counts and remarks that are dropped.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def ptx_dir() -> Path:
 
 @cache
 def _data_dir(name: str) -> Path:
-    # A wheel carries the copies; a checkout has the originals beside the package, told from a stray neighbour in
+    # A wheel carries the copies; a checkout has the originals next to the package, distinguished from an unrelated directory in
     # site-packages by the project file.
     candidates = [_PACKAGE / "_data" / name]
     if (_PACKAGE.parent / "pyproject.toml").is_file():

@@ -70,7 +70,7 @@ _REPEATED = {"\nCUTE_HOST\n"}
 
 
 @cache
-def mended(arch: int) -> tuple[tuple[str, str], ...]:
+def patched_headers(arch: int) -> tuple[tuple[str, str], ...]:
     """(name as included, text) of the headers to replace for an architecture; none below sm_90.
 
     Raises:

@@ -72,12 +72,12 @@ class GemmProgram(Generated):
     def source(self) -> Source:
         """The generated source of CUTLASS and the builder kernel."""
         from ptxkit.cutlass.emit import emit
-        from ptxkit.cutlass.headers import mended
+        from ptxkit.cutlass.headers import patched_headers
 
         d = self.description
         text = f'{emit(d)}\nusing Kernel = {d.name}_type;\n#include "ptxkit/cutlass/params_{d.generation}x.cuh"\n'
         options = _OPTIONS + (_OPTIONS_3X if d.generation == 3 else ())
-        return Source(f"{d.name}.cu", text, options, package.include_dirs(), dict(mended(d.arch)))
+        return Source(f"{d.name}.cu", text, options, package.include_dirs(), dict(patched_headers(d.arch)))
 
     def complete(self, launch: Launch, image: Image) -> Launch:
         """Block, shared memory and cluster from ``ptxkit_facts``.

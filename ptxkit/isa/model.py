@@ -216,7 +216,7 @@ class Variable:
         align: bytes.
         shape: array dimensions; ``()`` for a scalar; a first dimension of 0 means unsized (``extern .shared x[]``).
         vector: 1, 2 or 4 (``.v2``, ``.v4`` elements).
-        init: bytes of the initialiser (little endian, zero-filled by whoever lays it out), or None.
+        init: bytes of the initialiser (little endian; the rest of the variable is zero), or None.
         relocations: byte offset in the variable -> symbol whose generic or state-space address belongs there
             (``{generic(x), y+4}`` and ``mask(x)`` initialisers): (symbol, addend, generic, mask or 0).
         linkage: ``"extern"``, ``"visible"``, ``"weak"``, ``"common"`` or ``""``.

@@ -109,8 +109,8 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, DeviceArray) or any(hasattr(value, name) for name in protocols)
 
 
-def _wrong(kernel: str, p: Parameter, value: Any, mend: str) -> LaunchError:
-    return LaunchError(f"{kernel}: {p.label} got {described(value)}; pass {mend}")
+def _wrong(kernel: str, p: Parameter, value: Any, expected: str) -> LaunchError:
+    return LaunchError(f"{kernel}: {p.label} got {described(value)}; pass {expected}")
 
 
 def described(value: Any) -> str:
@@ -142,8 +142,8 @@ def _pointer(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encode
     else:
         found = memory.foreign(value, f"{kernel}: {p.label}") if _is_array(value) else None
         if found is None:
-            mend = "a numpy array, a DeviceArray, an object with DLPack, or np.uint64(0) for null"
-            raise _wrong(kernel, p, value, mend if p.kind == "pointer" else f"{mend}, or np.int64 if it is a number")
+            expected = "a numpy array, a DeviceArray, an object with DLPack, or np.uint64(0) for null"
+            raise _wrong(kernel, p, value, expected if p.kind == "pointer" else f"{expected}, or np.int64 if it is a number")
         bound.keep.append(value)
         if isinstance(found, np.ndarray):
             _host_array(bound, kernel, p, found)

@@ -116,13 +116,13 @@ class _Reader:
     def kind(self, index: int) -> Kind:
         """(kind, dtype, whether the signedness is known, C++ type)."""
         variable = self.function.params[index]
-        told = self.types[index] if self.types else CppType("class")
-        if told.kind == "pointer":
-            return "pointer", None, True, told.text
-        if told.kind == "number":
-            dtype = numpy_dtype(told.dtype)
-            return ("float" if dtype.kind not in "iub" else "int"), dtype, True, told.text
-        return (*self.from_ptx(variable), told.text)
+        declared = self.types[index] if self.types else CppType("class")
+        if declared.kind == "pointer":
+            return "pointer", None, True, declared.text
+        if declared.kind == "number":
+            dtype = numpy_dtype(declared.dtype)
+            return ("float" if dtype.kind not in "iub" else "int"), dtype, True, declared.text
+        return (*self.from_ptx(variable), declared.text)
 
     def from_ptx(self, v: Variable) -> tuple[str, np.dtype[Any] | None, bool]:
         """By the signature alone; an enumeration, too, is a number of its width."""
@@ -144,13 +144,13 @@ class _Reader:
         return "int", np.dtype(f"i{v.bytes}"), False
 
 
-def _fits(variable: Variable, told: CppType) -> bool:
+def _fits(variable: Variable, declared: CppType) -> bool:
     """Whether a C++ type is compatible with the signature."""
-    if told.kind == "class":
+    if declared.kind == "class":
         return True
-    if told.kind not in ("pointer", "number"):
+    if declared.kind not in ("pointer", "number"):
         return False
-    return variable.bytes == (8 if told.kind == "pointer" else numpy_dtype(told.dtype).itemsize)
+    return variable.bytes == (8 if declared.kind == "pointer" else numpy_dtype(declared.dtype).itemsize)
 
 
 def _names(function: Function, source: str | None) -> tuple[str, ...]:

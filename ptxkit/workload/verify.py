@@ -130,9 +130,9 @@ def compare(
     if all(mark is None for mark in marks):
         return Verdict(True, abs_error, rel_error, ulp_error, actual.size, 0)
     wrong = np.concatenate([np.zeros(c[1].size, np.bool_) if m is None else m for c, m in zip(chunks, marks)])
-    told = _Told(name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison)
+    wrong_output = _WrongOutput(name, actual, reference, wrong.reshape(actual.shape), f"{allowed}: {origin}", poison)
     mismatches = int(np.count_nonzero(wrong))
-    return Verdict(False, abs_error, rel_error, ulp_error, actual.size, mismatches, told.first, told.text)
+    return Verdict(False, abs_error, rel_error, ulp_error, actual.size, mismatches, wrong_output.first, wrong_output.text)
 
 
 def check_real(what: str, dtype: np.dtype[Any]) -> None:
@@ -163,7 +163,7 @@ def _check_integers(name: str, dtype: np.dtype[Any], reference: npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class _Told:
+class _WrongOutput:
     """The description of a wrong output."""
 
     name: str

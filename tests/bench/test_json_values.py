@@ -1,4 +1,4 @@
-"""Results that somebody has edited, cut off or made up: an error with a place, or an answer; never a traceback."""
+"""Result files that were edited, truncated or invented: an error with a place, or a result, but never a traceback."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_what_was_measured_survives_being_stopped(tmp_path, what, sent, code, wo
 
 
 def slow_result_file(where, slow):
-    """Of saxpy and of a kernel that takes minutes, as if somebody had waited for it."""
+    """Results of saxpy and of a kernel that takes minutes."""
     file = where / "before.json"
     assert exit_of("bench", "run", "saxpy", "--sizes", "4096", "--device", "emulator", "--json", file) == 0
     value = json.loads(file.read_text())

@@ -127,7 +127,7 @@ def test_commands_and_kernels_complete():
 def test_ctrl_c_in_the_middle_is_130_even_while_threads_work():
     code = (
         "import signal, threading, time\nfrom ptxkit import cli\n"
-        # whoever starts the tests in the background may have it ignored
+        # a shell that starts the tests in the background may ignore it
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def command(*a, **k):\n"
         "    threading.Thread(target=time.sleep, args=(30,)).start()\n"

@@ -242,7 +242,7 @@ def test_ctrl_c_is_130_and_leaves_nothing_half_written(delay, tmp_path):
     assert not list(tmp_path.glob("cache/*.tmp"))
 
 
-# The handler of interrupts is restored: whoever starts the tests in the background may have them ignored.
+# The handler of interrupts is restored: a shell that starts the tests in the background may ignore them.
 READY = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -77,7 +77,7 @@ def seen(*words, columns=100, out=True, err=True, when=None, **environment):
         for file in select.select(list(alive), [], [], 0.05)[0]:
             try:
                 read = os.read(file, 65536)
-            except OSError:  # how Linux says that nobody holds the other end any more
+            except OSError:  # Linux reports in this way that the other end is closed
                 read = b""
             text[file] += read
             if not read:

@@ -14,7 +14,7 @@ from ptxkit.errors import UnavailableError
 @pytest.fixture(autouse=True)
 def fresh():
     package.include_dirs.cache_clear()
-    headers.mended.cache_clear()
+    headers.patched_headers.cache_clear()
 
 
 def one_line(caught):
@@ -38,7 +38,7 @@ def test_another_version_is_refused(monkeypatch):
     with pytest.raises(
         UnavailableError, match=r"nvidia-cutlass 4\.3\.0\.0 is installed, but .* 4\.2\.0\.0; run: pip"
     ) as caught:
-        headers.mended(90)
+        headers.patched_headers(90)
     one_line(caught)
 
 
@@ -77,11 +77,11 @@ def test_every_passage_is_replaced():
     root = Path(package.include_dirs()[0])
     for name, edits in headers.EDITS.items():
         original = (root / name).read_text()
-        mended = headers.patched(name, original)
-        assert mended != original
+        text = headers.patched(name, original)
+        assert text != original
         for passage, replacement in edits:
-            assert replacement in mended
-            assert passage in replacement or passage not in mended
+            assert replacement in text
+            assert passage in replacement or passage not in text
 
 
 @pytest.mark.parametrize("name", headers.EDITS)
@@ -98,9 +98,9 @@ def test_a_header_of_another_text_is_refused(name):
 
 
 def test_only_what_an_architecture_needs_is_replaced():
-    assert headers.mended(80) == ()
-    assert "cute/atom/copy_traits_sm100_tma.hpp" not in dict(headers.mended(90))
-    assert dict(headers.mended(100)).keys() == headers.EDITS.keys()
+    assert headers.patched_headers(80) == ()
+    assert "cute/atom/copy_traits_sm100_tma.hpp" not in dict(headers.patched_headers(90))
+    assert dict(headers.patched_headers(100)).keys() == headers.EDITS.keys()
 
 
 def test_cccl_is_found_the_way_cutlass_includes_it():

@@ -65,7 +65,7 @@ MUTILATED: list[tuple[str, str, tuple[int, ...], dict[str, int] | None, tuple[in
     ("matmul_mma", "step3_multistage", (128, 128, 256), None, (2,)),
     # the last: one warpgroup, whose wgmma.wait_group is for all its warps
     ("matmul_wgmma", "step2_larger_tile", (128, 128, 384), None, (4,)),
-    # the last two: for registers, and for a stage that nobody fills
+    # the last two: for registers, and for a stage that no copy fills
     ("matmul_wgmma", "step3_specialized", (128, 128, 640), None, (6, 7)),
 ]
 

@@ -128,7 +128,7 @@ def test_shared_sums_are_added_in_one_order(device, monkeypatch):
 
 @pytest.mark.parametrize("size", [64, 1000, 2048, 4096, 8192])
 def test_shares_are_of_all_that_is_left(size):
-    """Whole tiles and shares together are all steps of all tiles, and nobody has two steps more than another."""
+    """Whole tiles and shares together cover all steps of all tiles, and the shares of two CTAs differ by at most one step."""
     w = MATMUL.make([size] * 3, {})
     variant = w.variant("step9_stream_k")
     for tile in itertools.islice(variant.tiles(w), 50):

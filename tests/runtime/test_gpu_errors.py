@@ -1,4 +1,4 @@
-"""How driver errors are told, with a scripted driver in place of a GPU."""
+"""Messages for driver errors, with a scripted driver instead of a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types out of mangled names: by hand, and held against what the compiler makes of the same signature."""
+"""Types from mangled names: by hand, and compared with the compiler's types for the same signature."""
 
 from __future__ import annotations
 

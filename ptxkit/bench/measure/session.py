@@ -234,8 +234,10 @@ class Session:
             self._report_changed(changed[0], found)
 
     def _changing(self, candidates: Sequence[Candidate], tracks: Sequence[Track]) -> dict[int, str]:
-        """The candidates that change an input when they are launched as often as they were, each alone and from the initial
-        state of its module: index -> what was changed. All inputs are as before afterwards."""
+        """Find the candidates that changed an input: index -> what was changed.
+
+        Each is launched alone as often as before, from the initial state of its module. The inputs are restored afterwards.
+        """
         found = {}
         for i in sorted({track.candidate for track in tracks}):
             with self._guarded(i):

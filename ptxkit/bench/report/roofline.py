@@ -216,5 +216,5 @@ def _short(results: Results, key: str) -> str:
     case = results.case(key)
     assert case is not None
     alike = [t.options for t in results.cases if t.kernel == case.kernel]
-    told = {k: v for k, v in case.options.items() if any(other.get(k) != v for other in alike)}
-    return " ".join([case.kernel, *(f"{k}={v}" for k, v in {**case.sizes, **told}.items())])
+    shown = {k: v for k, v in case.options.items() if any(other.get(k) != v for other in alike)}
+    return " ".join([case.kernel, *(f"{k}={v}" for k, v in {**case.sizes, **shown}.items())])

@@ -281,7 +281,7 @@ class Results:
         return self.method.get("iterations")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The results as JSON values."""
         return dataclasses.asdict(self)
 
     def of_kernels(self, names: Sequence[str]) -> Results:

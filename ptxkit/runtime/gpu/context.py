@@ -150,9 +150,9 @@ class GpuContext(MakesArrays):
         return address.value
 
     def free(self, address: int) -> None:
-        """Give memory back; after a fault the context's memory is gone anyway."""
+        """Free memory; after a fault, the memory of the context is already lost."""
         if self.lost is None:
-            # garbage is collected in any thread and at any moment, so the thread's context is put back
+            # Garbage collection may run in any thread at any time, so the current context of the thread is restored.
             previous = ctypes.c_void_p()
             self.driver.call("cuCtxPushCurrent_v2", self._context)
             self.driver.call("cuMemFree_v2", ctypes.c_uint64(address), wait=True)

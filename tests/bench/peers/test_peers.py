@@ -32,7 +32,7 @@ class Fake(Peer):
 
 
 class Lacking(Fake):
-    """One that needs what nobody has."""
+    """A peer that requires a package that does not exist."""
 
     name = "lacking"
     packages = ("no_such_package_here", "numpy", "nor_this_one")
