@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,13 +63,30 @@ def native_path(path: str) -> Path:
     return Path(os.fsdecode(path.encode("utf-8", "surrogateescape")))
 
 
+STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/", "/dev/null")
+"""Files that are no regular ones and are read all the same: stdin, and the pipes that a shell opens for ``<(...)``."""
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        UsageError: it is a device, a socket or a named pipe, which may have no end or no writer. OSError: it cannot be read.
+    """
+    mode = os.stat(path).st_mode  # noqa: PTH116  # the text of /dev/fd/63 counts, not where it leads
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(STREAMS)):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise UsageError(f"{path} is {kind}, not a regular file")
+    return Path(path).read_bytes()
+
+
 def read_text(path: str | Path) -> str:
     """The text of a UTF-8 file, without a byte order mark.
 
     Raises:
-        UsageError: it is not text; the message names the line. OSError: it cannot be read.
+        UsageError: it is not text; the message names the line. Or it is no regular file. OSError: it cannot be read.
     """
-    return decode(Path(path).read_bytes(), str(path))
+    return decode(read_bytes(path), str(path))
 
 
 def decode(data: bytes, name: str) -> str:

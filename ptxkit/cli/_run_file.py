@@ -231,10 +231,12 @@ def _existing(words: str) -> tuple[Path, str]:
     assert path is not None  # names_source_file has checked this
     if path.is_dir():
         raise UsageError(f"{path} is a directory; name a .cu or .ptx file")
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"{path} is a link that leads to no file")
     if not path.exists():
         from ptxkit.workload.workload import suggestion
 
-        near = [f.name for f in path.parent.glob("*") if f.suffix in (".cu", ".ptx")] if path.parent.is_dir() else []
+        near = [f.name for f in path.parent.glob("*.*") if f.suffix in (".cu", ".ptx")] if path.parent.is_dir() else []
         hint = f"; {suggestion(path.name, near)}" if near else ""
         raise UsageError(f"there is no file {path}{hint}")
     return path, entry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -110,14 +109,12 @@ def command(
 
 
 def _lines(command_file: str) -> list[str]:
+    from ptxkit.files import read_text, refused
+
     try:
-        text = Path(command_file).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"--command-file: there is no file {command_file}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"--command-file: {command_file} is not UTF-8 text") from None
-    except IsADirectoryError:
-        raise UsageError(f"--command-file: {command_file} is a directory") from None
+        text = read_text(command_file)
+    except OSError as error:
+        raise refused(command_file, error, "read the --command-file") from None
     return [line for line in text.splitlines() if line.strip()]
 
 

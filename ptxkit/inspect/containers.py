@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ptxkit.compiler import toolkit
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import read_bytes
 from ptxkit.inspect.elf import Cubin, is_cubin, is_elf
 from ptxkit.targets import Target
 
@@ -22,7 +23,7 @@ def read_cubin(path: Path, target: Target | None = None) -> Cubin:
         UnavailableError: cuobjdump is needed and not installed.
     """
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     if len(data) < 64 or is_cubin(data) or not (data[:4] == _FATBIN or is_elf(data) or data[:8] == b"!<arch>\n"):

@@ -23,6 +23,7 @@ from ptxkit.compiler import toolkit
 from ptxkit.compiler.cache import default_cache, digest
 from ptxkit.compiler.image import FunctionResources, Image
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.files import read_bytes
 from ptxkit.inspect import lines
 from ptxkit.inspect.elf import Cubin
 from ptxkit.inspect.model import SassFunction, SassInstruction
@@ -112,7 +113,7 @@ def _cubin(what: Image | Cubin | bytes | str | os.PathLike[str]) -> tuple[Cubin,
         return Cubin(what), None
     path = Path(what)
     try:
-        return Cubin(path.read_bytes(), str(what)), None
+        return Cubin(read_bytes(path), str(what)), None
     except OSError as error:
         raise UsageError(f"cannot read {what}: {error.strerror}") from error
 

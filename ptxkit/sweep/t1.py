@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ptxkit.errors import UsageError
+from ptxkit.files import read_text
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -65,7 +66,7 @@ def read(path: str | Path) -> T1Space:
         UsageError: no such file, no T1, or an expression that is not understood; the message has it.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
         space = value["ConfigurationSpace"]
         parameters = space["TuningParameters"]
         texts = {p["Name"]: p["Values"] for p in parameters}

@@ -111,7 +111,7 @@ def test_command_file(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("saxpy", "500", "-x", "/nothing/here"), "there is no file"),
+        (("saxpy", "500", "-x", "/nothing/here"), "cannot read the --command-file"),
         (("saxpy", "500", "--thread", "a"), "number or x,y,z"),
         (("saxpy", "500", "--thread", "2000"), "no thread 2000"),
         (("saxpy", "500", "--break", "nothing"), "no function"),

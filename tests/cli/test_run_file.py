@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -426,3 +427,23 @@ def test_mistakes_are_one_line(run, words, code, match):
     found, out, err = run(words)
     assert (found, out) == (code, ""), err
     assert match in err and err.startswith("error: ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "complaint"),
+    [
+        (lambda path: path.symlink_to(path), 2, "is a link that leads to no file"),
+        (lambda path: path.symlink_to("nowhere.cu"), 2, "is a link that leads to no file"),
+        (lambda path: path.mkdir(), 2, "is a directory; name a .cu or .ptx file"),
+        (os.mkfifo, 2, "is a pipe, not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), 2, "is a device, not a regular file"),
+        (lambda path: path.write_bytes(b"\x7fELF\0"), 2, "there is a NUL byte"),
+        (lambda path: path.write_text(""), 2, "has no kernels"),
+        (lambda path: path.write_text(SAXPY, encoding="utf-16"), 2, "the text is UTF-16"),
+    ],
+)
+def test_what_is_no_source_file_is_one_line(run, files, make, code, complaint):
+    make(files / "odd_one.cu")
+    found, out, err = run("./odd_one.cu")
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert "odd_one.cu" in err and complaint in err
