@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
-from numpy.typing import NDArray
+from ptxkit.emulator.arrays import Index
 
 REFUSED = 4
 """Where requests are refused now and then, every so-many-th one is."""
@@ -20,7 +19,7 @@ class Pending:
         refuses: some requests to cancel a cluster fail although clusters are pending, as on hardware.
     """
 
-    def __init__(self, waves: list[NDArray[Any]], cluster_size: int, refuses: bool) -> None:
+    def __init__(self, waves: list[Index], cluster_size: int, refuses: bool) -> None:
         self._waves = waves
         self._size = cluster_size
         self._refuses = refuses
@@ -28,7 +27,7 @@ class Pending:
         self._requests = 0
         self._lock = threading.Lock()
 
-    def take(self) -> tuple[int, NDArray[Any]] | None:
+    def take(self) -> tuple[int, Index] | None:
         """The number and the CTAs of the next wave; None where all have been taken."""
         with self._lock:
             if not self._waves:

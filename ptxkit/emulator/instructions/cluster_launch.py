@@ -12,6 +12,7 @@ import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Operation
 from ptxkit.emulator.simt.step import PRED, U32, Binding, Step
@@ -37,7 +38,7 @@ def _try_cancel(b: Binding) -> Step:
     barrier = BarrierSite(b, b.operands[1], "shared::cta", key=1)
     everywhere, where = b.form["multicast__cluster__all"], b.where
 
-    def cancel(x: Group, to: Any, at: Any) -> None:
+    def cancel(x: Group, to: Lanes, at: Index) -> None:
         wave = x.wave
         active = x.active()
         index, _, start = site._flat(x, widen(to))
@@ -59,7 +60,7 @@ def _try_cancel(b: Binding) -> Step:
             races.operations.completing(where, threads, signalled, accessed)
         responses: dict[int, Any] = {}
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             for k in np.arange(len(cells))[which].tolist():
                 e = int(element[k])
                 if e not in responses:
@@ -83,7 +84,7 @@ def _response(x: Group) -> tuple[int, int, int, int]:
     return (0, 0, 0, 0) if cta is None else (*x.wave.launch.cta_coordinates(cta), 1)
 
 
-def _words(response: Any) -> Any:
+def _words(response: Lanes) -> Lanes:
     """The four words of responses, (..., 4) uint32."""
     flat = np.ascontiguousarray(response)
     return flat.view(np.uint32).reshape(*flat.shape, 4)

@@ -11,14 +11,18 @@ and of the next one, those of column g of B in lane 4 g + thread-id-b; each time
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import B32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core import fragments, sparse
 from ptxkit.emulator.tensor_core.collective import collective, require_whole
 from ptxkit.emulator.tensor_core.mma import (
@@ -33,7 +37,7 @@ from ptxkit.emulator.tensor_core.mma import (
 )
 from ptxkit.emulator.tensor_core.tcgen05_arithmetic import products
 from ptxkit.errors import TrapError
-from ptxkit.isa.model import Vector
+from ptxkit.isa.model import Operand, Vector
 from ptxkit.isa.types import TYPES
 
 U16 = TYPES["u16"]
@@ -55,9 +59,9 @@ class Factors:
     count: int
     t: str
     block: int
-    where: Any
+    where: Where
 
-    def select(self, words: Any, byte: Any, thread: Any, rows: int, name: str) -> Any:
+    def select(self, words: Lanes, byte: Lanes, thread: Lanes, rows: int, name: str) -> Lanes:
         """(warps, rows, count) uint8 from a register, (warps, 32) uint32, and its selectors, (warps, 32) uint16.
 
         Raises:
@@ -227,17 +231,17 @@ def _mma(b: Binding) -> Step | Gated:
     table_b = fragments.multiplicand_b(k // per_word).reshape(-1)
     table_c = fragments.accumulator(m, n, td == "f16")
     table_d = fragments.accumulator_inverse(m, n, td == "f16")
-    bits: Any = np.uint16 if td == "f16" else np.uint32
+    bits: DTypeLike = np.uint16 if td == "f16" else np.uint32
     types: dict[str, Any] = {"a_type": _read_as(form["a"], kind), "b_type": _read_as(form["b"], kind), "d_type": td}
     d_type = register_type(td).dtype
     flops, where, number = f"flops.tensor.{form['a']}", b.where, b.index
     metadata: tuple[Typed, ...] = ((operands[4], B32),) if compressed else ()
 
-    def multiply(x: Group, *lanes: Any) -> Any:
+    def multiply(x: Group, *lanes: Lanes) -> tuple[Lanes, ...]:
         require_whole(x, where)
         left = list(lanes)
 
-        def take(count: int, dtype: Any = np.uint32) -> Any:
+        def take(count: int, dtype: DTypeLike = np.uint32) -> Lanes:
             return fragments.gather(x.shape, [left.pop(0) for _ in range(count)], dtype)
 
         warps = x.shape[0] * x.shape[1]
@@ -273,7 +277,7 @@ def _read_as(t: str, kind: str) -> str:
     return "e2m3" if t == "e2m1" and kind in ("f8f6f4", "mxf8f6f4") else t
 
 
-def _factors(b: Binding, operands: list[Any], kept: int) -> tuple[Factors | None, tuple[Typed, ...]]:
+def _factors(b: Binding, operands: Sequence[Operand | None], kept: int) -> tuple[Factors | None, tuple[Typed, ...]]:
     """The scale factors of a form, and the operands that hold them and their selectors."""
     if not operands:
         return None, ()
@@ -281,14 +285,15 @@ def _factors(b: Binding, operands: list[Any], kept: int) -> tuple[Factors | None
     default = {"kind::mxf8f6f4": "1X", "kind::mxf4": "2X"}.get(form["kind"], "")
     count = int((form.get("vector") or default).removeprefix("scale_vec::").removesuffix("X"))
     sources: list[Typed] = []
-    for name, data, ids in (("a", *operands[:2]), ("b", *operands[2:])):
+    data_a, ids_a, data_b, ids_b = operands
+    for name, data, ids in (("a", data_a, ids_a), ("b", data_b, ids_b)):
         if not isinstance(ids, Vector) or len(ids.items) != 2:
             raise b.fail(f"{ids} where {{byte-id-{name}, thread-id-{name}}} is expected")
         sources += [*registers(b, data, 1, "b32", f"scale-{name}-data"), *((item, U16) for item in ids.items)]
     return Factors(count, form["scale"], kept // count, b.where), tuple(sources)
 
 
-def _elements(words: Any, packed: str) -> Any:
+def _elements(words: Lanes, packed: str) -> Lanes:
     """Bit patterns of the elements in words, (..., words) uint32, low bits first."""
     octets = np.ascontiguousarray(words).view(np.uint8)
     return octets if packed == "u8" else np.stack((octets & 15, octets >> 4), axis=-1).reshape(*octets.shape[:-1], -1)

@@ -18,10 +18,11 @@ has a NaN or an infinity there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.tensor_core import numerics, sparse, tcgen05_fp4
 from ptxkit.emulator.tensor_core.accumulation import Accumulation
 from ptxkit.emulator.tensor_core.tcgen05_scales import Scales
@@ -30,7 +31,7 @@ _HALVES, _NARROW = ("f16", "bf16"), ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")
 _PLAIN = Accumulation(25, 128, floor=-133)
 _SCALED = Accumulation(25, 128, floor=-900)
 _CANONICAL = {"f32": 0x7FFFFFFF, "f16": 0x7FFF}
-_WORDS: dict[str, tuple[Any, Any]] = {
+_WORDS: dict[str, tuple[DTypeLike, DTypeLike]] = {
     "f32": (np.uint32, np.float32),
     "f16": (np.uint16, np.float16),
     "s32": (np.uint32, np.int32),
@@ -71,23 +72,23 @@ KINDS = {
 
 def products(
     kind: str,
-    a_bits: Any,
-    b_bits: Any,
-    c_bits: Any,
+    a_bits: Lanes,
+    b_bits: Lanes,
+    c_bits: Lanes | None,
     *,
     a_type: str,
     b_type: str,
     d_type: str,
-    scale_a: Any = None,
-    scale_b: Any = None,
+    scale_a: Lanes | None = None,
+    scale_b: Lanes | None = None,
     scale_type: str | None = None,
     block: int | None = None,
     negate_a: bool = False,
     negate_b: bool = False,
     saturate: bool = False,
     scale_input_d: int = 0,
-    kept: Any = None,
-) -> Any:
+    kept: Mask | None = None,
+) -> Lanes:
     """D as bit patterns: uint16 (M, N) for f16, else uint32 (M, N).
 
     All arrays may have one more axis in front, of independent products.
@@ -111,13 +112,10 @@ def products(
     """
     described = _described(kind, a_type, b_type, d_type, negate_a or negate_b, saturate, scale_input_d)
     _require_shapes(a_bits, b_bits, c_bits, kept)
-    if a_bits.ndim == 2:
-        a_bits, b_bits, c_bits, scale_a, scale_b, kept = (
-            None if v is None else v[None] for v in (a_bits, b_bits, c_bits, scale_a, scale_b, kept)
-        )
-        alone = True
-    else:
-        alone = False
+    alone = a_bits.ndim == 2
+    if alone:
+        a_bits, b_bits = a_bits[None], b_bits[None]
+        c_bits, scale_a, scale_b, kept = (None if v is None else v[None] for v in (c_bits, scale_a, scale_b, kept))
     a, b = _signed(numerics.values(a_bits, a_type), negate_a), _signed(numerics.values(b_bits, b_type), negate_b)
     shape = *a.shape[:2], b.shape[1]
     scales = None
@@ -135,7 +133,7 @@ def products(
     return d[0] if alone else d
 
 
-def expand_sparse(kind: str, a_bits: Any, metadata: Any, where: str = "tcgen05.mma.sp") -> tuple[Any, Any]:
+def expand_sparse(kind: str, a_bits: Lanes, metadata: Lanes, where: str = "tcgen05.mma.sp") -> tuple[Lanes, Lanes]:
     """A sparse A made dense, and which of its elements are there: both (M, K).
 
     Args:
@@ -184,7 +182,7 @@ def _described(kind: str, a_type: str, b_type: str, d_type: str, negated: bool, 
     return described
 
 
-def _require_shapes(a: Any, b: Any, c: Any, kept: Any) -> None:
+def _require_shapes(a: Lanes, b: Lanes, c: Lanes | None, kept: Mask | None) -> None:
     if a.ndim not in (2, 3) or a.ndim != b.ndim or a.shape[-1] != b.shape[-1] or a.shape[:-2] != b.shape[:-2]:
         raise ValueError(f"A of shape {a.shape} and B of shape {b.shape}; expected (M, K) and (N, K)")
     shape = *a.shape[:-1], b.shape[-2]
@@ -194,13 +192,20 @@ def _require_shapes(a: Any, b: Any, c: Any, kept: Any) -> None:
         raise ValueError(f"kept of shape {kept.shape}; A has {a.shape}")
 
 
-def _signed(values: Any, negate: bool) -> Any:
+def _signed(values: Lanes, negate: bool) -> Lanes:
     return -values if negate else values
 
 
 def _floating(
-    a: Any, b: Any, c: Any, types: tuple[str, str, str], scales: Scales | None, fp4: bool, lowered: int, kept: Any
-) -> Any:
+    a: Lanes,
+    b: Lanes,
+    c: Lanes,
+    types: tuple[str, str, str],
+    scales: Scales | None,
+    fp4: bool,
+    lowered: int,
+    kept: Mask | None,
+) -> Lanes:
     """Everything but integers: (U, M, K), (U, N, K) float32 and (U, M, N) float32 or float16."""
     ta, tb, td = types
     infinite = None
@@ -227,7 +232,7 @@ def _floating(
     return bits
 
 
-def _infinite(a: Any, b: Any, c: Any, kept: Any) -> Any:
+def _infinite(a: Lanes, b: Lanes, c: Lanes, kept: Mask | None) -> Lanes:
     """(U, M, N) float64: NaN or an infinity where the result is that for the sake of a NaN or an infinity given, else 0."""
     present = np.ones(a.shape, bool) if kept is None else kept
     a = np.where(present, a, np.float32(1))
@@ -244,6 +249,6 @@ def _infinite(a: Any, b: Any, c: Any, kept: Any) -> Any:
     return np.where(not_a_number, np.nan, np.where(up, np.inf, np.where(down, -np.inf, 0.0)))
 
 
-def _any(left: Any, right: Any) -> Any:
+def _any(left: Lanes, right: Lanes) -> Lanes:
     """(U, M, N) bool: whether (U, M, K) and (U, N, K) bool are both true for some k."""
     return left.astype(np.float32) @ right.astype(np.float32).transpose(0, 2, 1) > 0

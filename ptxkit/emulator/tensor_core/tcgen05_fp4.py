@@ -17,10 +17,10 @@ Of a sparse A's expanded columns a group has twice as many.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.tensor_core.accumulation import exponents_of, multiples, powers, to_f32_toward_zero
 from ptxkit.emulator.tensor_core.tcgen05_scales import Scales
 
@@ -41,7 +41,7 @@ class _Factor:
         unit: (G, U, rows) int32, the exponents of the last bit of their encoding.
     """
 
-    def __init__(self, values: Any, bits: Any, t: str, group: int, groups_a_scale: int) -> None:
+    def __init__(self, values: Lanes, bits: Lanes, t: str, group: int, groups_a_scale: int) -> None:
         self.values = np.ascontiguousarray(values.reshape(*values.shape[:2], -1, group).transpose(2, 0, 1, 3))
         each = bits.transpose(2, 0, 1).repeat(groups_a_scale, axis=0)
         if t == "ue8m0":
@@ -56,13 +56,13 @@ class _Factor:
             self.scale = ((each & 7) + 8 * (encoded > 0)) * powers(self.unit)
             self.scale[each & 127 == 127] = 0
 
-    def spread(self) -> Any:
+    def spread(self) -> Lanes:
         """(G, U, rows, width) float32: 2 ** (6 exponent) of the elements, zero for zeros."""
         size = np.abs(self.values)
         return (size >= 0.5) + np.float32(63) * (size >= 2) + np.float32(4096 - 64) * (size >= 4)
 
 
-def sums(a: Any, b: Any, c: Any, scales: Scales, stored: int) -> Any:
+def sums(a: Lanes, b: Lanes, c: Lanes, scales: Scales, stored: int) -> Lanes:
     """(U, M, N) float32: ``c + a @ b.T``, scaled.
 
     Args:
@@ -82,7 +82,7 @@ def sums(a: Any, b: Any, c: Any, scales: Scales, stored: int) -> Any:
     return _powers_of_two(left, right, wide, own) if scales.t == "ue8m0" else _e4m3(left, right, wide, own, stored)
 
 
-def _without_truncation(left: _Factor, right: _Factor, c: Any) -> Any:
+def _without_truncation(left: _Factor, right: _Factor, c: Lanes) -> NDArray[np.float64] | None:
     """The sums in float64 if surely no group is truncated, else None."""
     top = int(left.raw.max() + right.raw.max())
     size = float(np.abs(c).max())
@@ -118,7 +118,7 @@ class _Groups:
         self.top, self.highest = self.raw.max(0), self.largest.max(0)
 
 
-def _powers_of_two(left: _Factor, right: _Factor, c: Any, own: Any) -> Any:
+def _powers_of_two(left: _Factor, right: _Factor, c: Lanes, own: Lanes) -> Lanes:
     """Scale factors of type ue8m0."""
     groups = _Groups(left, right)
     present = c != 0
@@ -142,7 +142,7 @@ def _powers_of_two(left: _Factor, right: _Factor, c: Any, own: Any) -> Any:
     return out
 
 
-def _e4m3(left: _Factor, right: _Factor, c: Any, own: Any, stored: int) -> Any:
+def _e4m3(left: _Factor, right: _Factor, c: Lanes, own: Lanes, stored: int) -> Lanes:
     """Scale factors of type ue4m3."""
     groups = _Groups(left, right)
     present = c != 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from ptxkit.emulator.arrays import Lanes
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Scales:
         width: columns of A that one applies to; those that a sparse A leaves out included.
     """
 
-    a: Any
-    b: Any
+    a: Lanes
+    b: Lanes
     t: str
     width: int
 
@@ -28,8 +29,8 @@ class Scales:
         cls,
         kind: str,
         known: tuple[tuple[str, int], ...],
-        a: Any,
-        b: Any,
+        a: Lanes | None,
+        b: Lanes | None,
         t: str | None,
         block: int | None,
         shape: tuple[int, int, int, int],
@@ -64,7 +65,7 @@ class Scales:
         return cls(np.asarray(a, np.uint8), np.asarray(b, np.uint8), t, width)
 
     @property
-    def not_numbers(self) -> Any:
+    def not_numbers(self) -> Lanes:
         """(U, M, N) bool: where a scale factor of A's or of B's row is NaN."""
         nan = 0xFF if self.t == "ue8m0" else 0x7F
         rows, columns = (((s & nan) == nan).any(2) for s in (self.a, self.b))

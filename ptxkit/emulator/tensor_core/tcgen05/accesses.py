@@ -14,11 +14,12 @@ lanes of one column: what the narrowest layouts use.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import RaceError
 
@@ -117,7 +118,7 @@ class Accesses:
                 if cells.any():
                     raise RaceError(self._message(cells, kind, where, who, verb, r))
 
-    def _message(self, cells: Any, kind: Kind, where: Where, who: str, verb: str, r: Region) -> str:
+    def _message(self, cells: Lanes, kind: Kind, where: Where, who: str, verb: str, r: Region) -> str:
         column = r.low + int(np.argmax(cells.any(0)))
         earlier = self._open[int(cells[cells != 0][0])]
         return (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import SharedSite
+from ptxkit.emulator.arrays import Index, Lanes
 from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import U32, Binding, Gate, Gated, Step
@@ -108,7 +108,7 @@ class Allocator(Synchroniser):
         """``group`` waits at the gate of ``block`` for columns."""
         self._sleepers.append((group, block))
 
-    def done(self, group: Group) -> Any:
+    def done(self, group: Group) -> Lanes:
         """Lanes of ``group`` whose warps have got columns, in its selection."""
         mask = np.zeros(self.wave.shape, np.bool_)
         for cta, warp in self.granted:
@@ -177,7 +177,7 @@ def _alloc(b: Binding) -> Gated:
     base, offset = b.address(b.operands[0])
     site = SharedSite(b.where, b.index, offset, np.dtype("u4"), 1, True)
 
-    def write(x: Group, to: Any, _: Any) -> None:
+    def write(x: Group, to: Lanes, _: Lanes) -> None:
         warps = Warps(x, b.where)
         granted = x.wave.part(Allocator).granted
         starts = [granted.pop((int(c), int(w))) for c, w in zip(warps.cta, warps.warp, strict=True)]
@@ -192,7 +192,7 @@ def _dealloc(b: Binding) -> Step | Gated:
     require_target(b)
     where, group = b.where, int(b.form["group"][-1])
 
-    def free(x: Group, at: Any, columns: Any) -> None:
+    def free(x: Group, at: Index, columns: Lanes) -> None:
         warps = Warps(x, where)
         memory = x.wave.part(TensorMemory)
         starts, counts = warps.uniform(at, "the address"), warps.uniform(columns, "the number of columns")

@@ -12,14 +12,14 @@ Where the rows of shared memory go follows CuTe's ``atom/copy_traits_sm100.hpp``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Index, Lanes
 from ptxkit.emulator.simt.step import U32, U64, Binding, Step
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, LANES
+from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, LANES, Region
 from ptxkit.emulator.tensor_core.tcgen05.matrix_descriptors import k_major, refusal
 from ptxkit.emulator.tensor_core.tcgen05.memory import PARTITION, TensorMemory, address
 from ptxkit.emulator.tensor_core.tcgen05.pipeline import MECHANISM, Pipelines
@@ -45,8 +45,8 @@ class _Shape:
 
     rows: int
     nbytes: int
-    lanes: Any
-    row: Any
+    lanes: Index
+    row: Index
 
 
 def _shape(name: str, multicast: str) -> _Shape:
@@ -92,7 +92,7 @@ def _copy(b: Binding) -> Step:
     narrow = _FORMATS[b.form.get("source", "")]
     where, group, target = b.where, int(b.form["group"][-1]), b.target
 
-    def copy(x: Group, to: Any, descriptor: Any) -> None:
+    def copy(x: Group, to: Lanes, descriptor: Lanes) -> None:
         issuers = Issuers(x)
         for e, (at, bits) in enumerate(zip(issuers.values(to), issuers.values(descriptor), strict=True)):
             one(x, issuers, e, at + offset, bits)
@@ -114,7 +114,7 @@ def _copy(b: Binding) -> Step:
         ctas = pair(x, cta, where) if group == 2 else [cta]
         tile, width = k_major(bits, shape.rows, shape.nbytes), shape.nbytes // 4
         lanes = lane + shape.lanes
-        regions: tuple[Any, ...] = ()
+        regions: tuple[Region, ...] = ()
         for home in ctas:
             memory.require_columns(home, column, width, where, who, "copies to")
             require_visible(wave, home, tile, f"the source, given by {bits:#018x}", bits, where, who)
@@ -146,7 +146,7 @@ def _shift(b: Binding) -> Step:
     base, offset = b.address(b.operands[0])
     where, group = b.where, int(b.form["group"][-1])
 
-    def shift(x: Group, to: Any) -> None:
+    def shift(x: Group, to: Lanes) -> None:
         issuers = Issuers(x)
         for e, at in enumerate(issuers.values(to)):
             one(x, issuers, e, at + offset)
@@ -160,7 +160,7 @@ def _shift(b: Binding) -> Step:
         if lane % PARTITION or lane >= LANES:
             raise MemoryFault(f"{where}: {who} shifts from lane {lane} on; it must be 0, 32, 64 or 96")
         ctas = pair(x, cta, where) if group == 2 else [cta]
-        regions: tuple[Any, ...] = ()
+        regions: tuple[Region, ...] = ()
         for home in ctas:
             memory.require_columns(home, column, _SHIFTED, where, who, "shifts")
             bands = range(lane // BAND, (lane + PARTITION) // BAND)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core.tcgen05 import scale_factors, sparsity, zero_columns
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, BANDS, Region
@@ -200,7 +201,14 @@ class Execution:
         if self.form.shifts:
             self._shift_a()
 
-    def _products(self, a: Any, b: Any, c: Any, scales: tuple[Any, Any] | None = None, kept: Any = None) -> Any:
+    def _products(
+        self,
+        a: Lanes,
+        b: Lanes,
+        c: Lanes | None,
+        scales: tuple[Lanes, Lanes] | None = None,
+        kept: Mask | None = None,
+    ) -> Lanes:
         p = self.product
         scaling: dict[str, Any] = {}
         if scales is not None and self.factors is not None:
@@ -226,11 +234,11 @@ class Execution:
             **scaling,
         )
 
-    def _words(self, part: Part) -> Any:
+    def _words(self, part: Part) -> Lanes:
         """(128, 512), the tensor memory that has a part of D."""
         return self.memory.words[self.memory.sm[self.ctas[part.cta]]]
 
-    def _accumulator(self) -> Any:
+    def _accumulator(self) -> Lanes:
         """(M, N) bits of D."""
         p = self.product
         c = np.empty((p.m, p.n), np.uint32)
@@ -239,7 +247,7 @@ class Execution:
             c[part.row : part.row + part.rows, part.column : part.column + part.columns] = cells
         return c.astype(np.uint16) if p.d == "f16" else c
 
-    def _a_from_memory(self, column: int) -> Any:
+    def _a_from_memory(self, column: int) -> Lanes:
         """(M, kept) codes of the A that the lanes hold which compute the columns of D from ``column`` on."""
         words = np.empty((self.product.m, self.a_words), np.uint32)
         for part in self.layout.parts:
@@ -248,28 +256,28 @@ class Execution:
                 words[part.row : part.row + part.rows] = self._words(part)[lanes, self.a_column :][:, : self.a_words]
         return unpacked(words, self.product.a, self.form.padded)
 
-    def _expanded(self, a: Any, column: int) -> tuple[Any, Any]:
+    def _expanded(self, a: Lanes, column: int) -> tuple[Lanes, Lanes]:
         """A with its zeros, and which elements are stored, by the metadata in the lanes that compute these columns."""
         p = self.product
         parts = [part for part in self.layout.parts if part.column == column]
         at = address(self.given.metadata)[1]
-        found: list[Any] = [None] * len(parts)
-        for k, part in enumerate(parts):
+        found: list[Lanes] = []
+        for part in parts:
             words = self._words(part)[:, at : at + sparsity.columns(p.a)]
-            found[k] = sparsity.nibbles(words, p.a, part.lane, part.rows)
+            found.append(sparsity.nibbles(words, p.a, part.lane, part.rows))
         expanded = sparsity.expand(a, np.concatenate(found), p.a, self.form.kind in ("mxf4", "mxf4nvf4"))
         if isinstance(expanded, str):
             raise TrapError(f"{self.form.where}: {self.who}: the metadata of A: {expanded}")
         return expanded
 
-    def _scaled_rows(self, column: int) -> Iterator[tuple[slice, tuple[Any, Any] | None]]:
+    def _scaled_rows(self, column: int) -> Iterator[tuple[slice, tuple[Lanes, Lanes] | None]]:
         """Runs of rows of D with their scale factors of A and B, for its columns from ``column`` on."""
         if self.factors is None:
             yield slice(0, self.product.m), None
             return
         (fa, fb), given, p = self.factors, self.given, self.product
         parts = [part for part in self.layout.parts if part.column == column]
-        sides: list[tuple[Part, Any, Any]] = []
+        sides: list[tuple[Part, Lanes, Lanes]] = []
         for part in parts:
             words = self._words(part)
             start = part.row - part.cta * p.m // self.form.group
@@ -285,7 +293,7 @@ class Execution:
         for part, a, b in sides:
             yield slice(part.row, part.row + part.rows), (a, b)
 
-    def _deliver(self, d: Any) -> None:
+    def _deliver(self, d: Lanes) -> None:
         disabled = np.zeros((len(self.ctas), 128), np.bool_)
         for k, word in enumerate(self.given.disabled):
             disabled[k // 4, 32 * (k % 4) : 32 * (k % 4) + 32] = word >> np.arange(32) & 1
@@ -307,7 +315,7 @@ class Execution:
                 words[lane : lane + 31] = words[lane + 1 : lane + 32].copy()
 
 
-def unpacked(words: Any, t: str, padded: bool) -> Any:
+def unpacked(words: Lanes, t: str, padded: bool) -> Lanes:
     """(rows, elements) codes of an A in tensor memory, (rows, words) uint32.
 
     PTX ISA, "Packing formats of elements in Tensor and Shared memory": narrow elements of the kinds that mix them lie in

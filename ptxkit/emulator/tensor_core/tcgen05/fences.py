@@ -9,11 +9,10 @@ that have it somewhere.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BANDS, COLUMNS, Region
@@ -84,7 +83,7 @@ class Fences:
                 if found.any():
                     raise self._error(record.site[cells][found], where, who, BEFORE)
 
-    def _error(self, sites: Any, where: Where, who: str, which: str) -> RaceError:
+    def _error(self, sites: Lanes, where: Where, who: str, which: str) -> RaceError:
         earlier, its = self._sites[int(sites[0])]
         slow = who if which == AFTER else its
         return RaceError(

@@ -9,10 +9,12 @@ alone, and what a store has written may be used after ``tcgen05.wait::st``. Unti
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
+from ptxkit.emulator.access.site import Loaded
+from ptxkit.emulator.arrays import Index, Lanes
 from ptxkit.emulator.simt.step import B32, U32, Binding, Gated, Step, Typed
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group, WaveState
@@ -47,7 +49,7 @@ class _Transfer:
         base: address operand, with its constant offset.
     """
 
-    def __init__(self, b: Binding, kind: Any, operands: list[Operand | None], packed: bool) -> None:
+    def __init__(self, b: Binding, kind: Literal["load", "store"], operands: list[Operand | None], packed: bool) -> None:
         require_target(b)
         self.where, self.kind, self.packed = b.where, kind, packed
         shape, repeat = b.form["shape"], int(b.form["num"][1:])
@@ -68,7 +70,7 @@ class _Transfer:
             raise b.fail(f".16x32bx2 takes a constant, the columns from its first half to the second, not {operand}")
         return operand.value
 
-    def cells(self, x: Group, warps: Warps, at: Any) -> tuple[Any, Any, Any]:
+    def cells(self, x: Group, warps: Warps, at: Lanes) -> tuple[Index, Index, Index]:
         """SM, lane and column of each register, (W, registers, 32); checked and noted as in flight."""
         memory = x.wave.part(TensorMemory)
         addresses = warps.uniform(at, "the tensor memory address") + self.offset
@@ -111,7 +113,7 @@ def _load(b: Binding) -> Step | Gated:
     destinations: tuple[Typed, ...] = tuple((o, B32) for o in b.elements(out))
     _require_count(b, what, destinations)
 
-    def load(x: Group, at: Any) -> Any:
+    def load(x: Group, at: Lanes) -> Loaded:
         warps = Warps(x, b.where)
         sm, lanes, columns = what.cells(x, warps, at)
         words = x.wave.part(TensorMemory).words
@@ -173,7 +175,7 @@ def _store(b: Binding) -> Step | Gated:
     values: tuple[Typed, ...] = tuple((o, B32) for o in b.elements(given))
     _require_count(b, what, values)
 
-    def store(x: Group, at: Any, *lanes: Any) -> None:
+    def store(x: Group, at: Lanes, *lanes: Lanes) -> None:
         warps = Warps(x, b.where)
         data = np.stack([warps.gather(v.view(np.uint32)) for v in lanes], axis=1)
         sm, rows, columns = what.cells(x, warps, at)

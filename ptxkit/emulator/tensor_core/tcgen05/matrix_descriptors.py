@@ -23,10 +23,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ptxkit.emulator.arrays import Lanes
 
 _CHUNKS = {0: 1, 1: 8, 2: 8, 4: 4, 6: 2}
 _NAMES = {
@@ -114,7 +115,7 @@ def k_major(bits: int, rows: int, nbytes: int) -> Tile:
     d = Descriptor.parse(bits)
     per_row = _CHUNKS[d.swizzle]
     r, c = np.arange(rows)[:, None], np.arange(nbytes // 16)[None]
-    offsets: Any = 16 * per_row * (r % 8) + d.stride * (r // 8) + (d.leading if per_row == 1 else 16) * c
+    offsets: Lanes = 16 * per_row * (r % 8) + d.stride * (r // 8) + (d.leading if per_row == 1 else 16) * c
     if d.absolute:
         column = (d.start >> 4 & 7) + c
         row = 16 * per_row * (r % 8) + d.stride * (r // 8)
@@ -128,7 +129,7 @@ def mn_major(bits: int, extent: int, per_chunk: int, k: int) -> Tile:
     d = Descriptor.parse(bits)
     per_row = _CHUNKS[d.swizzle]
     column, j = np.arange(k)[:, None], np.arange(-(-extent // per_chunk))[None]
-    offsets: Any
+    offsets: Lanes
     if per_row == 1:
         offsets = 16 * (column % 8) + d.leading * (column // 8) + d.stride * j
     else:
@@ -138,7 +139,7 @@ def mn_major(bits: int, extent: int, per_chunk: int, k: int) -> Tile:
     return _tile(d, d.start + offsets)
 
 
-def _tile(d: Descriptor, addresses: Any) -> Tile:
+def _tile(d: Descriptor, addresses: Lanes) -> Tile:
     address = addresses.astype(np.int64)
     if d.swizzle == ATOM_32:
         address ^= ((address >> 7) - d.base & 3) << 5

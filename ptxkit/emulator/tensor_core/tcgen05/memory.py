@@ -7,8 +7,8 @@ the CTAs of a grid; those that share an SM share its tensor memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +178,7 @@ class TensorMemory:
             )
         raise MemoryFault(f"{where}: {who} {verb} columns {low} to {high - 1} of tensor memory; {why}")
 
-    def regions(self, cta: int, bands: Any, low: int, high: int) -> tuple[Region, ...]:
+    def regions(self, cta: int, bands: Iterable[int], low: int, high: int) -> tuple[Region, ...]:
         """Cells of one CTA's tensor memory."""
         return (Region(int(self.sm[cta]), tuple(bands), low, high),)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import Binding, Step
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
@@ -45,7 +44,7 @@ def _mma(b: Binding) -> Step:
         raise b.fail(f".{b.form['collector']} does not go with .ashift")
     what = Multiplication(b)
 
-    def multiply(x: Group, *lanes: Any) -> None:
+    def multiply(x: Group, *lanes: Lanes) -> None:
         for issuers, e, given in what.each(x, lanes):
             Execution(what.form, x, issuers, e, given).issue()
         x.wave.launch.machine.version += 1

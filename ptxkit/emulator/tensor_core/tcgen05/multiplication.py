@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import PRED, U32, U64, Binding, Typed
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import Where
@@ -173,7 +174,7 @@ class Multiplication:
             raise self._b.fail(f"scale-input-d is a constant from 0 to 15, not {operand}")
         return value
 
-    def each(self, x: Group, lanes: tuple[Any, ...]) -> Iterator[tuple[Issuers, int, Operands]]:
+    def each(self, x: Group, lanes: tuple[Lanes, ...]) -> Iterator[tuple[Issuers, int, Operands]]:
         """The operands of each thread of ``x``, with its number among the issuers."""
         issuers = Issuers(x)
         columns = [issuers.values(v) for v in lanes]

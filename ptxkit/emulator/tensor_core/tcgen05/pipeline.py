@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ptxkit.emulator.arrays import Index
+from ptxkit.emulator.arrays import Elements, Index, Lanes
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Groups, Operation
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.step import Binding, Step, Typed
@@ -137,7 +136,7 @@ def _commit(b: Binding) -> Step:
     masks: tuple[Typed, ...] = ((b.operands[1], TYPES["u16"]),) if multicast else ()
     where, group = b.where, int(b.form["group"][-1])
 
-    def commit(x: Group, base: Any, *mask: Any) -> None:
+    def commit(x: Group, base: Lanes, *mask: Lanes) -> None:
         wave = x.wave
         issuers = Issuers(x)
         index = site.index(x, base)
@@ -157,7 +156,7 @@ def _commit(b: Binding) -> Step:
             for arrivals in _rounds(x, issuers, element, barrier):
                 races.operations.arrive_after(MECHANISM, x, where, arrivals)
 
-        def perform(which: Any) -> None:
+        def perform(which: Elements) -> None:
             for e in np.unique(element[which]).tolist():
                 pipelines.perform(int(issuers.cta[e]), until[e])
             wave.part(Mbarriers).arrive(barrier[which], where)
@@ -172,7 +171,7 @@ def _commit(b: Binding) -> Step:
     return Step(commit, (site.source, *masks))
 
 
-def _receivers(x: Group, issuers: Issuers, masks: list[int], barrier: Any, where: Where) -> tuple[Any, Any]:
+def _receivers(x: Group, issuers: Issuers, masks: list[int], barrier: Lanes, where: Where) -> tuple[Lanes, Lanes]:
     """The element and the mbarrier of each arrival, at the same offset in each CTA that a mask names."""
     wave = x.wave
     size, words = wave.launch.cluster_size, wave.shared_stride >> 3

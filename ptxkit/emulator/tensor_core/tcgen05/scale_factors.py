@@ -11,10 +11,10 @@ to 63 hold those of the first half of N and lanes 64 to 127 those of the second.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import Product
 
 _SIZES = {"scale_vec::1X": 1, "scale_vec::2X": 2, "scale_vec::4X": 4}
@@ -43,7 +43,7 @@ class Factors:
     columns: int
     step: int
 
-    def read(self, words: Any, lane: int, rows: int, start: int) -> Any:
+    def read(self, words: Lanes, lane: int, rows: int, start: int) -> Lanes:
         """(rows, count) uint8 of rows ``start`` and following, from (128, columns) uint32, in the partition of ``lane``."""
         r = np.arange(start, start + rows)[:, None]
         at = self.first + np.arange(self.count)[None]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
@@ -85,7 +85,7 @@ class SharedMatrix:
         """Units of 16 bytes of the wave's shared memory, flat."""
         return self.tile(bits).chunks.reshape(-1) + cta * (wave.shared_stride >> 4)
 
-    def load(self, wave: WaveState, cta: int, bits: int) -> Any:
+    def load(self, wave: WaveState, cta: int, bits: int) -> Lanes:
         """(extent, k) element codes, unsigned."""
         found = self.tile(bits)
         # complex128 stands for 16 bytes: take() copies them as one element
@@ -114,7 +114,7 @@ def require_visible(wave: WaveState, cta: int, found: Tile, what: str, bits: int
             raise MemoryFault(f"{where}: {who}: {what} in CTA {wave.cta_coordinates(cta)}: {NOT_FENCED}")
 
 
-def elements(units: Any, bits: int, padded: bool) -> Any:
+def elements(units: Lanes, bits: int, padded: bool) -> Lanes:
     """(rows, elements) codes from (rows, bytes) uint8, a multiple of 16 bytes, low bits first.
 
     Args:

@@ -10,10 +10,9 @@ columns.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import BITS
 
 _PAIRS = {0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE}
@@ -29,7 +28,7 @@ def columns(t: str) -> int:
     return 1 if BITS[t] >= 16 else 2
 
 
-def nibbles(words: Any, t: str, lane: int, rows: int) -> Any:
+def nibbles(words: Lanes, t: str, lane: int, rows: int) -> Lanes:
     """(rows, chunks) uint8 of the rows of a part, from (128, columns) uint32.
 
     Args:
@@ -46,7 +45,7 @@ def nibbles(words: Any, t: str, lane: int, rows: int) -> Any:
     return (found[..., None] >> shifts & np.uint32(15)).astype(np.uint8).reshape(rows, -1)
 
 
-def expand(stored: Any, indices: Any, t: str, pairs: bool) -> tuple[Any, Any] | str:
+def expand(stored: Lanes, indices: Lanes, t: str, pairs: bool) -> tuple[Lanes, Lanes] | str:
     """A with its zeros, (M, 2 kept) codes, and which elements are stored; or why an index means nothing.
 
     Args:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Elements, Lanes
 from ptxkit.emulator.simt.step import Binding
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.collective import require_whole
 from ptxkit.errors import TrapError
 
@@ -34,12 +34,12 @@ class Warps:
         cta, warp: (W,) index of the CTA in the wave, and of the warp in its CTA.
     """
 
-    def __init__(self, x: Group, where: Any) -> None:
+    def __init__(self, x: Group, where: Where) -> None:
         require_whole(x, where)
         self.x, self.where = x, where
         s0, s1, _ = x.shape
         self.total = s0 * s1
-        self.rows: Any = slice(None)
+        self.rows: Elements = slice(None)
         if x.mask is not None:
             active = x.mask.any(-1).reshape(-1)
             if not active.all():
@@ -50,7 +50,7 @@ class Warps:
     def __len__(self) -> int:
         return len(self.cta)
 
-    def uniform(self, lanes: Any, what: str) -> NDArray[np.int64]:
+    def uniform(self, lanes: Lanes, what: str) -> NDArray[np.int64]:
         """(W,) values of an operand that all threads of a warp must agree on.
 
         Raises:
@@ -69,11 +69,11 @@ class Warps:
         """A warp in words."""
         return warp_name(self.x, int(self.cta[w]), int(self.warp[w]))
 
-    def gather(self, lanes: Any) -> Any:
+    def gather(self, lanes: Lanes) -> Lanes:
         """(W, 32) of one operand."""
         return np.broadcast_to(lanes, self.x.shape).reshape(self.total, 32)[self.rows]
 
-    def spread(self, values: Any) -> tuple[Any, ...]:
+    def spread(self, values: Lanes) -> tuple[Lanes, ...]:
         """Lane arrays in the selection's shape from (W, registers, 32)."""
         if not isinstance(self.rows, slice):
             full = np.zeros((self.total, *values.shape[1:]), values.dtype)
@@ -104,7 +104,7 @@ class Issuers:
     def __len__(self) -> int:
         return len(self.cta)
 
-    def values(self, lanes: Any) -> list[int]:
+    def values(self, lanes: Lanes) -> list[int]:
         """An operand of each thread."""
         if lanes.size == 1:
             return [int(lanes.flat[0])] * len(self)
@@ -117,7 +117,7 @@ class Issuers:
         return f"thread {self.x.wave.thread_coordinates(linear)} of CTA {self.x.wave.cta_coordinates(cta)}"
 
 
-def pair(x: Group, cta: int, where: Any) -> list[int]:
+def pair(x: Group, cta: int, where: Where) -> list[int]:
     """Both CTAs of the pair of ``cta``, the even one first. PTX ISA, "CTA Pair".
 
     Raises:

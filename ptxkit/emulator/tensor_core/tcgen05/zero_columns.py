@@ -6,12 +6,12 @@ counts as zero) have "skip span" + 1 columns, runs of zeros "use span" + 1.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ptxkit.emulator.arrays import Lanes
 
-def mask(bits: int, m: int, n: int) -> Any:
+
+def mask(bits: int, m: int, n: int) -> Lanes:
     """(n,) bool: which columns are zero.
 
     Args:
