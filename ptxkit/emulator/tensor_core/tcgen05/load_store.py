@@ -139,7 +139,7 @@ def _load_reduced(b: Binding) -> Step | Gated:
     _require_count(b, what, destinations)
     least, magnitude, propagates = b.form["op"] == "min", bool(b.form.get("abs")), bool(b.form.get("NaN"))
 
-    def load(x: Group, at: Any) -> Any:
+    def load(x: Group, at: Lanes) -> tuple[Lanes, ...]:
         warps = Warps(x, b.where)
         sm, lanes, columns = what.cells(x, warps, at)
         got = x.wave.part(TensorMemory).words[sm, lanes, columns].view(t.dtype)
@@ -149,7 +149,7 @@ def _load_reduced(b: Binding) -> Step | Gated:
     return collective(b, Step(load, ((what.base, U32),), (*destinations, (reduced, t))))
 
 
-def _extreme(values: Any, least: bool, propagates: bool) -> Any:
+def _extreme(values: Lanes, least: bool, propagates: bool) -> Lanes:
     """(W, 1, 32), the minimum or maximum along the registers of (W, registers, 32); -0 is less than +0.
 
     Args:
