@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ DRIVER = ("cuda.core", "cuda.bindings.driver", "cuda.bindings.runtime", "cuda.bi
 HEAVY = ("numpy", "cuda", "ml_dtypes", "tabulate", "hypothesis", "torch")
 
 
-
-def imported_names(path: Path) -> set[str]:
+@cache
+def imported_names(path: Path) -> frozenset[str]:
     """Absolute names of everything a file imports, at its top or inside its functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
@@ -27,7 +28,7 @@ def imported_names(path: Path) -> set[str]:
             assert not node.level, f"{path}: relative imports would not be seen here"
             assert node.module
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+    return frozenset(names)
 
 
 def importers(*prefixes: str) -> set[str]:
