@@ -19,7 +19,7 @@ import numpy as np
 from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.simt.where import named
+from ptxkit.emulator.simt.where import Where, named
 from ptxkit.errors import ArithmeticTrap
 from ptxkit.isa.types import PtxType
 
@@ -35,8 +35,8 @@ _ELEMENTS: dict[str, tuple[str, int]] = {
 }
 """Floating-point type of a register -> numpy type of its elements, and how many it holds."""
 
-_COPIES = frozenset(("mov", "selp", "slct", "copysign", "abs", "neg", "ld", "ldu", "shfl", "set"))
-"""Instructions that compute nothing, or a class or sign of what they are given."""
+_COPIES = frozenset(("mov", "selp", "slct", "copysign", "abs", "neg", "ld", "ldu", "shfl", "set", "atom"))
+"""Instructions that compute nothing, or a class or sign of what they are given. What atomics compute goes to memory."""
 
 _MATRICES = frozenset(("mma", "wmma", "wgmma"))
 
@@ -62,7 +62,7 @@ class Traps:
         if "div0" in self.kinds and w.name in ("div", "rem") and w.sources[1].type.kind in ("u", "s"):
             bad = values[1] == 0
             if bad.any():
-                self._report(w, x, bad, guard, "divides an integer by zero")
+                self._report(w.where, x, bad, guard, "divides an integer by zero")
 
     def after(
         self, w: Instrumented, x: Group, values: tuple[Lanes, ...], results: tuple[Lanes, ...], guard: Mask | None
@@ -86,7 +86,23 @@ class Traps:
                 bad = _any(value, kind, test)
                 if bad.any():
                     bad = bad & ~self._given(w, x, values, test)
-                    self._report(w, x, bad, guard, f"computes {words}, and no operand is one")
+                    self._report(w.where, x, bad, guard, f"computes {words}, and no operand is one")
+
+    def computed(self, x: Group, where: Where, t: PtxType, result: Lanes, operands: tuple[Lanes, ...]) -> None:
+        """An atomic or a reduction has computed ``result`` for memory.
+
+        Raises:
+            ArithmeticTrap: a NaN or an infinity is among it that was not among the operands.
+        """
+        kind = _ELEMENTS.get(t.name)
+        if kind is None:
+            return
+        for name, test, words in (("nan", np.isnan, "a NaN"), ("inf", np.isinf, "an infinity")):
+            if name in self.kinds:
+                bad = _any(result, kind, test)
+                for operand in operands:
+                    bad = bad & ~_any(operand, kind, test)
+                self._report(where, x, bad, None, f"computes {words} in memory, and no operand is one")
 
     def _given(self, w: Instrumented, x: Group, values: tuple[Lanes, ...], test: Test) -> Mask:
         """Lanes in which an operand is one already."""
@@ -102,7 +118,7 @@ class Traps:
         return out
 
     @staticmethod
-    def _report(w: Instrumented, x: Group, bad: Mask, guard: Mask | None, what: str) -> None:
+    def _report(where: Where, x: Group, bad: Mask, guard: Mask | None, what: str) -> None:
         bad = np.broadcast_to(bad, x.shape) & x.active()
         if guard is not None:
             bad = bad & guard
@@ -110,7 +126,7 @@ class Traps:
             return
         cta, thread = x.first(bad)
         x.wave.flush_output()
-        raise ArithmeticTrap(f"{named(w.where)}: thread {thread} of CTA {cta} {what}")
+        raise ArithmeticTrap(f"{named(where)}: thread {thread} of CTA {cta} {what}")
 
 
 def _kind_of(w: Instrumented, t: PtxType, source: bool) -> tuple[str, int] | None:

@@ -108,3 +108,31 @@ def test_the_source_line_and_the_setting():
     for wrong in ("nan", ("nans",), ("",)):
         with pytest.raises(UsageError, match="trap is a tuple of 'div0', 'nan', 'inf'"):
             EmulatorSettings(trap=wrong)
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
+@pytest.mark.parametrize(
+    ("instruction", "kinds", "what"),
+    [
+        ("red.{}.add.f32 [{}], 0f7F7FFFFF;", ("inf",), "an infinity"),
+        ("atom.{}.add.f32 %f1, [{}], 0f7F7FFFFF;", ("nan", "inf"), "an infinity"),
+        ("red.{}.add.noftz.f16x2 [{}], %r11;", ("inf",), "an infinity"),
+    ],
+)
+def test_what_atomics_compute_in_memory(space, instruction, kinds, what):
+    address = "%rd0" if space == "global" else "sum"
+    start = f"mov.b32 %r11, 0x7BFF7BFF; st.{space}.b32 [{address}], %r11; bar.sync 0;"
+    if "f32" in instruction:
+        start = start.replace("0x7BFF7BFF", "0x7F7FFFFF")
+    body = start + instruction.format(space, address)
+    launch = Run(kernel(body, before=".shared .align 8 .b32 sum;"))
+    with pytest.raises(ArithmeticTrap, match=f"{instruction.split('.')[0]}.*thread .* computes {what} in memory"):
+        launch(np.zeros(4, np.float32), np.zeros(1), trap=kinds)
+    launch(np.zeros(4, np.float32), np.zeros(1), trap=("div0",))
+
+
+def test_an_atomic_does_not_compute_the_value_that_it_finds():
+    body = (
+        "mov.b32 %r11, 0x7FC00000; st.global.b32 [%rd0], %r11; bar.sync 0; atom.global.add.f32 %f1, [%rd0], 0f3F800000;"
+    )
+    Run(kernel(body))(np.zeros(4, np.float32), np.zeros(1), trap=("nan", "inf"))

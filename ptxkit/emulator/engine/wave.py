@@ -31,7 +31,7 @@ from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
 from ptxkit.emulator.racecheck.check import Races
 from ptxkit.emulator.simt.asynchronous import Queue
 from ptxkit.emulator.simt.blocks import BasicBlock
-from ptxkit.emulator.simt.hooks import ProxyHooks, StackHooks
+from ptxkit.emulator.simt.hooks import ArithmeticHooks, ProxyHooks, StackHooks
 from ptxkit.emulator.simt.state import MachineState
 from ptxkit.emulator.simt.step import Gate
 from ptxkit.emulator.simt.threads import Group, P, Synchroniser, WaveState
@@ -99,6 +99,8 @@ class Wave(WaveCalls, WaveValues):
         self._yields = 0
         self.instrumentation = Instrumentation.of(self, launch.settings, launch.code.has_stack, launch.code.reads_undefined)
         self.stack_hooks: tuple[StackHooks, ...] = () if self.instrumentation is None else (self.instrumentation,)
+        traps = None if self.instrumentation is None else self.instrumentation.traps
+        self.arithmetic: tuple[ArithmeticHooks, ...] = () if traps is None else (traps,)
         mask: Mask | None = None
         if threads % 32:
             mask = np.broadcast_to(np.arange(warps * 32).reshape(1, warps, 32) < threads, self.shape).copy()
@@ -276,7 +278,7 @@ class Wave(WaveCalls, WaveValues):
         other = copy.copy(self)
         other.launch = self.launch.on_machine(machine)
         other.shared = shared
-        other.races, other.generic_writes, other.stack_hooks = (), (), ()
+        other.races, other.generic_writes, other.stack_hooks, other.arithmetic = (), (), (), ()
         other._parts, other.synchronisers = {}, []
         other.queue = Queue(self.queue.threads, True)
         return other

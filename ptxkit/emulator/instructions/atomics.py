@@ -382,12 +382,19 @@ def _make(b: Binding, returns: bool) -> Step:
         """The old values; ``red`` has no destination for them, but the initialisation check looks at them."""
         values = tuple(tuple(lanes[s * count + k] for s in range(len(sets))) for k in range(count))
         got = site.run(x, base.view(np.uint64) if base.dtype.itemsize == 8 else base, function, values)
+        for hooks in x.wave.arithmetic if op in _COMPUTING else ():
+            for old, given in zip(got, values, strict=True):
+                operands = (old, *(np.broadcast_to(v, x.shape) for v in given))
+                hooks.computed(x, b.where, t, function(*operands), operands)
         if op in ("cas", "exch"):
             x.wave.spin()  # a lock that is taken: its owner goes first
         return got if count > 1 else got[0]
 
     return Step(run, sources, outs)
 
+
+_COMPUTING = ("add", "min", "max")
+"""Operations whose result may be a floating-point number that is none of the operands."""
 
 _OPS = "add and or xor exch inc dec min max cas"
 _T = "b16 b32 b64 b128 u32 s32 u64 s64 f32 f64 f16 bf16 f16x2 bf16x2"

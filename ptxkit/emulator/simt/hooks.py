@@ -13,6 +13,7 @@ from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
+from ptxkit.isa.types import PtxType
 
 
 class AccessSite(Protocol):
@@ -152,6 +153,13 @@ class ProxyHooks(Protocol):
 
     def unseen_rows(self, rows: Index) -> Mask:
         """Which elements, of (E, n) units of 16 bytes, hold something that the async proxy may not see."""
+
+
+class ArithmeticHooks(Protocol):
+    """Results that an instruction writes to memory, not to a register."""
+
+    def computed(self, x: Any, where: Where, t: PtxType, result: Lanes, operands: tuple[Lanes, ...]) -> None:
+        """The lanes of ``x``, a group, have computed ``result``, of the type ``t``, as the operands are."""
 
 
 class StackHooks(Protocol):

@@ -14,7 +14,7 @@ from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.memory.allocations import poison
 from ptxkit.emulator.simt.asynchronous import Queue
 from ptxkit.emulator.simt.function import FunctionCode
-from ptxkit.emulator.simt.hooks import DivergenceHooks, ProxyHooks, RaceHooks, StackHooks
+from ptxkit.emulator.simt.hooks import ArithmeticHooks, DivergenceHooks, ProxyHooks, RaceHooks, StackHooks
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.state import LaunchState, MachineState
 from ptxkit.emulator.simt.undefined import Shadow
@@ -205,6 +205,7 @@ class WaveState(Protocol):
     queue: Queue
     races: tuple[RaceHooks, ...]
     generic_writes: tuple[ProxyHooks, ...]
+    arithmetic: tuple[ArithmeticHooks, ...]
 
     @property
     def launch(self) -> LaunchState:
