@@ -7,7 +7,7 @@ and what the call needs is computed only when there is a hook.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.mechanism import Mechanism
