@@ -140,7 +140,7 @@ def test_tiles_that_cannot_be_used_are_refused_with_the_reason():
         workload.variant("vectorized").select_tile(
             workload, Target.parse("sm_90a"), {"THREADS": "1024", "VECTORS": "8"}
         )
-    with pytest.raises(UsageError, match="CTAS=264 is more than the 10 tiles"):
+    with pytest.raises(UsageError, match="CTAS=264 exceeds the number of tiles, 10"):
         workload.variant("vectorized").select_tile(
             workload, Target.parse("sm_90a"), {"THREADS": "256", "VECTORS": "1", "CTAS": "264"}
         )

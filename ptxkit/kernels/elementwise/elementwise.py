@@ -70,7 +70,7 @@ def usable(elements: Callable[[Any], int], inputs: int, dtype: str = "f32") -> C
             return f"{t.THREADS} threads have {registers} registers each, too few for VECTORS={t.VECTORS}"
         tiles = cdiv(elements(w), t.THREADS * t.VECTORS * width(getattr(w, "dtype", dtype)))
         if tiles < t.CTAS:
-            return f"CTAS={t.CTAS} is more than the {tiles} tiles"
+            return f"CTAS={t.CTAS} exceeds the number of tiles, {tiles}"
         return True
 
     return check
