@@ -54,7 +54,7 @@ def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread a matrix product, in this process, until the last of those who asked for it is done."""
+    """Limits each matrix product to one thread in this process, until the last caller leaves the context."""
     functions = _functions()
     if functions is None:
         yield

@@ -1,12 +1,13 @@
-"""Tells an endless wait from a long loop: a wave is deadlocked when its complete state repeats.
+"""Distinguishes a deadlock from a long loop: a wave is deadlocked when its complete state repeats.
 
-The threads of a wave influence each other through memory, barriers and collectives alone. When between two moments no memory
-has been written, no clock read and nothing printed, every thread that can run has run, every sleeper has timed out once, and
-then all program counters, live registers and local memory are as before, the wave will go round in this circle for ever. A
-loop that counts, reads a clock or follows a pointer has a different state each time and is never called a deadlock.
+The threads of a wave influence each other only through memory, barriers and collectives. Consider two points in time between
+which no memory was written, no clock was read and nothing was printed, every thread that can run has run, and every thread that
+sleeps has timed out once. If all program counters, live registers and local memory are the same at both, the wave repeats this
+sequence forever. A loop that counts, reads a clock or follows a pointer has a different state in each iteration and is never
+reported as a deadlock.
 
 The state is compared with a copy taken when the number of steps without a change was a power of two (Brent's algorithm), so
-that circles of any length are found. Nothing is copied or compared before ``MIN_STEADY`` such steps.
+that cycles of any length are found. Nothing is copied or compared before ``MIN_STEADY`` such steps.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Progress:
         self._stride = STRIDE * max(1, len(self.wave.ready))
 
     def _repeated(self, steps: int) -> bool:
-        """The state is the kept one: make sure that everybody had the chance to change it."""
+        """The state equals the copy: make sure that every group had an opportunity to change it."""
         if not self.fair:
             # groups that go first may have kept others from running
             self.fair = True

@@ -64,7 +64,7 @@ class _Remote:
         return cells, words
 
     def note(self, x: Group, cells: Lanes, words: Lanes, strong: bool) -> None:
-        """Tell the race check what is written."""
+        """Report to the race check what is written."""
         for races in x.wave.races:
             sizes = np.full(1, self.site.size)
             threads = x.thread[x.active()]

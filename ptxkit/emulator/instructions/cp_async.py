@@ -146,7 +146,7 @@ class _Copy:
         self._submit(x, rows, perform)
 
     def _note(self, x: Group, rows: Index) -> None:
-        """Tell the race check which rows are written."""
+        """Report to the race check which rows are written."""
         threads, sizes = x.thread[x.active()], np.full(1, self.size)
         for races in x.wave.races:
             races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)

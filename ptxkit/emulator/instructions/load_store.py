@@ -173,7 +173,7 @@ def _ldu(b: Binding) -> Step:
 
 
 def _observed(b: Binding, step: Step) -> Step:
-    """A load that looks for other threads' work: whoever polls with it lets the others run."""
+    """A load that can observe other threads' stores: a group that polls with it is executed again after all other groups."""
     if b.form["sem"] not in ("relaxed", "acquire", "volatile", "mmio.relaxed"):
         return step
     inner = step.call

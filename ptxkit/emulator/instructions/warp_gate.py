@@ -47,7 +47,7 @@ class WarpGate(Gate):
         whole = whole or (self.span == 1 and group.lanes == wave.live_lanes)
         again = group.resume == 2  # lanes have exited, perhaps without executing it as they should
         if whole and not again and not wave.waiting and not wave.divergence.open and self._all_named(group):
-            return group  # whole warps: whoever a mask can name is there
+            return group  # whole warps: every lane that a mask can name is in the group
         other = wave.parked(group, block)
         if other is not None:
             group = wave.join(other, group)

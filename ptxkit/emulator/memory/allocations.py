@@ -11,7 +11,7 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.errors import MemoryFault, UnavailableError, UsageError
 
 GLOBAL_BASE = 0x7000_0000_0000
-"""First address handed out. Shared and local windows lie far below, so a generic address tells its space."""
+"""First address handed out. The shared and local windows are far below: a generic address determines its state space."""
 
 ALIGNMENT = 256  # what cuMemAlloc guarantees
 GAP = 1 << 20  # unmapped bytes behind each allocation: an overrun lands here and names its neighbour

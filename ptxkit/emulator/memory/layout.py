@@ -83,7 +83,7 @@ def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, 
 
 def callees(module: Module, entry: Function) -> list[Function]:
     """The entry and every function it can reach; with an indirect call, every function whose address is taken."""
-    # a table of function pointers in memory: whoever loads from it may call any of them
+    # a table of function pointers in memory: code that loads from it may call any of them
     pointed = {symbol for v in module.variables.values() for _, symbol, *_ in v.relocations}
     seen: dict[str, Function] = {}
     todo = [entry, *(f for name, f in module.functions.items() if name in pointed)]

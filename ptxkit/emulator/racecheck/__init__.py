@@ -1,5 +1,5 @@
-"""The race check of shared memory: who has accessed which bytes, and whether a barrier stood in between.
+"""The race check of shared memory: finds accesses to the same bytes that no synchronisation orders.
 
-:mod:`clocks` follows what each warp has synchronised with, :mod:`shadow` who accessed each cell last, :mod:`check` ties both
-to the instructions, and :mod:`hazards` says what was found.
+:mod:`clocks` tracks with what each warp has synchronised, :mod:`shadow` the last accesses to each cell, :mod:`check` connects
+both to the instructions, and :mod:`hazards` reports what was found.
 """

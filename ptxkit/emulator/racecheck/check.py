@@ -1,11 +1,11 @@
-"""The race check of one wave: what its instructions tell it, and what follows.
+"""The race check of one wave: the hooks that its instructions call.
 
-Accesses go to :class:`~ptxkit.emulator.racecheck.shadow.Shadow`, which compares them with earlier ones. What synchronises goes
-to :class:`~ptxkit.emulator.racecheck.clocks.Clocks`: barriers, mbarriers, cluster barriers, and accesses with fences. An
-asynchronous operation is an agent of its own (:mod:`ptxkit.emulator.racecheck.operations`).
+Accesses are passed to :class:`~ptxkit.emulator.racecheck.shadow.Shadow`, which compares them with earlier ones.
+Synchronisation is passed to :class:`~ptxkit.emulator.racecheck.clocks.Clocks`: barriers, mbarriers, cluster barriers, and
+accesses with fences. An asynchronous operation is an agent of its own (:mod:`ptxkit.emulator.racecheck.operations`).
 
-Usually an actor is a warp: its lanes never race with each other, and what one of them synchronises all do. Where lanes are told
-apart it is a thread.
+An actor is usually a warp: its lanes never race with each other, and synchronisation by one of them holds for all. With
+``--racecheck lanes`` an actor is a thread.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Races:
         return found
 
     def _differing(self, a: Access, c: Conflict, values: Callable[[], Bytes] | None, together: bool) -> Conflict:
-        """Without writes of what is there already, or of what everybody writes ``together``."""
+        """The conflict without writes that change nothing; with ``together``, without writes of the same value."""
         if values is None:
             return c
         unit = self.shadow.unit

@@ -1,8 +1,8 @@
-"""Vector clocks: what each warp knows of the others' progress.
+"""Vector clocks: which accesses of other warps happened before the next access of each warp.
 
-An *agent* accesses shared memory: a warp, or something asynchronous that a warp has started. (Where lanes are told apart, a
-thread takes the place of a warp: an *actor* is the one or the other.) An agent's time is cut into intervals, which end where
-it gives somebody else a chance to synchronise. An actor's clock holds, for every agent of its cluster, the last interval whose
+An *agent* accesses shared memory: a warp, or something asynchronous that a warp has started. (With ``--racecheck lanes``, a
+thread takes the place of a warp; *actor* stands for either.) An agent's time is divided into intervals, which end where it
+releases: where others can synchronise with it. An actor's clock holds, for every agent of its cluster, the last interval whose
 accesses happened before whatever it does next (Flanagan and Freund, "FastTrack", 2009; PTX ISA, "Memory Consistency Model",
 causality order).
 
@@ -136,11 +136,11 @@ class Clocks:
 
     @property
     def has_fenced(self) -> bool:
-        """Whether anybody has executed a fence, so that relaxed accesses can pass something on."""
+        """Whether any thread has executed a fence, so that relaxed accesses can synchronise."""
         return self._fenced is not None
 
     def tick(self, rows: Rows) -> None:
-        """A new interval begins for ``rows``, (n,) distinct: what they do from now on, nobody knows yet."""
+        """A new interval begins for ``rows``, (n,) distinct: no other actor has synchronised with what they do in it."""
         self.interval[rows] += INTERVAL
         self.now.data[rows, self.rank[rows], self.actor[rows]] = self.interval[rows] | LOW
 

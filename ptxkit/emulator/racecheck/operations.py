@@ -1,9 +1,9 @@
 """Asynchronous operations and mbarriers, as the race check sees them.
 
-An asynchronous operation accesses memory as an agent of its own, from when it is issued until somebody has waited for it:
+An asynchronous operation accesses memory as an agent of its own, from when it is issued until a thread has waited for it:
 
-- What completes on an mbarrier is that mbarrier's agent, and its intervals are the mbarrier's phases: whoever has waited for a
-  phase knows what completed in it.
+- What completes on an mbarrier is that mbarrier's agent, and its intervals are the mbarrier's phases: a thread that has
+  waited for a phase has synchronised with what completed in it.
 - What completes in groups (``cp.async``, bulk stores, ``wgmma``) is an agent of the warp (of a warpgroup's first warp) that
   issued it, and its intervals are the groups.
 
@@ -255,7 +255,7 @@ class Operations:
         self._passed_on(at, rows)
 
     def _passed_on(self, at: Index, rows: Index) -> None:
-        """An operation begins after what its thread did before, and so does whoever waits for it."""
+        """An operation happens after the earlier accesses of its thread, and so does what threads do that wait for it."""
         self.clocks.release(self._arrived, self._keys_of(at), rows)
 
     def _rank(self, at: Index) -> Index:
@@ -279,7 +279,7 @@ class Operations:
         return self._agent_of[offsets].astype(np.int64)
 
     def _require(self, where: Where, rows: Index, at: Index, threads: Index | None = None) -> None:
-        """Whoever uses an mbarrier has to know of its initialisation."""
+        """A thread that uses an mbarrier must have synchronised with its initialisation."""
         races, clocks = self.races, self.clocks
         if races.hazards.copies_only:
             return

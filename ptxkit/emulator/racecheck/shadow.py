@@ -1,11 +1,11 @@
-"""Who accessed each cell of shared memory last: its last writer, and the last read of every agent.
+"""The last accesses to each cell of shared memory: its last write, and the last read of every agent.
 
 A cell is as small as the smallest access so far; smaller ones split the cells. A record of an access is a number: the agent's
 interval, whether the access was strong, and the number of its site (see :mod:`ptxkit.emulator.racecheck.clocks`). Agents are
 named by rank << 16 | number in their CTA.
 
-Most cells need no look at clocks: a barrier of all warps of a CTA begins a new *generation*, and what they did in earlier
-ones happened before whatever they do now.
+For most cells no clocks are compared: a barrier of all warps of a CTA begins a new *generation*, and accesses of earlier
+generations happened before those of the current one.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Terminator:
         raise NotImplementedError
 
     def guarded(self, group: Group, block: BasicBlock, predicate: Mask | None) -> Group | None:
-        """Send the lanes for which the guard fails to the next block; the rest, or None if nobody is left."""
+        """Send the lanes for which the predicate fails to the next block; returns the others, or None if there are none."""
         if predicate is None:
             return group
         taken, other = group.wave.split(group, predicate)

@@ -1,4 +1,4 @@
-"""What the checks of a launch are told of its execution.
+"""The hooks through which the checks of a launch follow its execution.
 
 A wave holds a tuple of hooks of each kind. Instructions loop over it, so that a launch without a check pays for an empty loop,
 and what the call needs is computed only when there is a hook.

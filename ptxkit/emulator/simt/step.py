@@ -72,7 +72,7 @@ class Gate:
 
 @dataclass
 class Gated:
-    """A blocking instruction: its gate, and the step for those who passed (None when passing is all there is)."""
+    """A blocking instruction: its gate, and the step for threads that have passed it (None if there is nothing more to do)."""
 
     gate: Gate
     step: Step | None = None

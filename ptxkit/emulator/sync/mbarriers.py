@@ -222,7 +222,7 @@ class Mbarriers(Synchroniser):
         may_complete: bool,
         fields: Fields,
     ) -> None:
-        """Apply sums to distinct barriers ``at``, complete phases, wake who waits for them."""
+        """Apply sums to distinct barriers ``at``, complete phases, and wake the threads that wait for them."""
         pending, expected, outstanding, phase = fields
         pending, outstanding = pending - counts, outstanding + tx
         bad = (pending < 0) | (pending > MAX_COUNT) | (np.abs(outstanding) > MAX_COUNT)

@@ -1,7 +1,7 @@
-"""Threads that wait for phases of mbarriers, asleep or polling, and what happens when nobody else can go on.
+"""Threads that wait for phases of mbarriers, asleep or polling, and what happens when no other thread can continue.
 
-A failed try_wait puts its threads to sleep until the phase completes. When nobody else is ready the operations that
-they wait for are performed (latest-legal mode); failing that, the wait times out and gives false, as hardware's does.
+A failed try_wait puts its threads to sleep until the phase completes. When no other thread is ready, the operations
+that they wait for are performed (latest-legal mode); if there are none, the wait times out and gives false, as on hardware.
 PTX ISA, "mbarrier.test_wait, mbarrier.try_wait".
 """
 
@@ -38,7 +38,7 @@ class Phases(Protocol):
 
 
 class Waiters:
-    """Who waits for the mbarriers of one wave.
+    """The threads that wait for the mbarriers of one wave.
 
     Attributes:
         sleepers: groups whose try_wait has failed.
@@ -56,7 +56,7 @@ class Waiters:
         self.sleepers.append(_Sleeper(group, block, index, phase))
 
     def wake(self) -> None:
-        """Some phase has completed: whoever waited for it may go on."""
+        """Some phase has completed: make the threads ready that waited for it."""
         sleepers, self.sleepers = self.sleepers, []
         for s in sleepers:
             done = self.barriers.completed(s.index, s.phase)
@@ -87,7 +87,7 @@ class Waiters:
         return select(s.index), select(s.phase)
 
     def force(self) -> bool:
-        """Nobody can go on: perform the asynchronous operations that someone waits for. False if there are none."""
+        """No thread can continue: perform the asynchronous operations that threads wait for. False if there are none."""
         pending = self.wave.queue.of(MBARRIER)
         if not pending.operations:
             return False

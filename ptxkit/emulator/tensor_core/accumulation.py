@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 from ptxkit.emulator.arrays import Lanes
 
 _ELEMENTS = 1 << 15  # of the result in one go: the arrays of the loop along K stay in the L2 cache
-_SPREAD = 8  # binary orders of magnitude that a sum of powers needs to tell its largest of up to 2**7 terms
+_SPREAD = 8  # binary orders of magnitude per term: the largest determines the exponent of a sum of up to 2**7 powers
 _LOWEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0}
 """Exponent of the smallest normal value, which subnormal ones have too."""
 
@@ -186,7 +186,7 @@ class _Factor:
         mantissa = bits & np.uint32(0x7FFFFF)
         exponent = (bits >> np.uint32(23)).view(np.int32) & 255
         mantissa |= (exponent != 0).astype(np.uint32) << np.uint32(23)
-        # a power of two as float32: its exponent field tells which
+        # the exponent field of a power of two as float32 is its logarithm
         lowest = (mantissa & (~mantissa + np.uint32(1))).astype(np.float32).view(np.int32) >> 23
         return int((lowest - 277 + np.maximum(exponent, 1)).min(where=mantissa != 0, initial=120))
 

@@ -46,7 +46,7 @@ def _together(b: Binding, span: int) -> bool:
             return i.predicate is None and span <= _SPANS[i.name]
         found = lookup(i.opcode) if i.name != "mov" else None
         if found is not None and found[0].kind == "blocking":
-            return False  # whoever waits there may go on in parts
+            return False  # after a wait the threads of a group may continue in several parts
     return False
 
 

@@ -75,7 +75,7 @@ class Issued:
             self.before.append((earlier, mine, theirs))
 
     def tags(self, x: Group) -> tuple[Lanes, ...]:
-        """What the accumulator registers hold until somebody waits."""
+        """Values of the accumulator registers until the program waits for the product."""
         value = np.uint32(TAG | self.serial << 7) + np.arange(self.what.count, dtype=np.uint32)
         tag = np.broadcast_to(value[None, :, None], (len(self.groups.cta) * WARPGROUP, self.what.count, 32))
         return self.groups.spread(x, np.ascontiguousarray(tag), self.what.d_type)

@@ -126,7 +126,7 @@ class Multiplication:
         return picked.view(self.d_type if self.td != "f16" else np.float16).reshape(-1, self.m, self.n)
 
     def registers_of(self, d: Lanes) -> Words:
-        """(4 E, registers, 32) words: the reverse."""
+        """The accumulator registers of the active warps, (4 E, registers, 32), from matrices, (E, m, n)."""
         words = accumulator_words(d, self.td).reshape(len(d) * WARPGROUP, -1)
         return words.take(self.inverse_d, axis=1)
 
@@ -141,7 +141,7 @@ class Multiplication:
         b, which = self.b.load(wave, given.cta, given.b)
         shared = count // len(b)
         if shared * len(b) == count and (which.reshape(-1, shared) == np.arange(len(b))[:, None]).all():
-            # neighbouring warpgroups with one B stand on top of each other
+            # consecutive warpgroups with the same B are computed as one product: the rows of their A are concatenated
             a, c = a.reshape(len(b), -1, self.k), c.reshape(len(b), -1, self.n)
         else:
             b = b[which]

@@ -28,7 +28,7 @@ _BELOW = -5000
 """Stands for the exponent of nothing."""
 _FRACTION = 35
 _FLOOR = -174
-_SPREAD = 6  # binary orders of magnitude that a sum of up to 2**5 powers needs to tell its largest
+_SPREAD = 6  # binary orders of magnitude per term: the largest determines the exponent of a sum of up to 2**5 powers
 
 
 class _Factor:

@@ -146,7 +146,7 @@ class _Bulk:
     def _note(
         self, wave: WaveState, threads: Index, target: Side, origin: Side, sizes: Index, barrier: Index | None
     ) -> None:
-        """Tell the race check what is accessed."""
+        """Report to the race check what is accessed."""
         accessed = [(True, target.start, sizes)]
         if self.source_space != "global":
             accessed.insert(0, (False, origin.start, sizes))

@@ -16,7 +16,7 @@ class ListedRows(Boxes):
     """Boxes whose rows are where :meth:`rows_at` says; they are copied element by element."""
 
     def inside(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """None, as far as anybody has looked."""
+        """No box counts as wholly inside the array: every element is checked by itself."""
         return np.zeros(len(coordinates), np.bool_)
 
     def extent(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -39,13 +39,14 @@ alu("cvt.<rnd>{.relu}{.satfinite}.<d>.f32", rnd="rn rz", d="f16x2 bf16x2", sig="
 
 
 _CUT = {"f16": 13, "bf16": 16}
-"""Fraction bits of an f32 that the half has not."""
+"""Number of fraction bits of an f32 that the 16-bit format lacks."""
 
 
 def _stochastic(x: Lanes, random: Lanes, t: str) -> Lanes:
-    """f32 as half bits, away from zero where adding ``random`` to the bits cut off carries.
+    """Rounds f32 stochastically to the bits of a 16-bit format.
 
-    A subnormal f16 loses more than 13 bits; the random ones are aligned to the first of them.
+    The result is truncated, and increased in magnitude where the sum of the truncated bits and ``random`` carries. A subnormal
+    f16 loses more than 13 bits; the random bits are aligned with the highest of them.
     """
     word = np.ascontiguousarray(x).view(U32)
     exponent = ((word >> U32(23)) & U32(255)).astype(np.int64)

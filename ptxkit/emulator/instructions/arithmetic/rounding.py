@@ -150,7 +150,7 @@ def fma_f32_mode(a: Lanes, b: Lanes, c: Lanes, mode: str) -> Lanes:
 
 
 def div_f32(a: Lanes, b: Lanes, mode: str) -> Lanes:
-    """Quotient in any rounding mode; the sign of the f64 quotient's residual tells on which side of it the exact one lies."""
+    """Quotient in any rounding mode; the exact quotient is above or below the f64 quotient by the sign of the residual."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     q = x / y
     h, low = two_product(q, y)  # NaN where anything is infinite: no error then
