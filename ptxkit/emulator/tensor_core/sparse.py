@@ -63,14 +63,8 @@ def chunks(words: Words, how: str, selector: int) -> Bytes:
     return np.stack((octets & 15, octets >> 4), axis=-1).reshape(w, 16, -1)
 
 
-def columns(found: Bytes, t: str, ordered: bool, where: Where | str, matrix: str = "a warp's A") -> Index:
-    """(matrices, rows, k / 2) int64: the column of every element that is kept.
-
-    Args:
-        found: (matrices, rows, chunks) uint8, four bits for every chunk.
-        t: element type.
-        ordered: positions must ascend.
-        where, matrix: the place and the matrix that an error names.
+def columns(found: Bytes, t: str, ordered: bool, where: Where) -> Index:
+    """(warps, 16, k / 2) int64: the column of every element that is kept.
 
     Raises:
         TrapError: metadata that PTX leaves undefined.
@@ -85,7 +79,7 @@ def columns(found: Bytes, t: str, ordered: bool, where: Where | str, matrix: str
     if bad.any():
         value = int(found[bad].flat[0])
         row, chunk = (int(i[0]) for i in np.nonzero(bad)[1:])
-        raise TrapError(f"{where}: metadata {value:#06b} for chunk {chunk} of row {row} of {matrix}; {kinds}")
+        raise TrapError(f"{where}: metadata {value:#06b} for chunk {chunk} of row {row} of a warp's A; {kinds}")
     start = np.arange(found.shape[-1]) * 4
     if t == "tf32":
         return (start // 2) + (first >> 1)

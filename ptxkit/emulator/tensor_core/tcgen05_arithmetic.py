@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ptxkit.emulator.arrays import Lanes, Mask
-from ptxkit.emulator.tensor_core import numerics, sparse, tcgen05_fp4
+from ptxkit.emulator.tensor_core import numerics, tcgen05_fp4
 from ptxkit.emulator.tensor_core.accumulation import Accumulation
 from ptxkit.emulator.tensor_core.tcgen05_scales import Scales
 
@@ -96,7 +96,7 @@ def products(
     Args:
         kind: a key of :data:`KINDS`.
         a_bits, b_bits: (M, K) and (N, K), an element an entry, unsigned; bits above the type's are ignored. Of a sparse A the
-            expanded matrix with its zeros (:func:`expand_sparse`).
+            expanded matrix with its zeros (:mod:`~ptxkit.emulator.tensor_core.tcgen05.sparsity`).
         c_bits: (M, N) in D's type; None for D = A B.
         scale_a, scale_b: (M, S) and (N, S) uint8 where the kind is block-scaled, a scale factor for each ``block`` of K.
         scale_type: ``"ue8m0"`` or ``"ue4m3"``; None for the only one that the kind has.
@@ -131,31 +131,6 @@ def products(
     else:
         d = _floating(a, b, c, (a_type, b_type, d_type), scales, kind in _FP4, scale_input_d, kept)
     return d[0] if alone else d
-
-
-def expand_sparse(kind: str, a_bits: Lanes, metadata: Lanes, where: str = "tcgen05.mma.sp") -> tuple[Lanes, Lanes]:
-    """A sparse A made dense, and which of its elements are there: both (M, K).
-
-    Args:
-        kind: a key of :data:`KINDS`.
-        a_bits: (M, K / 2), the elements that are stored.
-        metadata: (M, chunks) uint8, four bits for each chunk of a row's columns: two of tf32, four of other types, and of the
-            kinds mxf4 and mxf4nvf4 four pairs. The first of two elements has its position in bits 0-1, the second in bits 2-3.
-        where: the place that an error names.
-
-    Raises:
-        TrapError: metadata that PTX leaves undefined.
-        ValueError: shapes that do not fit.
-    """
-    chunk = sparse.chunk_elements("tf32" if kind == "tf32" else "s4" if kind in _FP4 else "f16")
-    rows, stored = a_bits.shape
-    if metadata.shape != (rows, 2 * stored // chunk) or 2 * stored % chunk:
-        raise ValueError(f"metadata of shape {metadata.shape} for {a_bits.shape} stored elements of kind {kind}")
-    t = {2: "tf32", 4: "f16", 8: "s4"}[chunk]
-    columns = sparse.columns(np.asarray(metadata, np.uint8)[None], t, False, where, "A")[0]
-    kept = np.zeros((rows, 2 * stored), bool)
-    np.put_along_axis(kept, columns, True, axis=-1)
-    return sparse.expand(a_bits, columns), kept
 
 
 def _described(kind: str, a_type: str, b_type: str, d_type: str, negated: bool, saturate: bool, lowered: int) -> Kind:

@@ -11,9 +11,9 @@ import pytest
 from matrix_programs import names, program, run
 from test_mma import _a_two_blocks, _b, _c
 from test_sparse import holder
-from test_tcgen05_block_scaled import SELECTORS
+from test_tcgen05_block_scaled import SELECTORS, expand_sparse
 
-from ptxkit.emulator.tensor_core.tcgen05_arithmetic import expand_sparse, products
+from ptxkit.emulator.tensor_core.tcgen05_arithmetic import products
 from ptxkit.errors import PtxkitError, TrapError
 from ptxkit.runtime.device import device as open_device
 

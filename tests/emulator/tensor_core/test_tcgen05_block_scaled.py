@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tcgen05_arithmetic import NARROW, expected, operands
 
-from ptxkit.emulator.tensor_core.tcgen05_arithmetic import expand_sparse, products
-from ptxkit.errors import TrapError
+from ptxkit.emulator.tensor_core.tcgen05 import sparsity
+from ptxkit.emulator.tensor_core.tcgen05_arithmetic import products
 
 FORMS = [("mxf4", "ue8m0", 32), ("mxf4nvf4", "ue8m0", 32), ("mxf4nvf4", "ue8m0", 16), ("mxf4nvf4", "ue4m3", 16)]
 STYLES = ("near", "far", "tiny", "large c", "small c", "cancelling", "nan")
@@ -154,6 +154,14 @@ def test_sums_that_need_no_truncation_agree_with_those_that_do(t):
     np.testing.assert_array_equal(slow.reshape(-1)[:-1], quick.reshape(-1)[:-1])
 
 
+def expand_sparse(kind: str, stored: np.ndarray, nibbles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A with its zeros, and which elements are stored."""
+    t = {"tf32": "tf32", "f16": "f16", "i8": "u8"}.get(kind, "e2m1")
+    found = sparsity.expand(stored, nibbles, t, kind.startswith("mxf4"))
+    assert isinstance(found, tuple)
+    return found
+
+
 def sparse_case(rng: np.random.Generator, kind: str, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Metadata (m, chunks), and which elements (m, k) it keeps, by the description."""
     width = 2 if kind == "tf32" else 8 if kind.startswith("mxf4") else 4
@@ -239,15 +247,6 @@ def test_sparse_integers():
     np.testing.assert_array_equal(got.view(np.int32), whole)
 
 
-@pytest.mark.parametrize(("kind", "nibble"), [("f16", 0x5), ("tf32", 0x8), ("mxf4", 0xF), ("i8", 0x0)])
-def test_metadata_that_ptx_leaves_undefined(kind, nibble):
-    width = {"tf32": 2, "mxf4": 8}.get(kind, 4)
-    nibbles = np.full((2, 4), 0x4, np.uint8)
-    nibbles[1, 3] = nibble
-    with pytest.raises(TrapError, match=rf"tcgen05.mma.sp: metadata {nibble:#06b} for chunk 3 of row 1 of A; "):
-        expand_sparse(kind, np.zeros((2, 2 * width), np.uint8), nibbles)
-
-
 def test_shapes_of_scale_factors():
     a, b, c, scale_a, scale_b = case(0, "near", "ue8m0", 4, 8, 64, 4)
     form: Any = {"a_type": "e2m1", "b_type": "e2m1", "d_type": "f32"}
@@ -257,5 +256,3 @@ def test_shapes_of_scale_factors():
         products("mxf4", a, b, c, scale_a=scale_a, scale_b=scale_b, **form)
     with pytest.raises(ValueError, match="K is 48; with blocks of 32 it is a multiple of 32"):
         products("mxf4", a[:, :48], b[:, :48], c, scale_a=scale_a, scale_b=scale_b, **form)
-    with pytest.raises(ValueError, match=r"metadata of shape \(4, 8\) for \(4, 64\) stored elements of kind f16"):
-        expand_sparse("f16", a, np.zeros((4, 8), np.uint8))
