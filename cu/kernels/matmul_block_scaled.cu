@@ -169,26 +169,6 @@ struct Operands {
     }
 };
 
-__host__ __device__ constexpr int allocated_columns(int columns) {
-    int power = 32;
-    while (power < columns) power *= 2;
-    return power;
-}
-
-// Stores BN columns of sums: thread i of the four warps holds row i of the tile.
-template <int BN>
-__device__ __forceinline__ void store_sums(unsigned accumulator, const RowOutput<PLAIN, bf16>& output, unsigned row,
-                                           unsigned col) {
-#pragma unroll 1
-    for (unsigned at = 0; at < BN; at += 32) {
-        float sums[32];
-        tcgen05_ld_32x32b_x32(sums, accumulator + at);
-        tcgen05_wait_ld(sums);
-#pragma unroll
-        for (int i = 0; i < 32; i += 8) output.store(sums + i, row, col + at + i);
-    }
-}
-
 // The shared memory of a CTA as byte offsets, and its tensor memory as columns: the accumulators, then the scale factors
 // of each stage.
 template <class Format, int BN, int STAGES, int ACCUMULATORS>
@@ -201,7 +181,7 @@ struct Layout {
     static constexpr int address = sums_empty + 8 * ACCUMULATORS;
     static constexpr int bytes = address + 8;
     static constexpr int scales = ACCUMULATORS * BN;
-    static constexpr int columns = allocated_columns(scales + STAGES * S::columns);
+    static constexpr int columns = tcgen05_columns(scales + STAGES * S::columns);
     static_assert(bytes <= SHARED_LIMIT, "fewer stages or a smaller tile");
     static_assert(columns <= 512, "tensor memory has 512 columns");
 };
@@ -261,7 +241,7 @@ __global__ void __launch_bounds__(128) matmul_block_scaled_single_issuer(
     mbarrier_wait(complete, 0);
     tcgen05_fence_after_thread_sync();
     const RowOutput<PLAIN, bf16> output{c, nullptr, unsigned(m), unsigned(n), 1.0f, 0.0f};
-    store_sums<BN>(tensor_memory + (warp * 32 << 16), output, row + threadIdx.x, col);
+    store_tensor_memory<BN>(tensor_memory + (warp * 32 << 16), output, row + threadIdx.x, col);
     tcgen05_fence_before_thread_sync();
     barrier_sync();
     if (warp == 0) tcgen05_dealloc<1>(tensor_memory, L::columns);
@@ -341,7 +321,7 @@ __global__ void __launch_bounds__(192, 1) matmul_block_scaled_specialized(
             const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
             mbarrier_wait(sums_full(sums.stage), sums.parity);
             tcgen05_fence_after_thread_sync();
-            store_sums<BN>(tensor_memory + sums.stage * BN + (warp * 32 << 16), output, t.row * BM + threadIdx.x,
+            store_tensor_memory<BN>(tensor_memory + sums.stage * BN + (warp * 32 << 16), output, t.row * BM + threadIdx.x,
                            t.col * BN);
             tcgen05_fence_before_thread_sync();
             __syncwarp();

@@ -30,13 +30,6 @@ constexpr int ROW_BYTES = 128;  // of a row of a tile of a or b: the widest swiz
 constexpr int BM = 128;         // rows of c that a CTA computes: the lanes of tensor memory
 constexpr int SHARED_LIMIT = 227 * 1024;
 
-// Tensor memory is allocated in powers of two of at least 32 columns.
-__host__ __device__ constexpr int allocated_columns(int columns) {
-    int power = 32;
-    while (power < columns) power *= 2;
-    return power;
-}
-
 // Issues the products of one stage, asynchronously: d += a b^T for tiles of 128-byte rows. One thread calls it.
 template <class T, int CTAS>
 __device__ __forceinline__ void multiply_stage(unsigned d, unsigned a, unsigned b, unsigned instruction,
@@ -45,21 +38,6 @@ __device__ __forceinline__ void multiply_stage(unsigned d, unsigned a, unsigned 
     for (int at = 0; at < ROW_BYTES; at += 32) {
         tcgen05_mma<T, CTAS>(d, tcgen05_descriptor_128B(a + at), tcgen05_descriptor_128B(b + at), instruction,
                              at > 0 || accumulate);
-    }
-}
-
-// Stores BN columns of sums directly: thread i of the four warps holds row i of the tile.
-template <int BN, int EPILOGUE, class Out>
-__device__ __forceinline__ void store_from_registers(unsigned accumulator, const RowOutput<EPILOGUE, Out>& output,
-                                                     unsigned row, unsigned col) {
-    constexpr int size = RowVector<Out>::size;
-#pragma unroll 1
-    for (unsigned at = 0; at < BN; at += 32) {
-        float sums[32];
-        tcgen05_ld_32x32b_x32(sums, accumulator + at);
-        tcgen05_wait_ld(sums);
-#pragma unroll
-        for (int i = 0; i < 32; i += size) output.store(sums + i, row, col + at + i);
     }
 }
 
@@ -84,7 +62,7 @@ __global__ void __launch_bounds__(128) matmul_single_issuer(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, Out* c, const Out* bias, int m,
     int n, int k, float alpha, float beta) {
     using L = SingleIssuerLayout<BN, STAGES>;
-    constexpr int BK = ROW_BYTES / sizeof(T), COLUMNS = allocated_columns(BN);
+    constexpr int BK = ROW_BYTES / sizeof(T), COLUMNS = tcgen05_columns(BN);
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = cvta_to_shared(shared);
     auto full = [&](unsigned stage) { return base + L::full + 8 * stage; };
@@ -140,7 +118,7 @@ __global__ void __launch_bounds__(128) matmul_single_issuer(
     mbarrier_wait(base + L::complete, 0);
     tcgen05_fence_after_thread_sync();
     const RowOutput<EPILOGUE, Out> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
-    store_from_registers<BN>(accumulator + (warp * 32 << 16), output, row + threadIdx.x, col);
+    store_tensor_memory<BN>(accumulator + (warp * 32 << 16), output, row + threadIdx.x, col);
     tcgen05_fence_before_thread_sync();
     barrier_sync();
     if (warp == 0) tcgen05_dealloc<1>(accumulator, COLUMNS);
@@ -236,7 +214,7 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
     const __grid_constant__ TensorMap c_map, Out* c, const Out* bias, int m, int n, int k, float alpha, float beta) {
     constexpr int BN = Tile::BN, CTAS = Tile::CTAS, STAGES = Tile::STAGES, ACCUMULATORS = Tile::ACCUMULATORS;
     constexpr int SCHEDULE = Tile::SCHEDULE, BK = ROW_BYTES / sizeof(T);
-    constexpr int COLUMNS = allocated_columns(ACCUMULATORS * BN);
+    constexpr int COLUMNS = tcgen05_columns(ACCUMULATORS * BN);
     static_assert(CTAS == 1 || CTAS == 2, "tcgen05 has groups of one and of two CTAs");
     static_assert(BN % 64 == 0 && BN <= 256, "a product has at most 256 columns, and boxes of c have up to 64");
     static_assert(COLUMNS <= 512, "tensor memory has 512 columns");
@@ -406,7 +384,7 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
             if constexpr (Tile::STORE == BY_TMA) {
                 store_by_tma<BN, Tile::BOXES>(accumulator, output, c_map, boxes, box, row, col, release);
             } else {
-                store_from_registers<BN>(accumulator, output, row + laneid(), col);
+                store_tensor_memory<BN>(accumulator, output, row + laneid(), col);
                 release();
             }
             sums.advance();

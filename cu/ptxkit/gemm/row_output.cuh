@@ -2,6 +2,7 @@
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
 #include "ptxkit/ptx/data_movement.cuh"
+#include "ptxkit/ptx/tcgen05.cuh"
 
 namespace ptxkit {
 
@@ -84,5 +85,20 @@ struct RowOutput {
 
     __device__ __forceinline__ T* at(unsigned row, unsigned col) const { return c + static_cast<size_t>(row) * n + col; }
 };
+
+// Stores COLUMNS columns of sums from tensor memory, from `accumulator` on: the lane that the thread may access is row
+// `row` of c. Warps 0 to 3 of a warpgroup call it, each with the lane of its first thread in the address.
+template <int COLUMNS, int EPILOGUE, class T>
+__device__ __forceinline__ void store_tensor_memory(unsigned accumulator, const RowOutput<EPILOGUE, T>& output,
+                                                    unsigned row, unsigned col) {
+#pragma unroll 1
+    for (unsigned at = 0; at < COLUMNS; at += 32) {
+        float sums[32];
+        tcgen05_ld_32x32b_x32(sums, accumulator + at);
+        tcgen05_wait_ld(sums);
+#pragma unroll
+        for (int i = 0; i < 32; i += RowVector<T>::size) output.store(sums + i, row, col + at + i);
+    }
+}
 
 }  // namespace ptxkit

@@ -55,6 +55,13 @@ __device__ __forceinline__ void tcgen05_alloc(unsigned shared_address, unsigned 
 #endif
 }
 
+// The number of columns to allocate where `used` are needed.
+__host__ __device__ constexpr int tcgen05_columns(int used) {
+    int power = 32;
+    while (power < used) power *= 2;
+    return power;
+}
+
 // The CTA allocates nothing from here on.
 template <int CTAS>
 __device__ __forceinline__ void tcgen05_relinquish_alloc_permit() {
