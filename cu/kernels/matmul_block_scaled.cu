@@ -1,6 +1,6 @@
 // Matrix product of block-scaled operands on Blackwell's tensor cores: c = a b^T, where a is m x k and b is n x k in
-// bf16, row-major. Both are quantized first, to MXFP8 or NVFP4 (block_scale.cuh), k a multiple of 32. c is m x n in bf16
-// with n a multiple of 8; sums are f32.
+// bf16, row-major. Both are quantized first, to MXFP8 or NVFP4 (block_scale.cuh), k a multiple of 32. c is m x n in
+// bf16 with n a multiple of 8; sums are f32.
 //
 // 1. unfused: the quantized matrices are converted back to bf16 in device memory, exactly, and multiplied by
 //     matmul_tcgen05. It shows what the scale factors inside the product save: two launches, the bytes of both matrices
@@ -22,7 +22,8 @@ using namespace ptxkit;
 // ---------------------------------------------------------------------------------------------------------------------
 // Quantization
 
-// One thread for each block of a row, including those that fill up the last scale factors; q is rows x k elements, packed.
+// One thread for each block of a row, including those that fill up the last scale factors; q is rows x k elements,
+// packed.
 template <class Format>
 __global__ void __launch_bounds__(128) quantize_blocks(const bf16* x, unsigned* q, unsigned char* scales, int rows,
                                                        int k) {
@@ -119,7 +120,8 @@ struct Operands {
     }
 
     // Scale factors outside the matrices are not loaded, so that fewer bytes arrive at the edges.
-    __device__ __forceinline__ void load(unsigned to, unsigned barrier, unsigned row, unsigned col, unsigned step) const {
+    __device__ __forceinline__ void load(unsigned to, unsigned barrier, unsigned row, unsigned col,
+                                         unsigned step) const {
         const unsigned across = groups_across(), groups = groups_of(step);
         const unsigned row_tiles = (n - 1) / SCALE_ROWS + 1;
         const unsigned tiles_b = min(row_tiles - col / SCALE_ROWS, static_cast<unsigned>(BN / SCALE_ROWS));
@@ -136,9 +138,9 @@ struct Operands {
         }
     }
 
-    // Copies the scale factors to `scales` in tensor memory and issues the products, asynchronously. Factors of a are in
-    // four columns for each group; those of b for each group in four columns for each 128 rows. Groups beyond k are left
-    // out, because zero times whatever factor is in shared memory may be NaN.
+    // Copies the scale factors to `scales` in tensor memory and issues the products, asynchronously. Factors of a are
+    // in four columns for each group; those of b for each group in four columns for each 128 rows. Groups beyond k are
+    // left out, because zero times whatever factor is in shared memory may be NaN.
     __device__ __forceinline__ void multiply(unsigned d, unsigned stage, unsigned scales, unsigned step) const {
         constexpr unsigned instruction = tcgen05_instruction_block_scaled(Format::type, Format::power_of_two, BM, BN);
         constexpr int row_tiles = BN / SCALE_ROWS;
@@ -169,8 +171,8 @@ struct Operands {
     }
 };
 
-// The shared memory of a CTA as byte offsets, and its tensor memory as columns: the accumulators, then the scale factors
-// of each stage.
+// The shared memory of a CTA as byte offsets, and its tensor memory as columns: the accumulators, then the scale
+// factors of each stage.
 template <class Format, int BN, int STAGES, int ACCUMULATORS>
 struct Layout {
     using S = Stage<Format, BN>;
@@ -321,8 +323,8 @@ __global__ void __launch_bounds__(192, 1) matmul_block_scaled_specialized(
             const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
             mbarrier_wait(sums_full(sums.stage), sums.parity);
             tcgen05_fence_after_thread_sync();
-            store_tensor_memory<BN>(tensor_memory + sums.stage * BN + (warp * 32 << 16), output, t.row * BM + threadIdx.x,
-                           t.col * BN);
+            store_tensor_memory<BN>(tensor_memory + sums.stage * BN + (warp * 32 << 16), output,
+                                    t.row * BM + threadIdx.x, t.col * BN);
             tcgen05_fence_before_thread_sync();
             __syncwarp();
             if (laneid() == 0) mbarrier_arrive(sums_empty(sums.stage));

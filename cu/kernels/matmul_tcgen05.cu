@@ -1,6 +1,6 @@
 // Matrix product on Blackwell's tensor cores: c = gelu(alpha a b^T + beta c + bias), where a is m x k, b is n x k and c
-// is m x n, all row-major with rows of a multiple of 16 bytes (BLAS calls this TN). a and b are bf16, f16, tf32 or e4m3;
-// sums are f32, in tensor memory.
+// is m x n, all row-major with rows of a multiple of 16 bytes (BLAS calls this TN). a and b are bf16, f16, tf32 or
+// e4m3; sums are f32, in tensor memory.
 //
 // Each of the eight steps adds one idea to the step before.
 //
@@ -146,8 +146,8 @@ struct Tcgen05Tile {
 
 enum Warp { STORING = 0, LOADING = 4, MULTIPLYING = 5, SCHEDULING = 6 };  // the first warp of each role
 
-// The shared memory of a CTA as byte offsets: the ring of tiles, boxes of c for each storing warp, mbarriers, answers of
-// cluster launch control, and the address that tcgen05.alloc writes.
+// The shared memory of a CTA as byte offsets: the ring of tiles, boxes of c for each storing warp, mbarriers, answers
+// of cluster launch control, and the address that tcgen05.alloc writes.
 template <class Tile>
 struct SpecializedLayout {
     static constexpr int answers = 2;
@@ -206,8 +206,8 @@ __device__ __forceinline__ void store_by_tma(unsigned accumulator, const RowOutp
     }
 }
 
-// The CTAS CTAs of a cluster compute a tile of 128 CTAS x BN together. Of a pair, the CTA of rank 0 issues the products;
-// its mbarriers `full`, `sums_empty` and `answer_empty` synchronize both.
+// The CTAS CTAs of a cluster compute a tile of 128 CTAS x BN together. Of a pair, the CTA of rank 0 issues the
+// products; its mbarriers `full`, `sums_empty` and `answer_empty` synchronize both.
 template <class T, class Out, class Tile, int EPILOGUE>
 __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 1) matmul_tcgen05_specialized(
     const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,

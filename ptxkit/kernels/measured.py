@@ -18,8 +18,10 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from ptxkit import cdiv
+from ptxkit.targets.gpus import reference_facts
 
 MIB = 1 << 20
+H200_FACTS = reference_facts("sm_90a")
 
 
 class Facts(Protocol):
@@ -235,8 +237,8 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
     mma_tma = {**mma, "WM": 32, "GROUP": 1}  # many warps for each scheduler
     one_consumer = {"BM": 64, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "STAGES": 8}
     return {
-        "micro_tiling_matmul:step6_warps": micro({"BM": 64, "BN": 128, "BK": 16, **wide, "STAGES": 3}, 132, small),
-        "micro_tiling_matmul:step7_bulk": micro({"BM": 128, "BN": 128, **wide, "STAGES": 3, "CTAS": 1}, 132, small),
+        "micro_tiling_matmul:step6_warps": micro({"BM": 64, "BN": 128, "BK": 16, **wide, "STAGES": 3}, H200_FACTS.sms, small),
+        "micro_tiling_matmul:step7_bulk": micro({"BM": 128, "BN": 128, **wide, "STAGES": 3, "CTAS": 1}, H200_FACTS.sms, small),
         "micro_tiling_matmul:step8_ring": micro(ring, 120, small),
         "micro_tiling_matmul:step9_stream_k": micro(ring, 64, shares),
         # four to six stages were alike, three slower
@@ -264,8 +266,8 @@ _TWO_CTAS = {"THREADS": 256, "STAGES": 2, "CTAS_PER_SM": 2}
 H200 = Measured(
     gpu="NVIDIA H200",
     cc=90,
-    sms=132,
-    l2_bytes=50 * MIB,
+    sms=H200_FACTS.sms,
+    l2_bytes=H200_FACTS.l2_bytes,
     resident_bytes=32 * MIB,
     gemm=_gemm_tiles(),
     elementwise=ElementwiseShapes(

@@ -60,10 +60,10 @@ struct nvf4 {
     }
 };
 
-// Scale factors are stored as tcgen05.mma reads them: 512 bytes for each 128 rows and four consecutive factors of a row,
-// those of the first rows first, and within them row r's four factors at byte 16 (r % 32) + 4 (r / 32). Rows and factors
-// that fill up the last 512 bytes are zero. PTX ISA, "Block scaling for tcgen05.mma.sync"; cuBLAS, "1D Block Scaling
-// Factors Layout".
+// Scale factors are stored as tcgen05.mma reads them: 512 bytes for each 128 rows and four consecutive factors of a
+// row, those of the first rows first, and within them row r's four factors at byte 16 (r % 32) + 4 (r / 32). Rows and
+// factors that fill up the last 512 bytes are zero. PTX ISA, "Block scaling for tcgen05.mma.sync"; cuBLAS, "1D Block
+// Scaling Factors Layout".
 constexpr int SCALE_ROWS = 128, SCALE_COLUMNS = 4, SCALE_BYTES = SCALE_ROWS * SCALE_COLUMNS;
 
 // The byte of the factor of `row` for block number `block` of it, where a row has `blocks` blocks.

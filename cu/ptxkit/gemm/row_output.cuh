@@ -83,7 +83,9 @@ struct RowOutput {
         if (row < m && col < n) finish(sums, row, col).store(at(row, col));
     }
 
-    __device__ __forceinline__ T* at(unsigned row, unsigned col) const { return c + static_cast<size_t>(row) * n + col; }
+    __device__ __forceinline__ T* at(unsigned row, unsigned col) const {
+        return c + static_cast<size_t>(row) * n + col;
+    }
 };
 
 // Stores COLUMNS columns of sums from tensor memory, from `accumulator` on: the lane that the thread may access is row

@@ -7,7 +7,7 @@
 //     tcgen05_mma<bf16, 1>(d, a, b, instruction, false);  // any number of these, in order
 //     tcgen05_commit(barrier);                            // arrives at an mbarrier when they are complete
 //     mbarrier_wait(barrier, parity);                     // by the threads that read d or overwrite a and b
-//     tcgen05_fence_after_thread_sync();                  // orders what follows after what the barrier synchronized with
+//     tcgen05_fence_after_thread_sync();                  // orders what follows after the wait
 //     tcgen05_ld_32x32b_x32(values, d + column);          // each thread reads 32 columns of one lane
 //     tcgen05_wait_ld(values);
 //
@@ -164,8 +164,8 @@ struct Tcgen05Type<e4m3> {
     static constexpr unsigned code = 0;
 };
 
-// PTX ISA, "Instruction descriptor": d is f32 (1 in bits 4-5), the types of a and b in bits 7-9 and 10-12, both K-major,
-// N / 8 in bits 17-22, M / 16 in bits 24-28.
+// PTX ISA, "Instruction descriptor": d is f32 (1 in bits 4-5), the types of a and b in bits 7-9 and 10-12, both
+// K-major, N / 8 in bits 17-22, M / 16 in bits 24-28.
 template <class T>
 __host__ __device__ constexpr unsigned tcgen05_instruction(unsigned m, unsigned n) {
     return 1u << 4 | Tcgen05Type<T>::code << 7 | Tcgen05Type<T>::code << 10 | (n >> 3) << 17 | (m >> 4) << 24;
@@ -175,13 +175,17 @@ __host__ __device__ constexpr unsigned tcgen05_instruction(unsigned m, unsigned 
 // descriptors; d is in tensor memory. Of a pair, the CTA of even rank issues it, and each CTA holds half of the rows of
 // a, of b and of d.
 
-#define PTXKIT_TCGEN05_MMA(KIND)                                                                                        \
-    if constexpr (CTAS == 1) {                                                                                          \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::" KIND " [%0], %1, %2, %3, p;}" \
-                     :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate)) : "memory");         \
-    } else {                                                                                                            \
-        asm volatile("{.reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::2.kind::" KIND " [%0], %1, %2, %3, p;}" \
-                     :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate)) : "memory");         \
+#define PTXKIT_TCGEN05_MMA(KIND)                                                                 \
+    if constexpr (CTAS == 1) {                                                                   \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::1.kind::" KIND \
+                     " [%0], %1, %2, %3, p;}" ::"r"(d),                                          \
+                     "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate))         \
+                     : "memory");                                                                \
+    } else {                                                                                     \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %4, 0; tcgen05.mma.cta_group::2.kind::" KIND \
+                     " [%0], %1, %2, %3, p;}" ::"r"(d),                                          \
+                     "l"(a), "l"(b), "r"(instruction), "r"(static_cast<int>(accumulate))         \
+                     : "memory");                                                                \
     }
 
 // f16 and bf16, 16 elements along K.
@@ -219,8 +223,8 @@ __device__ __forceinline__ void tcgen05_mma_kind_f8f6f4(unsigned d, unsigned lon
 #undef PTXKIT_TCGEN05_MMA
 
 template <class T, int CTAS>
-__device__ __forceinline__ void tcgen05_mma(unsigned d, unsigned long long a, unsigned long long b, unsigned instruction,
-                                            bool accumulate) {
+__device__ __forceinline__ void tcgen05_mma(unsigned d, unsigned long long a, unsigned long long b,
+                                            unsigned instruction, bool accumulate) {
     if constexpr (sizeof(T) == 2) tcgen05_mma_kind_f16<CTAS>(d, a, b, instruction, accumulate);
     else if constexpr (sizeof(T) == 4) tcgen05_mma_kind_tf32<CTAS>(d, a, b, instruction, accumulate);
     else tcgen05_mma_kind_f8f6f4<CTAS>(d, a, b, instruction, accumulate);
@@ -245,8 +249,8 @@ __device__ __forceinline__ unsigned long long tcgen05_descriptor_rows_of_16_byte
     return (address & 0x3ffff) >> 4 | 1ull << 16 | (128ull >> 4) << 32 | 1ull << 46;
 }
 
-// PTX ISA, "Instruction descriptor" of the block-scaled kinds: the types of a and b in bits 7-9 and 10-12, N / 8 in bits
-// 17-22, the type of the scale factors in bit 23 (1: ue8m0, 0: ue4m3), M / 128 in bits 27-28.
+// PTX ISA, "Instruction descriptor" of the block-scaled kinds: the types of a and b in bits 7-9 and 10-12, N / 8 in
+// bits 17-22, the type of the scale factors in bit 23 (1: ue8m0, 0: ue4m3), M / 128 in bits 27-28.
 __host__ __device__ constexpr unsigned tcgen05_instruction_block_scaled(unsigned type, bool ue8m0, unsigned m,
                                                                         unsigned n) {
     return type << 7 | type << 10 | (n >> 3) << 17 | (ue8m0 ? 1u : 0u) << 23 | (m >> 7) << 27;

@@ -1,5 +1,6 @@
-// Sums and maxima over a warp and a CTA; RowRecords of row.cuh extends them to rows of several warps or CTAs. Every participant gets the same result, bit
-// for bit: lanes combine in a butterfly, and all warps add the same partial sums in the same order.
+// Sums and maxima over a warp and a CTA; RowRecords of row.cuh extends them to rows of several warps or CTAs. Every
+// participant gets the same result, bit for bit: lanes combine in a butterfly, and all warps add the same partial sums
+// in the same order.
 //
 // T is float or double. A maximum ignores NaN.
 #pragma once
@@ -46,8 +47,8 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
-// Shared memory for cta_sum and cta_max: two buffers of one slot per warp, used alternately. One barrier per sum is then
-// enough, since a slot is written again only after the barrier of the sum between, which its readers have passed.
+// Shared memory for cta_sum and cta_max: two buffers of one slot per warp, used alternately. One barrier per sum is
+// then enough, since a slot is written again only after the barrier of the sum between, which its readers have passed.
 template <class T, int WARPS>
 struct CtaSlots {
     T partial[2][WARPS];
