@@ -152,7 +152,7 @@ def test_no_tile_relies_on_copies_that_happen_to_be_early(few_ctas, tile):
 
 def test_an_epilogue_that_reads_has_registers_left():
     workload = MatmulWgmma(beta=0.5)
-    with pytest.raises(UsageError, match="would hold 192 sums of 256 x 192, more than 128"):
+    with pytest.raises(UsageError, match="holds 192 sums of 256 x 192, more than 128"):
         workload.variant("step8_tma_store").select_tile(workload, Target.parse("sm_90a"), {"BM": 256, "BN": 192})
 
 

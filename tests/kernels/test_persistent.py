@@ -106,7 +106,7 @@ def test_a_target_that_promises_clusters_of_8_gets_no_more():
     workload = registry.get("softmax")(rows=512, cols=131_072)
     variant = workload.variant("persistent")
     assert variant.select_tile(workload, Target.parse("sm_90a"), {"THREADS": 256, "VECTORS": 8}).CLUSTER == 16
-    with pytest.raises(UsageError, match="a cluster of 16 CTAs; sm_120a promises 8"):
+    with pytest.raises(UsageError, match="a cluster of 16 CTAs; sm_120a supports 8"):
         variant.select_tile(workload, Target.parse("sm_120a"), {"THREADS": 256, "VECTORS": 8, "STAGES": 1})
     assert variant.select_tile(workload, Target.parse("sm_120a")).CLUSTER == 8
 

@@ -210,11 +210,13 @@ def _mma(b: Binding) -> Step | Gated:
         av = fragments.gather(x.shape, lanes[: ends[0]], word).take(table_a, axis=1)
         bv = fragments.gather(x.shape, lanes[ends[0] : ends[1]], word).take(table_b, axis=1)
         a = numerics.decode(av, ta).reshape(warps, m, kept)
+        stored = None
         if expand is not None:
-            a = expand(a, fragments.gather(x.shape, lanes[ends[2] :], word), active_warps(x))
+            places = expand.columns(fragments.gather(x.shape, lanes[ends[2] :], word), active_warps(x))
+            a, stored = sparse.expand(a, places), sparse.kept(places)
         bt = numerics.decode(bv, tb).reshape(warps, n, k).transpose(0, 2, 1)
         c = load_accumulator(fragments.gather(x.shape, lanes[ends[1] : ends[2]], c_type), table_c, tc)
-        d = compute(a, bt, c)
+        d = sparse.product(compute, a, stored, bt, c)
         x.tally.add(number, flops, 2 * m * n * kept * (x.lanes // 32))
         return fragments.scatter(x.shape, accumulator_words(d, td), table_d, d_type)
 
@@ -246,15 +248,11 @@ class Expansion:
         if self.selector not in range(sparse.SELECTORS[self.how]):
             raise b.fail(f"sparsity selector {selector}; this form takes 0 to {sparse.SELECTORS[self.how] - 1}")
 
-    def __call__(self, kept: Lanes, words: Words, active: Mask | None) -> Lanes:
-        """Dense A, (warps, 16, k), from (warps, 16, k / 2) and the metadata register, (warps, 32).
-
-        ``active``, (warps,) bool: warps that do not take part may hold anything.
-        """
-        return sparse.expand(kept, self.columns(words, active))
-
     def columns(self, words: Words, active: Mask | None) -> Index:
-        """(warps, 16, k / 2): the columns of the elements that are kept."""
+        """(warps, 16, k / 2): the columns of the elements that are kept, from the metadata register, (warps, 32).
+
+        ``active``, (warps,) bool: warps that do not take part may hold anything; None for all.
+        """
         found = sparse.chunks(words, self.how, self.selector)
         if active is not None:
             found[~active] = 0b0100

@@ -254,8 +254,7 @@ def _mma(b: Binding) -> Step | Gated:
         if expand is not None:
             columns = expand.columns(take(1), active)
             a = sparse.expand(a, columns)
-            more["kept"] = np.zeros(a.shape, bool)
-            np.put_along_axis(more["kept"], columns, True, axis=-1)
+            more["kept"] = sparse.kept(columns)
         if factors is not None:
             more |= {"scale_type": factors.t, "block": factors.block}
             for name, rows in (("a", m), ("b", n)):

@@ -136,16 +136,18 @@ class Multiplication:
         if self.a is not None:
             tiles, which = self.a.load(wave, given.cta, a)
             a = tiles if len(tiles) == count and (which[:-1] < which[1:]).all() else tiles[which]
+        stored = None
         if given.places is not None:
-            a = sparse.expand(a, given.places)
+            a, stored = sparse.expand(a, given.places), sparse.kept(given.places)
         b, which = self.b.load(wave, given.cta, given.b)
         shared = count // len(b)
         if shared * len(b) == count and (which.reshape(-1, shared) == np.arange(len(b))[:, None]).all():
             # consecutive warpgroups with the same B are computed as one product: the rows of their A are concatenated
             a, c = a.reshape(len(b), -1, self.k), c.reshape(len(b), -1, self.n)
+            stored = None if stored is None else stored.reshape(a.shape)
         else:
             b = b[which]
-        return self.compute(a, b.transpose(0, 2, 1), c).reshape(count, self.m, self.n)
+        return sparse.product(self.compute, a, stored, b.transpose(0, 2, 1), c).reshape(count, self.m, self.n)
 
     def initial(self, words: Words | None, scale: Mask) -> Lanes:
         """(E, m, n): the accumulators, zero where ``scale``, (E,) bool, is false."""

@@ -19,9 +19,11 @@ Which lanes hold it is drawn in the manual's figures 119 to 147 and 176 to 181; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from ptxkit.emulator.arrays import Bytes, Index, Lanes, Words
+from ptxkit.emulator.arrays import Bytes, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.numerics import BITS
 from ptxkit.errors import TrapError
@@ -94,3 +96,30 @@ def expand(kept: Lanes, where_to: Index) -> Lanes:
     out = np.zeros((*kept.shape[:-1], 2 * kept.shape[-1]), kept.dtype)
     np.put_along_axis(out, where_to, kept, axis=-1)
     return out
+
+
+def kept(places: Index) -> Mask:
+    """(..., rows, k): which elements of the dense matrix are kept, from their columns, (..., rows, k / 2)."""
+    return expand(np.ones(places.shape, np.bool_), places)
+
+
+def product(
+    compute: Callable[[Lanes, Lanes, Lanes], Lanes], a: Lanes, stored: Mask | None, b: Lanes, c: Lanes
+) -> Lanes:
+    """``compute(a, b, c)``, where elements of B count only for the elements of A that are stored.
+
+    Zeros in the place of the others would do, except that zero times infinity or NaN is NaN: an H200 leaves such an element of B
+    out, as a B200 does.
+
+    Args:
+        a: (U, m, k), expanded. stored: (U, m, k), its elements that are stored; None for a dense A.
+        b: (U, k, n). c: (U, m, n).
+    """
+    if stored is None or b.dtype.kind not in "fc" or np.isfinite(b).all():
+        return compute(a, b, c)
+    rows = []
+    for r in range(a.shape[1]):
+        one = slice(r, r + 1)
+        seen = np.where(stored[:, r, :, None], b, b.dtype.type(0))
+        rows.append(compute(a[:, one], seen, c[:, one]))
+    return np.concatenate(rows, axis=1)

@@ -12,6 +12,7 @@ import test_wgmma as dense
 from matrix_programs import BITS, DTYPES, as_float, integers, names, pack, program, run, unpack
 
 from ptxkit.emulator import Machine
+from ptxkit.emulator.tensor_core import sparse
 from ptxkit.errors import TrapError, UnsupportedError
 from ptxkit.isa.parser import parse
 
@@ -204,6 +205,33 @@ def test_a_selector_out_of_range_is_refused():
     case = Case("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", (16, 8, 32), ("f16", "f16", "f32"), 2)
     with pytest.raises(UnsupportedError, match="selector 2; this form takes 0 to 1"):
         emulate(kernel(case), 0x44444444)
+
+
+SPARSE_F16 = (
+    "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%y0, %y1, %y2, %y3}, {%x0, %x1, %x2, %x3}, "
+    "{%x4, %x5, %x6, %x7}, {%x8, %x9, %x10, %x11}, %x12, 0;"
+)
+
+
+@pytest.mark.parametrize("left_out", [0x3C003C00, 0x7E007E00, 0x7C007C00], ids=["one", "nan", "infinity"])
+def test_an_element_of_b_counts_only_where_a_is_stored(device, left_out):
+    """Every chunk of A keeps elements 0 and 1, which are 1; B is 1 in those rows, and ``left_out`` in the two others."""
+    text = program(SPARSE_F16, ["b32"] * 8 + ["f32"] * 4 + ["b32"], ["f32"] * 4, target="sm_90a", version="8.7")
+    given = np.zeros((13, 32), np.uint64)
+    given[:4] = 0x3C003C00
+    given[4:8] = np.where(np.arange(32) % 2 == 1, left_out, 0x3C003C00)  # a word holds rows 2 t and 2 t + 1
+    given[12] = 0x44444444
+    assert set(run(device, text, given, 4).reshape(-1).tolist()) == {0x41800000}  # 16.0
+
+
+def test_rows_of_a_leave_out_different_elements_of_b():
+    a = np.array([[[1, 2, 0, 0], [0, 0, 3, 4]]], np.float32)
+    b = np.array([[[np.nan], [1], [10], [np.inf]]], np.float32)
+    found = sparse.product(lambda a, b, c: a @ b + c, a, a != 0, b, np.zeros((1, 2, 1), np.float32))
+    assert np.isnan(found[0, 0, 0]) and found[0, 1, 0] == np.inf
+    b[0, 0], b[0, 3] = 5, np.nan
+    found = sparse.product(lambda a, b, c: a @ b + c, a, a != 0, b, np.ones((1, 2, 1), np.float32))
+    assert found[0, 0, 0] == 8 and np.isnan(found[0, 1, 0])
 
 
 # -- wgmma -------------------------------------------------------------------------------------------------------------
