@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ptxkit.errors import UnavailableError
+from ptxkit.targets import TARGETS
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,13 @@ def nvjitlink_identity() -> str:
 
 
 def unknown_target(tool: Tool, target: str, package: str) -> UnavailableError:
-    """The error to raise when a compiler is too old for a target."""
+    """The error to raise when a compiler does not know a target: it is too old for it, or the target has been removed."""
+    oldest = min(TARGETS.values(), key=lambda t: t.cc)
+    number = re.match(r"(?:sm|compute)_(\d+)", target)
+    if number and int(number[1]) < oldest.cc:
+        return UnavailableError(
+            f"{tool.name} {tool.version} does not support {target} any more; choose a newer target, such as --arch sm_90a"
+        )
     return UnavailableError(f"{tool.name} {tool.version} does not know {target}; run: pip install -U {package}")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.sources import split_entry
-from ptxkit.errors import CompileError, UsageError
+from ptxkit.errors import CompileError, UnavailableError, UsageError
 from ptxkit.inspect.containers import read_cubin
 from ptxkit.inspect.disassembly import sass
 from ptxkit.inspect.elf import Cubin
@@ -138,10 +138,17 @@ def _with_settings(words: str, settings: Settings) -> tuple[str, Settings]:
         elif equals and key:
             pairs[key] = value
         else:
-            settings = replace(settings, target=Target.parse(word))
+            settings = replace(settings, target=_target(word))
     if path is None or path.suffix == ".py":
         return name, replace(settings, tile={**settings.tile, **pairs})
     return name, replace(settings, defines={**settings.defines, **pairs})
+
+
+def _target(word: str) -> Target:
+    try:
+        return Target.parse(word)
+    except UsageError as error:  # the same exit code as for --arch
+        raise UnavailableError(str(error)) from None
 
 
 def _at_settings(words: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,9 @@ def _of_arrays(entry: Entry, arrays: Mapping[str, ArrayText], files: Mapping[str
             raise UsageError(f"{option} {key}={file}: {key} {what}; {suggestion(key, arrays)}")
         if name in found:
             raise UsageError(f"{option} {key}={file}: {name} is given already, as {found[name]}; leave one out")
+        other = next((n for n, f in found.items() if Path(f).resolve() == Path(file).resolve()), None)
+        if other is not None and option == "--output":
+            raise UsageError(f"{option} {key}={file}: {other} is written to that file; name another one")
         found[name] = file
     return found
 

@@ -243,7 +243,7 @@ def _example(parameter: Parameter, declaration: str) -> str:
         number = element_type(declaration)  # a class around one number, such as __half
         if number and dtype_of(number).itemsize == parameter.size:
             return f"{number}(1.0)"
-        return f"bytes({'00' * parameter.size})" if parameter.size <= 16 else "FILE.npy"
+        return f"bytes({'00' * parameter.size})"
     if parameter.dtype is not None and parameter.dtype.kind == "b":
         return "true"
     return str(EXAMPLE_ELEMENTS if parameter.size >= 2 else 1)

@@ -409,6 +409,11 @@ def test_directories_with_colons_and_at_signs(run, files, tmp_path):
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --tile T=1", 2, "--tile is for kernels with a description"),
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 5 6", 2, "a source file takes no sizes"),
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --tolerance exact", 2, "give --expect NAME=FILE.npy, too"),
+        (
+            f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --output y=out.npy --output x=./out.npy",
+            2,
+            "--output x=./out.npy: y is written to that file; name another one",
+        ),
         (f"saxpy.cu {SAXPY_ARGUMENTS} --arg n=1 --expect y=y.npy --tolerance 3", 2, "such as relative=1e-3"),
         ("saxpy --tolerance exact", 2, "--tolerance is for source files"),
         ("saxpy.cu --include nodir", 2, "there is no such directory"),

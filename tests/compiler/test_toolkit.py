@@ -68,3 +68,12 @@ def test_identities_name_the_version():
 def test_the_bundled_kernels_are_found():
     assert list(kernels_dir().glob("*.cu"))
     assert list(ptx_dir().glob("*.ptx"))
+
+
+@pytest.mark.parametrize(
+    ("target", "fix"),
+    [("sm_52", "--arch sm_90a"), ("sm_70", "--arch sm_90a"), ("sm_999", "pip install -U nvidia-nvjitlink")],
+)
+def test_a_removed_target_and_a_new_one_have_different_fixes(target, fix):
+    error = toolkit.unknown_target(toolkit.nvjitlink(), target, "nvidia-nvjitlink")
+    assert fix in str(error) and target in str(error)

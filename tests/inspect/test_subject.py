@@ -110,7 +110,6 @@ def test_a_source_that_moved_or_shrank(tmp_path):
         ("saxpi", "did you mean 'saxpy'"),
         ("saxpy:vectorised", "did you mean 'vectorized'"),
         ("saxpy:scalar@THREADS=77", "offers"),
-        ("saxpy:scalar@sm_12", "there is no target"),
         ("nowhere.cubin", "cannot read nowhere.cubin: No such file"),
         ("nowhere.cu", "cannot read nowhere.cu"),
         ("./nowhere:k", "cannot read nowhere"),
@@ -120,6 +119,11 @@ def test_a_source_that_moved_or_shrank(tmp_path):
 def test_words_that_name_nothing(words, reason):
     with pytest.raises(UsageError, match=reason):
         subjects(words)
+
+
+def test_an_unknown_target_has_the_exit_code_of_a_missing_one():
+    with pytest.raises(UnavailableError, match="there is no target 'sm_12'"):
+        subjects("saxpy:scalar@sm_12")
 
 
 def test_settings_that_do_not_apply(source, compiled, tmp_path):

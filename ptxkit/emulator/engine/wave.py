@@ -44,6 +44,9 @@ from ptxkit.isa.model import Operand, Pair, Register
 PATIENCE = 100_000
 """Number of blocks after which a group that is ready, but that the order never selects, is executed all the same."""
 
+LOOP_BLOCKS = 256
+"""Blocks that are executed once more to describe a deadlock of polling loops."""
+
 
 def stop_reason(error: BaseException) -> str:
     """How an exception that a signal handler raised begins the message of a wave."""
@@ -171,7 +174,8 @@ class Wave(WaveCalls, WaveValues):
                 if launch.waits_for_earlier(self.number):
                     time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
                 else:
-                    self.stuck("every thread waits in a loop whose registers and memory no longer change")
+                    where = self._listing_of_loops() if observer is None else listing(self)
+                    self.stuck("every thread waits in a loop whose registers and memory no longer change", where)
 
     def _check_limits(self, group: Group, block: BasicBlock) -> None:
         """Before a block of a launch that is limited or about to be stopped."""
@@ -323,12 +327,34 @@ class Wave(WaveCalls, WaveValues):
         numbers = [n for n, _ in block.instructions]
         return next(filter(None, (s.note(group, numbers) for s in self.synchronisers)), "")
 
-    def stuck(self, why: str) -> None:
-        """Raise the deadlock error, listing every group that waits or spins."""
+    def _listing_of_loops(self) -> str:
+        """The listing at the time when most threads are at a wait that a synchroniser describes.
+
+        All groups are in loops whose state repeats, so that executing a few more blocks changes nothing. A loop that polls an
+        mbarrier would else be listed at whatever instruction it has come to.
+        """
+        found, most = listing(self), self._described()
+        for _ in range(LOOP_BLOCKS):
+            if not self.ready:
+                break
+            key = next(iter(self.ready))
+            self.step(self.ready.pop(key), self.blocks[key[1]])
+            described = self._described()
+            if described > most:
+                found, most = listing(self), described
+        return found
+
+    def _described(self) -> int:
+        """Threads at a wait that a synchroniser describes."""
+        return sum(g.lanes for g, b in self.standing() if self.waits_for(g, self.blocks[b]))
+
+    def stuck(self, why: str, where: str = "") -> None:
+        """Raise the deadlock error, listing every group that waits or spins; ``where`` is the listing if it was made before."""
         self.flush_output()
+        where = where or listing(self)
         for s in self.synchronisers:
             s.deadlocked()
-        raise DeadlockError(f"{base_name(self.launch.name)}: deadlock, {why}:\n  {listing(self)}")
+        raise DeadlockError(f"{base_name(self.launch.name)}: deadlock, {why}:\n  {where}")
 
     def interrupted(self, why: str) -> str:
         """The message for a wave that is stopped from outside: where its threads are, and how much they have executed."""

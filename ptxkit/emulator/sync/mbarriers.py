@@ -311,10 +311,10 @@ class Mbarriers(Synchroniser):
             return f"{self.name(at)}, which is not initialised"
         pending, expected, tx, phase = (int(v[0]) for v in unpack(word))
         number = int(self._phases()[at])
-        return (
-            f"phase {number} (parity {phase}) of {self.name(at)}, which lacks {pending} of {expected} arrivals "
-            f"and {tx:,} bytes"
-        )
+        nbytes = f"lacks {pending} of {expected} arrivals and {max(tx, 0):,} bytes"
+        if tx < 0:
+            nbytes += f"; {-tx:,} bytes more than were expected have arrived"
+        return f"phase {number} (parity {phase}) of {self.name(at)}, which {nbytes}"
 
     def _refuse(self, x: Group | None, where: Where | None, at: int, why: str) -> NoReturn:
         if x is None:

@@ -108,8 +108,8 @@ def product(
 ) -> Lanes:
     """``compute(a, b, c)``, where elements of B count only for the elements of A that are stored.
 
-    Zeros in the place of the others would do, except that zero times infinity or NaN is NaN: an H200 leaves such an element of B
-    out, as a B200 does.
+    Zeros in the place of the others would do, except that zero times infinity or NaN is NaN: an H200 leaves such an element
+    of B out, as a B200 does.
 
     Args:
         a: (U, m, k), expanded. stored: (U, m, k), its elements that are stored; None for a dense A.

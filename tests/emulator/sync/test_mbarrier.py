@@ -297,6 +297,27 @@ def test_a_wait_for_arrivals_that_never_come_is_a_deadlock(kind, how, completion
     assert re.search(message, str(e.value).replace("\n", " "))
 
 
+@pytest.mark.parametrize(
+    ("before", "lacks"),
+    [
+        ("", "lacks 1 of 1 arrivals and 0 bytes"),
+        (
+            "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r10], 64;",
+            "lacks 1 of 1 arrivals and 0 bytes; 2,048 bytes more than were expected have arrived",
+        ),
+    ],
+)
+def test_a_deadlock_of_a_polling_loop_of_several_blocks_names_the_barrier(before, lacks):
+    """Wherever in the loop the threads are when its state is seen to repeat."""
+    loop = (
+        "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r10], 0; selp.u32 %r11, 1, 0, %p1; bra NEXT; "
+        "NEXT: add.u32 %r12, %r11, 0; setp.eq.u32 %p2, %r12, 0; bra LAST; LAST: @%p2 bra AGAIN;"
+    )
+    with pytest.raises(DeadlockError) as e:
+        run(initialised(1) + before + loop, np.zeros(32, np.uint32), np.zeros(32, np.uint32))
+    assert f"phase 0 (parity 0) of the mbarrier at 0x400 (bar), which {lacks}" in str(e.value)
+
+
 def test_every_thread_may_invalidate_a_barrier():
     """Those of one warp together, and another warp later."""
     body = initialised(64) + "@%p0 bra LATE; mbarrier.inval.shared::cta.b64 [%r10]; LATE: bar.sync 0; "

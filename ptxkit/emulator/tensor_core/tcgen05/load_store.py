@@ -1,10 +1,10 @@
 """tcgen05.ld, tcgen05.st and tcgen05.wait. PTX ISA, "Tensor Memory and Register Load/Store Instructions".
 
-A warp reaches the 32 lanes of its partition, 32 times its index modulo 4; the upper bits of the lane in the address
-are not looked at. Registers get their values when the load is executed, which the manual allows a thread to rely on
-("Register dependencies, same thread"); that the memory may be written again is known after ``tcgen05.wait::ld``
-alone, and what a store has written may be used after ``tcgen05.wait::st``. Until then
-:mod:`~ptxkit.emulator.tensor_core.tcgen05.accesses` refuses what conflicts.
+A warp can access the 32 lanes of its partition, from lane 32 (index modulo 4) on. Its address gives the first of them,
+or 0, which NVIDIA's own code passes in every warp; another partition is an error. Registers get their values when the
+load is executed, which the manual allows a thread to rely on ("Register dependencies, same thread"); that the memory may be
+written again is known after ``tcgen05.wait::ld`` alone, and what a store has written may be used after
+``tcgen05.wait::st``. Until then :mod:`~ptxkit.emulator.tensor_core.tcgen05.accesses` refuses what conflicts.
 """
 
 from __future__ import annotations
@@ -81,12 +81,19 @@ class _Transfer:
             lane, column = address(value)
             cta, who = int(warps.cta[w]), warps.name(w)
             verb = "loads" if self.kind == "load" else "stores"
+            own = int(warps.warp[w]) % 4
+            if lane // PARTITION not in (0, own):
+                reach = f"lanes {PARTITION * own} to {PARTITION * own + PARTITION - 1}"
+                raise MemoryFault(
+                    f"{self.where}: {who} {verb} from lane {lane} on; it can access {reach} only, and its address must give "
+                    "the first of them or 0"
+                )
             if lane % PARTITION not in ((0,) if f.height == 32 else (0, 16)):
                 raise MemoryFault(
                     f"{self.where}: {who} {verb} from lane {lane} on; this shape begins at a multiple of {f.height} lanes"
                 )
             memory.require_columns(cta, column, f.width, self.where, who, verb)
-            lanes[w] = PARTITION * (int(warps.warp[w]) % 4) + lane % PARTITION
+            lanes[w] = PARTITION * own + lane % PARTITION
             columns[w] = column
             if memory.tracked:
                 self._note(x, memory, (cta, int(warps.warp[w])), who, int(lanes[w]), column)
