@@ -104,8 +104,8 @@ class SharedSite(Site):
                 ),
             )
         cta = np.where(active, x.cta - self.own_rank(x) + rank, x.cta)
-        if wave.ended is not None and wave.ended[cta].any():
-            self.fail(x, full, wave.ended[cta], lambda a: exited(f"rank {a >> CLUSTER_RANK_SHIFT}"))
+        if wave.ended is not None and (gone := wave.ended[cta] & active).any():
+            self.fail(x, full, gone, lambda a: exited(f"rank {a >> CLUSTER_RANK_SHIFT}"))
         index = (cta * wave.shared_stride + offset) >> self.shift
         index = np.where(active, index, 0) if x.mask is not None else index
         pattern = Pattern(np.ascontiguousarray(full), mask, self.size, x.c)

@@ -41,9 +41,9 @@ ACCESSES = {
 TRACKED = [{"completion": "latest-legal"}, {"racecheck": "warps"}, {"racecheck": "lanes"}]
 
 
-def run(body: str, **settings):
+def run(body: str, ctas: int = 2, **settings):
     return Run(kernel(HEAD + body, before=VARIABLES))(
-        np.zeros(64, np.uint32), np.zeros(1), grid=2, cluster=2, **settings
+        np.zeros(128, np.uint32), np.zeros(1), grid=ctas, cluster=ctas, **settings
     )
 
 
@@ -52,6 +52,12 @@ def run(body: str, **settings):
 def test_a_cta_that_has_exited_cannot_be_accessed(access, completion):
     with pytest.raises(FaultError, match=r"test.ptx:\d+ .*which (has|may have) exited"):
         run("@%p1 exit;" + ACCESSES[access], completion=completion)
+
+
+@pytest.mark.parametrize("address", ["%r12", "%r17"])
+def test_a_cta_may_access_its_own_memory_when_others_have_exited(address):
+    """The lanes of one CTA of four are in the selection of the instruction, but take no part."""
+    run(f"mapa.shared::cluster.u32 %r17, %r12, %r10; @%p1 exit; st.shared::cluster.u32 [{address}+256], 1;", ctas=4)
 
 
 @pytest.mark.parametrize("access", ACCESSES)
