@@ -37,7 +37,8 @@ struct Schedule {
         total = whole * steps + (share < shares ? least + (share < more) : 0);
     }
 
-    // The part that begins at step `step` of the CTA.
+    // The part that begins at step `step` of the CTA, which must be the first step of a part: 0, or the first step of
+    // the previous part plus its number of steps.
     __device__ __forceinline__ Part at(int step) const {
         const int beyond = step - whole * steps;
         if (beyond < 0) return {static_cast<int>(blockIdx.x + step / steps * gridDim.x), 0, steps};

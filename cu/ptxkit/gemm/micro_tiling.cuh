@@ -1,5 +1,5 @@
-// The f32 matrix products on the CUDA cores: the tile of a CTA, the elements of a lane, and the products of a lane from
-// a ring of stages that bulk copies fill.
+// Building blocks of the f32 matrix products on the CUDA cores: the tile parameters of a CTA, which elements of c each
+// lane of a warp computes, and the inner loop, which multiplies from a ring of buffers that bulk copies fill.
 #pragma once
 #include "ptxkit/gemm/gemm.cuh"
 #include "ptxkit/ptx/data_movement.cuh"
@@ -30,9 +30,9 @@ __device__ __forceinline__ TileOrigin tile_origin(unsigned tile, int m, int n) {
     return {static_cast<int>(t.row) * BM, static_cast<int>(t.col) * BN};
 }
 
-// A warp computes a WM x WN tile. A lane computes micro-tiles of 4 x 4 that are WM / (TM / 4) rows and WN / (TN / 4)
-// columns apart, so that 8 lanes read 128 contiguous bytes of b, and the lanes of one row read the same bytes of a.
-
+// A warp computes a WM x WN tile; its 32 lanes form a grid of DOWN x ACROSS. Each lane computes micro-tiles of 4 x 4,
+// which are 4 DOWN rows and 4 ACROSS columns apart. In one 16-byte load the ACROSS lanes of a row of the grid then read
+// 16 ACROSS contiguous bytes of b, and the same bytes of a, which is a broadcast.
 template <int BM, int BN, int TM, int TN, int WM, int WN>
 struct Lanes {
     static constexpr int DOWN = WM / TM, ACROSS = WN / TN;  // lanes of a warp

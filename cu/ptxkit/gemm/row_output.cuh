@@ -88,8 +88,9 @@ struct RowOutput {
     }
 };
 
-// Stores COLUMNS columns of sums from tensor memory, from `accumulator` on: the lane that the thread may access is row
-// `row` of c. Warps 0 to 3 of a warpgroup call it, each with the lane of its first thread in the address.
+// Stores COLUMNS columns of accumulators from tensor memory to row `row` of c; each thread stores one row. The four
+// warps of a warpgroup call it. Warp w can access rows 32 w to 32 w + 31 of tensor memory alone (its "lanes" in PTX),
+// so the address `accumulator` has 32 w in bits 16-31.
 template <int COLUMNS, int EPILOGUE, class T>
 __device__ __forceinline__ void store_tensor_memory(unsigned accumulator, const RowOutput<EPILOGUE, T>& output,
                                                     unsigned row, unsigned col) {

@@ -165,7 +165,7 @@ template <class S>
 struct Row {
     float v[S::VECTORS][S::WIDTH];
 
-    // Calls f(value, k) for each register k.
+    // Calls f(value, k) for each value of the thread, k = 0, 1, ...
     template <class F>
     __device__ __forceinline__ void each(F f) {
 #pragma unroll
