@@ -263,8 +263,7 @@ struct CopyB {
 template <class Tile, bool ALIGNED>
 __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_pipelined(const float* a, const float* b,
                                                                                        float* c, int m, int n, int k) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
-                  WN = Tile::WN;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = LanesOf<Tile>;
     constexpr int PITCH = BM + 4, STAGE = BK * (PITCH + BN);
@@ -324,7 +323,7 @@ template <class Tile>
 __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_bulk(const __grid_constant__ TensorMap a,
                                                                                   const __grid_constant__ TensorMap b,
                                                                                   float* c, int m, int n, int k) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM, WN = Tile::WN;
+    constexpr int BM = Tile::BM, BN = Tile::BN, TM = Tile::TM, TN = Tile::TN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = LanesOf<Tile>;
     constexpr int BK = 32, STAGE_A = BM * BK * 4, STAGE_B = BK * BN * 4, STAGE = STAGE_A + STAGE_B;
@@ -389,8 +388,7 @@ __global__ __launch_bounds__(LanesOf<Tile>::THREADS, Tile::CTAS) void matmul_bul
 template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void matmul_ring(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, int m, int n, int k) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
-                  WN = Tile::WN;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = InterleavedLanesOf<Tile>;
     constexpr unsigned SPAN = BK * 4, STAGE_A = BM * SPAN, STAGE = STAGE_A + BK * BN * 4;

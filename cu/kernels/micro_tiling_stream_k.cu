@@ -69,8 +69,7 @@ template <class Tile>
 __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS + 128, Tile::CTAS) void matmul_stream_k(
     const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, float* c, unsigned* flags, int m, int n,
     int k, int whole, int shares) {
-    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN, WM = Tile::WM,
-                  WN = Tile::WN;
+    constexpr int BM = Tile::BM, BN = Tile::BN, BK = Tile::BK, TM = Tile::TM, TN = Tile::TN;
     constexpr int STAGES = Tile::STAGES, GROUP = Tile::GROUP;
     using L = InterleavedLanesOf<Tile>;
     using Operands = BankedOperands<L, BM, BN, BK, TM, TN>;
