@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from ptxkit.errors import UnavailableError
-from ptxkit.targets import TARGETS
+from ptxkit.targets.target import is_older_than_all
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,7 @@ def nvjitlink_identity() -> str:
 
 def unknown_target(tool: Tool, target: str, package: str) -> UnavailableError:
     """The error to raise when a compiler does not know a target: it is too old for it, or the target has been removed."""
-    oldest = min(TARGETS.values(), key=lambda t: t.cc)
-    number = re.match(r"(?:sm|compute)_(\d+)", target)
-    if number and int(number[1]) < oldest.cc:
+    if is_older_than_all(target):
         return UnavailableError(
             f"{tool.name} {tool.version} does not support {target} any more; choose a newer target, such as --arch sm_90a"
         )

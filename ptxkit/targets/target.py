@@ -131,11 +131,13 @@ def target_that_runs(name: str) -> Target:
     Raises:
         UsageError: there is no such target.
     """
-    if match := re.fullmatch(r"sm_(\d+)", name):
-        oldest = next(iter(TARGETS.values()))
-        if int(match[1]) < oldest.cc:
-            return oldest
-    return Target.parse(name)
+    return next(iter(TARGETS.values())) if is_older_than_all(name) else Target.parse(name)
+
+
+def is_older_than_all(name: str) -> bool:
+    """Whether ``name`` (``sm_70``) is an architecture before the oldest target that ptxkit knows."""
+    match = re.fullmatch(r"sm_(\d+)", name)
+    return match is not None and int(match[1]) < next(iter(TARGETS.values())).cc
 
 
 def rule_of(requirement: str) -> tuple[str, ...]:
