@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What only a GPU can say, in one go: tests on the device, expectations, the matrix products' ladder, a sweep. Results go to the
+# What only a GPU can say, in one go: tests on the device, expectations, the steps of the matrix products, a sweep. Results go to the
 # directory given (default: gpu-results); expectations/ is rewritten by the benchmark. Takes about ten minutes on an H200.
 #
-#     scripts/on_gpu.sh [DIRECTORY] [STEP]...      steps: tests bench ladder sweep, all if none is named, and tuner
+#     scripts/on_gpu.sh [DIRECTORY] [STEP]...      steps: tests bench gemm sweep, all if none is named, and tuner
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-gpu-results}")
 mkdir -p "$out"
 steps=("${@:2}")
-((${#steps[@]})) || steps=(tests bench ladder sweep)
+((${#steps[@]})) || steps=(tests bench gemm sweep)
 python=${PYTHON:-python3}
 failed=()
 
@@ -20,10 +20,10 @@ for step in "${steps[@]}"; do
     bench)
         "$python" -m ptxkit bench run --time-budget 1 --no-counts --update-expectations --json "$out/bench.json" \
             --format markdown >"$out/bench.md" 2>"$out/bench.err" ;;
-    ladder)
+    gemm)
         "$python" -m ptxkit bench run micro_tiling_matmul matmul_mma matmul_wgmma --sizes 4096x4096x4096 --peers cublas,compile \
-            --no-counts --profile ncu --json "$out/ladder.json" >"$out/ladder.log" 2>&1 &&
-            "$python" scripts/gemm_ladder.py "$out/ladder.json" --write docs/gemm.md ;;
+            --no-counts --profile ncu --json "$out/gemm.json" >"$out/gemm.log" 2>&1 &&
+            "$python" scripts/gemm_steps.py "$out/gemm.json" --write docs/gemm.md ;;
     sweep)
         "$python" -m ptxkit sweep tiles micro_tiling_matmul:step9_stream_k 4096 4096 4096 --evaluations 150 --peers cublas \
             --journal "$out/step9_stream_k.jsonl" >"$out/sweep.log" 2>&1 ;;

@@ -88,7 +88,7 @@ def list_(kind: Any, as_json: bool) -> int:
 @max_instructions_option
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
 @click.option(
-    "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/3) to this file; - for stdout."
+    "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/4) to this file; - for stdout."
 )
 @click.option("--check", is_flag=True, help="Exit with 1 if a variant is slower than this GPU's expectations.")
 @click.option("--update-expectations", is_flag=True, help="Record the results as this GPU's expectations.")
@@ -227,7 +227,7 @@ def compare(before: str, after: str | None, kind: Any) -> int:
     "--json",
     "json_file",
     metavar="FILE",
-    help="Write the new results as JSON (ptxkit.bench/3) to this file; - for stdout.",
+    help="Write the new results as JSON (ptxkit.bench/4) to this file; - for stdout.",
 )
 @click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
 def verify(result: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:

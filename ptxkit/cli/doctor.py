@@ -28,11 +28,7 @@ extern "C" __global__ void probe(const float* x, float* y, int n)
 
 PIP = f"{sys.executable} -m pip install"
 
-OPTIONAL_TOOLS = {
-    "nvJitLink",
-    "nvdisasm",
-    "cuobjdump",
-}  # for .ptx on a GPU and for SASS; the emulator does not need it
+OPTIONAL_TOOLS = {"nvJitLink", "nvdisasm", "cuobjdump"}  # for .ptx on a GPU and for SASS; the emulator needs none of them
 
 CUTLASS = "nvidia-cutlass==4.2.0.0"  # as in pyproject.toml; optional, since no other kernel needs it
 
@@ -81,7 +77,7 @@ def command(as_json: bool) -> int:
             show(check)
     broken = [c for c in checks if c.state == "missing"]
     if as_json:
-        print_json({"schema": "ptxkit.doctor/1", "ok": not broken, "checks": [as_values(c) for c in checks]})
+        print_json({"schema": "ptxkit.doctor/2", "ok": not broken, "checks": [as_values(c) for c in checks]})
     elif broken:
         click.echo(f"\n{len(broken)} to fix: " + ", ".join(c.name for c in broken))
     else:
@@ -90,8 +86,8 @@ def command(as_json: bool) -> int:
 
 
 def as_values(check: Check) -> dict[str, str]:
-    """A check as JSON values; version 1 of the schema calls the fix ``mend``."""
-    return {"name": check.name, "state": check.state, "detail": check.detail, "mend": check.fix}
+    """A check as JSON values."""
+    return {"name": check.name, "state": check.state, "detail": check.detail, "fix": check.fix}
 
 
 def show(check: Check) -> None:

@@ -53,7 +53,7 @@ def test_no_file_and_another_file(tmp_path):
     with pytest.raises(UnavailableError, match="--update-expectations"):
         expectations.load(tmp_path / "none.json")
     (tmp_path / "x.json").write_text(json.dumps({"schema": "other"}))
-    with pytest.raises(UsageError, match=r"ptxkit\.expectations/2"):
+    with pytest.raises(UsageError, match=r"ptxkit\.expectations/3"):
         expectations.load(tmp_path / "x.json")
 
 
@@ -72,6 +72,18 @@ def test_earlier_files_are_read_in_todays_names(tmp_path, results):
     known["cases"]["saxpy n=1000"]["environment"] = {"gpu": "G", "driver": "13.0"}
     expectations.save(path, known)
     assert expectations.load(path)["cases"]["saxpy n=1000"]["environment"] == {"gpu": "G", "cuda_driver": "13.0"}
+
+
+@pytest.mark.parametrize(("schema", "cases"), [("ptxkit.expectations/1", "targets"), ("ptxkit.expectations/2", "cases")])
+def test_earlier_files_are_read_with_todays_names_of_cases_and_peers(tmp_path, results, schema, cases):
+    known = expectations.updated(None, results)
+    (case,) = known["cases"].values()
+    case["rows"]["ladder"] = case["rows"].pop("torch")
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"schema": schema, "gpu": known["gpu"], cases: known["cases"]}))
+    again = expectations.load(path)
+    assert again["schema"] == "ptxkit.expectations/3"
+    assert set(again["cases"]["saxpy n=1000"]["rows"]) == {"unfused", "fused", "ptxkit_gemm"}
 
 
 def test_whether_the_code_is_the_same_is_said_where_it_is_known(results):

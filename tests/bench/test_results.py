@@ -97,9 +97,26 @@ def test_an_earlier_file_is_read_in_todays_names(results, tmp_path):
     assert again.environment == {"cuda_driver": "13.0", "gpu": "G"}
     assert again.facts["cuda_driver"] == "13.0"
     assert again.cases[0].conditions is None
-    assert again.schema == "ptxkit.bench/3"
+    assert again.schema == "ptxkit.bench/4"
     value["environment"] = []
     with pytest.raises(UsageError, match="environment must be an object"):
+        module.load(saved(tmp_path, value))
+
+
+def test_version_3_is_read_with_todays_names_of_peers_and_its_own_ceilings(results, tmp_path):
+    value = json.loads(json.dumps(results.to_json()))
+    (case,) = value["cases"]
+    peer = next(row for row in case["rows"] if row["kind"] == "peer")
+    peer["name"] = "ladder"
+    case["ceiling"] = None
+    value.update(schema="ptxkit.bench/3", absent={"ladder": "no faster kernel"})
+    again = module.load(saved(tmp_path, value))
+    assert [row.name for row in again.cases[0].rows if row.kind == "peer"] == ["ptxkit_gemm"]
+    assert again.absent == {"ptxkit_gemm": "no faster kernel"}
+    assert again.cases[0].ceiling is None, "only versions 1 and 2 lack ceilings"
+    assert again.schema == "ptxkit.bench/4"
+    value["cases"] = {}
+    with pytest.raises(UsageError, match="cases must be a list"):
         module.load(saved(tmp_path, value))
 
 

@@ -70,7 +70,7 @@ def test_counts_are_shown_and_said_to_be_counts(result_file, capsys):
 
 def test_the_file_holds_counts_and_hashes(result_file):
     value = json.loads(result_file.read_text())
-    assert value["schema"] == "ptxkit.bench/3"
+    assert value["schema"] == "ptxkit.bench/4"
     (case,) = value["cases"]
     assert len(case["inputs_sha256"]) == 64
     counted = {row["name"]: row["counted"] for row in case["rows"]}
@@ -412,7 +412,7 @@ def test_targets_without_expectations_are_named(gpu, capsys, tmp_path):
             {"cases": {"saxpy n=1000": {"rows": {"fused": {"cold": {"median_us": 0}}}}}},
             "median_us must be a number above 0",
         ),
-        ({"schema": "ptxkit.expectations/9"}, "does not hold ptxkit.expectations/2"),
+        ({"schema": "ptxkit.expectations/9"}, "does not hold ptxkit.expectations/3"),
     ],
 )
 def test_expectations_that_somebody_edited_are_refused_by_their_place(gpu, capsys, tmp_path, change, complaint):
@@ -513,7 +513,7 @@ def test_verify_judges_each_candidate_and_the_distance_from_peers(verified, caps
             "same", "version"] in lines  # fmt: skip
     assert "fused over torch cold 1.6x 1.4x +14.3% 0.5% slower".split() in lines
     assert "torch: not installed before, 2.12 now".split() in lines
-    assert json.loads((tmp_path / "now.json").read_text())["schema"] == "ptxkit.bench/3"
+    assert json.loads((tmp_path / "now.json").read_text())["schema"] == "ptxkit.bench/4"
 
 
 def test_verify_fails_for_our_own_alone(verified, capsys):

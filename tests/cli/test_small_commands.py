@@ -45,9 +45,9 @@ def test_doctor_is_content_here(capsys):
     assert exit_of("doctor", "--json") == 0
     value = json.loads(capsys.readouterr().out)
     states = {check["name"]: check["state"] for check in value["checks"]}
-    assert value["schema"] == "ptxkit.doctor/1" and value["ok"] is True
+    assert value["schema"] == "ptxkit.doctor/2" and value["ok"] is True
     assert states["compiler"] == states["emulator"] == states["NVRTC"] == "ok"
-    assert all(check["mend"] for check in value["checks"] if check["state"] != "ok")
+    assert all(check["fix"] for check in value["checks"] if check["state"] != "ok")
 
 
 def test_doctor_exits_with_3_and_names_the_command_that_fixes_it(monkeypatch, capsys):

@@ -6,7 +6,7 @@ import pytest
 from ptxkit.bench.peers import alternatives
 from ptxkit.bench.peers.alternatives import same_product
 from ptxkit.bench.peers.cutlass_peer import CutlassPeer
-from ptxkit.bench.peers.ladder_peer import LadderPeer
+from ptxkit.bench.peers.ptxkit_gemm_peer import PtxkitGemmPeer
 from ptxkit.errors import LaunchError, UnavailableError
 from ptxkit.runtime.device import Measurement, device
 from ptxkit.runtime.emulated import EmulatedDevice
@@ -84,20 +84,20 @@ def names(peer, kernel, **options):
 def test_who_competes_with_whom():
     assert "cutlass_gemm:cooperative" in names(CutlassPeer(), "matmul_wgmma")
     assert "cutlass_gemm:simt" in names(CutlassPeer(), "micro_tiling_matmul")
-    assert "matmul_wgmma:step8_tma_store" in names(LadderPeer(), "cutlass_gemm")
-    assert set(names(LadderPeer(), "cutlass_gemm", dtype="f16")) == {
+    assert "matmul_wgmma:step8_tma_store" in names(PtxkitGemmPeer(), "cutlass_gemm")
+    assert set(names(PtxkitGemmPeer(), "cutlass_gemm", dtype="f16")) == {
         f"matmul_mma:{step}" for step in ("step4_registers_ahead", "step5_coalesced", "step6_tma")
     }
-    assert "micro_tiling_matmul:step8_ring" in names(LadderPeer(), "cutlass_gemm", dtype="f32", layout="tt")
-    assert names(LadderPeer(), "matmul_mma")[-1] == "matmul_wgmma:step8_tma_store"
-    assert names(LadderPeer(), "matmul_mma", dtype="f16") == []
-    assert names(LadderPeer(), "matmul_wgmma") == []
-    assert names(LadderPeer(), "micro_tiling_matmul") == []
+    assert "micro_tiling_matmul:step8_ring" in names(PtxkitGemmPeer(), "cutlass_gemm", dtype="f32", layout="tt")
+    assert names(PtxkitGemmPeer(), "matmul_mma")[-1] == "matmul_wgmma:step8_tma_store"
+    assert names(PtxkitGemmPeer(), "matmul_mma", dtype="f16") == []
+    assert names(PtxkitGemmPeer(), "matmul_wgmma") == []
+    assert names(PtxkitGemmPeer(), "micro_tiling_matmul") == []
     assert names(CutlassPeer(), "cutlass_gemm") == []
     assert names(CutlassPeer(), "saxpy") == []
     assert names(CutlassPeer(), "matmul_wgmma", beta=1.0) == []
     assert names(CutlassPeer(), "matmul_wgmma", epilogue="bias_gelu") == []
-    assert names(LadderPeer(), "cutlass_gemm", dtype="s8") == []
+    assert names(PtxkitGemmPeer(), "cutlass_gemm", dtype="s8") == []
 
 
 def test_the_same_product_has_the_same_operands():
@@ -110,7 +110,7 @@ def test_the_same_product_has_the_same_operands():
 
 
 def test_the_fastest_is_chosen_once_and_uses_the_arrays_it_is_given(monkeypatch):
-    peer = LadderPeer()
+    peer = PtxkitGemmPeer()
     w = registry.get("cutlass_gemm")(128, 128, 64)
     on = device("emulator")
     case = execute.Case(w, on)
@@ -143,7 +143,7 @@ def test_the_fastest_of_the_candidates_is_taken(monkeypatch):
         (mma, mma.variant("step3_multistage")),
         (w, w.variant("two_sm")),  # cannot run: left out
     ]
-    peer = LadderPeer()
+    peer = PtxkitGemmPeer()
     case = execute.Case(w, on)
     inputs = {name: case.argument(name) for name in ("a", "b")}
     times = iter([(3.0, 9.0, 4.0), (2.0, 3.0, 90.0)])

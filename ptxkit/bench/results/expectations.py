@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ptxkit.bench.results.files import cuda_driver_named
+from ptxkit.bench.results.files import cuda_driver_named, with_peers_renamed
 from ptxkit.bench.results.json_values import NotNegative, Positive, read_as
 from ptxkit.bench.results.judge import Judgement, judge
 from ptxkit.bench.results.results import CaseResult, Mode, Results, Row, Timed
@@ -16,8 +16,8 @@ from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import check_writable, read_text, stem_of, write_json
 from ptxkit.runtime import registry
 
-SCHEMA = "ptxkit.expectations/2"
-EARLIER = "ptxkit.expectations/1"  # calls its cases targets
+SCHEMA = "ptxkit.expectations/3"
+EARLIER = ("ptxkit.expectations/1", "ptxkit.expectations/2")  # version 1 calls its cases targets
 MACHINES = 0.03  # tolerated beside the spread for another GPU of the model, or another day; an estimate, not measured
 MODES: tuple[Mode, ...] = ("cold", "hot")
 CODE = 16  # digits of the hash of the machine code that are recorded
@@ -121,7 +121,8 @@ def load(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read as expectations: {error}") from None
-    if isinstance(value, dict) and value.get("schema") == EARLIER:
+    earlier = isinstance(value, dict) and value.get("schema") in EARLIER
+    if earlier:
         value = {{"targets": "cases"}.get(name, name): v for name, v in value.items()} | {"schema": SCHEMA}
     if not isinstance(value, dict) or value.get("schema") != SCHEMA or not isinstance(value.get("cases"), dict):
         raise UsageError(f"{path} does not hold {SCHEMA}; ptxkit bench run --update-expectations writes it")
@@ -131,6 +132,8 @@ def load(path: Path) -> dict[str, Any]:
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
         case["environment"] = cuda_driver_named(case.get("environment", {}))
+        if earlier:
+            case["rows"] = with_peers_renamed(case["rows"])
     return value
 
 

@@ -1,5 +1,5 @@
-"""Results of a benchmark as values, and their JSON: schema ``ptxkit.bench/3``; files of ``ptxkit.bench/1`` and
-``ptxkit.bench/2`` are read, too.
+"""Results of a benchmark as values, and their JSON: schema ``ptxkit.bench/4``; files of versions 1 to 3 can still
+be read.
 
 A result file holds the hashes of source, cubin and inputs, the driver, the clocks and the method, so that it can be run again
 and compared (:mod:`ptxkit.bench.results.judge`). Field names carry their units.
@@ -19,7 +19,7 @@ from ptxkit.bench.results.json_values import NotNegative, Positive
 from ptxkit.errors import CompileError, PtxkitError, UsageError
 from ptxkit.exit_codes import ExitCode, most_severe
 
-SCHEMA = "ptxkit.bench/3"
+SCHEMA = "ptxkit.bench/4"
 BASELINE = "unfused"
 """The variant that speed-ups refer to."""
 COUNTS = ("instructions", "load_bytes", "store_bytes", "load_sectors", "store_sectors", "bank_conflicts")

@@ -342,11 +342,11 @@ class Races:
                 cta, linear = divmod(thread, wave.shape[1] * 32)
                 mine = home // clocks.size * clocks.size
                 their_rank, number = int(c.agents[k]) >> 16, int(c.agents[k]) & 0xFFFF
-                earlier, mend = self.agent(mine + their_rank, number)
-                if not mend:
-                    mend = BARRIER if mine + their_rank == cta else CLUSTER
+                earlier, fix = self.agent(mine + their_rank, number)
+                if not fix:
+                    fix = BARRIER if mine + their_rank == cta else CLUSTER
                     if mine + their_rank == cta and clocks.shift == 0 and number >> 5 == linear >> 5:
-                        mend = WARP
+                        fix = WARP
                 coordinates = wave.cta_coordinates(cta)
                 who = f"thread {wave.thread_coordinates(linear)} (warp {linear // 32}) of CTA {coordinates}"
                 if int(a.number[at]) >= self.actors:
@@ -359,7 +359,7 @@ class Races:
                     earlier,
                     address,
                     self.place(address),
-                    mend,
+                    fix,
                     count,
                 )
                 self.hazards.add(hazard, where, self._sites[kind])
@@ -369,8 +369,8 @@ class Races:
         coordinates = self.wave.cta_coordinates(cta)
         if number < self.actors:
             return f"{self.name(number)} of CTA {coordinates}", ""
-        who, mend = self.operations.describe(number)
-        return f"{who} of CTA {coordinates}", mend
+        who, fix = self.operations.describe(number)
+        return f"{who} of CTA {coordinates}", fix
 
     def name(self, actor: int) -> str:
         """An actor in words."""

@@ -23,27 +23,27 @@ class Hazard:
     """Two instructions that access the same shared memory, one of them writing, with nothing that puts them in order.
 
     They are the first that were found of their source lines. Where a CTA may have ended, ``later`` is the access to its shared
-    memory, and ``earlier_who`` the CTA.
+    memory, and ``earlier_thread`` the CTA.
 
     Attributes:
         what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``, earlier and later as emulated; or
             ``"access-after-exit"``.
         later, earlier: PTX line, source line and opcode of the instructions.
-        later_who, earlier_who: thread, warp and CTA; or the asynchronous operation.
+        later_thread, earlier_thread: thread, warp and CTA; or the asynchronous operation.
         address: of the first byte in the CTA's shared memory.
         place: the same in words, with the variable that it lies in.
-        mend: what is missing.
+        fix: the missing synchronisation, as an instruction to the reader.
         count: cells for which the two were found out of order.
     """
 
     what: str
     later: str
-    later_who: str
+    later_thread: str
     earlier: str
-    earlier_who: str
+    earlier_thread: str
     address: int
     place: str
-    mend: str
+    fix: str
     count: int
 
     def __str__(self) -> str:
@@ -52,12 +52,12 @@ class Hazard:
         times = f", {self.count:,} times" if self.count > 1 else ""
         if self.what == EXIT:
             return (
-                f"{self.later}: {self.what}: {self.later_who} accesses {self.place} of {self.earlier_who}, which may have "
-                f"exited: nothing puts the access before {self.earlier}{times}; {self.mend}"
+                f"{self.later}: {self.what}: {self.later_thread} accesses {self.place} of {self.earlier_thread}, "
+                f"which may have exited: nothing puts the access before {self.earlier}{times}; {self.fix}"
             )
         return (
-            f"{self.later}: {self.what}: {self.later_who} {late} {self.place}, which {self.earlier_who} {early} at "
-            f"{self.earlier} with nothing that puts the two in order{times}; {self.mend}"
+            f"{self.later}: {self.what}: {self.later_thread} {late} {self.place}, which {self.earlier_thread} {early} at "
+            f"{self.earlier} with nothing that puts the two in order{times}; {self.fix}"
         )
 
 

@@ -19,7 +19,7 @@ from ptxkit.emulator.racecheck.shadow import SITES
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where, named
 
-MEND = "put barrier.cluster (cluster.sync()) between the access and the end of the kernel"
+FIX = "put barrier.cluster (cluster.sync()) between the access and the end of the kernel"
 
 
 class Reporter(Protocol):
@@ -81,6 +81,6 @@ class Lifetimes:
         address = int(self._address.flat[cta, agent])
         owner = f"CTA {races.wave.cta_coordinates(cta)}"
         hazard = Hazard(
-            EXIT, named(where), who, "the exit of its threads", owner, address, races.place(address), MEND, 1
+            EXIT, named(where), who, "the exit of its threads", owner, address, races.place(address), FIX, 1
         )
         races.hazards.add(hazard, where, where)

@@ -67,7 +67,7 @@ def test_an_access_has_to_happen_before_the_exit_of_the_cta(access, settings):
     with pytest.raises(RaceError, match="access-after-exit.*CTA .*which may have exited") as e:
         run(ACCESSES[access], **settings)
     (hazard,) = e.value.hazards
-    assert hazard.what == "access-after-exit" and hazard.later_who != hazard.earlier_who
+    assert hazard.what == "access-after-exit" and hazard.later_thread != hazard.earlier_thread
 
 
 @pytest.mark.parametrize("access", ["ld", "generic ld", "st", "atom", "red", "arrive"])

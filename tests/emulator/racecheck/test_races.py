@@ -65,7 +65,7 @@ def test_a_race_names_both_accesses():
         )
     (h,) = caught.value.hazards
     assert h.what == "read-after-write" and h.count == 2 * 64
-    assert (h.later_who, h.earlier_who) == ("thread (0, 0, 0) (warp 0) of CTA (0, 0, 0)", "warp 1 of CTA (0, 0, 0)")
+    assert (h.later_thread, h.earlier_thread) == ("thread (0, 0, 0) (warp 0) of CTA (0, 0, 0)", "warp 1 of CTA (0, 0, 0)")
     assert h.address == 0x400 + 252 and "ld.shared.b32" in h.later and "st.shared.b32" in h.earlier
     text = str(caught.value)
     assert "shared memory at 0x4fc (buf+252)" in text and "put __syncthreads() (bar.sync)" in text
@@ -84,7 +84,7 @@ def test_what_was_found_comes_with_the_fault_that_followed():
 
 
 @pytest.mark.parametrize(
-    ("earlier", "later", "mend"),
+    ("earlier", "later", "fix"),
     [
         ("cp.async.ca.shared.global [%r12], [%rd21], 4; bar.sync 0;", LOAD, "cp.async.wait_group"),
         (INIT + BULK + "bar.sync 0;", LOAD, "wait for that phase of it (mbarrier.try_wait)"),
@@ -96,10 +96,10 @@ def test_what_was_found_comes_with_the_fault_that_followed():
         (MEET + "mapa.shared::cluster.u32 %r21, %r13, 0; st.shared::cluster.b32 [%r21], %r3;", LOAD, "barrier.cluster"),
     ],
 )
-def test_the_mend_fits_what_is_missing(earlier, later, mend):
+def test_the_fix_names_what_is_missing(earlier, later, fix):
     cluster = {"grid": 2, "cluster": 2} if "mapa" in earlier else {}
     found = hazards(earlier + later, **cluster)
-    assert any(mend in h.mend for h in found)
+    assert any(fix in h.fix for h in found)
 
 
 # -- accesses ----------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_lanes_of_a_warp_are_told_apart_if_asked_for(between, racing):
     assert hazards(body, block=32) == ()
     found = hazards(body, block=32, racecheck="lanes")
     assert [h.what for h in found] == ["read-after-write"] * racing
-    assert all("thread (0, 0, 0) of CTA" in h.earlier_who and "__syncwarp()" in h.mend for h in found)
+    assert all("thread (0, 0, 0) of CTA" in h.earlier_thread and "__syncwarp()" in h.fix for h in found)
 
 
 def test_one_lane_acts_for_its_warp():
@@ -333,7 +333,7 @@ def test_every_wave_is_looked_at():
         with pytest.raises(RaceError) as caught:
             run(np.zeros(700 * 64, np.uint32), np.zeros(700 * 64, np.uint32), grid=grid, block=64, racecheck=True)
         (h,) = caught.value.hazards
-        assert h.count == 64 and f"of CTA ({grid - 1}, 0, 0)" in h.later_who
+        assert h.count == 64 and f"of CTA ({grid - 1}, 0, 0)" in h.later_thread
 
 
 def test_a_last_warp_that_is_not_full():

@@ -13,7 +13,7 @@ import numpy as np
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import flush, saturate
 from ptxkit.emulator.instructions.arithmetic.half import narrow, relu, widen
-from ptxkit.emulator.instructions.arithmetic.lanes import mend
+from ptxkit.emulator.instructions.arithmetic.lanes import recompute
 from ptxkit.emulator.instructions.arithmetic.rounding import (
     CANONICAL_F32,
     CANONICAL_F64,
@@ -96,7 +96,7 @@ def _to_integer(form: Form) -> Callable[..., Lanes]:
         out = r.astype(first)
         if out.min() >= low and out.max() <= high:
             return out if first == want else out.astype(want)
-        return mend(out.astype(want), (out < low) | (out > high), slow, np.trunc(r) if exact else r)
+        return recompute(out.astype(want), (out < low) | (out > high), slow, np.trunc(r) if exact else r)
 
     return run
 

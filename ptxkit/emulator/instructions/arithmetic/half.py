@@ -13,7 +13,7 @@ import numpy as np
 
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import saturate
-from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise, mend
+from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise, recompute
 from ptxkit.emulator.instructions.arithmetic.rounding import add_f32, fma_f32, fma_f32_mode, step, to_odd, two_sum
 from ptxkit.emulator.simt.table import Form, alu
 
@@ -109,7 +109,7 @@ def _mul_bf16(a: Lanes, b: Lanes) -> Lanes:
     small = np.abs(p) <= np.float32(2.0**-126)  # f32 has no room for all bits of the product there
     if small.any():
         small &= (a != 0) & (b != 0)
-        return mend(p, small, lambda x, y: odd_f32(x.astype(np.float64) * y.astype(np.float64)), a, b)
+        return recompute(p, small, lambda x, y: odd_f32(x.astype(np.float64) * y.astype(np.float64)), a, b)
     return p
 
 
@@ -123,7 +123,7 @@ def _fma_f16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     # rounding s again goes wrong only where it lies between two f16, or may do so below the normal ones
     doubtful = (s.view(np.uint32) & np.uint32(0x1FFF)) == np.uint32(0x1000)
     doubtful |= (np.abs(s) <= _F16_NORMAL) & (s != 0)
-    return mend(s, doubtful, _odd_sum, p, c) if doubtful.any() else s
+    return recompute(s, doubtful, _odd_sum, p, c) if doubtful.any() else s
 
 
 def _fma_bf16(a: Lanes, b: Lanes, c: Lanes, directed: bool = False) -> Lanes:
@@ -133,12 +133,12 @@ def _fma_bf16(a: Lanes, b: Lanes, c: Lanes, directed: bool = False) -> Lanes:
     else:
         s = p + c
         doubtful = (s.view(np.uint32) & np.uint32(0xFFFF)) == np.uint32(0x8000)
-        s = mend(s, doubtful, _odd_sum, p, c) if doubtful.any() else s
+        s = recompute(s, doubtful, _odd_sum, p, c) if doubtful.any() else s
     size = np.abs(p)
     if size.min() > np.float32(2.0**-100) and np.maximum(size.max(), np.abs(s).max()) < np.inf:
         return s
     hard = ((size <= np.float32(2.0**-100)) & (a != 0) & (b != 0)) | np.isinf(size) | np.isinf(s)
-    return mend(s, hard, _fma_bf16_f64, a, b, c)
+    return recompute(s, hard, _fma_bf16_f64, a, b, c)
 
 
 def _fma_bf16_f64(a: Lanes, b: Lanes, c: Lanes) -> Lanes:

@@ -1,4 +1,7 @@
-"""What numpy lacks, or does slowly, on lane arrays: choosing by a predicate, mending few lanes, packed halves and bytes."""
+"""Operations on lane arrays that numpy lacks or performs slowly.
+
+They select by a predicate, recompute a few lanes, and access packed halves and bytes.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,8 @@ def choose(p: Lanes, a: Lanes, b: Lanes) -> Lanes:
     return (out ^ other).view(a.dtype)
 
 
-def mend(out: Lanes, doubtful: Lanes, exact: Callable[..., Lanes], *operands: Lanes) -> Lanes:
-    """``out`` with the lanes that are ``doubtful`` (of the same shape) computed anew by ``exact``; out is written to.
+def recompute(out: Lanes, doubtful: Lanes, exact: Callable[..., Lanes], *operands: Lanes) -> Lanes:
+    """``out``, in which the lanes marked in ``doubtful`` (of the same shape) are recomputed by ``exact``; changes ``out``.
 
     ``exact`` gets flat operands and returns flat lanes of ``out``'s dtype.
     """

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from ptxkit.emulator.arrays import Lanes
-from ptxkit.emulator.instructions.arithmetic.lanes import mend
+from ptxkit.emulator.instructions.arithmetic.lanes import recompute
 
 CANONICAL_F32 = np.uint32(0x7FFFFFFF).view(np.float32)
 CANONICAL_F64 = np.uint64(0x7FFFFFFFFFFFFFFF).view(np.float64)
@@ -136,7 +136,7 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     small = np.abs(r) <= _TINY
     if small.any():
         doubtful |= small & (s != 0)
-    return mend(r, doubtful, _fma_f32_odd, a, b, c) if doubtful.any() else r
+    return recompute(r, doubtful, _fma_f32_odd, a, b, c) if doubtful.any() else r
 
 
 def _fma_f32_odd(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
@@ -194,7 +194,7 @@ def _fma_exact(a: float, b: float, c: float, mode: str) -> float:
 
 
 def _each(f: Callable[..., float], mode: str) -> Callable[..., Lanes]:
-    """``f`` lane by lane, for those of :func:`mend`; what is not finite is left to numpy by the caller."""
+    """``f`` lane by lane, for those of :func:`recompute`; what is not finite is left to numpy by the caller."""
 
     def run(*lanes: Lanes) -> Lanes:
         count = max(v.size for v in lanes)
@@ -219,7 +219,7 @@ def add_f64(a: Lanes, b: Lanes, mode: str) -> Lanes:
     s, e = two_sum(a, b)
     r = zero_sign(_directed(s, e, mode), a, b, mode)
     hard = (np.abs(s) > 1e307) & np.isfinite(a) & np.isfinite(b)
-    return mend(r, hard, _each(lambda x, y, m: _fma_exact(x, 1.0, y, m), mode), a, b) if hard.any() else r
+    return recompute(r, hard, _each(lambda x, y, m: _fma_exact(x, 1.0, y, m), mode), a, b) if hard.any() else r
 
 
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
@@ -248,7 +248,7 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
         total = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, p + c)
         r = np.where(plain, zero_sign(total, p, c, mode), r)
     hard &= ~plain
-    return mend(r, hard, _each(_fma_exact, mode), a, b, c)
+    return recompute(r, hard, _each(_fma_exact, mode), a, b, c)
 
 
 def mul_f64(a: Lanes, b: Lanes, mode: str) -> Lanes:
@@ -270,7 +270,7 @@ def div_f64(a: Lanes, b: Lanes, mode: str) -> Lanes:
     inside &= (np.abs(a) > 2.0**-900) & (np.abs(a) < 2.0**900)
     r = np.where(inside, _directed(q, residual * np.copysign(1.0, b), mode), q)
     hard = ~inside & np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
-    return mend(r, hard, _each(_div_exact, mode), a, b)
+    return recompute(r, hard, _each(_div_exact, mode), a, b)
 
 
 def _sqrt_exact(a: float, mode: str) -> float:
@@ -289,4 +289,4 @@ def sqrt_f64(a: Lanes, mode: str) -> Lanes:
     h, low = two_product(r, r)
     inside = (a > 2.0**-900) & (a < 2.0**900)
     out = np.where(inside, _directed(r, (a - h) - low, mode), r)
-    return mend(out, ~inside & (a > 0) & np.isfinite(a), _each(_sqrt_exact, mode), a)
+    return recompute(out, ~inside & (a > 0) & np.isfinite(a), _each(_sqrt_exact, mode), a)

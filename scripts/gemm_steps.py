@@ -1,8 +1,8 @@
 """Write tables of the gain of each step of the matrix products, and its reasons, from results of ``ptxkit bench run``.
 
-    ptxkit bench run micro_tiling_matmul matmul_mma matmul_wgmma --sizes 4096x4096x4096 --profile ncu --json ladder.json
-    python scripts/gemm_ladder.py ladder.json                        # print them
-    python scripts/gemm_ladder.py ladder.json --write docs/gemm.md   # between <!-- ladder --> and <!-- end of ladder -->
+    ptxkit bench run micro_tiling_matmul matmul_mma matmul_wgmma --sizes 4096x4096x4096 --profile ncu --json steps.json
+    python scripts/gemm_steps.py steps.json                        # print them
+    python scripts/gemm_steps.py steps.json --write docs/gemm.md   # between <!-- steps --> and <!-- end of steps -->
 
 Every figure comes from the results: nothing in the tables is typed. With several results each has its own heading, since times
 of two runs do not compare.
@@ -21,7 +21,7 @@ from ptxkit.bench.results.files import load
 from ptxkit.bench.results.results import CaseResult, Results, Row
 from ptxkit.errors import PtxkitError, UsageError
 
-BEGIN, END = "<!-- ladder -->", "<!-- end of ladder -->"
+BEGIN, END = "<!-- steps -->", "<!-- end of steps -->"
 
 
 def tables(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""scripts/gemm_ladder.py: tables out of results."""
+"""scripts/gemm_steps.py: tables out of results."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ptxkit.bench.results.results import CaseResult, Results, Row, Timed
 
 
 @pytest.fixture(scope="module")
-def ladder(load_script: Callable[[str], ModuleType]) -> ModuleType:
-    return load_script("gemm_ladder")
+def steps(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("gemm_steps")
 
 
 def timed(us: float) -> Timed:
@@ -35,35 +35,35 @@ STEPS = {
 }
 
 
-def test_gains_over_the_step_before_and_ratios_to_peers(ladder: ModuleType) -> None:
-    lines = [[cell.strip() for cell in line.split("|")] for line in ladder.tables(results(**STEPS)).splitlines()]
+def test_gains_over_the_step_before_and_ratios_to_peers(steps: ModuleType) -> None:
+    lines = [[cell.strip() for cell in line.split("|")] for line in steps.tables(results(**STEPS)).splitlines()]
     rows = {line[1]: line for line in lines if len(line) > 2}
     assert rows["step2_more"][2:7] == ["200.0", "1.0%", "2.2", "+50.0%", "0.750"]
     assert rows["step1_plain"][rows[""].index("L2 hits")] == "79%"
 
 
-def test_longest_stalls_first(ladder: ModuleType) -> None:
-    assert ladder.stalls(WAITS) == "gmma 3.00, wait 0.25"
+def test_longest_stalls_first(steps: ModuleType) -> None:
+    assert steps.stalls(WAITS) == "gmma 3.00, wait 0.25"
 
 
-def test_only_what_is_between_the_markers_is_replaced(ladder: ModuleType, tmp_path: Path) -> None:
+def test_only_what_is_between_the_markers_is_replaced(steps: ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{ladder.BEGIN}\nold\n{ladder.END}\nafter\n")
-    ladder.write(page, "new")
-    assert page.read_text() == f"before\n{ladder.BEGIN}\n\nnew\n\n{ladder.END}\nafter\n"
+    page.write_text(f"before\n{steps.BEGIN}\nold\n{steps.END}\nafter\n")
+    steps.write(page, "new")
+    assert page.read_text() == f"before\n{steps.BEGIN}\n\nnew\n\n{steps.END}\nafter\n"
 
 
-def test_each_run_has_its_heading(ladder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_run_has_its_heading(steps: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / name for name in ("a.json", "b.json")]
     for file in files:
         file.write_text(json.dumps(results(**STEPS).to_json()))
-    assert ladder.main([str(file) for file in files]) == 0
+    assert steps.main([str(file) for file in files]) == 0
     assert capsys.readouterr().out.count("ptxkit bench run of 2026-01-02") == 2
 
 
-def test_a_page_without_markers_stays(ladder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_without_markers_stays(steps: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, given = tmp_path / "page.md", tmp_path / "results.json"
     page.write_text("text\n")
     given.write_text(json.dumps({"schema": "ptxkit.bench/2"}))
-    assert ladder.main([str(given), "--write", str(page)]) == 2
+    assert steps.main([str(given), "--write", str(page)]) == 2
     assert page.read_text() == "text\n" and "error:" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The last steps of ptxkit's matrix products, as a peer of the kernels that CUTLASS generates, and of each other."""
+"""The last steps of ptxkit's matrix products, as a peer of CUTLASS's kernels and of the slower products of ptxkit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import ptxkit
 from ptxkit.bench.peers.alternatives import Alternatives, Candidate, last_steps_of, same_product
 from ptxkit.workload.workload import Workload
 
-LADDERS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")  # fastest first
+PRODUCTS = ("matmul_wgmma", "matmul_mma", "micro_tiling_matmul")  # fastest first
 LAST = 3  # number of last steps of each that may be the fastest
 
 
-class LadderPeer(Alternatives):
-    """The fastest of the hand-written steps for a kernel of CUTLASS; for a hand-written kernel, those that are faster."""
+class PtxkitGemmPeer(Alternatives):
+    """For ``cutlass_gemm``, the last steps of all products; for a product of ptxkit, those of the products that are faster."""
 
-    name = "ladder"
+    name = "ptxkit_gemm"
     summary = "ptxkit's own matrix products, the fastest of their last steps"
 
     def version(self) -> str:
@@ -25,8 +25,8 @@ class LadderPeer(Alternatives):
 
     def candidates(self, workload: Workload) -> Iterable[Candidate]:
         """See :meth:`Alternatives.candidates`."""
-        if workload.name in LADDERS:
-            others = LADDERS[: LADDERS.index(workload.name)]
+        if workload.name in PRODUCTS:
+            others = PRODUCTS[: PRODUCTS.index(workload.name)]
         else:
-            others = LADDERS if workload.name == "cutlass_gemm" else ()
+            others = PRODUCTS if workload.name == "cutlass_gemm" else ()
         return chain.from_iterable(last_steps_of(same_product(workload, name), LAST) for name in others)
