@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ptxkit.compiler import toolkit
+from ptxkit.compiler import child, toolkit
 from ptxkit.compiler.image import FunctionResources, Image, entry_names, shorten, without_comments
 from ptxkit.compiler.sources import read_source
 from ptxkit.errors import CompileError, PtxSyntaxError, UnavailableError
@@ -144,16 +140,15 @@ def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[byt
     tool = toolkit.nvjitlink()
     shown = name.encode("utf-8", "surrogateescape").decode(errors="replace")
     request = {"library": str(tool.path), "text": text.encode(), "name": shown, "options": options}
-    done = subprocess.run(
-        [sys.executable, "-P", str(Path(__file__).with_name("link_process.py"))],
-        input=pickle.dumps(request),
-        capture_output=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    if done.returncode != 0:
-        raise _crash(done, name, target, tool)
-    answer = pickle.loads(done.stdout)
+    try:
+        answer = child.answer("link_process.py", request)
+    except child.ChildCrashError as crash:
+        raise CompileError(
+            shorten(
+                f"{name}: error: nvJitLink {tool.version} ended with {crash} when it assembled this text for {target}; remove "
+                "instructions to find the one that it cannot assemble, or run: pip install -U nvidia-nvjitlink"
+            )
+        ) from None
     if "unavailable" in answer:
         raise UnavailableError(
             f"cuda.bindings cannot be imported ({answer['unavailable']}); run: pip install 'cuda-python>=13,<14'"
@@ -161,17 +156,3 @@ def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[byt
     if "unknown_target" in answer:
         raise toolkit.unknown_target(tool, target.name, "nvidia-nvjitlink")
     return answer["cubin"], answer["log"]
-
-
-def _crash(done: subprocess.CompletedProcess[bytes], name: str, target: Target, tool: toolkit.Tool) -> CompileError:
-    """The error to raise when the child process of :func:`_link` ended without an answer."""
-    code = done.returncode
-    how = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
-    lines = done.stderr.decode(errors="replace").split("\n")
-    said = next((f" ({line.strip()})" for line in reversed(lines) if line.strip()), "")
-    return CompileError(
-        shorten(
-            f"{name}: error: nvJitLink {tool.version} ended with {how}{said} when it assembled this text for {target}; remove "
-            "instructions to find the one that it cannot assemble, or run: pip install -U nvidia-nvjitlink"
-        )
-    )

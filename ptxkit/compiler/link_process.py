@@ -1,8 +1,7 @@
-"""The program of a child process that assembles one PTX text with nvJitLink: a crash of the library ends the child alone.
+"""The program of a child process that assembles one PTX text with nvJitLink, which PTX written by hand can crash.
 
-It runs by path and imports nothing of ptxkit, which would take longer than the assembling. The request is a pickled
-dictionary on stdin: ``library`` (path of nvJitLink), ``text``, ``name`` and ``options``. The answer is one on stdout: ``cubin``
-and ``log``, or ``unavailable`` (why ``cuda.bindings`` cannot be imported), or ``unknown_target``.
+It answers one request of ``child.py``: ``library`` (path of nvJitLink), ``text``, ``name`` and ``options``. The answer is
+``cubin`` and ``log``, or ``unavailable`` (why ``cuda.bindings`` cannot be imported), or ``unknown_target``.
 """
 
 from __future__ import annotations

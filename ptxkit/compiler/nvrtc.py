@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.compiler import toolkit
+from ptxkit.compiler import child, toolkit
 from ptxkit.compiler.image import Image, entry_names, shorten
+from ptxkit.compiler.nvrtc_process import NvrtcError, compile_program
 from ptxkit.compiler.request import Request, request
 from ptxkit.compiler.sources import is_path
 from ptxkit.errors import CompileError, PtxkitError, UnavailableError
@@ -110,28 +111,65 @@ def compile_request(request: Request) -> Image:
     """Run NVRTC. Neither reads nor writes the cache; ``key`` and ``sources`` are left empty."""
     from ptxkit.compiler.standard_headers import STANDARD_HEADERS
 
-    bindings = _bindings()
     in_memory = {**STANDARD_HEADERS, **dict(request.headers)}
-    headers = [(text.encode(), _path_bytes(name)) for name, text in in_memory.items()]
-    program = _check(
-        bindings.nvrtcCreateProgram(
-            request.text.encode(), _path_bytes(request.name), len(headers), *(list(column) for column in zip(*headers))
-        )
-    )
+    options = [f"--gpu-architecture={request.target}", *(f"-I{d}" for d in request.include_dirs), *request.options]
+    arguments = {
+        "text": request.text.encode(),
+        "name": _path_bytes(request.name),
+        "headers": [(text.encode(), _path_bytes(name)) for name, text in in_memory.items()],
+        "expressions": list(request.names),
+        "options": [_path_bytes(o) for o in options],
+    }
+    if stays_in_process(request.options):
+        compiled = _compiled_here(arguments)
+    else:
+        compiled = _compiled_in_child(request, arguments)
+    if compiled["error"]:
+        raise _failure(request, compiled["log"], compiled["ptx"], compiled["error"])
+    return _image(request, compiled["log"], compiled["ptx"], compiled["cubin"], compiled["names"])
+
+
+def stays_in_process(options: Sequence[str]) -> bool:
+    """Whether NVRTC forgets these options after the compilation.
+
+    ``-G`` and ``--Ofast-compile`` change the code that NVRTC 13 generates for every later program of the process (seen with
+    13.5: other instructions for the same source). Options that are not known to be harmless count as such.
+    """
+    return all(_HARMLESS.fullmatch(option) for option in options)
+
+
+_HARMLESS = re.compile(
+    r"(-D|-U|-I).*|--(define-macro|undefine-macro|include-path)=.*|--no-cache|--no-display-error-number|-w|"
+    r"--ptxas-options=-(v|O\d)|-lineinfo|--generate-line-info|-{1,2}std=c\+\+\d\d|-{1,2}maxrregcount=\d+|"
+    r"-{1,2}use_fast_math|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|--device-int128|-{1,2}default-device"
+)
+"""Options that were compiled with in one process before another program, whose PTX stayed the same."""
+
+
+def _compiled_here(arguments: dict[str, Any]) -> dict[str, Any]:
     try:
-        for expression in request.names:
-            _check(bindings.nvrtcAddNameExpression(program, expression.encode()))
-        options = [f"--gpu-architecture={request.target}", *(f"-I{d}" for d in request.include_dirs), *request.options]
-        (status,) = bindings.nvrtcCompileProgram(program, len(options), [_path_bytes(o) for o in options])
-        log = _text(bindings, "ProgramLog", program)
-        ptx = _text(bindings, "PTX", program)
-        if int(status) != 0:
-            raise _failure(request, log, ptx, str(status))
-        names = {e: _check(bindings.nvrtcGetLoweredName(program, e.encode())).decode() for e in request.names}
-        cubin = _bytes(bindings, "CUBIN", program)
-    finally:
-        bindings.nvrtcDestroyProgram(program)
-    return _image(request, log, ptx, cubin, names)
+        return compile_program(_bindings(), **arguments)
+    except NvrtcError as error:
+        raise CompileError(f"NVRTC failed: {error}") from None
+
+
+def _compiled_in_child(request: Request, arguments: dict[str, Any]) -> dict[str, Any]:
+    tool = toolkit.nvrtc()
+    libraries = [str(path) for path in (*toolkit.companions(tool), tool.path)]
+    try:
+        compiled = child.answer("nvrtc_process.py", {"libraries": libraries, **arguments})
+    except child.ChildCrashError as crash:
+        raise CompileError(
+            shorten(
+                f"{request.name}: error: NVRTC {tool.version} ended with {crash} when it compiled this source with "
+                f"{' '.join(request.options)}; compile it without the last of these options"
+            )
+        ) from None
+    if "unavailable" in compiled:
+        raise _no_bindings(compiled["unavailable"])
+    if "failed" in compiled:
+        raise CompileError(f"NVRTC failed: {compiled['failed']}")
+    return compiled
 
 
 def _image(request: Request, log: str, ptx: str, cubin: bytes, names: dict[str, str]) -> Image:
@@ -185,33 +223,15 @@ def _bindings() -> Any:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
-        raise UnavailableError(
-            f"cuda.bindings is not installed ({error}); run: pip install 'cuda-python>=13,<14'"
-        ) from error
+        raise _no_bindings(str(error)) from error
     return nvrtc
+
+
+def _no_bindings(reason: str) -> UnavailableError:
+    return UnavailableError(f"cuda.bindings is not installed ({reason}); run: pip install 'cuda-python>=13,<14'")
 
 
 def nvrtc_version() -> str:
     """``"13.0"``: of the library in use."""
-    major, minor = _bindings().nvrtcVersion()[1:]
+    _, major, minor = _bindings().nvrtcVersion()
     return f"{major}.{minor}"
-
-
-def _check(result: tuple[Any, ...]) -> Any:
-    status, *values = result
-    if int(status) != 0:
-        raise CompileError(f"NVRTC failed: {status.name}")
-    return values[0] if values else None
-
-
-def _bytes(bindings: Any, what: str, program: Any) -> bytes:
-    status, size = getattr(bindings, f"nvrtcGet{what}Size")(program)
-    if int(status) != 0 or size == 0:
-        return b""
-    buffer = bytes(size)  # the bindings write into it; nothing else has seen it yet
-    _check(getattr(bindings, f"nvrtcGet{what}")(program, buffer))
-    return buffer
-
-
-def _text(bindings: Any, what: str, program: Any) -> str:
-    return _bytes(bindings, what, program).rstrip(b"\0").decode(errors="replace")

@@ -120,6 +120,11 @@ def unknown_target(tool: Tool, target: str, package: str) -> UnavailableError:
     return UnavailableError(f"{tool.name} {tool.version} does not know {target}; run: pip install -U {package}")
 
 
+def companions(tool: Tool) -> list[Path]:
+    """Libraries to load before this one: NVRTC 13.0 opens its builtins by bare name, which works once they are loaded."""
+    return sorted(tool.path.parent.glob("libnvrtc-builtins.so.*")) if "nvrtc" in tool.path.name else []
+
+
 def preload(tool: Tool) -> None:
     """Load this library, so that ``cuda.bindings`` uses it instead of searching on its own.
 
@@ -128,9 +133,7 @@ def preload(tool: Tool) -> None:
     """
     import ctypes
 
-    # NVRTC 13.0 opens its builtins by bare name, which works when they are in the process already.
-    companions = sorted(tool.path.parent.glob("libnvrtc-builtins.so.*")) if "nvrtc" in tool.path.name else []
-    for path in (*companions, tool.path):
+    for path in (*companions(tool), tool.path):
         try:
             ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
         except OSError as error:

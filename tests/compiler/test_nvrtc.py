@@ -1,10 +1,12 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ptxkit.compiler import compile_source
+from ptxkit.compiler import child, compile_source
+from ptxkit.compiler.nvrtc import stays_in_process
 from ptxkit.errors import CompileError, UsageError
 from ptxkit.isa.mangled import base_name
 
@@ -167,10 +169,53 @@ def test_a_cache_hit_loads_no_cuda_library():
     compile_source(SCALE, target="sm_90a", defines={"FACTOR": 4})
     program = f"""
 import sys
-from ptxkit.compiler import compile_source
+from ptxkit.compiler import child, compile_source
+from ptxkit.compiler.nvrtc import stays_in_process
 assert compile_source({SCALE!r}, target="sm_90a", defines={{"FACTOR": 4}}).from_cache
 loaded = [name for name in sys.modules if name.split(".")[0] in ("cuda", "numpy")]
 assert not loaded, loaded
 assert "libnvrtc" not in open("/proc/self/maps").read()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+SENSITIVE = Path(__file__).parents[2] / "cu" / "kernels" / "matmul_wgmma.cu"
+HARMLESS = [
+    "--ptxas-options=-O0", "--use_fast_math", "-use_fast_math", "-maxrregcount=24", "--maxrregcount=32", "--std=c++20",
+    "-std=c++17", "--device-int128", "-default-device", "--fmad=false", "--ftz=true", "--prec-div=false",
+    "--prec-sqrt=false", "-lineinfo", "-DX=1", "-UX", "-I/nowhere", "-w",
+]  # fmt: skip
+
+
+def ptx_of_sensitive():
+    """PTX whose code differs when NVRTC has compiled with -G before, without the name that contains the process ID."""
+    image = compile_source(SENSITIVE, target="sm_90a", instantiate=[INSTANCE], cache=False)
+    return re.sub(r"_ZN\d+_INTERNAL_\w+", "internal", image.ptx)
+
+
+INSTANCE = "matmul_specialized<WgmmaTile<128, 256, 2, 4, 1, 1, 1, 0, 0, 1>, 0>"
+HERE = str(Path(__file__).parent)
+IN_A_NEW_PROCESS = f"import sys; sys.path.insert(0, {HERE!r}); import test_nvrtc; print(test_nvrtc.ptx_of_sensitive())"
+
+
+def test_options_do_not_change_the_code_of_later_programs():
+    """The same source gives the same code, so that counts do not depend on what a process compiled before."""
+    assert all(stays_in_process([option]) for option in HARMLESS)
+    for option in [*HARMLESS, "-G", "--Ofast-compile=max"]:
+        compile_source(SCALE, target="sm_90a", defines={"FACTOR": "2.f"}, options=[option], lineinfo=False, cache=False)
+    new = subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], capture_output=True, text=True, check=True)
+    assert ptx_of_sensitive().strip() == new.stdout.strip()
+
+
+@pytest.mark.parametrize("options", [["-G"], ["--device-debug"], ["--Ofast-compile=max"], ["-I", "folder"], ["--new=1"]])
+def test_options_not_known_to_be_harmless_get_a_process_of_their_own(options):
+    assert not stays_in_process(options)
+
+
+def test_a_crash_of_nvrtc_is_one_line(monkeypatch):
+    def crash(program, request):
+        raise child.ChildCrashError("SIGSEGV")
+
+    monkeypatch.setattr(child, "answer", crash)
+    with pytest.raises(CompileError, match=r"mine\.cu: error: NVRTC \S+ ended with SIGSEGV when .* -G; compile it without"):
+        compile_source(SCALE, name="mine.cu", target="sm_90a", defines={"FACTOR": "2.f"}, options=["-G"], cache=False)
