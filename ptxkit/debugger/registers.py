@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.debugger.ctypes import CType, named_ptx_type, ptx_type
+from ptxkit.emulator.simt.opcode_patterns import CARRY
 from ptxkit.emulator.simt.special import SPECIAL_TYPES, static_lanes
-from ptxkit.emulator.simt.table import CARRY
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.isa.model import Function, Instruction, Pair, Register, Vector
 from ptxkit.isa.types import PtxType

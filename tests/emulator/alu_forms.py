@@ -16,7 +16,8 @@ from functools import cache
 import numpy as np
 
 import ptxkit.emulator.instructions.arithmetic  # noqa: F401  (fills the table)
-from ptxkit.emulator.simt.table import CARRY, Entry, entries, lookup
+from ptxkit.emulator.simt.opcode_patterns import CARRY
+from ptxkit.emulator.simt.table import Entry, entries, lookup
 from ptxkit.isa.types import PtxType
 
 THREADS = 2048

@@ -2,7 +2,7 @@
 
 Each :class:`Row` is a line of syntax of the manual, written down with its choices: ``{.a|.b}`` is one of them, ``{|.a}`` may be
 left out. The arithmetic instructions have their own table (``alu_forms.py``), so have the matrix products
-(``matrix/test_matrix_table.py``).
+(``tensor_core/test_matrix_table.py``).
 """
 
 from __future__ import annotations

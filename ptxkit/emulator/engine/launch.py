@@ -18,7 +18,8 @@ from ptxkit.emulator.engine.blas import one_thread
 from ptxkit.emulator.engine.entry import EntryCode
 from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.pending import Pending
-from ptxkit.emulator.engine.wave import StoppedError, Wave, stop_reason
+from ptxkit.emulator.engine.stops import StoppedError, stop_reason
+from ptxkit.emulator.engine.wave import Wave
 from ptxkit.emulator.memory.allocations import PARAMETERS
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared

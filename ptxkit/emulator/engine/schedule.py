@@ -1,4 +1,4 @@
-"""What the modules that help the scheduler see of it, and what it needs of its launch."""
+"""The interfaces between the scheduler (``Wave``), the modules that it consists of, and its launch."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class Schedule(WaveState, Protocol):
     """A wave with its groups.
 
     Attributes:
+        running: the group that is executing, and its block; None before the first.
         ready: groups that may run, by serial number of the frame, block, and :attr:`Group.resume`.
         synchronisers: what groups wait on, in the order in which the wave made them.
     """
@@ -67,13 +68,17 @@ class Schedule(WaveState, Protocol):
     blocks: list[BasicBlock]
     ready: dict[tuple[int, int, int], Group]
     synchronisers: list[Synchroniser]
+    running: tuple[Group, int] | None
 
     @property
     def launch(self) -> RunningLaunch:
         """The launch that it is part of."""
 
+    def step(self, group: Group, block: BasicBlock) -> None:
+        """``group`` executes ``block``, or as much of it as it may execute now."""
+
     def standing(self) -> list[tuple[Group, int]]:
-        """Every group with its block, whether it waits or is ready."""
+        """Every group that waits or is ready, with its block."""
 
     def waits_for(self, group: Group, block: BasicBlock) -> str:
         """What ``group``, at ``block``, waits for, for a message."""

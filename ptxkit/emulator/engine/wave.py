@@ -23,6 +23,7 @@ from ptxkit.emulator.engine.calls import WaveCalls
 from ptxkit.emulator.engine.divergence import Divergence
 from ptxkit.emulator.engine.progress import MIN_STEADY, Progress
 from ptxkit.emulator.engine.schedule import RunningLaunch
+from ptxkit.emulator.engine.stops import StoppedError, deadlocked, interrupted, listing_of_loops, stop_reason
 from ptxkit.emulator.engine.values import WaveValues
 from ptxkit.emulator.engine.whereabouts import listing
 from ptxkit.emulator.instrumentation import Instrumentation
@@ -37,24 +38,11 @@ from ptxkit.emulator.simt.step import Gate
 from ptxkit.emulator.simt.threads import Group, P, Synchroniser, WaveState
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.proxies import GenericWrites
-from ptxkit.errors import DeadlockError, InstructionLimitError, TimeLimitError
-from ptxkit.isa.mangled import base_name
+from ptxkit.errors import InstructionLimitError, TimeLimitError
 from ptxkit.isa.model import Operand, Pair, Register
 
 PATIENCE = 100_000
 """Number of blocks after which a group that is ready, but that the order never selects, is executed all the same."""
-
-LOOP_BLOCKS = 256
-"""Blocks that are executed once more to describe a deadlock of polling loops."""
-
-
-def stop_reason(error: BaseException) -> str:
-    """How an exception that a signal handler raised begins the message of a wave."""
-    return f"{error}," if str(error) else "interrupted"
-
-
-class StoppedError(Exception):
-    """The launch is being interrupted; the message says where the wave's threads are."""
 
 
 class Wave(WaveCalls, WaveValues):
@@ -123,7 +111,7 @@ class Wave(WaveCalls, WaveValues):
         try:
             self._run()
         except (KeyboardInterrupt, TimeLimitError) as error:
-            raise type(error)(self.interrupted(stop_reason(error))) from None
+            raise type(error)(interrupted(self, stop_reason(error))) from None
 
     def _run(self) -> None:
         ready, blocks, machine, launch = self.ready, self.blocks, self.launch.machine, self.launch
@@ -150,7 +138,7 @@ class Wave(WaveCalls, WaveValues):
                     self.queue.finish()
                     return
                 if not self.force() and not self.time_out():
-                    self.stuck("no thread can go on")
+                    deadlocked(self, "no thread can go on")
                 continue
             self.spinning = False
             self.running = group, key[1]
@@ -174,17 +162,17 @@ class Wave(WaveCalls, WaveValues):
                 if launch.waits_for_earlier(self.number):
                     time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
                 else:
-                    where = self._listing_of_loops() if observer is None else listing(self)
-                    self.stuck("every thread waits in a loop whose registers and memory no longer change", where)
+                    where = listing_of_loops(self) if observer is None else listing(self)
+                    deadlocked(self, "every thread waits in a loop whose registers and memory no longer change", where)
 
     def _check_limits(self, group: Group, block: BasicBlock) -> None:
         """Before a block of a launch that is limited or about to be stopped."""
         launch = self.launch
         if launch.stopped:
-            raise StoppedError(self.interrupted(launch.stopped))
+            raise StoppedError(interrupted(self, launch.stopped))
         limit = launch.settings.max_instructions
         if limit is not None and not group.resume and launch.count(group.lanes * len(block.instructions)) > limit:
-            raise InstructionLimitError(self.interrupted("stopped by max_instructions"))
+            raise InstructionLimitError(interrupted(self, "stopped by max_instructions"))
 
     def step(self, group: Group, block: BasicBlock) -> None:
         """``group`` executes ``block``, or as much of it as it may execute now."""
@@ -311,7 +299,7 @@ class Wave(WaveCalls, WaveValues):
             self.launch.write_output("".join(self.output))
             self.output.clear()
 
-    # -- deadlock ----------------------------------------------------------------------------------------------------
+    # -- for messages ------------------------------------------------------------------------------------------------
 
     def parked_groups(self) -> list[tuple[Group, int]]:
         """Every group that waits for other threads or for an mbarrier, with its block."""
@@ -319,51 +307,10 @@ class Wave(WaveCalls, WaveValues):
         return places + [place for s in self.synchronisers for place in s.waiting()]
 
     def standing(self) -> list[tuple[Group, int]]:
-        """Every group with its block, whether it waits or is ready."""
+        """Every group that waits or is ready, with its block."""
         return self.parked_groups() + [(g, key[1]) for key, g in self.ready.items()]
 
     def waits_for(self, group: Group, block: BasicBlock) -> str:
         """What ``group``, at ``block``, waits for: ``", at barrier 0 with ..."``; ``""`` where only its warp is incomplete."""
         numbers = [n for n, _ in block.instructions]
         return next(filter(None, (s.note(group, numbers) for s in self.synchronisers)), "")
-
-    def _listing_of_loops(self) -> str:
-        """The listing at the time when most threads are at a wait that a synchroniser describes.
-
-        All groups are in loops whose state repeats, so that executing a few more blocks changes nothing. A loop that polls an
-        mbarrier would else be listed at whatever instruction it has come to.
-        """
-        found, most = listing(self), self._described()
-        for _ in range(LOOP_BLOCKS):
-            if not self.ready:
-                break
-            key = next(iter(self.ready))
-            self.step(self.ready.pop(key), self.blocks[key[1]])
-            described = self._described()
-            if described > most:
-                found, most = listing(self), described
-        return found
-
-    def _described(self) -> int:
-        """Threads at a wait that a synchroniser describes."""
-        return sum(g.lanes for g, b in self.standing() if self.waits_for(g, self.blocks[b]))
-
-    def stuck(self, why: str, where: str = "") -> None:
-        """Raise the deadlock error, listing every group that waits or spins; ``where`` is the listing if it was made before."""
-        self.flush_output()
-        where = where or listing(self)
-        for s in self.synchronisers:
-            s.deadlocked()
-        raise DeadlockError(f"{base_name(self.launch.name)}: deadlock, {why}:\n  {where}")
-
-    def interrupted(self, why: str) -> str:
-        """The message for a wave that is stopped from outside: where its threads are, and how much they have executed."""
-        self.flush_output()
-        places = self.standing()
-        if self.running is not None and all(g is not self.running[0] for g, _ in places):
-            self.waiting[-1, self.running[1]] = self.running[0]  # so that it is listed; nothing runs after this
-        sizes = [len(b.instructions) for b in self.blocks]
-        executed = sum(t.executed(sizes) for t in self.launch.tallies)
-        threads = listing(self, counts=True)
-        kernel = base_name(self.launch.name)
-        return f"{kernel}: {why} after {executed:,} thread instructions; where its threads are:\n  {threads}"

@@ -7,7 +7,8 @@ import numpy as np
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite
 from ptxkit.emulator.arrays import Elements, Lanes, Mask
-from ptxkit.emulator.instructions.atomics import AtomicSite, apply_in_order, operation_for
+from ptxkit.emulator.instructions.atomic_operations import apply_in_order, operation_for
+from ptxkit.emulator.instructions.atomics import AtomicSite
 from ptxkit.emulator.instructions.load_store import site_for
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.simt.asynchronous import MBARRIER, Operation

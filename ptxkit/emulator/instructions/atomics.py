@@ -1,16 +1,13 @@
-"""atom and red on global and shared memory. PTX ISA, "atom", "red".
+"""The instructions atom and red. PTX ISA, "atom", "red".
 
-The manual excludes local memory, which a generic address may name. A GPU performs such an operation of one lane of a warp.
-
-Lanes that hit one address are ordered by lane index. Hardware promises no order, so any is legal; this one makes runs
-repeatable as long as a launch fits one wave.
+:class:`AtomicSite` finds the cells that the lanes access and counts the accesses;
+:mod:`ptxkit.emulator.instructions.atomic_operations` computes the new values. The manual excludes local memory, but a generic
+address may lie in it: a GPU performs such an atomic if one lane of the warp executes it, and so does the emulator. For several
+lanes it reports a fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike
 
@@ -20,6 +17,7 @@ from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite
 from ptxkit.emulator.access.site import Loaded, Site
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
+from ptxkit.emulator.instructions.atomic_operations import TYPES_OF, Operation, apply_in_order, changed, operation_for
 from ptxkit.emulator.memory.pattern import Pattern
 from ptxkit.emulator.memory.traffic import atomic_sectors, atomic_wavefronts, wavefronts
 from ptxkit.emulator.simt.step import B64, Binding, Step, Typed
@@ -33,144 +31,11 @@ _SEM = "relaxed acquire release acq_rel"
 _SCOPES = "cta cluster gpu sys"
 _SPACES = "global shared shared::cta shared::cluster"
 
-Operation = Callable[..., Lanes]
-"""(old values, operands) -> new values, on arrays of the element's type."""
-
-
-def _inc(old: Lanes, bound: Lanes) -> Lanes:
-    return np.where(old >= bound, np.zeros_like(old), old + old.dtype.type(1))
-
-
-def _dec(old: Lanes, bound: Lanes) -> Lanes:
-    return np.where((old == 0) | (old > bound), bound, old - old.dtype.type(1))
-
-
-def _cas(old: Lanes, compare: Lanes, value: Lanes) -> Lanes:
-    if old.dtype.itemsize == 16:  # opaque to numpy
-        a, b = (np.ascontiguousarray(v).view(np.uint64).reshape(-1, 2) for v in (old, compare))
-        return np.where((a == b).all(axis=1), value, old)
-    return np.where(old == compare, value, old)
-
-
-def _exchange(old: Lanes, value: Lanes) -> Lanes:
-    return value
-
-
-def _minimum(old: Lanes, value: Lanes) -> Lanes:
-    return np.fmin(old, value) if old.dtype.kind == "f" else np.minimum(old, value)
-
-
-def _maximum(old: Lanes, value: Lanes) -> Lanes:
-    return np.fmax(old, value) if old.dtype.kind == "f" else np.maximum(old, value)
-
-
-def _as_bf16(operation: Operation) -> Operation:
-    def run(old: Lanes, value: Lanes) -> Lanes:
-        wide = operation(
-            old.view(ml_dtypes.bfloat16).astype(np.float32), value.view(ml_dtypes.bfloat16).astype(np.float32)
-        )
-        return wide.astype(ml_dtypes.bfloat16).view(np.uint16)
-
-    return run
-
-
-def _halves(operation: Operation, dtype: DTypeLike) -> Operation:
-    def run(old: Lanes, value: Lanes) -> Lanes:
-        a, b = (np.ascontiguousarray(v).view(dtype).reshape(*v.shape, 2) for v in (old, value))
-        return np.ascontiguousarray(operation(a, b)).view(np.uint32).reshape(old.shape)
-
-    return run
-
-
-_OPERATIONS: dict[str, Operation] = {
-    "add": np.add,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "exch": _exchange,
-    "inc": _inc,
-    "dec": _dec,
-    "min": _minimum,
-    "max": _maximum,
-    "cas": _cas,
-}
-
-_TYPES_OF = {
-    "add": "u32 s32 u64 f32 f64 f16 bf16 f16x2 bf16x2",
-    "and": "b32 b64",
-    "or": "b32 b64",
-    "xor": "b32 b64",
-    "exch": "b32 b64 b128",
-    "inc": "u32",
-    "dec": "u32",
-    "min": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
-    "max": "u32 s32 u64 s64 f16 bf16 f16x2 bf16x2",
-    "cas": "b16 b32 b64 b128",
-}
-
-
-def operation_for(op: str, t: str) -> Operation:
-    """The function (old, value...) -> new for one operation and type."""
-    f = _OPERATIONS[op]
-    match t:
-        case "bf16":
-            return _as_bf16(f)
-        case "f16x2":
-            return _halves(f, np.float16)
-        case "bf16x2":
-            return _halves(_as_bf16(f), np.uint16)
-        case _:
-            return f
-
-
-def apply_in_order(cells: Lanes, index: Index, operation: Operation, values: tuple[Lanes, ...]) -> Lanes:
-    """``cells[index] = operation(cells[index], value)``, one lane after the other; returns what each lane found.
-
-    Args:
-        cells: one-dimensional memory, changed in place.
-        index: element index of each lane, one-dimensional.
-        values: the operation's other operands, one-dimensional.
-    """
-    old = np.empty(len(index), cells.dtype)
-    if len(index) == 0:
-        return old
-    order = np.argsort(index, kind="stable")
-    sorted_index = index[order]
-    starts = np.flatnonzero(np.concatenate(([True], sorted_index[1:] != sorted_index[:-1])))
-    lengths = np.diff(np.append(starts, len(index)))
-    longest = int(lengths.max())
-    if longest > 64 and operation is np.add and cells.dtype.kind in "iu":
-        # a running sum per address: exact in modular arithmetic
-        v = values[0][order]
-        total = np.cumsum(v, dtype=cells.dtype)
-        before = total - v
-        base = np.repeat(before[starts], lengths)
-        found = np.repeat(cells[sorted_index[starts]], lengths) + (before - base)
-        old[order] = found
-        ends = starts + lengths - 1
-        cells[sorted_index[starts]] = found[ends] + v[ends]
-        return old
-    if longest > 64 and len(starts) * 8 < longest and isinstance(operation, np.ufunc):
-        for s, n in zip(starts, lengths, strict=True):
-            lanes = order[s : s + n]
-            chain = operation.accumulate(np.concatenate((cells[index[lanes[:1]]], values[0][lanes])), dtype=cells.dtype)
-            old[lanes] = chain[:-1]
-            cells[index[lanes[0]]] = chain[-1]
-        return old
-    for rank in range(longest):
-        lanes = order[starts[lengths > rank] + rank]
-        at = index[lanes]
-        found = cells[at]
-        old[lanes] = found
-        cells[at] = operation(found, *(v[lanes] for v in values))
-    return old
-
-
 def is_loop(op: str, t: str, count: int, space: str) -> bool:
-    """Whether the GPU has no instruction for it: ptxas makes a loop of a load and a compare-and-swap instead.
+    """Whether the GPU has no instruction for the operation, so that ptxas generates a loop of a load and a compare-and-swap.
 
-    Seen in the SASS of sm_80 and sm_90a. Shared memory has the operations on 32-bit integers, and exchange and compare-and-swap
-    of 64 bits; global memory all but single 16-bit elements.
+    This follows the SASS of sm_80 and sm_90a: instructions on shared memory exist for 32-bit integers, and for exchange and
+    compare-and-swap of 64 bits; those on global memory exist for everything except single 16-bit elements.
     """
     bits = TYPES[t].bits
     if space == "global":
@@ -181,7 +46,7 @@ def is_loop(op: str, t: str, count: int, space: str) -> bool:
 
 
 class _AtomicSectors(GlobalSite):
-    """Atomics on global memory: lanes of a warp that update one word take a pass each."""
+    """Atomics on global memory: lanes of a warp that update the same word are processed in separate passes."""
 
     def sectors(self, addresses: Lanes, mask: Mask | None, shape: tuple[int, int, int]) -> int:
         """Sectors of one execution, summed over the passes."""
@@ -189,10 +54,10 @@ class _AtomicSectors(GlobalSite):
 
 
 class _AtomicBanks(ClusterSite):
-    """Atomics on shared memory: lanes that access one word take a wavefront each.
+    """Atomics on shared memory: each of the lanes that access the same word takes a wavefront of its own.
 
-    Two exceptions were measured on an H200. A compare-and-swap takes two wavefronts for each of its passes. And a reduction
-    that adds the constant 1 (``ATOMS.POPC.INC``) counts the lanes at one word, which then share a wavefront.
+    Two exceptions were measured on an H200. A compare-and-swap takes two wavefronts for each pass. A reduction that adds the
+    constant 1 (``ATOMS.POPC.INC``) counts the lanes of each word, so that they share one wavefront.
     """
 
     def __init__(
@@ -211,7 +76,7 @@ class _AtomicBanks(ClusterSite):
         return passes * 2 if self.swaps else passes, conflicts
 
     def count_lanes(self, x: Group, p: Pattern, aggregated: bool) -> None:
-        """Add this execution to the counters; aggregated lanes of a warp are one access."""
+        """Add this execution to the counters; if ``aggregated``, each warp makes one access."""
         if aggregated and p.remote is None:
             x.tally.access(self.number, self.space, x.lanes * self.nbytes, 0, x.warps, 0, x.lanes)
         else:
@@ -241,7 +106,7 @@ class _LocalAtomics(LocalSite):
 
 
 class AtomicSite:
-    """An atomic's site: the lanes that take part as indices into typed memory."""
+    """The accesses of one atomic instruction: finds the cells of its lanes in each state space, and applies the operation."""
 
     def __init__(self, b: Binding, op: str, name: str, space: str, offset: int, count: int) -> None:
         arguments: tuple[Where, int, int, DTypeLike, int, bool] = (b.where, b.index, offset, TYPES[name].dtype, count, True)
@@ -251,7 +116,7 @@ class AtomicSite:
         self.local = _LocalAtomics(*arguments)
         increments = b.instruction.name == "red" and op == "add" and name in ("u32", "s32") and _adds_one(b)
         self.shared = _AtomicBanks(arguments, space not in ("shared", "shared::cta"), op, increments)
-        # where ptxas sees that all lanes have one address, it combines their values first, and one lane accesses memory
+        # If ptxas can see that all lanes have the same address, one lane combines the values of the warp and accesses memory
         combined = ("add", "min", "max", "and", "or", "xor") if b.instruction.name == "red" else ("add",)
         self.aggregates = op in combined and name in ("b32", "u32", "s32") and space != ""
         sites: tuple[tuple[Site, str], ...] = ((self.glob, "global"), (self.combined, "global"), (self.shared, "shared"))
@@ -262,7 +127,7 @@ class AtomicSite:
         self.ordering = b.form.get("sem") or "relaxed"
 
     def run(self, x: Group, base: Lanes, operation: Operation, values: tuple[tuple[Lanes, ...], ...]) -> tuple[Lanes, ...]:
-        """Apply; returns the old values, one lane array per element."""
+        """Perform the operation for the active lanes; returns the old values, one lane array for each element."""
         aggregated = self.aggregates and base.shape[2] == 1
         base = np.broadcast_to(widen(base), x.shape)
         if self.space:
@@ -345,15 +210,10 @@ class AtomicSite:
         return tuple(out)
 
 
-def changed(cells: Lanes, index: Index, old: Lanes) -> bool:
-    """Whether atomics that found ``old`` have left other bits in ``cells``: an attempt to take a lock that is held has not."""
-    return bool((cells[index].view(np.uint8) != np.ascontiguousarray(old).view(np.uint8)).any())
-
-
 def _make(b: Binding, returns: bool) -> Step:
     form = b.form
     op, name, vec = form["op"], form["t"], form.get("vec") or ""
-    if name not in _TYPES_OF[op].split():
+    if name not in TYPES_OF[op].split():
         raise b.fail(f"{op} does not take .{name}")
     half = name in ("f16", "bf16", "f16x2", "bf16x2")
     if op == "add" and half != form.has("noftz"):
@@ -379,7 +239,7 @@ def _make(b: Binding, returns: bool) -> Step:
     outs: tuple[Typed, ...] = tuple((d, t) for d in b.elements(destination)) if returns else ()
 
     def run(x: Group, base: Lanes, *lanes: Lanes) -> Loaded:
-        """The old values; ``red`` has no destination for them, but the initialisation check looks at them."""
+        """The old values. ``red`` has no destination for them, but the check for uninitialised values needs them."""
         values = tuple(tuple(lanes[s * count + k] for s in range(len(sets))) for k in range(count))
         got = site.run(x, base.view(np.uint64) if base.dtype.itemsize == 8 else base, function, values)
         for hooks in x.wave.arithmetic if op in _COMPUTING else ():
@@ -387,7 +247,7 @@ def _make(b: Binding, returns: bool) -> Step:
                 operands = (old, *(np.broadcast_to(v, x.shape) for v in given))
                 hooks.computed(x, b.where, t, function(*operands), operands)
         if op in ("cas", "exch"):
-            x.wave.spin()  # a lock that is taken: its owner goes first
+            x.wave.spin()  # this may be a loop that waits for a lock: execute other groups first, which may hold it
         return got if count > 1 else got[0]
 
     return Step(run, sources, outs)

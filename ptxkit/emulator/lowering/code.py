@@ -18,7 +18,7 @@ from ptxkit.emulator.memory.layout import Layout, frame_layout
 from ptxkit.emulator.simt.blocks import BasicBlock, Run
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.instrumented import accesses_local
-from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE
+from ptxkit.emulator.simt.opcode_patterns import CARRY, CARRY_TYPE
 from ptxkit.emulator.simt.threads import Group, Registers
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError

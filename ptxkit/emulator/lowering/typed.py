@@ -8,8 +8,9 @@ from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.instructions.moves import bind_move
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.blocks import Terminator
+from ptxkit.emulator.simt.opcode_patterns import CARRY, CARRY_TYPE, Form
 from ptxkit.emulator.simt.step import Binding, Gated, Step, Typed
-from ptxkit.emulator.simt.table import CARRY, CARRY_TYPE, Entry, Form, LaneFunction, lookup
+from ptxkit.emulator.simt.table import Entry, LaneFunction, lookup
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
 from ptxkit.isa.model import Address, Function, Instruction, Operand, Pair, Register, Symbol

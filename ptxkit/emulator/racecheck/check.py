@@ -17,33 +17,30 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask
 from ptxkit.emulator.memory.allocations import POISON
-from ptxkit.emulator.memory.layout import SHARED_BASE, plain
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
-from ptxkit.emulator.racecheck.hazards import Hazard, Hazards
+from ptxkit.emulator.racecheck.hazards import Hazards
 from ptxkit.emulator.racecheck.lifetimes import Lifetimes
 from ptxkit.emulator.racecheck.operations import Operations
-from ptxkit.emulator.racecheck.shadow import SITES, STRONG, Access, Conflict, Shadow
+from ptxkit.emulator.racecheck.reports import RaceReports
+from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
 from ptxkit.emulator.simt.hooks import AccessSite
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import WaveState
-from ptxkit.emulator.simt.where import Where, named
-
-BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
-WARP = "put __syncwarp() (bar.warp.sync) between them"
-CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
+from ptxkit.emulator.simt.where import Where
 
 ADDRESS_BITS = 48
 """Of global memory."""
 
 
-class Races:
-    """See the module's text.
+class Races(RaceReports):
+    """Receives every access and every synchronisation of a wave.
 
     Attributes:
         generation: (CTAs,) how often all warps of each CTA have met.
     """
 
     def __init__(self, wave: WaveState, hazards: Hazards) -> None:
+        super().__init__()
         self.wave = wave
         self.hazards = hazards
         self.clocks = Clocks(wave, hazards.lanes)
@@ -52,8 +49,6 @@ class Races:
         self.generation: NDArray[np.int32] = np.zeros(wave.shape[0], np.int32)
         self.operations = Operations(self)
         self.ordered = hazards.ordered
-        self._sites: list[Where] = []
-        self._numbers: dict[int, int] = {}
         self._arrived: dict[int, Table] = {}
         clusters = wave.shape[0] // self.clocks.size
         self._cluster = self.clocks.table(clusters), self.clocks.table(clusters)
@@ -62,7 +57,7 @@ class Races:
         self._known: dict[int, int] = {}
         self.lifetimes = Lifetimes(self)
 
-    # -- who ---------------------------------------------------------------------------------------------------------
+    # -- actors ------------------------------------------------------------------------------------------------------
 
     def rows(self, x: Selection) -> Index:
         """Rows of the actors of ``x``, each once."""
@@ -97,14 +92,6 @@ class Races:
         span = len(self.wave.shared)
         pairs = np.unique((x.thread[active] >> self.clocks.shift) * span + np.broadcast_to(index, x.shape)[active])
         return pairs // span, pairs % span
-
-    def site(self, where: Where) -> int:
-        """Number of an instruction in records."""
-        number = self._numbers.get(id(where))
-        if number is None:
-            number = self._numbers[id(where)] = len(self._sites)
-            self._sites.append(where)
-        return number
 
     # -- accesses of threads -----------------------------------------------------------------------------------------
 
@@ -171,7 +158,7 @@ class Races:
         found = self.compare(a, write, values)
         if found:
             threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
-            self.tell(where, a, found, np.repeat(threads, parts))
+            self.report(where, a, found, np.repeat(threads, parts))
         if strong and self.ordered:
             self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
 
@@ -326,66 +313,3 @@ class Races:
         """barrier.cluster.wait has let ``x`` go."""
         rows = self.rows(x)
         self.clocks.acquire(self._cluster[1], rows // (self.actors * self.clocks.size), rows)
-
-    # -- what was found ----------------------------------------------------------------------------------------------
-
-    def tell(self, where: Where, a: Access, found: list[Conflict], threads: Index) -> None:
-        """Pass conflicts on; ``threads`` are those of each cell of the access."""
-        wave, clocks = self.wave, self.clocks
-        for c in found:
-            kinds, first, counts = np.unique(c.records & SITES, return_index=True, return_counts=True)
-            for kind, k, count in zip(kinds.tolist(), first.tolist(), counts.tolist(), strict=True):
-                at = int(c.at[k])
-                byte = int(a.cells[at]) * self.shadow.unit
-                home, address = divmod(byte, wave.shared_stride)
-                thread = int(threads[at])
-                cta, linear = divmod(thread, wave.shape[1] * 32)
-                mine = home // clocks.size * clocks.size
-                their_rank, number = int(c.agents[k]) >> 16, int(c.agents[k]) & 0xFFFF
-                earlier, fix = self.agent(mine + their_rank, number)
-                if not fix:
-                    fix = BARRIER if mine + their_rank == cta else CLUSTER
-                    if mine + their_rank == cta and clocks.shift == 0 and number >> 5 == linear >> 5:
-                        fix = WARP
-                coordinates = wave.cta_coordinates(cta)
-                who = f"thread {wave.thread_coordinates(linear)} (warp {linear // 32}) of CTA {coordinates}"
-                if int(a.number[at]) >= self.actors:
-                    who = f"what {who} has started"
-                hazard = Hazard(
-                    c.what,
-                    named(where),
-                    who,
-                    named(self._sites[kind]),
-                    earlier,
-                    address,
-                    self.place(address),
-                    fix,
-                    count,
-                )
-                self.hazards.add(hazard, where, self._sites[kind])
-
-    def agent(self, cta: int, number: int) -> tuple[str, str]:
-        """An agent in words, and what it takes to know that it is done; "" for a warp."""
-        coordinates = self.wave.cta_coordinates(cta)
-        if number < self.actors:
-            return f"{self.name(number)} of CTA {coordinates}", ""
-        who, fix = self.operations.describe(number)
-        return f"{who} of CTA {coordinates}", fix
-
-    def name(self, actor: int) -> str:
-        """An actor in words."""
-        return f"warp {actor}" if self.clocks.shift else f"thread {self.wave.thread_coordinates(actor)}"
-
-    def instruction(self, record: int) -> Where:
-        """The instruction of a record."""
-        return self._sites[record & SITES]
-
-    def place(self, address: int) -> str:
-        """An address in shared memory in words, with the variable that it lies in."""
-        layout = self.wave.launch.code.layout
-        below = [(base, name) for name, base in layout.shared.items() if base <= address]
-        text = f"shared memory at {address:#x}"
-        if not below:
-            return f"{text} ({address - SHARED_BASE} bytes in)"
-        base, name = max(below)
-        return f"{text} ({plain(name)}{f'+{address - base}' if address > base else ''})"

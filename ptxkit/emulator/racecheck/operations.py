@@ -13,69 +13,20 @@ PTX ISA, "Async Operations", "mbarrier".
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.arrays import Bytes, Index, Mask
-from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW, Clocks
-from ptxkit.emulator.racecheck.hazards import Hazards
-from ptxkit.emulator.racecheck.lifetimes import Lifetimes
-from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
+from ptxkit.emulator.arrays import Index, Mask
+from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW
+from ptxkit.emulator.racecheck.recorder import Recorder
+from ptxkit.emulator.racecheck.shadow import STRONG, Access
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
-from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarriers import INVALIDATED, Mbarriers
 
 RING = 64
 """Groups a thread may have in flight; of older ones the ends are forgotten."""
-
-class Recorder(Protocol):
-    """What compares accesses to shared memory and records them.
-
-    Attributes:
-        generation: (CTAs,) how often all warps of each CTA have met.
-    """
-
-    wave: WaveState
-    hazards: Hazards
-    clocks: Clocks
-    shadow: Shadow
-    lifetimes: Lifetimes
-    generation: NDArray[np.int32]
-
-    def site(self, where: Where) -> int:
-        """Number of an instruction in records."""
-
-    def touch(
-        self,
-        x: Selection,
-        where: Where,
-        elements: Index,
-        size: int,
-        write: bool,
-        *,
-        values: Callable[[], Bytes] | None = None,
-    ) -> None:
-        """The active lanes of ``x`` access one element each; ``values`` gives the (lanes, size) bytes that they write."""
-
-    def per_actor(self, x: Selection, index: Index, lanes: Mask | None = None) -> tuple[Index, Index]:
-        """Distinct pairs of an actor's row and the value of ``index`` (lanes, int64) in one of its active lanes."""
-
-    def compare(self, a: Access, write: bool) -> list[Conflict]:
-        """Compare an access with earlier ones and record it."""
-
-    def tell(self, where: Where, a: Access, found: list[Conflict], threads: Index) -> None:
-        """Pass conflicts on; ``threads`` are those of each cell of the access."""
-
-    def name(self, actor: int) -> str:
-        """An actor in words."""
-
-    def remote_barriers(self, where: Where, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
-        """Actors use mbarriers, some of them perhaps in other CTAs."""
 
 
 class _Groups:
@@ -175,7 +126,7 @@ class Operations:
         a = Access(cells, element, views, clocks.rank[leaders], g.first + clocks.actor[leaders], record, None)
         found = races.compare(a, False)
         if found:
-            races.tell(where, a, found, owners[element])
+            races.report(where, a, found, owners[element])
 
     # -- mbarriers ---------------------------------------------------------------------------------------------------
 
@@ -293,7 +244,7 @@ class Operations:
         a = Access(cells, rows, clocks.now.flat, zero, zero, zero, generation, True)
         found = races.shadow.earlier_writes(a, "read-after-write")
         if found:
-            races.tell(where, a, found, rows << self.clocks.shift if threads is None else np.repeat(threads, parts))
+            races.report(where, a, found, rows << self.clocks.shift if threads is None else np.repeat(threads, parts))
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -326,7 +277,7 @@ class Operations:
         a = Access(cells, rows, self.clocks.now.flat, rank[element], number[element], record, None, strong)
         found = races.compare(a, write)
         if found:
-            races.tell(where, a, found, threads[element])
+            races.report(where, a, found, threads[element])
 
     def _note_remote(
         self,

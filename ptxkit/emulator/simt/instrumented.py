@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ptxkit.emulator.simt.opcode_patterns import Form
 from ptxkit.emulator.simt.step import Step
-from ptxkit.emulator.simt.table import Form
 from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.model import Address, Function, Instruction, Negated, Operand, Register, Symbol
 from ptxkit.isa.types import PtxType

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.memory.layout import Layout
-from ptxkit.emulator.simt.table import Form
+from ptxkit.emulator.simt.opcode_patterns import Form
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError

@@ -28,42 +28,8 @@ from types import CodeType
 from typing import TypeVar, cast
 
 from ptxkit.emulator.arrays import Results
-from ptxkit.isa.types import TYPES, PtxType
-
-CARRY = "cc"
-"""Pseudo type of the condition-code carry flag: an implicit operand of add.cc, addc, ..., held as bool lanes."""
-
-CARRY_TYPE = PtxType(CARRY, 1, "p", TYPES["pred"].dtype)
-
-
-@dataclass(frozen=True)
-class Form:
-    """One opcode taken apart by the pattern that matched it.
-
-    Attributes:
-        opcode: the whole opcode.
-        parts: the text of every optional literal and the member of every named set of the pattern; "" when absent.
-        pair: whether the instruction has a second destination, ``p|q``.
-    """
-
-    opcode: str
-    parts: Mapping[str, str]
-    pair: bool = True
-
-    def __getitem__(self, name: str) -> str:
-        return self.parts[name]
-
-    def get(self, name: str, default: str = "") -> str:
-        """The part, or ``default`` when the pattern does not have it."""
-        return self.parts.get(name, default)
-
-    def has(self, name: str) -> bool:
-        """Whether the opcode has this optional part."""
-        return bool(self.parts.get(name))
-
-
-Signature = Callable[[Form], tuple[tuple[PtxType, ...], tuple[PtxType, ...]]]
-"""The types of the destinations and of the sources of a form."""
+from ptxkit.emulator.simt.opcode_patterns import PIECE, Form, Signature, expression_of, signature_of
+from ptxkit.isa.types import TYPES
 
 LaneFunction = Callable[..., Results]
 """Computes the destinations of an arithmetic instruction from one lane array for each source."""
@@ -105,7 +71,7 @@ class Entry:
     def opcodes(self) -> Iterator[str]:
         """Every opcode that the pattern matches, in the order in which the pattern and its sets are written."""
         choices: list[tuple[str, ...]] = []
-        for m in _PIECE.finditer(self.pattern):
+        for m in PIECE.finditer(self.pattern):
             name = m["oset"] or m["rset"]
             if name:
                 members = tuple(f".{member}" for member in self.sets[name].split())
@@ -227,7 +193,7 @@ def alu(pattern: str, *, sig: str | None = None, bind: bool = False, **sets: str
 
     def decorate(function: F) -> F:
         arity = None if bind else len(_positional(function))
-        signature = _signature(pattern, sig, arity)
+        signature = signature_of(pattern, sig, arity)
         _register("alu", pattern, function, sets, signature, bind, (sig or "").count("?"))
         return function
 
@@ -263,7 +229,7 @@ def _register(
     bind: bool,
     optional: int = 0,
 ) -> None:
-    expression, groups = _expression(pattern, sets)
+    expression, groups = expression_of(pattern, sets)
     if kind == "alu" and not bind:
         unknown = [n for n in _keyword_only(function) if n not in groups and f"flag_{n}" not in groups]
         if unknown:
@@ -289,68 +255,3 @@ def _code(function: Callable[..., object]) -> CodeType:
     """The code of the function below its decorators; inspect.signature would take a tenth of the emulator's start."""
     code: CodeType = inspect.unwrap(function).__code__
     return code
-
-
-_PIECE = re.compile(
-    r"\{\.<(?P<oset>\w+)>\}|\.<(?P<rset>\w+)>|\{\.(?P<oflag>[\w:]+)\}|(?P<literal>\.?[\w:]+)",
-)
-
-
-def _expression(pattern: str, sets: Mapping[str, str]) -> tuple[str, set[str]]:
-    """The text of the regular expression that an opcode pattern stands for, and the names of its groups."""
-    out, at = "", 0
-    used, flags = set(), set()
-    while at < len(pattern):
-        m = _PIECE.match(pattern, at)
-        if m is None:
-            raise ValueError(f"bad opcode pattern {pattern!r} at {pattern[at:]!r}")
-        if m["oset"] or m["rset"]:
-            name = m["oset"] or m["rset"]
-            if name not in sets:
-                raise ValueError(f"{pattern!r}: no members given for <{name}>")
-            used.add(name)
-            # longest first, so that "x2" does not hide "x2.trans"-like members
-            members = "|".join(re.escape(s) for s in sorted(sets[name].split(), key=len, reverse=True))
-            out += rf"(?:\.(?P<{name}>{members}))" + ("?" if m["oset"] else "")
-        elif m["oflag"]:
-            flag = m["oflag"]
-            group = f"flag_{re.sub(r'[^0-9a-zA-Z_]', '_', flag)}"
-            flags.add(group)
-            out += rf"(?P<{group}>\.{re.escape(flag)})?"
-        else:
-            out += re.escape(m["literal"])
-        at = m.end()
-    if set(sets) - used:
-        raise ValueError(f"{pattern!r} does not use the sets {sorted(set(sets) - used)}")
-    return out, used | flags
-
-
-_WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
-
-
-def _signature(pattern: str, sig: str | None, arity: int | None) -> Signature:
-    if sig is None:
-        if arity is None:
-            raise ValueError(f"{pattern!r}: bind=True needs sig")
-
-        def default(form: Form) -> tuple[tuple[PtxType, ...], tuple[PtxType, ...]]:
-            t = TYPES[form.opcode.rsplit(".", 1)[1]]
-            return (t,), (t,) * arity
-
-        return default
-    left, right = (side.strip() for side in sig.split("="))
-    destinations = [s.strip() for s in left.split(",") if s.strip()]
-    sources = [s.strip().rstrip("?") for s in right.split(",") if s.strip()]
-
-    def resolve(name: str, form: Form) -> PtxType:
-        if name == CARRY:
-            return CARRY_TYPE
-        m = re.fullmatch(r"wide\((\w+)\)", name)
-        if m:
-            return TYPES[_WIDER[form.get(m[1]) or m[1]]]
-        return TYPES[form.get(name) or name]
-
-    def given(form: Form) -> tuple[tuple[PtxType, ...], tuple[PtxType, ...]]:
-        return tuple(resolve(d, form) for d in destinations), tuple(resolve(s, form) for s in sources)
-
-    return given

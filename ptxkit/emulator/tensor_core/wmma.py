@@ -1,24 +1,16 @@
-"""wmma: fragments loaded from and stored to memory as matrices. PTX ISA, "wmma.load", "wmma.store", "wmma.mma".
+"""The instructions wmma.load, wmma.store and wmma.mma. PTX ISA, "wmma.load", "wmma.store", "wmma.mma".
 
-PTX leaves it open which lane holds which element. Here the fragments of 16x16x16 are those of two mma.m16n8k16, as they are on
-hardware since sm_80; the other shapes are put together from the same blocks. Registers that a fragment has beyond what its
-matrix needs (f16 multiplicands) repeat the others.
+:mod:`ptxkit.emulator.tensor_core.wmma_fragments` determines which lane holds which element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.site import Loaded
-from ptxkit.emulator.arrays import Addresses, Index, Lanes
-from ptxkit.emulator.instructions.load_store import site_for
-from ptxkit.emulator.simt.step import U32, U64, Binding, Gated, Step, Typed
+from ptxkit.emulator.arrays import Lanes
+from ptxkit.emulator.simt.step import Binding, Gated, Step
 from ptxkit.emulator.simt.table import blocking
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.tensor_core import fragments, numerics
@@ -30,128 +22,15 @@ from ptxkit.emulator.tensor_core.mma import (
     registers,
     shape_of,
 )
-from ptxkit.isa.model import Immediate, Operand, Vector
+from ptxkit.emulator.tensor_core.wmma_fragments import FragmentMemory, register_count, table
 
 acts_together(1, "wmma")
 
 _WIDE = "m16n16k16 m8n32k16 m32n8k16"
-_BYTES = {"f32": 4, "s32": 4, "f64": 8, "f16": 2, "bf16": 2, "tf32": 4}
-
-
-def _stack(tables: Sequence[Index]) -> Index:
-    """One table of blocks that stand below each other, each with registers of its own."""
-    return np.concatenate([t + n * t.size for n, t in enumerate(tables)])
-
-
-@lru_cache
-def table(role: str, shape: tuple[int, int, int], t: str) -> Index:
-    """Positions of a fragment's words: A as (m, words), B as (n, words), the accumulator as (m, n) or (m, n / 2)."""
-    m, n, k = shape
-    block = min(m, 16)
-    if role == "a":
-        return _stack([fragments.multiplicand_a(block, k // numerics.per_word(t))] * (m // block))
-    if role == "b":
-        return _stack([fragments.multiplicand_b(k // numerics.per_word(t))] * (n // 8))
-    return _stack([fragments.accumulator(block, n, t == "f16")] * (m // block))
-
-
-def register_count(role: str, shape: tuple[int, int, int], t: str) -> int:
-    """Registers of a fragment."""
-    if role in "ab" and t == "f16":
-        return 8
-    return int(table(role, shape, t).size) // 32
-
-
-class _Matrix:
-    """Where the words of a fragment lie in memory: U units of ``size`` bytes a lane.
-
-    A register word whose elements are neighbours in memory is one unit; else every element is.
-    """
-
-    def __init__(self, b: Binding, role: str, write: bool) -> None:
-        form = b.form
-        self.shape = m, n, k = shape_of(form["shape"])
-        self.t = form["t"]
-        self.role = role
-        per_word = 2 if self.t == "f16" else 1 if self.t in _BYTES and self.t != "bf16" else numerics.per_word(self.t)
-        bits = 8 * _BYTES[self.t] if self.t in _BYTES else numerics.BITS[self.t]
-        rows, columns = {"a": (m, k), "b": (n, k), "c": (m, n)}[role]
-        # B's fragment is B transposed, so its words run along K too
-        along = (form["layout"] == "row") != (role == "b")
-        default = columns if along else rows
-        self.registers = int(table(role, self.shape, self.t).size) // 32
-        places = fragments.inverse(table(role, self.shape, self.t))
-        row, word = places // (columns // per_word), places % (columns // per_word)
-        self.units = 1 if along else per_word
-        self.size = max(bits * per_word // self.units // 8, 1)
-        # byte offset of register r, unit u: major * stride + minor, both in bits
-        minor = [word * per_word * bits if along else row * bits for _ in range(self.units)]
-        major = [row if along else word * per_word + u for u in range(self.units)]
-        self.major = np.stack(major, axis=1).reshape(-1, 1, 1, 32).astype(np.uint64)
-        self.minor = np.stack(minor, axis=1).reshape(-1, 1, 1, 32).astype(np.uint64) // np.uint64(8)
-        self.bits = bits
-        address, *rest = [o for o in b.operands if not isinstance(o, Vector)]
-        self.operand, offset = b.address(address)
-        self.stride: Operand | None = rest[0] if rest else Immediate(default)
-        dtype = np.dtype(f"u{self.size}")
-        self.number = b.index
-        # each unit remembers its address pattern under a number of its own, that no instruction has
-        self.numbers = [-(1 << 32) - 64 * b.index - u for u in range(len(self.major))]
-        self.sites = [
-            site_for(replace(b, index=n), form["space"], self.operand, offset, dtype, 1, write) for n in self.numbers
-        ]
-        t = b.register_type(self.operand)
-        self.sources: tuple[Typed, ...] = (
-            (self.operand, U32 if t is not None and t.bits == 32 else U64),
-            (self.stride, U32),
-        )
-
-    def addresses(self, x: Group, base: Lanes, stride: Lanes, u: int) -> Addresses:
-        """(C, W, 32) addresses of one unit of every lane."""
-        step = stride.astype(np.uint64) * np.uint64(self.bits) // np.uint64(8)
-        return widen(base) + self.major[u] * step + self.minor[u]
-
-    def load(self, x: Group, base: Lanes, stride: Lanes) -> list[Lanes]:
-        """The registers, as uint32 or uint64 lane arrays."""
-        loaded = []
-        for u, site in enumerate(self.sites):
-            unit = site.load(x, self.addresses(x, base, stride, u))
-            assert not isinstance(unit, tuple)
-            loaded.append(unit)
-        self._count(x)
-        if self.units == 1:
-            return loaded
-        out = []
-        for r in range(self.registers):
-            parts = loaded[r * self.units : (r + 1) * self.units]
-            word = parts[0].astype(np.uint32)
-            for u, p in enumerate(parts[1:], 1):
-                word = word | (p.astype(np.uint32) << np.uint32(8 * self.size * u))
-            out.append(word)
-        return out
-
-    def store(self, x: Group, base: Lanes, stride: Lanes, lanes: Sequence[Lanes]) -> None:
-        """The reverse."""
-        for u, site in enumerate(self.sites):
-            register, part = divmod(u, self.units)
-            value = lanes[register]
-            value = value.view(f"u{value.dtype.itemsize}")
-            if self.units > 1:
-                value = (value >> np.uint32(8 * self.size * part)).astype(f"u{self.size}")
-            site.store(x, self.addresses(x, base, stride, u), (value,))
-        self._count(x)
-
-    def _count(self, x: Group) -> None:
-        """The instruction's counts are those of its units."""
-        for number in self.numbers:
-            for space, rows in x.tally.memory.items():
-                row = rows.pop(number, None)
-                if row is not None:
-                    x.tally.access(self.number, space, *row)
 
 
 def _load(b: Binding, role: str) -> Step | Gated:
-    matrix = _Matrix(b, role, write=False)
+    matrix = FragmentMemory(b, role, write=False)
     want = register_count(role, matrix.shape, matrix.t)
     outs = registers(b, b.operands[0], want, matrix.t, "the fragment")
     where = b.where
@@ -242,7 +121,7 @@ def _load_accumulator(b: Binding) -> Step | Gated:
 
 
 def _store(b: Binding) -> Step | Gated:
-    matrix = _Matrix(b, "c", write=True)
+    matrix = FragmentMemory(b, "c", write=True)
     ins = registers(b, b.operands[1], matrix.registers, matrix.t, "the fragment")
     where = b.where
 
@@ -286,7 +165,7 @@ def _multiply(b: Binding, ta: str, tb: str, tc: str, td: str, op: str, limit: bo
         a = numerics.decode(av, ta).reshape(warps, m, k)
         bt = numerics.decode(bv, tb).reshape(warps, n, k).transpose(0, 2, 1)
         c = load_accumulator(fragments.gather(x.shape, lanes[ends[1] :], c_type), tables[2], tc)
-        # C is converted to the type of the result ahead of the sum
+        # C is converted to the type of the result before it is added
         d = compute(a, bt, c.astype(d_numpy, copy=False))
         x.tally.add(number, f"flops.tensor.{ta}", 2 * m * n * k * (x.lanes // 32))
         return fragments.scatter(x.shape, accumulator_words(d, td), inverse, d_type)

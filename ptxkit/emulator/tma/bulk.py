@@ -1,242 +1,22 @@
-"""Bulk copies and reductions. PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch", their groups."""
+"""The instructions for bulk copies and reductions, their groups, and st.bulk.
+
+PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "cp.async.bulk.prefetch", "cp.async.bulk.commit_group", "st.bulk".
+:mod:`ptxkit.emulator.tma.bulk_operation` executes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from ptxkit.emulator.access.generic import widen
-from ptxkit.emulator.arrays import Addresses, Elements, Index, Lanes
-from ptxkit.emulator.counters.tally import UNWRITTEN
-from ptxkit.emulator.instructions.atomics import operation_for
+from ptxkit.emulator.arrays import Lanes
+from ptxkit.emulator.instructions.atomic_operations import operation_for
 from ptxkit.emulator.instructions.cp_async import newest
-from ptxkit.emulator.memory.allocations import POISON
-from ptxkit.emulator.simt.asynchronous import EVERY, MBARRIER, Groups, Operation
-from ptxkit.emulator.simt.mechanism import Mechanism
-from ptxkit.emulator.simt.step import U32, Binding, Step, Typed
+from ptxkit.emulator.simt.step import U32, Binding, Step
 from ptxkit.emulator.simt.table import effect
-from ptxkit.emulator.simt.threads import Group, WaveState
-from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
-from ptxkit.emulator.sync.mbarriers import Mbarriers
-from ptxkit.emulator.tma.spans import Runs, Side, copy, fill
-from ptxkit.isa.model import Operand
-from ptxkit.isa.types import TYPES, PtxType
-
-MECHANISM: Mechanism[Groups] = Mechanism(
-    "bulk",
-    Groups,
-    "a bulk copy of {}",
-    "wait until it has read (cp.async.bulk.wait_group.read), and let the others know by __syncthreads() or an mbarrier",
-)
-ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
-
-Reduction = tuple[Callable[..., Lanes], np.dtype]
-"""Operation (old, source) -> new, and element type. Nothing flushes subnormal numbers: an H200 keeps those of f32, too."""
-
-
-class _Address:
-    """A memory operand: a source of the step, with the constant offset that is added to it."""
-
-    def __init__(self, b: Binding, operand: Operand | None) -> None:
-        self.operand, offset = b.address(operand)
-        self.type: PtxType = address_type(b, self.operand)
-        self.offset = np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
-
-    @property
-    def source(self) -> Typed:
-        return self.operand, self.type
-
-    def lanes(self, runs: Runs, base: Lanes) -> Addresses:
-        """Address of each element."""
-        return runs.lanes(widen(base)) + self.offset
-
-
-class _Bulk:
-    """One bulk copy or reduction, bound.
-
-    Args:
-        multicast: the last source is the mask of the CTAs that receive the data.
-        byte_mask: the last source is a mask of the bytes of each 16 that are copied.
-    """
-
-    def __init__(
-        self,
-        b: Binding,
-        spaces: tuple[str, str],
-        operands: list[Operand | None],
-        multicast: bool = False,
-        byte_mask: bool = False,
-        reduction: Reduction | None = None,
-    ) -> None:
-        self.where, self.number = b.where, b.index
-        self.to_space, self.source_space = spaces
-        self.to, self.source = _Address(b, operands[0]), _Address(b, operands[1])
-        self.multicast, self.byte_mask, self.reduction = multicast, byte_mask, reduction
-        sources: list[Typed] = [self.to.source, self.source.source, (operands[2], U32)]
-        rest = operands[3:]
-        self.barrier: BarrierSite | None = None
-        if self.to_space != "global":
-            self.barrier = BarrierSite(b, rest.pop(0), self.to_space, key=1)
-            sources.append(self.barrier.source)
-        if len(rest) != multicast + byte_mask:
-            raise b.fail("wrong number of operands")
-        sources += [(o, TYPES["u16"]) for o in rest]
-        self.step = Step(self.issue, tuple(sources))
-        names = {"shared::cta": "shared", "shared::cluster": "shared", "global": "global"}
-        self.counter = f"{names[self.source_space]}_to_{names[self.to_space]}"
-
-    def issue(self, x: Group, to: Lanes, source: Lanes, size: Lanes, *rest: Lanes) -> None:
-        """Check the operation and hand it to the queue."""
-        wave = x.wave
-        sizes = np.broadcast_to(size, x.shape)[x.active()].astype(np.int64)
-        runs = Runs(self.where, x, sizes)
-        to_address, source_address = self.to.lanes(runs, to), self.source.lanes(runs, source)
-        if self.source_space == "global":
-            origin = runs.in_global(source_address, "reads")
-            if runs.unwritten:
-                x.tally.add(self.number, UNWRITTEN, runs.unwritten)
-        else:
-            origin = runs.in_shared(source_address, "reads", remote=False)
-        if self.to_space == "global":
-            target = runs.in_global(to_address, "writes")
-        else:
-            target = runs.in_shared(to_address, "writes", remote=self.to_space == "shared::cluster")
-        leaders = None
-        if self.barrier is None and self.reduction is None and not self.byte_mask:
-            leaders = runs.leaders(origin.start, target.which, target.start, sizes)
-        distinct = EVERY if leaders is None else np.unique(leaders)
-        x.tally.add(self.number, self.counter, int(sizes[distinct].sum()))
-        if self.counter != "shared_to_shared" and x.tally.traffic:
-            start = (origin if self.source_space == "global" else target).start
-            touched = (start + sizes + 31 >> 5) - (start >> 5)
-            x.tally.add(self.number, f"sectors.{self.counter}", int(touched[distinct].sum()))
-        if self.counter == "global_to_shared":
-            misaligned = np.where(target.start % ALIGNED, sizes, 0)
-            if misaligned.any():
-                x.tally.add(self.number, "misaligned", int(misaligned[distinct].sum()))
-        threads = x.thread[x.active()]
-        barrier = None
-        lanes = list(rest)
-        if self.barrier is not None:
-            index = self.barrier.index(x, lanes.pop(0))
-            barrier = runs.lanes(index)
-            if not self.multicast:
-                # the other CTAs' barriers are checked when the operation completes
-                wave.part(Mbarriers).check(x, index, self.where)
-                self._same_cta(runs, target, barrier)
-            else:
-                element, shift = self._receivers(runs, runs.lanes(lanes.pop(0)))
-                step = wave.shared_stride
-                origin = Side(origin.arrays, origin.which[element], origin.start[element])
-                to_cta, to_offset = np.divmod(target.start[element], step)
-                own = to_cta - wave.cluster_rank[to_cta]
-                runs.require_running(own + shift, element)
-                target = Side(target.arrays, target.which[element], (own + shift) * step + to_offset)
-                barrier = (own + shift) * (step >> 3) + barrier[element] % (step >> 3)
-                sizes, threads = sizes[element], threads[element]
-                for writes in wave.generic_writes:
-                    writes.replaced(target.start, sizes)
-        kept = runs.lanes(lanes.pop(0)) if self.byte_mask else None
-        wave.launch.machine.version += 1
-        if wave.races:
-            self._note(wave, threads, target, origin, sizes, barrier)
-        self._submit(x, target, origin, sizes, threads, barrier, kept, leaders)
-
-    def _note(
-        self, wave: WaveState, threads: Index, target: Side, origin: Side, sizes: Index, barrier: Index | None
-    ) -> None:
-        """Report to the race check what is accessed."""
-        accessed = [(True, target.start, sizes)]
-        if self.source_space != "global":
-            accessed.insert(0, (False, origin.start, sizes))
-        for races in wave.races:
-            if barrier is None:
-                races.operations.grouped(MECHANISM, self.where, threads, origin.start, sizes, False)
-            else:
-                races.operations.completing(self.where, threads, barrier, accessed, self.reduction is not None)
-
-    def _same_cta(self, runs: Runs, target: Side, barrier: Index) -> None:
-        stride = runs.x.wave.shared_stride
-        bad = target.start // stride != barrier * 8 // stride
-        if bad.any():
-            runs.fail(bad, "the destination and the mbarrier are in different CTAs")
-
-    def _receivers(self, runs: Runs, masks: Lanes) -> tuple[Index, Index]:
-        """Of a multicast: the element and the destination's rank in the cluster, one of each per element that results."""
-        size = runs.x.wave.launch.cluster_size
-        bad = (masks >> np.uint16(size) if size < 16 else np.zeros_like(masks)) != 0
-        if bad.any():
-            runs.fail(bad, f"the mask {int(masks[np.argmax(bad)]):#x} names CTAs beyond a cluster of {size}")
-        bits = (masks[:, None] >> np.arange(16, dtype=np.uint16)) & np.uint16(1)
-        element, rank = np.nonzero(bits)
-        return element, rank
-
-    def _submit(
-        self,
-        x: Group,
-        target: Side,
-        origin: Side,
-        sizes: Index,
-        threads: Index,
-        barrier: Index | None,
-        kept: Lanes | None,
-        leaders: Index | None,
-    ) -> None:
-        wave, where = x.wave, self.where
-
-        def chosen(which: Elements) -> Elements:
-            return which if leaders is None else np.unique(leaders[which])
-
-        def perform(which: Elements) -> None:
-            if self.reduction is not None:
-                with wave.launch.machine.atomic_lock:
-                    _reduce(target, origin, sizes, which, self.reduction)
-            elif kept is not None:
-                _copy_masked(target, origin, sizes, which, kept)
-            else:
-                copy(target, origin, sizes, chosen(which))
-            if barrier is not None:
-                wave.part(Mbarriers).complete_tx(barrier[which], sizes[which], where)
-
-        capture = None
-        if self.source_space != "global" and self.to_space == "global" and not wave.queue.eager:
-            stride = int(sizes.max(initial=0))
-            held = np.empty(len(sizes) * stride, np.uint8)
-            buffers = Side([held], np.zeros(len(sizes), np.int64), np.arange(len(sizes)) * stride)
-            shared = Side(list(origin.arrays), origin.which.copy(), origin.start.copy())
-            origin.arrays.append(held)
-
-            def capture(which: Elements) -> None:
-                rows = np.arange(len(sizes))[chosen(which)]
-                rows = rows[origin.which[rows] != len(origin.arrays) - 1]
-                copy(buffers, shared, sizes, rows)
-                origin.which[rows] = len(origin.arrays) - 1
-                origin.start[rows] = buffers.start[rows]
-
-        poison = None if self.reduction is not None else lambda: fill(target, sizes, POISON)
-        operation = Operation(threads, perform, poison, capture, barrier)
-        if barrier is None:
-            wave.queue.submit(operation, MECHANISM)
-        else:
-            wave.queue.submit(operation, MBARRIER)
-
-
-def _copy_masked(to: Side, source: Side, sizes: Index, which: Elements, masks: Lanes) -> None:
-    """Copy those bytes of each 16 whose bit is set."""
-    for k in np.arange(len(sizes))[which].tolist():
-        n = int(sizes[k])
-        chosen = np.flatnonzero(int(masks[k]) >> np.arange(16) & 1)
-        to.run(k, n).reshape(-1, 16)[:, chosen] = source.run(k, n).reshape(-1, 16)[:, chosen]
-
-
-def _reduce(to: Side, source: Side, sizes: Index, which: Elements, reduction: Reduction) -> None:
-    """Reduce the elements into their destinations, one after the other."""
-    operation, dtype = reduction
-    for k in np.arange(len(sizes))[which].tolist():
-        n = int(sizes[k])
-        cells, values = to.run(k, n).view(dtype), source.run(k, n).view(dtype)
-        cells[:] = operation(cells, values)
+from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.tma.bulk_operation import MECHANISM, BulkOperation, MemoryOperand
+from ptxkit.emulator.tma.spans import Runs, fill
+from ptxkit.isa.types import TYPES
 
 
 @effect(
@@ -258,12 +38,12 @@ def _load(b: Binding) -> Step:
     multicast = b.form.has("multicast")
     if multicast and b.form["to"] != "shared::cluster":
         raise b.fail("a multicast goes to shared::cluster")
-    return _Bulk(b, (b.form["to"], "global"), operands, multicast=multicast).step
+    return BulkOperation(b, (b.form["to"], "global"), operands, multicast=multicast).step
 
 
 @effect("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes")
 def _to_cluster(b: Binding) -> Step:
-    return _Bulk(b, ("shared::cluster", "shared::cta"), list(b.operands)).step
+    return BulkOperation(b, ("shared::cluster", "shared::cta"), list(b.operands)).step
 
 
 @effect("cp.async.bulk.global.shared::cta.bulk_group{.<hint>}{.cp_mask}", hint="L2::cache_hint")
@@ -274,7 +54,7 @@ def _store(b: Binding) -> Step:
     masked = b.form.has("cp_mask")
     if masked and b.target < 100:
         raise b.fail("needs sm_100 or newer")
-    return _Bulk(b, ("global", "shared::cta"), operands, byte_mask=masked).step
+    return BulkOperation(b, ("global", "shared::cta"), operands, byte_mask=masked).step
 
 
 _TO_SHARED = {"add": "u32 s32 u64", "min": "u32 s32", "max": "u32 s32", "inc": "u32", "dec": "u32"}
@@ -311,13 +91,13 @@ def _reduction(b: Binding) -> Step:
     if form["hint"]:
         operands.pop()
     reduction = (operation_for(op, name), TYPES[name].dtype)
-    return _Bulk(b, (to, "shared::cta"), operands, reduction=reduction).step
+    return BulkOperation(b, (to, "shared::cta"), operands, reduction=reduction).step
 
 
 @effect("cp.async.bulk.prefetch.L2.global{.<hint>}", hint="L2::cache_hint")
 def _prefetch(b: Binding) -> Step:
-    """A hint, but its size and address have to be multiples of 16."""
-    address = _Address(b, b.operands[0])
+    """A prefetch has no effect, but its size and address must be multiples of 16."""
+    address = MemoryOperand(b, b.operands[0])
     where = b.where
 
     def prefetch(x: Group, base: Lanes, size: Lanes) -> None:
@@ -331,8 +111,8 @@ def _prefetch(b: Binding) -> Step:
 
 @effect("st.bulk{.weak}{.<space>}", space="shared::cta")
 def _fill(b: Binding) -> Step:
-    """Zeros, by the executing thread itself. PTX ISA, "st.bulk"."""
-    address = _Address(b, b.operands[0])
+    """st.bulk writes zeros, synchronously. PTX ISA, "st.bulk"."""
+    address = MemoryOperand(b, b.operands[0])
     if getattr(b.operands[2], "value", None) != 0:
         raise b.fail(f"the initial value must be 0, found {b.operands[2]}")
     if b.target < 100:

@@ -16,7 +16,7 @@ from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
 from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tma.box_reductions import reduction
 from ptxkit.emulator.tma.boxes import SHARED_ALIGNMENT, Boxes
-from ptxkit.emulator.tma.bulk import MECHANISM
+from ptxkit.emulator.tma.bulk_operation import MECHANISM
 from ptxkit.emulator.tma.spans import Runs
 from ptxkit.emulator.tma.tensor_operands import MapOperand, Pointer, Region, coordinates_of
 from ptxkit.errors import TrapError

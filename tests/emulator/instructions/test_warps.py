@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
-from ptxkit.emulator.instructions.atomics import apply_in_order
+from ptxkit.emulator.instructions.atomic_operations import apply_in_order
 from ptxkit.emulator.instructions.builtins import format_printf
 from ptxkit.errors import DeadlockError, TrapError, UninitialisedError
 

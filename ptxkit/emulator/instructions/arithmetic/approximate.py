@@ -10,7 +10,8 @@ import numpy as np
 
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import flush, modified
-from ptxkit.emulator.simt.table import Form, alu
+from ptxkit.emulator.simt.opcode_patterns import Form
+from ptxkit.emulator.simt.table import alu
 
 
 def _through_f64(f: Callable[[Lanes], Lanes]) -> Callable[[Form], Callable[..., Lanes]]:

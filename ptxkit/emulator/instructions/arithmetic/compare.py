@@ -10,7 +10,8 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import flush
 from ptxkit.emulator.instructions.arithmetic.half import DTYPE, flush_f16, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import joined, parts
-from ptxkit.emulator.simt.table import Form, LaneFunction, alu
+from ptxkit.emulator.simt.opcode_patterns import Form
+from ptxkit.emulator.simt.table import LaneFunction, alu
 
 Compare = Callable[[Lanes, Lanes], Lanes]
 

@@ -22,7 +22,8 @@ from ptxkit.emulator.instructions.arithmetic.rounding import (
     to_odd,
     two_sum,
 )
-from ptxkit.emulator.simt.table import Form, alu
+from ptxkit.emulator.simt.opcode_patterns import Form
+from ptxkit.emulator.simt.table import alu
 from ptxkit.isa.types import TYPES
 
 _INT = "u8 u16 u32 u64 s8 s16 s32 s64"

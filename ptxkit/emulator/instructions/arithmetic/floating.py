@@ -13,7 +13,8 @@ import numpy as np
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic import rounding
 from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise
-from ptxkit.emulator.simt.table import Form, alu
+from ptxkit.emulator.simt.opcode_patterns import Form
+from ptxkit.emulator.simt.table import alu
 
 _RND = "rn rz rm rp"
 _TINY = np.float32(2.0**-126)

@@ -15,7 +15,8 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.floating import saturate
 from ptxkit.emulator.instructions.arithmetic.lanes import choose, elementwise, recompute
 from ptxkit.emulator.instructions.arithmetic.rounding import add_f32, fma_f32, fma_f32_mode, step, to_odd, two_sum
-from ptxkit.emulator.simt.table import Form, alu
+from ptxkit.emulator.simt.opcode_patterns import Form
+from ptxkit.emulator.simt.table import alu
 
 DTYPE = {"f16": np.dtype("f2"), "bf16": np.dtype("u2")}
 """What one element is held as."""

@@ -17,7 +17,8 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.convert import to_half
 from ptxkit.emulator.instructions.arithmetic.half import DTYPE, relu, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import joined, parts
-from ptxkit.emulator.simt.table import Form, alu
+from ptxkit.emulator.simt.opcode_patterns import Form
+from ptxkit.emulator.simt.table import alu
 
 U8, U16, U32 = np.uint8, np.uint16, np.uint32
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.instructions.arithmetic.lanes import elementwise
-from ptxkit.emulator.simt.table import Form, alu
+from ptxkit.emulator.simt.opcode_patterns import Form
+from ptxkit.emulator.simt.table import alu
 
 _ELEMENT = {"u16x2": "u2", "s16x2": "i2", "u8x4": "u1", "s8x4": "i1"}
 

@@ -1,0 +1,106 @@
+"""The part of the race check that names instructions, actors and addresses, and turns conflicts into hazards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptxkit.emulator.arrays import Index
+from ptxkit.emulator.memory.layout import SHARED_BASE, plain
+from ptxkit.emulator.racecheck.clocks import Clocks
+from ptxkit.emulator.racecheck.hazards import Hazard, Hazards
+from ptxkit.emulator.racecheck.operations import Operations
+from ptxkit.emulator.racecheck.shadow import SITES, Access, Conflict, Shadow
+from ptxkit.emulator.simt.threads import WaveState
+from ptxkit.emulator.simt.where import Where, named
+
+BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
+WARP = "put __syncwarp() (bar.warp.sync) between them"
+CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
+
+
+class RaceReports:
+    """Instructions by the numbers that records hold, and the hazards that follow from conflicts.
+
+    Attributes:
+        actors: warps, or threads, of a CTA.
+    """
+
+    wave: WaveState
+    hazards: Hazards
+    clocks: Clocks
+    shadow: Shadow
+    operations: Operations
+    actors: int
+
+    def __init__(self) -> None:
+        self._sites: list[Where] = []
+        self._numbers: dict[int, int] = {}
+
+    def site(self, where: Where) -> int:
+        """The number that stands for an instruction in records."""
+        number = self._numbers.get(id(where))
+        if number is None:
+            number = self._numbers[id(where)] = len(self._sites)
+            self._sites.append(where)
+        return number
+
+    def report(self, where: Where, a: Access, found: list[Conflict], threads: Index) -> None:
+        """Add the conflicts to the hazards; ``threads`` are the threads that made the access, one for each cell of it."""
+        wave, clocks = self.wave, self.clocks
+        for c in found:
+            kinds, first, counts = np.unique(c.records & SITES, return_index=True, return_counts=True)
+            for kind, k, count in zip(kinds.tolist(), first.tolist(), counts.tolist(), strict=True):
+                at = int(c.at[k])
+                byte = int(a.cells[at]) * self.shadow.unit
+                home, address = divmod(byte, wave.shared_stride)
+                thread = int(threads[at])
+                cta, linear = divmod(thread, wave.shape[1] * 32)
+                mine = home // clocks.size * clocks.size
+                their_rank, number = int(c.agents[k]) >> 16, int(c.agents[k]) & 0xFFFF
+                earlier, fix = self.agent(mine + their_rank, number)
+                if not fix:
+                    fix = BARRIER if mine + their_rank == cta else CLUSTER
+                    if mine + their_rank == cta and clocks.shift == 0 and number >> 5 == linear >> 5:
+                        fix = WARP
+                coordinates = wave.cta_coordinates(cta)
+                who = f"thread {wave.thread_coordinates(linear)} (warp {linear // 32}) of CTA {coordinates}"
+                if int(a.number[at]) >= self.actors:
+                    who = f"what {who} has started"
+                hazard = Hazard(
+                    c.what,
+                    named(where),
+                    who,
+                    named(self._sites[kind]),
+                    earlier,
+                    address,
+                    self.place(address),
+                    fix,
+                    count,
+                )
+                self.hazards.add(hazard, where, self._sites[kind])
+
+    def agent(self, cta: int, number: int) -> tuple[str, str]:
+        """The text that names an agent, and the wait that orders a thread after it; the latter is "" for a warp."""
+        coordinates = self.wave.cta_coordinates(cta)
+        if number < self.actors:
+            return f"{self.name(number)} of CTA {coordinates}", ""
+        who, fix = self.operations.describe(number)
+        return f"{who} of CTA {coordinates}", fix
+
+    def name(self, actor: int) -> str:
+        """The text that names an actor in messages."""
+        return f"warp {actor}" if self.clocks.shift else f"thread {self.wave.thread_coordinates(actor)}"
+
+    def instruction(self, record: int) -> Where:
+        """The instruction that made a record."""
+        return self._sites[record & SITES]
+
+    def place(self, address: int) -> str:
+        """The text that names an address in shared memory, with its variable."""
+        layout = self.wave.launch.code.layout
+        below = [(base, name) for name, base in layout.shared.items() if base <= address]
+        text = f"shared memory at {address:#x}"
+        if not below:
+            return f"{text} ({address - SHARED_BASE} bytes in)"
+        base, name = max(below)
+        return f"{text} ({plain(name)}{f'+{address - base}' if address > base else ''})"
