@@ -28,13 +28,31 @@ A traceback that is not one of these is a bug in ptxkit.
 
 from __future__ import annotations
 
+import re
+
 from ptxkit.exit_codes import ExitCode
+
+_LONG_WORD = re.compile(r"\S{300,}")
+_LONG_QUOTE = re.compile(r"""(?<!\w)(?:'[^'\n]{300,}'|"[^"\n]{300,}")(?!\w)""")
+
+
+def shortened(message: str) -> str:
+    """A message in which words and quoted texts of 300 characters and more, which a user gave, have their middle left out."""
+    return _LONG_WORD.sub(_ends, _LONG_QUOTE.sub(_ends, message))
+
+
+def _ends(found: re.Match[str]) -> str:
+    text = found[0]
+    return f"{text[:60]}...({len(text):,} characters)...{text[-40:]}"
 
 
 class PtxkitError(Exception):
-    """The base class of the errors that ptxkit raises."""
+    """The base class of the errors that ptxkit raises. As text, very long names and paths in its message are shortened."""
 
     exit_code: int = ExitCode.INTERNAL
+
+    def __str__(self) -> str:
+        return shortened(super().__str__())
 
 
 class UsageError(PtxkitError):

@@ -22,16 +22,17 @@ from typing import NoReturn
 import click
 
 from ptxkit import environment
+from ptxkit.cli._commands import Commands
 from ptxkit.cli._early_exit import exits_refused
 from ptxkit.cli._output import open_missing, show_any_text
 from ptxkit.cli._signals import Terminated, handle_interrupts, interruptible, release_semaphores
-from ptxkit.errors import PtxkitError
+from ptxkit.errors import PtxkitError, shortened
 from ptxkit.exit_codes import ExitCode, help_text
 
 COMPLETION = "_PTXKIT_COMPLETE"  # set by the shell's completion function
 
 
-class CommandFiles(click.Group):
+class CommandFiles(Commands):
     """A click group whose commands are the files of this package; a command's file is imported when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -43,16 +44,6 @@ class CommandFiles(click.Group):
         command = importlib.import_module(f"{__name__}.{cmd_name}").command
         assert isinstance(command, click.Command)
         return _with_exit_codes(command)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0] if args else ""
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            from ptxkit.cli._text import nearest
-
-            raise click.UsageError(f"no command {name!r}{nearest(name, self.list_commands(ctx))}")
-        return super().resolve_command(ctx, args)
 
 
 EPILOG = """Shell completion, in ~/.bashrc: eval "$(_PTXKIT_COMPLETE=bash_source ptxkit)"; zsh_source, fish_source likewise."""
@@ -68,7 +59,7 @@ def cli(ctx: click.Context) -> None:
     if colourless():
         ctx.color = False
     for complaint in environment.complaints():
-        to_stderr(f"warning: {complaint}", fg="yellow")
+        to_stderr(f"warning: {shortened(complaint)}", fg="yellow")
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
@@ -112,9 +103,9 @@ def _guarded(args: Sequence[str] | None) -> int:
         return int(error.exit_code)
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        return _complain(_sentence(error.format_message()) + hint, error.exit_code)
+        return _complain(shortened(_sentence(error.format_message())) + hint, error.exit_code)
     except click.ClickException as error:
-        return _complain(error.format_message(), error.exit_code)
+        return _complain(shortened(error.format_message()), error.exit_code)
     except (KeyboardInterrupt, click.Abort) as error:
         stop = error if isinstance(error, KeyboardInterrupt) else error.__cause__  # click turns it into Abort
         where = f"; {stop}" if stop is not None and str(stop) else ""  # where the threads of a kernel were
@@ -122,7 +113,7 @@ def _guarded(args: Sequence[str] | None) -> int:
             return _complain(f"terminated{where}", ExitCode.TERMINATED)
         return _complain(f"interrupted{where}", ExitCode.INTERRUPTED)
     except MemoryError as error:
-        return _complain(f"not enough memory on this machine: {error or 'try smaller sizes'}", ExitCode.UNAVAILABLE)
+        return _complain(f"not enough memory on this machine: {str(error) or 'try smaller sizes'}", ExitCode.UNAVAILABLE)
     except SystemExit as error:
         if sys.stdout is not stdout:
             sys.stdout = stdout  # click replaces it on a broken pipe, and exits with 1, which means "wrong result" here
@@ -139,7 +130,7 @@ def _guarded(args: Sequence[str] | None) -> int:
         from ptxkit.files import WRONG_PATH
 
         code = ExitCode.USAGE if error.errno in WRONG_PATH else ExitCode.FILE_ACCESS
-        return _complain(f"{error.filename}: {error.strerror}", code)
+        return _complain(shortened(f"{error.filename}: {error.strerror}"), code)
     except Exception:  # noqa: BLE001  # the interpreter would exit with 1, which means "wrong result" here
         traceback.print_exc()
         return _complain("this is a bug in ptxkit; please report it with the traceback above", ExitCode.INTERNAL)
@@ -165,7 +156,8 @@ def _output_failed(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing the buffer at exit raises no second error
     if error.errno == errno.EPIPE:
         return ExitCode.BROKEN_PIPE
-    return _complain(f"cannot write the output: {error.strerror}", ExitCode.FILE_ACCESS)
+    reason = "stdout is closed" if error.errno == errno.EBADF else error.strerror
+    return _complain(f"cannot write the output: {reason}", ExitCode.FILE_ACCESS)
 
 
 def _sentence(text: str) -> str:

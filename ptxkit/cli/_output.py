@@ -40,12 +40,16 @@ def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def open_missing() -> None:
-    """Open /dev/null in place of stdin, stdout and stderr that the parent process closed, as ``>&-`` does."""
+    """Open /dev/null in place of stdin, stdout and stderr that the parent process closed, as ``>&-`` does.
+
+    In place of stdout it is opened for reading only: output that was asked for must not be lost without an error, and a command
+    that prints nothing must not fail.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)
+            opened = os.open(os.devnull, os.O_RDONLY if name == "stdout" else os.O_RDWR)
             if opened != number:
                 os.dup2(opened, number)
                 os.close(opened)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ptxkit.cli._commands import Commands
 from ptxkit.cli._kernel import kernel_argument, peer_list, refuse_absent
 from ptxkit.cli._options import (
     Seconds,
@@ -31,7 +32,7 @@ SECONDS = Seconds(min=0.01)
 FORMATS = click.Choice(["table", "markdown", "csv"])
 
 
-@click.group()
+@click.group(cls=Commands)
 def command() -> None:
     """Measure kernels and their peers, and compare results."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
+from ptxkit.cli._commands import Commands
 
-@click.group()
+
+@click.group(cls=Commands)
 def command() -> None:
     """Show or empty the cache of compiled kernels."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ptxkit.cli._commands import Commands
 from ptxkit.cli._kernel import find_kernel, kernel_argument
 from ptxkit.cli._options import (
     Seconds,
@@ -40,7 +41,7 @@ GUIDED_SHARE = 0.15  # of a larger space
 GUIDED_LEAST = 48
 
 
-@click.group()
+@click.group(cls=Commands)
 def command() -> None:
     """Search the tile parameters of a kernel."""
 
@@ -98,10 +99,12 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
     from ptxkit.sweep.problem import explore
     from ptxkit.sweep.run import Sweep
     from ptxkit.workload.ahead import is_slow, processes
+    from ptxkit.workload.memory import check_memory
 
     device = open_device(given["device_kind"])
     with stdout_set_aside():
         problem = _problem(kernel, numbers, given, device)
+        check_memory(problem.workload, device)
         space = explore(problem)
         if given["t1_file"]:
             space = _conditioned(space, given["t1_file"])

@@ -124,7 +124,8 @@ def run_call(
         say: is called with a progress message before each step.
 
     Raises:
-        UsageError: a file that cannot be read or written, an argument or launch that the kernel refuses, too little memory.
+        UsageError: a file that cannot be read or written, an argument or launch that the kernel refuses.
+        UnavailableError: too little memory.
         FaultError: the kernel failed.
     """
     say("preparing arguments")

@@ -165,8 +165,8 @@ def serve(pipe: Connection, problem: Problem, seed: int) -> None:
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     try:
         bench = Bench(problem, seed)
-    except PtxkitError as error:
-        pipe.send(str(error))
+    except (PtxkitError, MemoryError) as error:
+        pipe.send(str(error) or "too little memory")
         return
     pipe.send("ready")
     with suppress(EOFError):

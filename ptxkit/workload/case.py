@@ -128,7 +128,7 @@ class Case:
             chance, so that a second launch with another poison must decide.
 
     Raises:
-        UsageError: the device or the host has too little memory for these sizes; raised before anything is allocated.
+        UnavailableError: the device or the host has too little memory for these sizes; raised before anything is allocated.
     """
 
     def __init__(

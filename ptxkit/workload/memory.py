@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError
 
 if TYPE_CHECKING:
     from ptxkit.runtime.device import Device
@@ -15,12 +15,12 @@ HOST_BYTES_PER_BYTE = 3  # inputs, outputs, and the float64 reference with one f
 
 
 def check_memory(workload: Workload, device: Device) -> None:
-    """Raise UsageError when the workload's sizes need more memory than the device or the host has free."""
+    """Raise UnavailableError when the workload's sizes need more memory than the device or the host has free."""
     needed = workload.bytes_needed()
     places = [(device.name, needed, device.memory_bytes), ("the host", HOST_BYTES_PER_BYTE * needed, free_host_bytes())]
     for place, wanted, free in places:
         if free is not None and wanted > free:
-            raise UsageError(
+            raise UnavailableError(
                 f"{workload.name} with {workload.size_text()} needs {_gigabytes(wanted)} on {place}, "
                 f"which has {_gigabytes(free)} free; take smaller sizes"
             )

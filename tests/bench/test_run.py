@@ -242,7 +242,7 @@ def test_too_large_for_the_device_is_said_before_anything_is_made(script):
     device = Scripted({})
     device.memory_bytes = 100
     for attempt in (Run(Scaled(), device).run, Run(Scaled(), device).launches):
-        with pytest.raises(UsageError, match="needs .* on scripted"):
+        with pytest.raises(UnavailableError, match="needs .* on scripted"):
             attempt()
 
 

@@ -167,9 +167,101 @@ def test_an_error_is_seen_although_stderr_was_set_aside(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_without_stdout_or_stderr(closed):
-    command = f"{sys.executable} -m ptxkit bench list {closed} </dev/null"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert done.returncode == 0
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-", "<&- >&-"])
+def test_closed_streams(closed):
+    """Output that cannot be written is a failure; a command that prints nothing to stdout, and messages, are none."""
+
+    def code_of(words):
+        done = subprocess.run(["sh", "-c", f"{sys.executable} -m ptxkit {words} {closed}"], capture_output=True, text=True)
+        assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+        if done.returncode == 7 and "2>&-" not in closed:
+            assert done.stderr == "error: cannot write the output: stdout is closed\n"
+        return done.returncode
+
+    printed = 7 if ">&-" in closed.split() else 0
+    assert code_of("bench list") == printed
+    assert code_of("cache info --json") == printed
+    assert code_of("--version") == printed
+    assert code_of("list -h") == printed
+    assert code_of("nonsense") == 2
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "2>/dev/full", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_a_command_that_prints_nothing_needs_no_streams(closed, tmp_path):
+    file = tmp_path / "saxpy.ptx"
+    inspect = f"{sys.executable} -m ptxkit inspect saxpy:ptx --arch sm_90 --ptx -o {file}"
+    done = subprocess.run(["sh", "-c", f"{inspect} {closed}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ".visible .entry" in file.read_text()
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", LONG],
+        ["run", f"./{LONG}.py"],
+        ["run", f"./{LONG[:100]}/{LONG}.cu"],
+        ["run", "saxpy", LONG],
+        ["run", "saxpy", "--variant", LONG],
+        ["run", "saxpy", "--device", LONG],
+        ["run", "saxpy", "--arch", LONG],
+        ["run", "saxpy", f"--{LONG}"],
+        ["run", "saxpy", "--tile", f"{LONG}=1"],
+        ["run", "saxpy", "--option", "a b " * 1200],
+        ["inspect", "saxpy", "--heatmap", LONG],
+        ["bench", "run", LONG],
+        ["bench", "compare", LONG, LONG],
+        ["sweep", "tiles", LONG],
+        ["list", LONG],
+        [LONG],
+        ["cache", LONG],
+    ],
+)
+def test_long_names_are_shortened_in_errors(words, capsys):
+    assert exit_of(words) == (3 if "--arch" in words else 2)
+    err = capsys.readouterr().err
+    assert len(err) < 1500 and err.count("\n") == 1, err[:3000]
+
+
+def test_only_what_was_given_is_shortened():
+    text = " ".join(f"the warp's {k} lanes' values" for k in range(100))
+    assert errors.shortened(text) == text
+    once = errors.shortened(f"no file {'/dir' * 200}/x.cu; there is 'a'")
+    assert once.endswith("/dir/x.cu; there is 'a'") and "(806 characters)" in once
+    assert errors.shortened(once) == once and str(errors.UsageError(once)) == once
+
+
+FILE = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1.f; }'
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "saxpy", "1000"],
+        ["bench", "run", "saxpy", "--sizes", "1000", "--peers", "none"],
+        ["sweep", "tiles", "saxpy", "1000", "--device", "emulator"],
+        ["run", "./k.cu", "--arg", "x=float32[1000]:zeros", "--grid", "1", "--block", "32"],
+        ["debug", "saxpy", "1000", "-ex", "run"],
+    ],
+)
+def test_too_little_memory_is_the_same_code_in_every_command(words, monkeypatch, tmp_path, capsys):
+    """Here and in docs/exit-codes.md: what this machine lacks is 3."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PTXKIT_STATE_DIR", str(tmp_path))
+    (tmp_path / "k.cu").write_text(FILE)
+    monkeypatch.setattr("ptxkit.workload.memory.free_host_bytes", lambda: 100)
+    assert exit_of(words) == 3
+    assert "on the host, which has 1e-07 GB free; take smaller sizes" in capsys.readouterr().err
+
+
+def test_an_input_that_numpy_cannot_allocate_is_too_little_memory(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nfrom ptxkit.kernels.elementwise.saxpy import Saxpy\n\n"
+        "class Mine(Saxpy):\n    name = 'mine'\n\n    def inputs(self, rng):\n        return {'x': np.empty(1 << 55)}\n"
+    )
+    assert exit_of(["run", "./mine.py", "1000"]) == 3
+    assert "error: not enough memory on this machine: Unable to allocate" in capsys.readouterr().err

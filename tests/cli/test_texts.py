@@ -59,10 +59,19 @@ def test_a_locale_without_unicode_prints_plain_characters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("word", "end"), [("nosuch", "no command 'nosuch'"), ("insp", "'inspect'?"), ("bnech", "'bench'?")]
+    ("words", "end"),
+    [
+        (["nosuch"], "no command 'nosuch' (see ptxkit --help)"),
+        (["insp"], "'inspect'? (see ptxkit --help)"),
+        (["bnech"], "'bench'? (see ptxkit --help)"),
+        (["sweep", "tile"], "did you mean 'tiles'? (see ptxkit sweep --help)"),
+        (["bench", "rn"], "did you mean 'run'? (see ptxkit bench --help)"),
+        (["cache", "clr"], "did you mean 'clear'? (see ptxkit cache --help)"),
+        (["cache", "nosuch"], "no command 'nosuch' (see ptxkit cache --help)"),
+    ],
 )
-def test_only_a_near_command_is_suggested(tmp_path, word, end):
-    done = ptxkit(word, cwd=tmp_path)
+def test_only_a_near_command_is_suggested(tmp_path, words, end):
+    done = ptxkit(*words, cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.decode().strip().endswith(end)
 
 

@@ -247,10 +247,10 @@ def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
     monkeypatch.setattr("ptxkit.workload.memory.free_host_bytes", lambda: 10**10)
 
     with pytest.raises(
-        UsageError, match=r"saxpy with n=2147483647 needs 25\.8 GB on a tiny device, which has 1 GB free"
+        UnavailableError, match=r"saxpy with n=2147483647 needs 25\.8 GB on a tiny device, which has 1 GB free"
     ):
         execute.Case(Saxpy(n=2**31 - 1), device("a tiny device", 10**9))
-    with pytest.raises(UsageError, match="on the host"):
+    with pytest.raises(UnavailableError, match="on the host"):
         execute.Case(Saxpy(n=2**31 - 1), device("a huge device", 10**15))
 
 

@@ -102,7 +102,7 @@ class Benchmark:
                 loses only one case.
 
         Raises:
-            UsageError: a case needs more memory than there is.
+            UnavailableError: a case needs more memory than there is.
             FaultError: the device was lost before the last case.
         """
         for plan in plans:

@@ -85,8 +85,7 @@ class Run:
             say: called with a description of the current step.
 
         Raises:
-            UsageError: the sizes need more memory than there is.
-            UnavailableError: a named variant needs another target.
+            UnavailableError: the sizes need more memory than there is, or a named variant needs another target.
         """
         return self.benchmark.run([self.plan], say)
 
