@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError, UsageError
+from ptxkit.errors import CompileError, DescriptionError, LaunchError, UnavailableError
 from ptxkit.kernels.elementwise.saxpy import Saxpy
 from ptxkit.runtime.device import device as open_device
 from ptxkit.targets import Target
