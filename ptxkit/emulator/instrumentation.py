@@ -1,8 +1,8 @@
-"""Follows what one wave executes, instruction by instruction, for the checks that need it.
+"""Calls the checks for uninitialised values and arithmetic traps around each instruction that a wave executes.
 
 An instrumented block runs as generated code that calls :meth:`Instrumentation.before` and :meth:`Instrumentation.after` around
 each instruction.
-The others run as usual, so that a launch pays only for what it checks.
+Other blocks are executed as usual, so that a launch only pays for the checks that it requests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ptxkit.isa.model import Register
 
 
 class Instrumentation:
-    """What is checked in one wave."""
+    """The checks of one wave."""
 
     def __init__(self, wave: WaveState, check: InitCheck | None, traps: Traps | None) -> None:
         self.wave = wave
@@ -30,11 +30,11 @@ class Instrumentation:
 
     @staticmethod
     def of(wave: WaveState, settings: EmulatorSettings, has_stack: bool, reads_undefined: bool) -> Instrumentation | None:
-        """The instrumentation that a launch of a wave needs, if any.
+        """The instrumentation that a wave needs with these settings, or None.
 
         Args:
-            has_stack: the kernel or a function that it calls has local memory.
-            reads_undefined: it or such a function may read a register before anything writes it.
+            has_stack: the kernel or a function that it calls uses local memory.
+            reads_undefined: on some path, the kernel or such a function reads a register before it is written.
         """
         check = None
         if settings.initcheck or has_stack or reads_undefined:
@@ -45,11 +45,11 @@ class Instrumentation:
     # -- the wave ----------------------------------------------------------------------------------------------------
 
     def wants(self, x: Group, block: BasicBlock) -> bool:
-        """Whether the block is to be run by :meth:`run`."""
+        """Whether the block must be executed by :meth:`run`, with the checks."""
         return self.traps is not None or (self.check is not None and self.check.wants(x.frame, block))
 
     def run(self, x: Group, block: BasicBlock) -> Mask | None:
-        """Execute the block's run; returns the branch's predicate."""
+        """Execute the instructions of the block with the checks; returns the predicate of its branch."""
         check = self.check
         if check is None:
             return block.instrumented(x.frame.registers, x, self)
@@ -67,7 +67,7 @@ class Instrumentation:
         return predicate
 
     def gate(self, x: Group, block: BasicBlock) -> None:
-        """``x`` comes to an instruction that can block: what decides whether it does must be defined."""
+        """``x`` is about to execute an instruction that can block: the operands that decide about that must be defined."""
         check, gate = self.check, block.gate
         if check is None or gate is None or not x.frame.undefined_bits:
             return
@@ -102,13 +102,13 @@ class Instrumentation:
             self.check.written(x, register)
 
     def lost(self, x: Group, register: int, lanes: Mask, where: Where) -> None:
-        """``where`` has written a register with no value in the ``lanes`` (wave shape) of ``x``."""
+        """The instruction ``where`` has written a register; its value is undefined in ``lanes`` (wave shape)."""
         if self.check is None:
             self.check = InitCheck(self.wave, False, False)
         self.check.lost(x, register, lanes, where)
 
     def returned(self, threads: Index, start: int, nbytes: int) -> None:
-        """A function of the driver's has written its result to the stack."""
+        """A function that the driver provides, such as malloc, has written its result to the stack."""
         if self.check is not None:
             self.check.returned(threads, start, nbytes)
 
@@ -120,7 +120,7 @@ class Instrumentation:
             self.check.guard(w, x)
 
     def before(self, w: Instrumented, x: Group, values: tuple[Lanes, ...], guard: Mask | None) -> Found | None:
-        """An instruction is about to be executed by ``x``, under ``guard`` if it is pure; what it returns goes to ``after``."""
+        """``x`` is about to execute an instruction, under ``guard`` if that is pure; the result is passed to :meth:`after`."""
         if self.traps is not None:
             self.traps.before(w, x, values, guard)
         return None if self.check is None else effects.results(self.check, w, x, values)
@@ -134,7 +134,7 @@ class Instrumentation:
         guard: Mask | None,
         found: Found | None,
     ) -> None:
-        """It has computed ``results``."""
+        """The instruction has computed ``results``; ``found`` is what :meth:`before` returned."""
         if self.traps is not None:
             self.traps.after(w, x, values, results, guard if w.step.pure else None)
         if self.check is not None:

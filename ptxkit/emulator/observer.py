@@ -1,8 +1,8 @@
 """The interface through which a debugger follows and steers the execution of a launch.
 
 The observer is a setting of the launch (:class:`~ptxkit.emulator.settings.EmulatorSettings`). An observed launch runs on the
-thread that launches alone, its functions are bound with one block for each instruction, and every register keeps its value to
-the end of its function. Without an observer a wave's loop is unchanged.
+thread of the caller, without worker threads; its functions have one block for each instruction, and every register keeps its
+value until its function returns. Without an observer the scheduler is unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ class Observer(Protocol):
     """Controls the waves of a launch. Every method is called on the thread that launched.
 
     ``wave`` is a :class:`~ptxkit.emulator.engine.wave.Wave`, ``group`` a :class:`~ptxkit.emulator.simt.threads.Group` and
-    ``block`` a :class:`~ptxkit.emulator.simt.blocks.BasicBlock`; settings, which name this interface, are below all of them.
+    ``block`` a :class:`~ptxkit.emulator.simt.blocks.BasicBlock`. Their types are not imported here, because their modules
+    import the settings, which contain the observer.
     """
 
     def run(self, wave: Any) -> None:

@@ -1,1 +1,1 @@
-"""How memory instructions reach memory: bounds and alignment, element indices, traffic, and the access itself."""
+"""Memory accesses by state space: checks of bounds and alignment, element indices, traffic, and the access itself."""

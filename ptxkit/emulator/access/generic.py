@@ -1,4 +1,4 @@
-"""Accesses by generic address: the window that an address falls into says which state space it means."""
+"""Accesses by generic address: the window in which an address lies determines its state space."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ptxkit.errors import MemoryFault
 
 
 class GenericSite:
-    """A generic address: the window it falls into says which space it means.
+    """Accesses by generic address.
 
-    All lanes are tried in the space of the first; where that faults they are looked at one space at a time.
+    First, all lanes are accessed in the state space of the first lane. If that faults, each state space is accessed separately.
     """
 
     def __init__(self, where: Where, number: int, offset: int, dtype: DTypeLike, count: int, write: bool) -> None:
@@ -32,7 +32,7 @@ class GenericSite:
 
     @property
     def ordering(self) -> str:
-        """As :attr:`Site.ordering`."""
+        """See :attr:`Site.ordering`."""
         return self.sites["shared"].ordering
 
     @ordering.setter
@@ -41,7 +41,7 @@ class GenericSite:
             site.ordering = value
 
     def load(self, x: Group, base: Addresses) -> Loaded:
-        """As the sites of one space."""
+        """See :class:`Site`."""
         try:
             return self.sites[self._space(x, base)].load(x, base)
         except MemoryFault:
@@ -57,7 +57,7 @@ class GenericSite:
         return out if len(out) > 1 else out[0]
 
     def store(self, x: Group, base: Addresses, values: tuple[Lanes, ...]) -> None:
-        """As the sites of one space."""
+        """See :class:`Site`."""
         parts = self._parts(x, base)
         for name, part, _ in parts:
             self.sites[name].store(part, base, values)
@@ -74,7 +74,7 @@ class GenericSite:
 
 
 def space_of(address: int) -> str:
-    """State space that a generic address means."""
+    """The state space of a generic address."""
     if address >= GLOBAL_BASE:
         return "global"
     if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES:
@@ -85,7 +85,7 @@ def space_of(address: int) -> str:
 
 
 def by_space(x: Group, base: Addresses, offset: int = 0) -> list[tuple[str, Group, Mask]]:
-    """The group taken apart by the space that its generic addresses mean: (space, part, lanes)."""
+    """Divides the group by the state space of its generic addresses: (space, part of the group, lanes)."""
     address = base + np.uint64(offset & 0xFFFF_FFFF_FFFF_FFFF)
     window = np.uint64(WINDOW_BYTES)
     shared = (address - np.uint64(SHARED_WINDOW)) < window
@@ -100,5 +100,5 @@ def by_space(x: Group, base: Addresses, offset: int = 0) -> list[tuple[str, Grou
 
 
 def widen(address: Lanes) -> Addresses:
-    """Addresses as uint64."""
+    """Converts addresses to uint64."""
     return address if address.dtype == np.uint64 else address.astype(np.uint64)

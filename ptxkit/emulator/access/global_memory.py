@@ -32,7 +32,7 @@ class GlobalSite(Site):
         a = memory.find(low)
         if a is None or origin + p.high + self.size > a.base + a.nbytes or (p.bits | origin) & (self.size - 1):
             self._explain(x, base, memory)
-            raise LookupError  # several allocations, all accesses fine
+            raise LookupError  # the addresses are valid, but lie in several allocations
         return a, (low - a.base) >> self.shift, p
 
     def _explain(self, x: Group, base: Addresses, memory: MemoryState) -> None:
@@ -85,7 +85,7 @@ class GlobalSite(Site):
         return self.columns(got, base.shape)
 
     def notice_unwritten(self, x: Group, a: Allocation, values: Lanes) -> None:
-        """Count the elements of ``values``, just read from ``a``, that seem to be as they were before the launch."""
+        """Count the elements of ``values``, read from ``a``, that still have the sentinel value of uninitialised memory."""
         found = a.unwritten(values)
         if found:
             x.tally.add(self.number, UNWRITTEN, found)
@@ -114,7 +114,7 @@ class GlobalSite(Site):
         self.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
 
     def _load_scattered(self, x: Group, base: Addresses, mask: Mask | None) -> Loaded:
-        """Lanes that address several allocations."""
+        """Loads by lanes whose addresses lie in several allocations."""
         out = np.zeros((base.size, self.count), self.dtype)
         addresses = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).reshape(-1)
         chosen = np.arange(base.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, base.shape))

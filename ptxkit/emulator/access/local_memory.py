@@ -12,12 +12,12 @@ from ptxkit.emulator.simt.threads import Group
 
 
 class LocalSite(Site):
-    """A thread's own stack frame."""
+    """Accesses to the stack frame of the executing thread."""
 
     space = "local"
 
     def locate(self, x: Group, base: Addresses) -> tuple[Index, Index]:
-        """Byte offsets in the frame, and element indices in the wave's local memory; checked."""
+        """Byte offsets in the frame and element indices in the wave's local memory, after a check of bounds and alignment."""
         wave = x.wave
         address = (base + np.uint64(self.offset & 0xFFFF_FFFF_FFFF_FFFF)).view(np.int64)
         address = np.where(address >= LOCAL_WINDOW, address - LOCAL_WINDOW, address)

@@ -18,7 +18,7 @@ _RANK_BITS = np.uint64(0xFF << CLUSTER_RANK_SHIFT)
 
 
 def exited(cta: str) -> str:
-    """Words for an access to the shared memory of a CTA of the cluster that has ended."""
+    """The text for an access to the shared memory of a CTA of the cluster that has exited."""
     return f"in the shared memory of CTA {cta}, which has exited; it has to exist until all accesses to it are over"
 
 
@@ -29,7 +29,7 @@ class SharedSite(Site):
     cluster = False
 
     def _flat(self, x: Group, base: Lanes) -> tuple[Index, Pattern, int]:
-        """Byte offsets in the wave's shared memory as a pattern, and the lowest element's index."""
+        """Element indices in the wave's shared memory, the address pattern, and the index of the lowest element."""
         wave = x.wave
         address = base.astype(np.uint64) if base.dtype != np.uint64 else base
         if wave.ranked and not self.cluster:
@@ -55,7 +55,7 @@ class SharedSite(Site):
         return memo, own, low >> self.shift
 
     def _without_rank(self, x: Group, address: Addresses) -> Addresses:
-        """Addresses of the executing CTA, which may hold its rank, as offsets; the same for all CTAs where they can be."""
+        """Offsets in the executing CTA's shared memory, without the rank that addresses may contain."""
         own = self.own_rank(x).astype(np.uint64) << np.uint64(CLUSTER_RANK_SHIFT)
         address = np.where(address & _RANK_BITS == own, address - own, address)
         if not x.rows and len(address) > 1 and (address[1:] == address[:-1]).all():
@@ -69,7 +69,7 @@ class SharedSite(Site):
     def _remote(
         self, x: Group, address: Addresses, mask: Mask | None, end: int, known: Pattern
     ) -> tuple[Index, Pattern, int]:
-        """The same for addresses that name CTAs of the cluster."""
+        """:meth:`_flat` for addresses in CTAs of the cluster."""
         wave = x.wave
         first = int(address.reshape(-1)[known.first])
         key = (x.shape, wave.shared_stride)
@@ -77,7 +77,7 @@ class SharedSite(Site):
         if memo is not None:
             index, pattern, origin, low, high = memo
             step = first - origin
-            # the same pattern further on in the same CTAs
+            # the same pattern at other offsets of the same CTAs
             if (
                 wave.ended is None
                 and not step & (self.size - 1)
@@ -109,7 +109,7 @@ class SharedSite(Site):
         index = (cta * wave.shared_stride + offset) >> self.shift
         index = np.where(active, index, 0) if x.mask is not None else index
         pattern = Pattern(np.ascontiguousarray(full), mask, self.size, x.c)
-        pattern.contiguous = False  # in the window's addresses perhaps, but not in one CTA's memory
+        pattern.contiguous = False  # the addresses may be contiguous in the window, but the memory of CTAs is not
         elsewhere = np.broadcast_to(rank != self.own_rank(x), x.shape) & active
         pattern.remote = elsewhere if elsewhere.any() else None
         reached = np.broadcast_to(offset, x.shape)[active]
@@ -151,7 +151,7 @@ class SharedSite(Site):
         if x.tally.traffic:
             memo = p.banks
             if memo is None or memo[1] is not x.mask or memo[2] != x.shape:
-                # no metric says what the banks do where lanes of a warp reach into another CTA
+                # bank conflicts are not counted: no metric covers accesses of a warp to other CTAs
                 local = x.mask if p.remote is None else x.active() & ~p.remote.any(axis=2, keepdims=True)
                 addresses = p.offsets + np.uint64(1 << 30)
                 memo = (self.wavefronts(addresses, local, x.shape), x.mask, x.shape)
@@ -177,7 +177,7 @@ class SharedSite(Site):
         return self.columns(got, index.shape)
 
     def _block(self, x: Group, rows: Lanes, start: int, count: int) -> Lanes:
-        """The same ``count`` adjacent rows of every CTA, as a view."""
+        """A view of ``count`` adjacent rows at the same place of every CTA."""
         ctas = x.shape[0]
         return rows.reshape(ctas, len(rows) // ctas, *rows.shape[1:])[:, start : start + count]
 

@@ -1,4 +1,4 @@
-"""One site for each memory instruction: what the sites of all state spaces share."""
+"""Sites: the objects that perform the accesses of one memory instruction. This module has what all state spaces share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import MemoryFault
 
 UNITS: dict[int, np.dtype] = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64), 16: np.dtype(np.complex128)}
-"""A type of so many bytes whose values numpy copies as they are: scattering these is several times faster than short rows."""
+"""Size in bytes -> a numpy type of that size. Scattering such values is several times faster than scattering short rows."""
 
 Loaded: TypeAlias = Lanes | tuple[Lanes, ...]
-"""What a lane loads: one lane array, or one for each element of a vector."""
+"""The result of a load: one lane array, or one for each element of a vector."""
 
 
 class Site(ABC):
-    """What the sites of all spaces share.
+    """Base class of the sites of all state spaces.
 
     Args:
-        where: names the instruction.
+        where: the instruction and its position, for messages.
         number: its number in the program, for the counters.
         offset: constant byte offset from the address operand.
         dtype, count: element type, and elements per lane (1, 2, 4, 8).
@@ -34,10 +34,10 @@ class Site(ABC):
     """
 
     space = ""
-    """What its accesses are counted as: one of :data:`ptxkit.emulator.counters.tally.SPACES`."""
+    """The kind of access for the counters: one of :data:`ptxkit.emulator.counters.tally.SPACES`."""
 
     ordering = ""
-    """How a strong access orders others: relaxed, acquire, release or acq_rel; "" for a weak one."""
+    """The semantics of a strong access: relaxed, acquire, release or acq_rel; "" for a weak one."""
 
     def __init__(self, where: Where, number: int, offset: int, dtype: DTypeLike, count: int, write: bool) -> None:
         self.where = where
@@ -47,7 +47,7 @@ class Site(ABC):
         self.count = count
         self.size = self.dtype.itemsize * count
         self.shift = self.size.bit_length() - 1
-        self.nbytes = self.size  # that a lane moves
+        self.nbytes = self.size  # bytes that a lane accesses
         self.write = write
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Site(ABC):
         """Write one row per lane."""
 
     def remember(self, x: Group, base: Addresses, mask: Mask | None) -> Pattern:
-        """The pattern of ``base``; the worker keeps one per site, so that workers do not overwrite each other's."""
+        """The address pattern of ``base``. Each worker thread caches one for each site."""
         p = x.tally.patterns.get(self.number)
         if p is None or not p.matches(base, mask, x.c):
             p = x.tally.patterns[self.number] = Pattern(base, mask, self.size, x.c)
@@ -86,13 +86,13 @@ class Site(ABC):
         return np.stack([np.broadcast_to(v, x.shape) for v in values], axis=-1)
 
     def packed(self, x: Group, values: tuple[Lanes, ...]) -> tuple[Lanes, np.dtype | None]:
-        """Values to store, and the type that memory is seen as to take them: None for rows of ``dtype``."""
+        """The values to store, and the type as which memory is viewed for them; None for rows of ``dtype``."""
         data = self.stack(x, values)
         unit = UNITS.get(self.size) if self.count > 1 else None
         return (data, None) if unit is None else (data.view(unit)[..., 0], unit)
 
     def fail(self, x: Group, addresses: Addresses, bad: Mask, why: Callable[[int], str]) -> NoReturn:
-        """Raise the fault of the first lane in ``bad``; ``why`` maps its address to words."""
+        """Raise the fault of the first lane in ``bad``; ``why`` makes the text from its address."""
         bad = np.broadcast_to(bad, x.shape) & x.active()
         cta, thread = x.first(bad)
         address = int(np.broadcast_to(addresses, x.shape)[bad][0])
@@ -105,5 +105,5 @@ class Site(ABC):
         )
 
     def misaligned(self, address: int) -> str:
-        """Words for an address that is not a multiple of the access size."""
+        """The text for an address that is not a multiple of the access size."""
         return f"misaligned, {self.size}-byte accesses need a multiple of {self.size}"

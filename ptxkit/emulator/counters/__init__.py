@@ -1,1 +1,1 @@
-"""What a launch did: counted while it runs, and summed up per launch and per source line."""
+"""Counters of a launch: counted during the execution, and added up for the launch and for each source line."""

@@ -1,4 +1,4 @@
-"""What a launch did, counted exactly, for the whole launch and per source line.
+"""Exact counts of what a launch executes, for the whole launch and for each source line.
 
 All counts are at PTX level: one PTX instruction counts as one, however many SASS instructions ptxas makes of it. Where a
 counter has the name of a profiler metric its definition is that metric's:
@@ -44,11 +44,11 @@ class Counters:
             ``"global_to_shared"`` (a multicast counts once), ``"shared_to_global"``, ``"shared_to_shared"``.
         async_sectors: 32-byte sectors of global memory that they touch, by the same names; of cp.async per warp instruction.
         async_misaligned_bytes: bytes of bulk copies from global memory to shared memory at an address that is no multiple of
-            128. 16 is all that the ISA asks for, but to odd multiples of it rows came at 81 to 89% of an H200's pace, to other
-            multiples of 32 at 96 to 100%.
-        unwritten_loads: elements of outputs and temporaries that loads and copies found as the host had filled them to mark
-            them as uninitialised, so that the kernel has probably not written them before. Verification then tries other
-            contents.
+            128. The ISA requires a multiple of 16 only, but on an H200 copies of rows to odd multiples of 16 reached 81 to
+            89% of the bandwidth of aligned ones, and to other multiples of 32 they reached 96 to 100%.
+        unwritten_loads: elements of outputs and temporaries that were read while they still held the sentinel value of
+            uninitialised memory, so that the kernel has probably not written them. Verification then repeats the run with
+            another sentinel value.
     """
 
     instructions: int = 0

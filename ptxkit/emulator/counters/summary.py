@@ -1,4 +1,4 @@
-"""Turns the tallies of a launch into counters, for the whole and per source line."""
+"""Adds up the tallies of a launch to counters, for the whole launch and for each source line."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ class CountedCode(Protocol):
 
     @property
     def blocks(self) -> Sequence[CountedBlock]:
-        """In the order of their numbers."""
+        """The basic blocks in the order of their numbers."""
 
 
 @dataclass
 class _Sum:
-    """Counters while they are added up."""
+    """Accumulates the values of :class:`Counters`."""
 
     n: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     classes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -184,7 +184,7 @@ def _action(opcode: str) -> str:
 
 
 def _add_accesses(s: _Sum, kind: str, action: str, space: str, row: list[int]) -> None:
-    """Add what one instruction accessed in one space."""
+    """Add the accesses of one instruction to one state space."""
     nbytes, sectors, passes, conflicts, lanes = row
     where, _, loop = space.partition(".")
     if action == "copy":
@@ -192,7 +192,7 @@ def _add_accesses(s: _Sum, kind: str, action: str, space: str, row: list[int]) -
             s.sectors["global_to_shared"] += sectors
         return
     if kind.endswith((".const", ".param")):
-        return  # the constant bank, or registers that pass a function's parameters
+        return  # parameters are in the constant bank, or in registers
     if space == "remote":
         s.remote[action] += nbytes
         return

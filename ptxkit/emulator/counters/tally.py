@@ -1,4 +1,4 @@
-"""The running counts of one worker thread, kept per block and per instruction; summed up when the launch is over."""
+"""Counts of one worker thread by block and instruction, which are added up at the end of the launch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
 """Columns of a memory instruction's counts: bytes requested, sectors, wavefronts, wavefronts beyond the minimum, lanes."""
 
 UNWRITTEN = "unwritten"
-"""Name of the count of elements that were read before anything had written them, as far as their values tell."""
+"""Counter of elements that were read while they still held the sentinel value of uninitialised memory."""
 
 SPACES = ("global", "shared", "local", "remote", "global.loop", "shared.loop")
-"""Where an access went: ``remote`` is shared memory of another CTA of the cluster, ``.loop`` an atomic that the GPU performs as
-a loop of compare-and-swap, so that its traffic depends on how often the loop is repeated."""
+"""Kinds of accesses: ``remote`` is shared memory of another CTA of the cluster; ``.loop`` is an atomic that the GPU performs as
+a loop of compare-and-swap, so that its traffic depends on the number of iterations."""
 
 
 class Executing(Protocol):
@@ -61,15 +61,15 @@ class Tally:
         self.block_warps[index] += group.warps
 
     def executed(self, sizes: Sequence[int]) -> int:
-        """Thread instructions so far, those that a predicate switched off included; ``sizes`` are those of the blocks."""
+        """Thread instructions so far, including lanes with a false predicate; ``sizes`` are the instructions of each block."""
         return sum(n * size for n, size in zip(self.block_lanes, sizes, strict=True))
 
     def lanes(self, group: Executing, number: int) -> None:
-        """``group`` is what the guard of an instruction left over."""
+        """``group`` is the part of a group for which the predicate of instruction ``number`` holds."""
         self.predicated_lanes[number] = self.predicated_lanes.get(number, 0) + group.lanes
 
     def predicated(self, group: Executing, number: int, predicate: Mask) -> None:
-        """A pure instruction ran under ``predicate``."""
+        """A pure instruction was executed under ``predicate``."""
         if predicate.size == 1:
             n = group.lanes if predicate.flat[0] else 0
         elif group.mask is None:
@@ -100,6 +100,6 @@ class Tally:
             row[4] += lanes
 
     def add(self, number: int, what: str, amount: int) -> None:
-        """Anything else worth counting, by name."""
+        """Add to the counter ``name`` of an instruction, such as ``flops.tensor.f16`` or ``misaligned``."""
         key = (number, what)
         self.extra[key] = self.extra.get(key, 0) + amount

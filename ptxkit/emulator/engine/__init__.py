@@ -1,1 +1,1 @@
-"""The engine: from PTX to blocks of numpy calls, and the scheduler that executes them warp by warp."""
+"""The engine: loads modules, divides launches into waves of CTAs, and schedules the threads of a wave."""

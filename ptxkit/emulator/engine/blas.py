@@ -1,8 +1,8 @@
-"""Keeps numpy's matrix products on the thread that asks for them while a launch runs.
+"""Limits numpy's matrix products to one thread each while a launch is executed.
 
-The emulator's workers each multiply their own tiles. OpenBLAS, which numpy's wheels carry, would start as many threads
-again for each of them; they wait for each other by spinning, and where the processors are busy with anything else a
-product then takes twenty times as long. One thread also makes the order of additions the same on every machine.
+Each worker thread of the emulator multiplies its own tiles. OpenBLAS, which numpy's wheels contain, would use all processors
+for each of these products. Its threads wait for each other in spin loops, so that a product takes up to twenty times as long
+when the processors are busy. One thread also makes the order of additions the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SUFFIXES = ("64_", "")
 
 @dataclass
 class _State:
-    """How many launches run, and how many threads a product had before the first of them."""
+    """The number of launches that are running, and OpenBLAS's number of threads before the first of them."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     users: int = 0
@@ -35,7 +35,7 @@ _STATE = _State()
 
 @cache
 def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """OpenBLAS's get and set of the number of threads; None where numpy has another library, or not its own."""
+    """OpenBLAS's functions to get and set the number of threads; None if numpy uses another library."""
     package = Path(np.__file__).parent
     for place in (package.parent / "numpy.libs", package / ".dylibs"):
         for path in sorted(place.glob("*openblas*")):
@@ -54,7 +54,7 @@ def _functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits each matrix product to one thread in this process, until the last caller leaves the context."""
+    """A context in which each matrix product of this process uses one thread; contexts of several callers may overlap."""
     functions = _functions()
     if functions is None:
         yield

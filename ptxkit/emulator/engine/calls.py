@@ -1,4 +1,4 @@
-"""Calls of functions, their frames, and the ends of threads."""
+"""Function calls and their frames, returns, and the exit of threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STACK_LIMIT = 512 * 1024
 
 
 class WaveCalls(WaveGroups):
-    """The part of a wave that makes and removes frames.
+    """The part of a wave that creates and removes frames.
 
     Attributes:
         local: (threads, bytes), the local memory; it grows with the depth of calls.
@@ -63,7 +63,7 @@ class WaveCalls(WaveGroups):
         return frame
 
     def call(self, group: Group, code: FunctionCode, site: CallSite, back: int) -> None:
-        """``group`` enters a function and will come back to block ``back``."""
+        """``group`` calls a function, and continues at block ``back`` after the return."""
         caller = group.frame
         base = caller.local_base + caller.function.frame_bytes
         bindings: dict[str, int] = {}
@@ -125,7 +125,7 @@ class WaveCalls(WaveGroups):
         self.go(group, frame.back)
 
     def exit(self, group: Group) -> None:
-        """The threads of ``group`` end."""
+        """The threads of ``group`` exit."""
         self.retire(group)
         if group.lanes == self.live_lanes:
             self.live_lanes = 0
@@ -147,7 +147,7 @@ class WaveCalls(WaveGroups):
             self.wake(waiting, block, passed=False)
 
     def _end(self, ended: Mask) -> None:
-        """The CTAs ``ended`` have no threads left: nothing may access their shared memory any more."""
+        """The last threads of the CTAs ``ended`` have exited: no thread may access their shared memory from now on."""
         new = ended if self.ended is None else ended & ~self.ended
         if new.any():
             self.ended = ended

@@ -1,12 +1,12 @@
-"""Finds lanes that wait at a barrier or collective for lanes of their warp that have passed it by.
+"""Finds lanes that wait at a barrier or collective for lanes of their warp that have taken another branch.
 
 PTX ISA, "bar, barrier": "all threads in the warp must execute the same barrier instruction"; of the collectives with a member
 mask ("shfl.sync" and its like): "until all non-exited threads corresponding to membermask have executed" them. Threads that
 have exited do not count, as NVIDIA's Volta tuning guide has it for compute capability 7.0 and higher ("until reached by all
 non-exited threads").
 
-Only branches with something to execute together between them and the block where their lanes meet again are followed
-(:mod:`ptxkit.emulator.lowering.reconvergence`), and only once they separate lanes of one warp.
+A branch is recorded when it separates lanes of one warp, and only if a barrier or collective lies between the branch and the
+block where its lanes meet again (:mod:`ptxkit.emulator.lowering.reconvergence`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Split:
 
     Attributes:
         block: index of the branch's block.
-        inside: lanes on their way to the block where they meet, wave shape.
-        reached: lanes of these warps that are there, or have been.
+        inside: lanes that have not reached the block where they meet again, wave shape.
+        reached: lanes of these warps that have reached it.
     """
 
     block: int
@@ -43,14 +43,14 @@ class _Split:
 
 
 class Divergence:
-    """The branches of one wave whose lanes are not together again."""
+    """The branches of one wave whose lanes have not met again."""
 
     def __init__(self, wave: Schedule) -> None:
         self.wave = wave
         self.open: dict[tuple[int, int], list[_Split]] = {}
 
     def opened(self, one: Selection, other: Selection, serial: int, block: int, meet: int) -> None:
-        """The branch of ``block``, in the frame ``serial``, has separated the lanes of both until the block ``meet``."""
+        """The branch of ``block``, in the frame ``serial``, has separated two groups that meet again at ``meet``."""
         a, b = one.full_mask(), other.full_mask()
         warps: Mask = np.any(a, -1) & np.any(b, -1)
         if not warps.any():
@@ -64,7 +64,7 @@ class Divergence:
         splits.append(_Split(block, inside, np.zeros_like(inside)))
 
     def reach(self, group: Group, serial: int, block: int) -> None:
-        """``group`` comes to ``block``, or returns from the frame ``serial`` (:data:`RETURN`)."""
+        """``group`` reaches ``block``, or, if that is :data:`RETURN`, returns from the frame ``serial``."""
         splits = self.open.get((serial, block))
         if not splits:
             return
@@ -84,7 +84,7 @@ class Divergence:
                     self.check(waiting.full_mask(), b)
 
     def exited(self, gone: Mask) -> None:
-        """The lanes ``gone`` have ended; those that had reached the place to meet stay known."""
+        """The lanes ``gone`` have exited; those that had reached the block where they meet stay recorded."""
         for key, splits in list(self.open.items()):
             for split in splits:
                 split.inside = split.inside & ~gone
@@ -108,7 +108,7 @@ class Divergence:
             members: mask of the lanes that each needs, wave shape; None needs the whole warp.
 
         Raises:
-            TrapError: they need lanes that have passed it by.
+            TrapError: they wait for lanes that have taken another branch.
         """
         live = self.wave.live
         for (_, meet), splits in self.open.items():
@@ -139,7 +139,7 @@ class Divergence:
         )
 
     def crossing(self, here: Mask, serial: int, block: int) -> None:
-        """The lanes ``here`` wait at an aligned instruction: the others of their warps must not wait at another one.
+        """The lanes ``here`` wait at an aligned instruction: the other lanes of their warps must not wait at a different one.
 
         Raises:
             TrapError: they do.
@@ -162,7 +162,7 @@ class Divergence:
 
 
 def branch(wave: Schedule, block: int) -> str:
-    """The instruction by which the lanes of a block went different ways."""
+    """The branch instruction at the end of a block, for messages."""
     b = wave.blocks[block]
     number = b.instructions[0 if b.gate is not None else -1][0]
     return str(wave.launch.code.instructions[number][0])

@@ -1,4 +1,4 @@
-"""A kernel, bound together with the functions that it calls."""
+"""A kernel and the functions that it calls, bound: ready for execution."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ptxkit.isa.specials import special_registers
 
 @dataclass
 class EntryCode:
-    """A kernel, bound.
+    """A bound kernel.
 
     Attributes:
-        has_stack: it or a function that it can call has local memory.
-        reads_undefined: it or a function that it can call may read a register before anything writes it.
+        has_stack: the kernel, or a function that it can call, uses local memory.
+        reads_undefined: on some path, the kernel or a function that it can call reads a register before it is written.
     """
 
     name: str

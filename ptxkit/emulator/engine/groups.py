@@ -13,7 +13,7 @@ from ptxkit.emulator.simt.threads import Frame, Group, WaveState
 
 
 class WaveGroups:
-    """The part of a wave that keeps its groups.
+    """The part of a wave that manages its groups.
 
     Attributes:
         shape: (CTAs, warps a CTA, 32).
@@ -34,7 +34,7 @@ class WaveGroups:
     spinning: bool
 
     def new_group(self, frame: Frame, mask: Mask | None) -> Group:
-        """A group of the lanes in ``mask`` (wave shape; None means all), selected by rows where few warps take part."""
+        """A new group of the lanes in ``mask`` (wave shape; None means all). With few warps it selects them by rows."""
         f: Frame | None = frame
         while f is not None:
             f.groups += 1
@@ -53,7 +53,7 @@ class WaveGroups:
         return Group(cast(WaveState, self), frame, None, None, mask, self.tally)
 
     def retire(self, group: Group) -> None:
-        """``group`` is no more: split, merged, returned or exited."""
+        """Remove ``group``, which was split or joined, has returned or has exited."""
         f: Frame | None = group.frame
         while f is not None:
             f.groups -= 1
@@ -91,7 +91,7 @@ class WaveGroups:
         return parts[0], parts[1]
 
     def join(self, a: Group, b: Group) -> Group:
-        """One group of both."""
+        """Replace two groups by one with the lanes of both."""
         mask = a.full_mask() | b.full_mask()
         frame = a.frame
         joined = self.new_group(frame, mask)
@@ -104,34 +104,34 @@ class WaveGroups:
         return joined
 
     def go(self, group: Group, block: int) -> None:
-        """``group`` is ready at ``block``."""
+        """Make ``group`` ready to execute ``block``; a group that is ready there already is joined with it."""
         if self.divergence.open:
             self.divergence.reach(group, group.frame.serial, block)
         group.resume = 0
         self.enter(group, block)
 
     def wake(self, group: Group, block: int, passed: bool) -> None:
-        """A waiting group is ready again: past the gate of ``block``, or to try it once more."""
+        """Make a waiting group ready at ``block``: past its gate if ``passed``, else to try the gate once more."""
         group.resume = 1 if passed else 2
         group.yielded = 0
         self.enter(group, block)
 
     def enter(self, group: Group, block: int) -> None:
-        """``group``, in the state that ``group.resume`` says, is ready at ``block``."""
+        """Make ``group`` ready at ``block``, in the state that ``group.resume`` specifies."""
         key = (group.frame.serial, block, group.resume)
         other = self.ready.pop(key, None)
         self.ready[key] = group if other is None else self.join(other, group)
 
     def spin(self) -> None:
-        """The running group's wait failed: let all others go first."""
+        """The wait of the running group has failed: execute all other groups before it."""
         self.spinning = True
 
     def park(self, group: Group, block: int) -> None:
-        """``group`` waits at ``block`` for others of its warps to arrive there."""
+        """Let ``group`` wait at ``block`` until the other lanes of its warps arrive there."""
         key = (group.frame.serial, block)
         other = self.waiting.pop(key, None)
         self.waiting[key] = group if other is None else self.join(other, group)
 
     def parked(self, group: Group, block: int) -> Group | None:
-        """Takes out the group that waits where ``group`` has arrived."""
+        """Remove and return the group that waits at ``block``, where ``group`` has arrived; None if there is none."""
         return self.waiting.pop((group.frame.serial, block), None)

@@ -18,11 +18,11 @@ from ptxkit.errors import UsageError
 from ptxkit.targets import target_that_runs
 from ptxkit.targets.gpus import DeviceFacts, reference_facts
 
-MOST_WORKERS = 1024  # more threads than that are a mistake in PTXKIT_EMULATOR_THREADS
+MOST_WORKERS = 1024  # a larger PTXKIT_EMULATOR_THREADS is reported as a mistake
 
 
 class Hardware:
-    """What launches share.
+    """Memory, SMs and worker threads, which all launches of a machine share.
 
     Args:
         capacity: bytes of global memory; default is three quarters of what the host has free.
@@ -39,7 +39,7 @@ class Hardware:
         self._serial = itertools.count(1)
 
     def facts_for(self, target: str) -> DeviceFacts:
-        """The facts of a target's reference GPU, with as many SMs as this machine was made with.
+        """The facts of a target's reference GPU, with this machine's number of SMs.
 
         Raises:
             UsageError: there is no such target.
@@ -48,7 +48,7 @@ class Hardware:
         return found if self.sms is None else replace(found, sms=self.sms)
 
     def next_serial(self) -> int:
-        """Number of the next launch."""
+        """The serial number of the next launch."""
         return next(self._serial)
 
     def allocate(self, nbytes: int, name: str = "") -> int:
@@ -58,7 +58,7 @@ class Hardware:
         return a.base
 
     def free(self, address: int) -> None:
-        """Give an allocation back."""
+        """Free an allocation."""
         self.memory.free(address)
 
     def write(self, address: int, data: Bytes) -> None:
@@ -73,7 +73,7 @@ class Hardware:
         self._initialise(address, nbytes)
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
-        """Set every byte to a value that stands for none: a kernel that uses it has not initialised the memory."""
+        """Fill the memory with a sentinel value, and mark it as uninitialised."""
         self.memory.slice(address, nbytes)[:] = value
         a = self.memory.owner(address)
         if a is not None:
@@ -95,12 +95,12 @@ class Hardware:
         return self.memory.slice(address, nbytes).copy()
 
     def view(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        """Device memory itself, for as long as the allocation lives."""
+        """The bytes of device memory, not a copy; valid until the allocation is freed."""
         return self.memory.slice(address, nbytes)
 
 
 def available_bytes() -> int:
-    """Memory the host can give without swapping, in bytes."""
+    """The memory in bytes that the host can provide without swapping."""
     try:
         with Path("/proc/meminfo").open() as f:
             for line in f:

@@ -1,4 +1,4 @@
-"""One launch: checks it, cuts the grid into waves, runs them on worker threads, and sums up what was counted."""
+"""One launch: checks it, divides the grid into waves, executes them on worker threads, and adds up the counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ptxkit.errors import FaultError, TimeLimitError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.specials import RESERVED_SHARED
 
-LANES_PER_WAVE = 32768  # a float32 register of that many lanes is 128 KB: a few of them stay in the L2 cache
+LANES_PER_WAVE = 32768  # a 32-bit register of so many lanes has 128 KiB, so that several fit in the host's L2 cache
 MIN_LANES_PER_WAVE = 4096  # below this the interpreter's overhead outweighs the gain of a second worker
 SHARED_PER_WAVE = 256 << 20  # bytes of emulated shared memory that one wave may hold
 WORKSPACE_BYTES = 8  # cooperative_groups/details/driver_abi.h: grid_workspace
@@ -46,7 +46,7 @@ class Shape:
 
 
 class EmulatedLaunch:
-    """What every wave of a launch shares."""
+    """The state that all waves of a launch share."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class EmulatedLaunch:
         self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Lanes] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
-        self.stopped = ""  # why every wave has to end with a StoppedError: an interrupt, or a time limit
+        self.stopped = ""  # the reason why all waves must end with a StoppedError: an interrupt, or a time limit
         self.limited = settings.max_instructions is not None  # each wave calls _check_limits before each block
         self.tallies: list[Tally] = []
         self.cancels = any(i.name == "clusterlaunchcontrol" for _, i in code.instructions)
@@ -98,9 +98,10 @@ class EmulatedLaunch:
         self._limit_lock = threading.Lock()
 
     def _hazards(self) -> Hazards | None:
-        """What is looked for of races: all that were asked for.
+        """The collector of the race check; None if no races are checked.
 
-        In latest-legal mode, reads of asynchronous copies, and accesses to CTAs of a cluster that may have exited.
+        Without ``racecheck``, latest-legal mode still checks reads of asynchronous copies, and accesses to the shared memory
+        of CTAs that may have exited.
         """
         racecheck = self.settings.racecheck
         instructions = [i for _, i in self.code.instructions]
@@ -112,7 +113,7 @@ class EmulatedLaunch:
         return None
 
     def _make_workspace(self) -> int:
-        """Address of what the driver gives to a cooperative launch: its size in bytes, and the zero of a barrier."""
+        """Address of a cooperative launch's workspace, as the driver provides it: its size in bytes, and a barrier set to 0."""
         made = self.machine.memory.allocate(WORKSPACE_BYTES, "workspace of the cooperative launch")
         made.data[:WORKSPACE_BYTES] = 0
         made.data[:4] = np.frombuffer(WORKSPACE_BYTES.to_bytes(4, "little"), np.uint8)
@@ -132,15 +133,15 @@ class EmulatedLaunch:
         return linear % gx, linear // gx % gy, linear // (gx * gy)
 
     def cancel_cluster(self) -> int | None:
-        """Linear index of the first CTA of a cluster that has not started and now will not; None where there is none."""
+        """Cancel a cluster that has not started; returns the linear index of its first CTA, or None without such a cluster."""
         return self.pending.cancel()
 
     def describe(self) -> str:
-        """For messages: how much was launched."""
+        """The grid and block of the launch, for messages."""
         return f"{self.ctas} CTA{'s' * (self.ctas != 1)} of {self.threads} threads"
 
     def order(self) -> Index:
-        """Linear CTA indices in the order they become resident; the CTAs of a cluster stand together, by rank."""
+        """Linear CTA indices in the order in which CTAs become resident; the CTAs of a cluster are consecutive, by rank."""
         if self.cluster_size == 1:
             return np.arange(self.ctas, dtype=np.int64)
         gx, gy, gz = self.grid
@@ -149,7 +150,7 @@ class EmulatedLaunch:
         return np.ascontiguousarray(index.transpose(0, 2, 4, 1, 3, 5)).reshape(-1)
 
     def waves(self, workers: int) -> list[Index]:
-        """The grid's CTAs, cut into waves."""
+        """The CTAs of the grid, divided into waves."""
         padded = -(-self.threads // 32) * 32
         total = self.ctas * padded
         if self.cooperative or total <= MIN_LANES_PER_WAVE:
@@ -160,12 +161,12 @@ class EmulatedLaunch:
             shared = self.shared_bytes + 2048
             if self.hazards is not None:
                 actors = padded if self.hazards.lanes else padded // 32
-                # records of accesses, and clocks: what every actor knows of those of its cluster
+                # memory of the race check: records of accesses, and for each actor a clock for every actor of its cluster
                 shared = shared * (5 + 2 * actors) + 32 * actors * actors * self.cluster_size
             per_wave = min(per_wave, max(1, SHARED_PER_WAVE // shared))
             per_wave = -(-per_wave // self.cluster_size) * self.cluster_size
         if self.cancels and not self.cooperative:
-            # what exceeds one CTA an SM is pending, so that it can be cancelled
+            # CTAs beyond one for each SM remain pending, so that clusterlaunchcontrol can cancel them
             per_wave = min(per_wave, max(self.sms // self.cluster_size, 1) * self.cluster_size)
         order = self.order()
         return [order[i : i + per_wave] for i in range(0, self.ctas, per_wave)]
@@ -176,7 +177,7 @@ class EmulatedLaunch:
         Raises:
             FaultError: and its children; of several waves that fail, the one with the lowest CTAs.
         """
-        # one worker where clusters are cancelled, so that the same ones are each time
+        # one worker if clusters can be cancelled, so that every run cancels the same ones
         workers = min(self.machine.workers, 8) if self.observer is None and not self.cancels else 1
         waves = self.waves(workers)
         count = len(waves)
@@ -220,7 +221,7 @@ class EmulatedLaunch:
                                 self.write_output(text)
 
         if not self.settings.initcheck:
-            self.machine.memory.forget_undefined()  # what this launch writes is not followed
+            self.machine.memory.forget_undefined()  # this launch does not record which memory it initialises
         try:
             with one_thread():
                 if count == 1 or workers == 1:
@@ -239,12 +240,12 @@ class EmulatedLaunch:
         return tallies
 
     def _run_threads(self, work: Callable[[], None], count: int, failures: Mapping[int, BaseException]) -> None:
-        """``work`` in ``count`` threads; an exception of a signal handler, which the calling thread gets, ends them all."""
+        """Execute ``work`` in ``count`` threads; an exception of a signal handler in the calling thread ends them all."""
         with ThreadPoolExecutor(count) as pool:
             futures: list[Future[None]] = []
             try:
                 for _ in range(count):
-                    futures.append(pool.submit(work))  # the ones so far, if a signal comes here
+                    futures.append(pool.submit(work))  # a signal that arrives here finds the futures so far
                 for future in futures:
                     future.result()
             except BaseException as error:  # of a signal handler, since `work` raises nothing
@@ -257,17 +258,17 @@ class EmulatedLaunch:
                 raise type(error)(str(found[0] if found else error)) from None
 
     def on_machine(self, machine: MachineState) -> EmulatedLaunch:
-        """The same launch on another machine, for what executes its instructions on other memory."""
+        """The same launch on another machine, for checks that execute an instruction on different memory."""
         other = copy.copy(self)
         other.machine = machine  # type: ignore[assignment]
         return other
 
     def count(self, instructions: int) -> int:
-        """Add to the thread instructions that count for ``max_instructions``; the sum so far, over all waves."""
+        """Add to the thread instructions that ``max_instructions`` limits; returns the sum over all waves."""
         with self._limit_lock:
             self._instructions += instructions
             return self._instructions
 
     def waits_for_earlier(self, number: int) -> bool:
-        """Whether a wave before this one is still being executed, so that its stores may yet come."""
+        """Whether a wave before wave ``number`` is still being executed, so that a flag that is polled may still be set."""
         return any(n < number for n in tuple(self.running))

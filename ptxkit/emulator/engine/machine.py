@@ -1,4 +1,4 @@
-"""An emulated device: hardware, and the modules that are loaded into it."""
+"""An emulated device: its hardware, and loading of modules."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Machine(Hardware):
     """An emulated device. See :class:`~ptxkit.emulator.engine.hardware.Hardware` for its arguments."""
 
     def load(self, module: Module, target: str = "sm_90a", back_end: BackEnd | None = None) -> Program:
-        """Place a module's variables; its kernels are bound when first used.
+        """Load a module: allocate its variables. Its kernels are bound when they are used first.
 
         Args:
-            target: the target that the machine emulates, for what depends on it.
+            target: the emulated target, for instructions whose results depend on it.
             back_end: executes the straight runs of basic blocks; None for the numpy back end.
         """
         return Program(self, module, target, back_end)

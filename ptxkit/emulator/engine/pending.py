@@ -7,7 +7,7 @@ import threading
 from ptxkit.emulator.arrays import Index
 
 REFUSED = 4
-"""Where requests are refused now and then, every so-many-th one is."""
+"""If ``refuses`` is set, one of this many requests fails."""
 
 
 class Pending:
@@ -28,7 +28,7 @@ class Pending:
         self._lock = threading.Lock()
 
     def take(self) -> tuple[int, Index] | None:
-        """The number and the CTAs of the next wave; None where all have been taken."""
+        """The number and the CTAs of the next wave; None if no wave is left."""
         with self._lock:
             if not self._waves:
                 return None
@@ -36,7 +36,7 @@ class Pending:
             return self._taken - 1, self._waves.pop(0)
 
     def cancel(self) -> int | None:
-        """Linear index of the first CTA of a cluster that will not start; None where the request fails."""
+        """Cancel a pending cluster; returns the linear index of its first CTA, or None if the request fails."""
         with self._lock:
             self._requests += 1
             if not self._waves or (self._refuses and self._requests % REFUSED == 0):

@@ -1,4 +1,4 @@
-"""A module loaded into a machine: its global variables have addresses, its kernels are bound when first launched."""
+"""A module that is loaded into a machine: its global variables have addresses; its kernels are bound at their first launch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ptxkit.targets.launch import Resources, geometry_refusal, required_cluster,
 
 @dataclass
 class LaunchResult:
-    """What a launch did.
+    """The counts of a launch, and how long the host took.
 
     Attributes:
         counters: totals; None when the settings say not to count.
         lines: the same per source line.
-        elapsed_s: host seconds that the emulation took. Says nothing about a GPU.
+        elapsed_s: seconds of host time that the emulation took. They are unrelated to the time on a GPU.
     """
 
     counters: Counters | None
@@ -73,7 +73,8 @@ class Program:
             allocation.data[:] = 0
             if v.init:
                 allocation.data[: len(v.init)] = np.frombuffer(v.init, np.uint8)
-            # the variables live as long as the program; what is collected may be so in the middle of another allocation
+            # Free the variables together with the program. The garbage collector may call this in the middle of an
+            # allocation: the next allocation then frees them
             weakref.finalize(self, machine.memory.retired.append, allocation.base).atexit = False
         for v in variables:
             self._relocate(v)
@@ -114,7 +115,7 @@ class Program:
             self.machine.memory.slice(base + offset, size)[:] = np.frombuffer(data, np.uint8)
 
     def bind(self, entry: str, stepping: bool = False) -> EntryCode:
-        """Bind a kernel and all it calls; the second time it is there already.
+        """Bind a kernel and the functions that it calls. The result is kept for later launches.
 
         Args:
             stepping: for execution one instruction at a time, see :class:`~ptxkit.emulator.lowering.code.Binder`.
@@ -163,7 +164,7 @@ class Program:
         static_shared: int | None = None,
         settings: EmulatorSettings = DEFAULTS,
     ) -> LaunchResult:
-        """Run a kernel to its end.
+        """Execute a launch of a kernel to its end.
 
         Args:
             entry: mangled name.

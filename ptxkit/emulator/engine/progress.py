@@ -23,21 +23,21 @@ MIN_STEADY = 1024
 """Steps without a change of memory after which states are compared."""
 
 STRIDE = 8
-"""The state is compared after every so many steps of each group: a multiple of a circle's length is a circle, too."""
+"""The state is compared after this many steps of each group; a multiple of the period of a cycle is a period, too."""
 
 Placed: TypeAlias = tuple[str, int, int, int, int, int, bool]
-"""Where a group is: what it waits in, block, depth of calls, lanes, the first of them, ``resume``, whether a wait failed."""
+"""The place of a group: the wait that it is in, block, call depth, number of lanes, first lane, ``resume``, failed wait."""
 
 
 @dataclass
 class _State:
-    """A copy of what determines how a wave goes on.
+    """A copy of the state that determines how a wave continues.
 
     Attributes:
-        shape: which blocks hold how many threads, cheap to compare.
+        shape: the place of each group; it is compared first, because that is quick.
         serials: serial number of each group's frame, in the order of ``shape``.
-        masks: their lanes.
-        frames: registers of every frame of theirs, by serial number.
+        masks: the lanes of each group.
+        frames: the registers of each frame of these groups, by serial number.
         local: local memory.
     """
 
@@ -52,7 +52,7 @@ class Progress:
     """Follows one wave.
 
     Attributes:
-        fair: the state has repeated once; all groups now run in turn until something changes.
+        fair: the state has repeated once; from now on the groups are executed round-robin until something changes.
     """
 
     def __init__(self, wave: Schedule) -> None:
@@ -66,13 +66,13 @@ class Progress:
         self._differed = (0, 0)
 
     def changed(self) -> None:
-        """Memory has changed since the last step, a clock was read or text printed: start anew."""
+        """Memory has changed since the last step, a clock was read or text was printed: begin a new comparison."""
         self.fair = False
         self._kept = None
         self._next = MIN_STEADY
 
     def deadlocked(self, steps: int) -> bool:
-        """After the ``steps``-th step without a change, from ``MIN_STEADY`` on: whether the wave will never go on."""
+        """Whether the wave is deadlocked; called after ``steps`` >= ``MIN_STEADY`` steps without a change."""
         kept = self._kept
         if kept is not None and not (steps - self._kept_at) % self._stride and self._same(kept):
             return self._repeated(steps)
@@ -86,9 +86,9 @@ class Progress:
         self._stride = STRIDE * max(1, len(self.wave.ready))
 
     def _repeated(self, steps: int) -> bool:
-        """The state equals the copy: make sure that every group had an opportunity to change it."""
+        """The state equals the copy. Whether it cannot change any more: each group was executed, nothing is left to force."""
         if not self.fair:
-            # groups that go first may have kept others from running
+            # the order of the scheduler may have kept some groups from being executed
             self.fair = True
             self._keep(steps)
             return False
@@ -134,7 +134,7 @@ class Progress:
         return local.shape == kept.local.shape and bool((local == kept.local).all())
 
     def _same_frames(self, now: Frame | None, before: Frame | None, kept: _State, partner: dict[int, int]) -> bool:
-        """Whether a call and its callers have the registers that they had; a call may have been left and made again."""
+        """Whether a frame and its callers have the same registers as the copy; it may be another call of the function."""
         while now is not None and before is not None:
             if now.serial in partner:
                 return partner[now.serial] == before.serial
@@ -153,7 +153,7 @@ class Progress:
         depth, k = self._differed
         registers = frame.registers
         if depth == frame.depth and k < len(registers) and not _equal(registers[k], before[k]):
-            return False  # mostly the counter of a loop
+            return False  # in most cases the counter of a loop differs first
         for k, (a, b) in enumerate(zip(registers, before, strict=True)):
             if not _equal(a, b):
                 self._differed = frame.depth, k
@@ -162,7 +162,7 @@ class Progress:
 
 
 def _placed(wave: Schedule) -> list[tuple[Placed, Group]]:
-    """Every group with where and how it stands, in an order that depends on nothing else."""
+    """The groups with their places, sorted by place so that equal states give equal lists."""
     found = [(("ready", *_place(g, key[1]), key[2], g.yielded > 0), g) for key, g in wave.ready.items()]
     found += [(("parked", *_place(g, block), 0, False), g) for (_, block), g in wave.waiting.items()]
     for s in wave.synchronisers:
@@ -172,7 +172,7 @@ def _placed(wave: Schedule) -> list[tuple[Placed, Group]]:
 
 
 def _place(group: Group, block: int) -> tuple[int, int, int, int]:
-    """Block, depth of calls, how many lanes, and the first of them: of groups at one block in one depth they differ."""
+    """The place of a group. Groups at the same block and call depth have different first lanes, so that places are unique."""
     mask = group.full_mask()
     return block, group.frame.depth, group.lanes, int(mask.argmax())
 

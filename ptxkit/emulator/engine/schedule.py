@@ -16,15 +16,15 @@ from ptxkit.emulator.simt.threads import Group, Synchroniser, WaveState
 
 
 class RunningLaunch(LaunchState, Protocol):
-    """A launch as its waves see it.
+    """The interface of a launch to its waves.
 
     Attributes:
         params: the parameter buffer.
         observer: follows and steers the execution; None for none.
-        hazards: where the race check reports to; None where nothing is checked.
+        hazards: collects what the race check finds; None if races are not checked.
         limited: each wave checks ``stopped`` and the limit of instructions before each block.
-        stopped: why every wave has to end with a StoppedError, an interrupt or a time limit; "" while none has to.
-        tallies: the counts of every worker.
+        stopped: the reason why all waves must end with a StoppedError (an interrupt or a time limit); "" without one.
+        tallies: the counts of each worker thread.
         start_ns: time of the launch.
     """
 
@@ -46,10 +46,10 @@ class RunningLaunch(LaunchState, Protocol):
         """Grid coordinates of a CTA."""
 
     def count(self, instructions: int) -> int:
-        """Add to the thread instructions that count for ``max_instructions``; the sum so far, over all waves."""
+        """Add to the thread instructions that ``max_instructions`` limits; returns the sum over all waves."""
 
     def waits_for_earlier(self, number: int) -> bool:
-        """Whether a wave before this one is still being executed, so that its stores may yet come."""
+        """Whether a wave before wave ``number`` is still being executed, so that a flag that is polled may still be set."""
 
     def on_machine(self, machine: MachineState) -> RunningLaunch:
         """The same launch on another machine."""
@@ -61,7 +61,7 @@ class Schedule(WaveState, Protocol):
     Attributes:
         running: the group that is executing, and its block; None before the first.
         ready: groups that may run, by serial number of the frame, block, and :attr:`Group.resume`.
-        synchronisers: what groups wait on, in the order in which the wave made them.
+        synchronisers: the objects on which groups wait, in the order in which the wave made them.
     """
 
     tally: Tally
@@ -72,7 +72,7 @@ class Schedule(WaveState, Protocol):
 
     @property
     def launch(self) -> RunningLaunch:
-        """The launch that it is part of."""
+        """The launch that the wave belongs to."""
 
     def step(self, group: Group, block: BasicBlock) -> None:
         """``group`` executes ``block``, or as much of it as it may execute now."""
@@ -81,10 +81,10 @@ class Schedule(WaveState, Protocol):
         """Every group that waits or is ready, with its block."""
 
     def waits_for(self, group: Group, block: BasicBlock) -> str:
-        """What ``group``, at ``block``, waits for, for a message."""
+        """The text for messages that names what ``group``, at ``block``, waits for."""
 
     def force(self) -> bool:
-        """No thread can go on: perform asynchronous operations that one waits for. False if there are none."""
+        """No thread can continue: perform asynchronous operations that threads wait for. False if there are none."""
 
     def time_out(self) -> bool:
-        """No thread can go on: end the waits that hardware ends after a time limit. False if there are none."""
+        """No thread can continue: end the waits that hardware ends after a time limit. False if there are none."""

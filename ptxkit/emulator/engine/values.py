@@ -23,7 +23,7 @@ class WaveValues:
         cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
         ranked: addresses in shared memory contain the rank of the CTA.
         ticks: time, as the clock registers show it.
-        changes: number of reads of clocks and of printed texts, which leave no trace in memory.
+        changes: number of clock reads and of printed texts, which change no memory but are progress.
     """
 
     launch: RunningLaunch
@@ -49,7 +49,7 @@ class WaveValues:
         return group.select(lanes)
 
     def _clock(self, name: str) -> Lanes:
-        self.ticks += 1  # two reads never give the same time
+        self.ticks += 1  # consecutive reads give different times
         self.changes += 1
         now = self.ticks if name.startswith("%clock") else self.launch.start_ns + self.ticks
         if name.endswith("_hi"):

@@ -85,7 +85,7 @@ class Wave(WaveCalls, WaveValues):
         self.serial = 0
         self.output: list[str] = []
         self.lost: Mask | None = None
-        self.changes = 0  # reads of clocks and printed texts, which no memory shows
+        self.changes = 0  # clock reads and printed texts: progress that changes no memory
         self.running: tuple[Group, int] | None = None
         self._yields = 0
         self.instrumentation = Instrumentation.of(self, launch.settings, launch.code.has_stack, launch.code.reads_undefined)
@@ -160,13 +160,13 @@ class Wave(WaveCalls, WaveValues):
                 continue
             if steady >= MIN_STEADY and progress.deadlocked(steady):
                 if launch.waits_for_earlier(self.number):
-                    time.sleep(0.001)  # one of its CTAs may have yet to set the flag that is polled
+                    time.sleep(0.001)  # a CTA of an earlier wave may still set the flag that is polled
                 else:
                     where = listing_of_loops(self) if observer is None else listing(self)
                     deadlocked(self, "every thread waits in a loop whose registers and memory no longer change", where)
 
     def _check_limits(self, group: Group, block: BasicBlock) -> None:
-        """Before a block of a launch that is limited or about to be stopped."""
+        """Called before each block if the launch has a limit of instructions or is being stopped."""
         launch = self.launch
         if launch.stopped:
             raise StoppedError(interrupted(self, launch.stopped))
@@ -225,7 +225,7 @@ class Wave(WaveCalls, WaveValues):
         block.terminator.execute(group, block, predicate)
 
     def _lose(self, group: Group, block: BasicBlock) -> None:
-        """The collective of ``block`` has given no value to the lanes ``self.lost``: their result counts as uninitialised."""
+        """The collective of ``block`` has an undefined result in the lanes ``self.lost``: mark it as uninitialised there."""
         lost, self.lost = self.lost, None
         number, instruction = block.instructions[0]
         first = instruction.operands[0]
@@ -241,7 +241,7 @@ class Wave(WaveCalls, WaveValues):
         return self.instrumentation
 
     def collected(self, group: Group, result: Operand | None, lost: Mask | None, where: Where) -> None:
-        """Outside of generated code a collective has written the register ``result``, with no value in the lanes ``lost``."""
+        """A collective outside of generated code has written the register ``result``; it is undefined in the lanes ``lost``."""
         if not isinstance(result, Register) or (lost is None and self.instrumentation is None):
             return
         k = group.frame.function.register_index[result.name]
@@ -260,13 +260,13 @@ class Wave(WaveCalls, WaveValues):
         return cast(P, found)
 
     def provide(self, kind: Callable[[WaveState], P], part: P) -> None:
-        """Let ``part`` be what :meth:`part` gives for ``kind``; the scheduler asks it where it is a Synchroniser."""
+        """Make ``part`` the object that :meth:`part` returns for ``kind``. A Synchroniser is added to :attr:`synchronisers`."""
         self._parts[kind] = part
         if isinstance(part, Synchroniser):
             self.synchronisers.append(part)
 
     def on_memory(self, machine: MachineState, shared: Bytes) -> Wave:
-        """The same threads on other memory, with no hooks, and with mechanisms of their own."""
+        """A copy of the wave with other memory, without hooks, and with its own mechanisms."""
         other = copy.copy(self)
         other.launch = self.launch.on_machine(machine)
         other.shared = shared
@@ -276,11 +276,11 @@ class Wave(WaveCalls, WaveValues):
         return other
 
     def force(self) -> bool:
-        """No thread can go on: perform asynchronous operations that one waits for. False if there are none."""
+        """No thread can continue: perform asynchronous operations that threads wait for. False if there are none."""
         return sum(s.force() for s in self.synchronisers) > 0
 
     def time_out(self) -> bool:
-        """No thread can go on: end the waits that hardware ends after a time limit. False if there are none."""
+        """No thread can continue: end the waits that hardware ends after a time limit. False if there are none."""
         return sum(s.time_out() for s in self.synchronisers) > 0
 
     def gate_at(self, block: int) -> Gate | None:
@@ -288,13 +288,13 @@ class Wave(WaveCalls, WaveValues):
         return self.blocks[block].gate
 
     def after(self, block: int) -> int:
-        """The block that follows in the text."""
+        """The index of the block that follows ``block`` in the PTX."""
         return self.blocks[block].next
 
     # -- output ------------------------------------------------------------------------------------------------------
 
     def flush_output(self) -> None:
-        """Hand printf's text to the launch."""
+        """Pass the text that printf has collected to the launch."""
         if self.output:
             self.launch.write_output("".join(self.output))
             self.output.clear()

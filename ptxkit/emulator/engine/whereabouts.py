@@ -1,4 +1,4 @@
-"""Says which threads of a wave stand where, for the messages about deadlocks, endless loops and interruptions."""
+"""Lists the instructions at which the threads of a wave are, for messages about deadlocks, endless loops and interruptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ptxkit.emulator.engine.schedule import Schedule
 from ptxkit.emulator.simt.where import lanes_text
 
 SHOWN = 20
-"""Groups that a message lists at most."""
+"""The maximum number of groups that a message lists."""
 
 
 def warp_text(wave: Schedule, lanes: Mask) -> str:

@@ -1,1 +1,1 @@
-"""The instructions that a warp executes itself. Each module registers its forms in :mod:`ptxkit.emulator.simt.table`."""
+"""Instructions other than TMA and tensor cores. Each module registers its forms in :mod:`ptxkit.emulator.simt.table`."""

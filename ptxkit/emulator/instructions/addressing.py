@@ -99,7 +99,7 @@ def _getctarank(b: Binding) -> Step:
 @effect("applypriority{.global}.L2::evict_normal")
 @effect("discard{.global}.L2")
 def _hint(b: Binding) -> Step:
-    """A hint to the caches: without effect on any result."""
+    """Prefetches and similar hints to the caches have no effect on results."""
     return Step(lambda x: None)
 
 
@@ -115,5 +115,5 @@ def _hint(b: Binding) -> Step:
 )
 @effect("createpolicy.cvt.L2.b64")
 def _policy(b: Binding) -> Step:
-    """A cache policy is an opaque word that only hints; zero serves."""
+    """A cache policy has no effect, so that every policy is the value 0."""
     return Step(lambda x: np.zeros((1, 1, 1), np.uint64), (), ((b.operands[0], U64),))

@@ -1,4 +1,4 @@
-"""Asynchronous stores and reductions, to the shared memory of a cluster above all. PTX ISA, "st.async", "red.async"."""
+"""Asynchronous stores and reductions, mostly to shared memory of the cluster. PTX ISA, "st.async", "red.async"."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Remote:
         return cells, words
 
     def note(self, x: Group, cells: Lanes, words: Lanes, strong: bool) -> None:
-        """Report to the race check what is written."""
+        """Report the written elements to the race check."""
         for races in x.wave.races:
             sizes = np.full(1, self.site.size)
             threads = x.thread[x.active()]
@@ -164,7 +164,7 @@ def _reduce(b: Binding) -> Step:
     t="b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f32 f64",
 )
 def _release_store(b: Binding) -> Step:
-    """To global memory, complete at the latest when the CTA ends: done at once."""
+    """A store to global memory, which PTX only requires to be complete at the end of the CTA; it is performed at once."""
     if b.target < 100:
         raise b.fail("needs sm_100 or newer")
     operand, offset = b.address(b.operands[0])
@@ -179,7 +179,7 @@ def _release_store(b: Binding) -> Step:
     "red.async{.mmio}.release.<scope>{.<space>}.add.<t>", scope="gpu sys cluster", space="global", t="u32 s32 u64 s64"
 )
 def _release_add(b: Binding) -> Step:
-    """The same of a reduction."""
+    """A reduction in global memory, which is performed at once like the store."""
     if b.target < 100:
         raise b.fail("needs sm_100 or newer")
     operand, offset = b.address(b.operands[0])

@@ -1,7 +1,7 @@
 """bar/barrier of a CTA, and barrier.cluster.
 
 PTX ISA, "bar, barrier", "barrier.cluster". ``bar`` is ``barrier.aligned``: the lanes of a warp execute it together. Without
-``.aligned`` they may come one after the other.
+``.aligned`` lanes may arrive separately.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BARRIERS = 16
 
 
 class BarrierGate(Gate):
-    """bar.sync and barrier.red."""
+    """The gate of bar.sync and barrier.red: threads wait until all have arrived."""
 
     def __init__(
         self, where: Where, number: Operand | None, count: Operand | None, vote: Operand | None, aligned: bool
@@ -73,7 +73,7 @@ class BarrierGate(Gate):
 
 
 def refuse_several_numbers(group: Group, numbers: Lanes, where: Where) -> None:
-    """An aligned barrier has one number in a warp.
+    """Check that all lanes of a warp name the same barrier, as an aligned instruction requires.
 
     Raises:
         TrapError: lanes of a warp name different ones.
@@ -152,7 +152,7 @@ def _bar_red(b: Binding) -> Gated:
         raise b.fail("popc gives .u32, and and or give .pred")
 
     def result(x: Group, numbers: Lanes) -> Lanes:
-        # threads that different barriers let go may have met again before they get here
+        # threads that have left different barriers may have joined one group before they get here
         names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
         row = 1 if op == "and" else 0
         barriers = x.wave.part(CtaBarriers)

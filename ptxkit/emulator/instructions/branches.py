@@ -1,4 +1,4 @@
-"""What ends a straight run: branches, calls, returns, exits, traps."""
+"""Terminators of basic blocks: branches, calls, returns, exits, traps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ptxkit.isa.specials import GRID_WORKSPACE, NO_GRID_WORKSPACE
 
 
 class FallThrough(Terminator):
-    """Nothing: the next block begins because something jumps there, or because it starts with an instruction that can wait."""
+    """No instruction: the next block begins at a label, or with an instruction that can block."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -62,7 +62,7 @@ class Branch(Terminator):
             group.tally.branch(self.number, warps, max(0, taken.warps + other.warps - warps))
             if block.reconverges is not None:
                 wave.divergence.opened(taken, other, group.frame.serial, block.index, block.reconverges)
-        # the lower block first: it is likely to come back to the other
+        # the lower block is executed first, since it usually leads to the other one
         if other is not None:
             wave.go(other, block.next)
         if taken is not None:
@@ -128,7 +128,7 @@ class Exit(Terminator):
 
 
 class Return(Terminator):
-    """ret in a device function, and the end of its text.
+    """ret in a device function, and the end of its body.
 
     Args:
         function: the function; its results in registers are read here.
@@ -248,7 +248,7 @@ class Call(Terminator):
 
 
 def _items(operands: list[Operand | None]) -> tuple[Operand | None, ...]:
-    """Takes a parameter list off the front, if there is one."""
+    """The operands of a parameter list in parentheses at the front of a call, which is removed; () without one."""
     if operands and isinstance(operands[0], ParameterList):
         found = operands.pop(0)
         assert isinstance(found, ParameterList)

@@ -26,7 +26,7 @@ _CONVERSION = re.compile(
 
 
 def _argument(group: Group, site: CallSite, k: int, dtype: DTypeLike) -> Lanes:
-    """A scalar argument: it was stored to a call-parameter variable in local memory, or is in a register."""
+    """A scalar argument, from a call-parameter variable in local memory or from a register."""
     actual: Operand | None = site.arguments[k]
     if not isinstance(actual, Symbol):
         return np.broadcast_to(operand_lanes(group, actual, np.dtype(dtype)), group.shape)
@@ -56,7 +56,7 @@ def _return(group: Group, site: CallSite, lanes: Lanes) -> None:
 
 
 def read_bytes(group: Group, address: int, nbytes: int, thread: int) -> bytes:
-    """Memory at a generic address as one thread sees it."""
+    """Reads memory at a generic address for one thread."""
     wave = group.wave
     if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES:
         at = address - LOCAL_WINDOW
@@ -68,7 +68,7 @@ def read_bytes(group: Group, address: int, nbytes: int, thread: int) -> bytes:
 
 
 def read_string(group: Group, address: int, thread: int) -> str:
-    """A zero-terminated string at a generic address."""
+    """Reads a zero-terminated string at a generic address."""
     out = b""
     while len(out) < 65536:
         owner = group.wave.launch.machine.memory.owner(address + len(out))
@@ -84,12 +84,12 @@ def read_string(group: Group, address: int, thread: int) -> str:
 
 
 def format_printf(text: str, arguments: bytes, string: Callable[[int], str]) -> str:
-    """What printf prints.
+    """The text that printf prints.
 
     Args:
         text: the format.
         arguments: the buffer that the compiler packs: every argument at its natural alignment, promoted as for varargs.
-        string: reads the characters behind a ``%s`` pointer.
+        string: reads the characters to which a ``%s`` argument points.
     """
     at = 0
 
@@ -184,7 +184,7 @@ def _malloc(group: Group, site: CallSite, back: int) -> None:
     with machine.atomic_lock:
         for _, at in _lanes_of(group):
             nbytes = int(sizes[at])
-            if machine.memory.used + nbytes <= machine.memory.capacity:  # else null, as on a device whose heap is full
+            if machine.memory.used + nbytes <= machine.memory.capacity:  # else null, as from a full heap
                 out[at] = machine.allocate(nbytes, "device malloc")
     _return(group, site, out)
     group.wave.go(group, back)
@@ -206,4 +206,4 @@ BUILTINS: dict[str, Callable[[Group, CallSite, int], None]] = {
     "malloc": _malloc,
     "free": _free,
 }
-"""By name, as device code declares them."""
+"""The functions by the name under which device code declares them."""

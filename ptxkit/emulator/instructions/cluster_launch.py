@@ -1,7 +1,7 @@
 """clusterlaunchcontrol: a cluster takes over the work of one that has not started. PTX ISA, "clusterlaunchcontrol.try_cancel".
 
-The hardware's response is opaque. Here its four words are the coordinates of the first CTA and 1 for success, else zeros.
-Hardware may answer that nothing is left although clusters are pending; in latest-legal mode every fourth request fails.
+PTX does not define the format of the response. Here its four words are the coordinates of the first CTA and 1 for success, else
+zeros. Hardware may report failure although clusters are pending; in latest-legal mode every fourth request fails.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _response(x: Group) -> tuple[int, int, int, int]:
 
 
 def _words(response: Lanes) -> Lanes:
-    """The four words of responses, (..., 4) uint32."""
+    """The four words of each response, (..., 4) uint32."""
     flat = np.ascontiguousarray(response)
     return flat.view(np.uint32).reshape(*flat.shape, 4)
 

@@ -35,13 +35,13 @@ COUNTER = "global_to_shared"
 
 
 class _Copy:
-    """One cp.async: a row of 4, 8 or 16 bytes a lane."""
+    """A cp.async instruction: each lane copies a row of 4, 8 or 16 bytes."""
 
     def __init__(self, b: Binding, size: int, source_offset: int, destination_offset: int) -> None:
         self.size = size
         self.where, self.number = b.where, b.index
         self.glob = GlobalSite(b.where, b.index, source_offset, UNITS[size], 1, False)
-        # both sides remember their address pattern, under keys that differ
+        # source and destination cache their address patterns under different keys
         self.shared = SharedSite(b.where, -4 * b.index - 1, destination_offset, UNITS[size], 1, True)
 
     def whole(self, x: Group, to: Lanes, source: Lanes) -> None:
@@ -84,7 +84,7 @@ class _Copy:
         self._submit(x, to_rows, perform)
 
     def some(self, x: Group, to: Lanes, source: Lanes, sizes: Lanes) -> None:
-        """Lanes copy their first ``sizes`` (uint32) bytes, and zeros behind."""
+        """Each lane copies the first ``sizes`` (uint32) bytes, and fills the rest of its row with zeros."""
         to, source = widen(to), widen(source)
         sizes = sizes.astype(np.int64)
         if (sizes > self.size).any():
@@ -103,7 +103,7 @@ class _Copy:
         self._some(x, to, source, sizes)
 
     def _some(self, x: Group, to: Lanes, source: Lanes, sizes: Lanes) -> None:
-        """Row by row through lists of bytes: sources in several allocations, or only partly there."""
+        """Copy rows byte by byte, for sources in several allocations and for partial copies."""
         wave = x.wave
         memory = wave.launch.machine.memory
         wave.launch.machine.version += 1
@@ -138,7 +138,7 @@ class _Copy:
             for a, chosen in memory.partition(address[some]) if len(some) else ():
                 lanes = some[chosen]
                 offset = (address[lanes] - np.uint64(a.base)).view(np.int64)
-                # an allocation is padded to 16 bytes and more, so whole rows may be read, and cut
+                # allocations are padded to at least 16 bytes, so that whole rows can be read and then shortened
                 data[lanes] = a.data[offset[:, None] + np.arange(self.size)]
             data[np.arange(self.size) >= length[:, None]] = 0
             cells[at] = data
@@ -146,7 +146,7 @@ class _Copy:
         self._submit(x, rows, perform)
 
     def _note(self, x: Group, rows: Index) -> None:
-        """Report to the race check which rows are written."""
+        """Report the written rows to the race check."""
         threads, sizes = x.thread[x.active()], np.full(1, self.size)
         for races in x.wave.races:
             races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)

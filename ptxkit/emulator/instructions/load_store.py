@@ -77,7 +77,7 @@ def _check_width(b: Binding, size: int) -> None:
 
 
 def _check_modifiers(b: Binding, space: str) -> None:
-    """What ptxas takes on no target: it would be odd to develop with such a form here."""
+    """Refuse combinations of modifiers that ptxas accepts for no target."""
     form = b.form
     bits = TYPES[form["t"]].bits
     l1, l2 = form.get("l1", ""), form.get("l2", "")
@@ -106,7 +106,7 @@ def _load(b: Binding, space: str) -> Step:
     operand, offset = b.address(b.operands[1])
     outs: tuple[Typed, ...] = tuple((d, t) for d in destinations)
     if space.startswith("param") and is_entry_parameter(b, operand):
-        # a kernel parameter at a constant offset: the same value for the whole grid
+        # a kernel parameter at a constant offset has the same value in the whole grid
         assert isinstance(operand, Symbol)
         at, size, dtype = b.layout.params[operand.name][0] + operand.offset, t.bytes, t.dtype
         if at + size * len(outs) > b.layout.param_bytes or at < 0:
@@ -129,7 +129,7 @@ def _width(b: Binding, operand: Operand) -> PtxType:
 
 
 def _wrap(step: Step) -> Step:
-    """Widens a 32-bit address register once, ahead of the site."""
+    """Extends a 32-bit address register to 64 bits before the site uses it."""
     if step.sources and step.sources[0][1].bits == 32:
         inner = step.call
         return Step(lambda x, a, *rest: inner(x, widen(a), *rest), step.sources, step.destinations)

@@ -1,8 +1,8 @@
-"""Lanes that wait in a collective for lanes which execute it with another mask.
+"""Finds lanes that wait in a collective for lanes that execute it with another mask.
 
 PTX ISA, "shfl.sync" and its like: the non-exited threads that a mask names execute the instruction "with the same qualifiers
-and same membermask value". A lane that passes with another mask may still come back with this one, in a loop for example. It is
-an error once it has exited without, or once no thread can go on.
+and same membermask value". A lane that has executed it with another mask may still execute it with this one, for example in a
+loop. It is an error if the lane exits without that, or if no thread can continue.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class _Waiting:
 
 
 class MemberMasks(Synchroniser):
-    """Those of one wave, by CTA, warp and lane."""
+    """The waiting lanes of one wave, by CTA, warp and lane."""
 
     def __init__(self, wave: WaveState) -> None:
         self.wave = wave
         self.found: dict[tuple[int, int, int], _Waiting] = {}
 
     def released(self, passing: Mask) -> None:
-        """The lanes ``passing`` (wave shape) wait no longer.
+        """The lanes ``passing`` (wave shape) no longer wait.
 
         Raises:
-            TrapError: one only because those that its mask names have exited, after they used another one.
+            TrapError: one of them passes only because lanes in its mask have exited after using another mask.
         """
         live = self.wave.live
         for key in [k for k in self.found if passing[k]]:
@@ -52,7 +52,7 @@ class MemberMasks(Synchroniser):
             del self.found[key]
 
     def passed(self, passing: Mask, masks: Words, there: Where, waiting: Words, where: Where) -> None:
-        """Lanes pass at ``there`` while others wait at ``where``, each with its mask: wave shape, 0 for others."""
+        """Lanes pass at ``there`` while others wait at ``where``; the masks (wave shape) are 0 for all other lanes."""
         for c, w in np.argwhere(passing.any(-1) & waiting.any(-1)).tolist():
             for lane in np.flatnonzero(waiting[c, w]).tolist():
                 mask = int(waiting[c, w, lane])
@@ -66,11 +66,11 @@ class MemberMasks(Synchroniser):
         """Lanes wait at ``where``, each with its mask; wave shape, 0 for the rest.
 
         Raises:
-            TrapError: two of a warp wait for each other with different masks.
+            TrapError: two lanes of a warp wait for each other with different masks.
         """
         for c, w in np.argwhere(waiting.any(-1)).tolist():
             masks = waiting[c, w]
-            names = masks[:, None] >> _LANES.astype(np.uint32) & np.uint32(1) == 1  # by lane, those that its mask names
+            names = masks[:, None] >> _LANES.astype(np.uint32) & np.uint32(1) == 1  # for each lane, the lanes in its mask
             clash = names & names.T & (masks[:, None] != masks) & (masks != 0)
             if clash.any():
                 lane, other = (int(k[0]) for k in np.nonzero(clash))

@@ -1,4 +1,4 @@
-"""Fences, sleeping, and instructions that only matter for scheduling on hardware."""
+"""Fences, nanosleep, and instructions that only affect scheduling on hardware."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPACES = "global shared::cta shared::cluster"
 @effect("fence.acquire.sync_restrict::shared::cluster.cluster")
 @effect("fence.release.sync_restrict::shared::cta.cluster")
 def _fence(b: Binding) -> Step:
-    """Memory is sequentially consistent here: every store is visible at once. The race check takes note."""
+    """Memory fences. Emulated memory is sequentially consistent, so that only the race check needs them."""
 
     def fence(x: Group) -> None:
         for races in x.wave.races:
@@ -33,7 +33,7 @@ def _fence(b: Binding) -> Step:
 @effect("fence.proxy.tensormap::generic.release.<scope>", scope="cta cluster gpu sys")
 @effect("fence.proxy.tensormap::generic.acquire.<scope>", scope="cta cluster gpu sys")
 def _other_fence(b: Binding) -> Step:
-    """Memory is one here, whatever the proxy."""
+    """Proxy fences without an effect, because all proxies access the same memory."""
     return Step(lambda x: None)
 
 
@@ -42,7 +42,7 @@ def _other_fence(b: Binding) -> Step:
 @effect("fence.proxy.async::generic.acquire.<space>.cluster", space="sync_restrict::shared::cluster")
 @effect("fence.proxy.async::generic.release.<space>.cluster", space="sync_restrict::shared::cta")
 def _proxy_fence(b: Binding) -> Step:
-    """What threads have written is visible to the async proxy from now on."""
+    """fence.proxy.async makes the writes of threads visible to the async proxy."""
     space = b.form.get("space", "").removeprefix("sync_restrict::")
 
     def fence(x: Group) -> None:
@@ -63,7 +63,7 @@ def _nanosleep(b: Binding) -> Step:
 
 @effect("griddepcontrol.<what>", what="launch_dependents wait")
 def _griddepcontrol(b: Binding) -> Step:
-    """Grids run one after the other here, so a dependency is always met."""
+    """Grids are executed one after the other, so that the grid on which this one depends is complete."""
     return Step(lambda x: None)
 
 

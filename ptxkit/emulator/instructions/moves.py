@@ -54,7 +54,7 @@ def _pack(parts: int, bits: int) -> Callable[..., Lanes]:
 
 
 def _pack_opaque(*lanes: Lanes) -> Lanes:
-    """128 bits: no integer of numpy's, but bytes one after the other."""
+    """Packs registers into 128 bits, which are consecutive bytes, since numpy has no integer of that width."""
     joined = np.stack(np.broadcast_arrays(*lanes), axis=-1)
     return joined.view("V16")[..., 0]
 
@@ -63,7 +63,7 @@ def _unpack(parts: int, bits: int, wanted: list[bool]) -> Callable[..., tuple[La
     narrow = np.dtype(f"u{bits // parts // 8}")
 
     def unpack(a: Lanes) -> tuple[Lanes | None, ...]:
-        # the parts of a little-endian word are a strided view of it
+        # the parts of a little-endian word are a strided view
         view = np.ascontiguousarray(a).view(narrow)
         view = view.reshape(*a.shape, parts)
         return tuple(np.ascontiguousarray(view[..., k]) if wanted[k] else None for k in range(parts))

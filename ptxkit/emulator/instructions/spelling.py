@@ -1,7 +1,7 @@
-"""One spelling for each opcode that accesses memory.
+"""Brings the modifiers of opcodes that access memory into the order of the manual.
 
 ptxas takes the modifiers of these instructions in any order, and CUTLASS writes ``ld.global.acquire.gpu.b32`` where the manual
-has ``ld.acquire.gpu.global.b32``. What stands for itself is sorted; types keep their order.
+has ``ld.acquire.gpu.global.b32``. Modifiers are sorted; types keep their order.
 """
 
 from __future__ import annotations

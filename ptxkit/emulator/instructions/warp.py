@@ -22,8 +22,8 @@ from ptxkit.isa.types import TYPES
 
 _LANE = np.arange(32, dtype=np.int64)[None, None]
 _UNPREDICTABLE = np.uint32(0xCBCBCBCB)
-"""What a lane gets from one that is not in its mask or has exited. The manual leaves it open, and its use is reported as one of
-an uninitialised value. Correct programs drop it, as the last steps of a reduction do."""
+"""The value that a lane reads from a lane that is not in its mask or has exited. PTX leaves it undefined, and a use of it is
+reported as the use of an uninitialised value. Correct programs ignore it, as in the last steps of a reduction."""
 _BIT = (np.uint64(1) << np.arange(32, dtype=np.uint64)).astype(np.uint32)[None, None]
 
 D = TypeVar("D", bound=np.generic)
@@ -35,7 +35,7 @@ def full(x: Group, lanes: NDArray[D]) -> NDArray[D]:
 
 
 def ballot(x: Group, predicate: Mask, members: Words | np.uint32) -> Words:
-    """Bit mask per warp of the participating lanes whose predicate holds, each lane seeing its own members only."""
+    """For each lane, the bit mask of the members of its mask whose predicate holds."""
     votes = full(x, predicate) if x.mask is None else full(x, predicate) & x.mask
     bits: Words = np.where(votes, _BIT, np.uint32(0)).sum(-1, keepdims=True, dtype=np.uint32)
     return bits & members
@@ -216,7 +216,7 @@ def _redux_f32(b: Binding) -> Gated:
     def redux(x: Group, av: Lanes, m: Words) -> Lanes:
         v = np.abs(av) if form.has("abs") else av
         nan = np.isnan(v)
-        # NaN stands for "absent" in the first pass; .NaN asks for it back
+        # the first pass ignores NaNs; with .NaN, the result is NaN if a member is
         filled = np.where(nan, np.float32(sign * np.inf), v)
         pick = np.min if sign > 0 else np.max
         out = _reduce_members(x, filled, m, np.float32(sign * np.inf), lambda w: pick(w, axis=-1, keepdims=True))
@@ -255,7 +255,7 @@ def _warp_sync(b: Binding) -> Gated:
 
 
 class _SyncGate(WarpGate):
-    """Lets a lane pass when all that its mask names stand at some bar.warp.sync; it need not be the same one."""
+    """Lets a lane pass when all lanes in its mask wait at a bar.warp.sync, which need not be the same instruction."""
 
     def enter(self, group: Group, block: int) -> Group | None:
         wave = group.wave
@@ -271,11 +271,11 @@ class _SyncGate(WarpGate):
         return passed
 
     def _gather(self, group: Group, block: int) -> tuple[Group | None, list[Group]]:
-        """The part of ``group`` that may pass, and that with all others who now pass elsewhere."""
+        """The part of ``group`` that may pass, and the groups at other instructions that pass together with it."""
         wave = group.wave
         places = [(group, block)]
         places += [(g, b) for (_, b), g in wave.waiting.items() if isinstance(wave.gate_at(b), _SyncGate)]
-        named = np.zeros(wave.shape, np.uint32)  # what each lane waits for; 0 where it does not stand here
+        named = np.zeros(wave.shape, np.uint32)  # the mask of each lane that waits here, else 0
         for g, b in places:
             gate = wave.gate_at(b)
             assert isinstance(gate, _SyncGate)
@@ -305,7 +305,7 @@ class _SyncGate(WarpGate):
 
 
 def _whole(x: Group) -> bool:
-    """Whether no live lane of its warps is missing."""
+    """Whether the group contains all lanes of its warps that have not exited."""
     live, mask = x.wave.live, x.active()
     here = mask if live is None else mask | ~x.select(live)
     return bool((here.all(-1) | ~mask.any(-1)).all())

@@ -26,9 +26,10 @@ class WarpGate(Gate):
     """Lets a lane pass when every lane that its member mask names has arrived, in its warp.
 
     Args:
-        members: operand with the member mask; None for every live lane of the span, at this very instruction.
-        span: warps that act together (4 for warpgroup collectives), aligned to as many.
-        step: what the lanes do together; needed to let lanes at different instructions meet.
+        members: operand with the member mask; None if all lanes of the span that have not exited must arrive at this
+            instruction.
+        span: number of warps that execute the instruction together, 4 for a warpgroup.
+        step: the effect of the instruction, for lanes that meet at different instructions.
     """
 
     converges = True
@@ -45,9 +46,9 @@ class WarpGate(Gate):
         wave = group.wave
         whole = group.mask is None and (self.span == 1 or not group.rows)
         whole = whole or (self.span == 1 and group.lanes == wave.live_lanes)
-        again = group.resume == 2  # lanes have exited, perhaps without executing it as they should
+        again = group.resume == 2  # lanes have exited, possibly without executing the instruction
         if whole and not again and not wave.waiting and not wave.divergence.open and self._all_named(group):
-            return group  # whole warps: every lane that a mask can name is in the group
+            return group  # the group has whole warps, and thus every lane that a mask can name
         other = wave.parked(group, block)
         if other is not None:
             group = wave.join(other, group)
@@ -65,7 +66,7 @@ class WarpGate(Gate):
         return passed
 
     def _all_named(self, group: Group) -> bool:
-        """Whether every mask names the whole warp."""
+        """Whether every member mask names all lanes of the warp."""
         if self.members is None:
             return True
         if isinstance(self.members, Immediate):
@@ -74,7 +75,7 @@ class WarpGate(Gate):
         return lanes.size == 1 and int(lanes.flat[0]) == FULL
 
     def _complete(self, group: Group, here: Mask) -> Mask:
-        """The lanes whose whole warp, or warpgroup, is there."""
+        """The lanes whose whole warp, or warpgroup, has arrived."""
         wave = group.wave
         missing = ~here if wave.live is None else wave.live & ~here
         if self.span == 1:
@@ -126,7 +127,7 @@ class WarpGate(Gate):
         return passed
 
     def compare_masks(self, wave: WaveState, done: Mask, masks: Words, places: list[tuple[Group, int]]) -> None:
-        """The lanes ``done`` pass here with their masks: lanes that wait at one of ``places`` may name them in another one."""
+        """The lanes ``done`` pass with their masks; record lanes that wait for them at one of ``places`` with another mask."""
         found = wave.part(MemberMasks)
         found.released(done)
         for g, b in places:
@@ -146,7 +147,7 @@ class WarpGate(Gate):
         )
 
     def _meet(self, group: Group, block: int, masks: Words, done: Mask, places: list[tuple[Group, int]]) -> Group | None:
-        """Let lanes that are complete only together with those at other instructions execute; the rest of ``group``."""
+        """Execute lanes whose masks are complete only with lanes at other instructions; returns the rest of ``group``."""
         wave = group.wave
         everyone = masks.copy()
         for g, b in places:
@@ -155,7 +156,8 @@ class WarpGate(Gate):
             there = g.full_mask()
             everyone = np.where(there, gate.named(g, there), everyone)
         together = ready(wave.live, everyone) & ~done & (everyone != 0)
-        # lanes at other places whose members are all there would have gone on; so these are complete with lanes from here
+        # lanes at other instructions would have passed if they were complete without ``group``: they are complete with its
+        # lanes
         if not together.any():
             return group
         if wave.divergence.open:
@@ -190,7 +192,7 @@ def ready(live: Mask | None, masks: Words) -> Mask:
 
 
 def execute_together(parts: list[tuple[Group, int]]) -> None:
-    """One collective by groups at different instructions of one kind; they go on after them."""
+    """Execute one collective for groups at different instructions of the same kind; each continues after its instruction."""
     wave = parts[0][0].wave
     first = wave.gate_at(parts[0][1])
     assert isinstance(first, WarpGate)
@@ -228,7 +230,7 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
 
 
 def source_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Lanes:
-    """A source operand of a collective as lanes."""
+    """The lane array of a source operand of a collective."""
     if isinstance(operand, Negated):
         lanes = source_lanes(group, operand.operand, dtype)
         return ~lanes if operand.sign == "!" else -lanes
@@ -238,7 +240,7 @@ def source_lanes(group: Group, operand: Operand | None, dtype: np.dtype) -> Lane
 
 
 def wave_wide(x: Group, lanes: Lanes) -> Lanes:
-    """Lanes of a group in the wave's shape; what other lanes hold means nothing."""
+    """The lanes of a group in the wave's shape; the values of other lanes are undefined."""
     if not x.rows:
         return lanes
     wide = np.zeros(x.wave.shape, lanes.dtype)

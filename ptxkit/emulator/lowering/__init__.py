@@ -1,1 +1,1 @@
-"""From a function of PTX to the steps that the emulator runs."""
+"""Lowering: divides a PTX function into basic blocks and generates a Python function for the instructions of each."""

@@ -26,7 +26,7 @@ class Translation(Protocol):
     """
 
     def compile_fast(self, live: int) -> Run:
-        """The function for groups that have a frame to themselves and span the whole wave: it may replace whole registers.
+        """The function for a group that is alone in its frame and contains all threads of the wave: it may replace registers.
 
         Registers that are not in ``live`` need not be written.
         """

@@ -26,7 +26,7 @@ from ptxkit.isa.model import Function, Instruction, Module, Operand, Predicate
 
 
 def _at_first_call(block: BasicBlock, version: str, compile_it: Callable[[], Run]) -> Run:
-    """What stands for a version of a block's run until it is called: many blocks run in one of their versions alone."""
+    """Compiles a version of a block's run when it is first called, because most blocks are executed in one version only."""
 
     def run(registers: Registers, group: Group) -> Mask | None:
         compiled = compile_it()
@@ -58,7 +58,7 @@ class Binder:
         self.functions: dict[str, FunctionCode] = {}
 
     def bind(self, functions: list[Function]) -> None:
-        """Bind every function given.
+        """Bind the functions.
 
         Raises:
             UnsupportedError: some forms are not implemented; the message lists all of them.
@@ -94,7 +94,7 @@ class Binder:
         return blocks
 
     def _translate(self, code: FunctionCode, runs: list[StraightRun]) -> None:
-        """Have the back end translate the runs, and compile them with the registers that are live after each."""
+        """Translate the runs by the back end; each is compiled with the registers that are live after it."""
         translations = []
         for run in runs:
             try:
@@ -109,7 +109,7 @@ class Binder:
         gates = [registers_in(_gate_reads(run.block), index) for run in runs]
         inside = [[s - base for s in run.block.successors if base <= s < base + len(runs)] for run in runs]
         uses = [run.registers.loaded | g for run, g in zip(runs, gates, strict=True)]
-        # the lanes for which the predicate of a gated instruction does not hold keep the values of its destinations
+        # lanes for which the predicate of a gated instruction is false keep the old values of its destinations
         defs = [0 if _is_guarded_gate(run.block) else run.registers.defined for run in runs]
         out = live_out(uses, defs, inside, tails, results)
         _find_undefined(code, uses[0] | (out[0] & ~defs[0]))
@@ -127,14 +127,14 @@ class Binder:
 
 
 def _find_undefined(code: FunctionCode, live_in: int) -> None:
-    """Registers that are live at the entry were not written by anything: parameters in registers apart."""
+    """Registers that are live at the entry of a function are read before they are written, unless they are its parameters."""
     given = {code.register_index[v.name] for v in code.function.params if v.space == "reg"}
     given.add(code.register_index[CARRY])
     code.undefined = tuple(k for k in members(live_in) if k not in given)
 
 
 def _gate_reads(block: BasicBlock) -> tuple[Operand | Predicate | None, ...]:
-    """What the gate of a block looks at, and the guard of its instruction."""
+    """The registers that the gate of a block and the predicate of its instruction read."""
     return () if block.gate is None else (*block.gate.reads, block.instructions[0][1].predicate)
 
 

@@ -1,7 +1,7 @@
 """The basic blocks of a function, and the straight run of instructions in each.
 
-A run is what lies between labels, branches and instructions that can block. An instruction that can block has a block of its
-own, so that a group that waits there has no work half done.
+Labels, branches and instructions that can block divide a function into blocks. An instruction that can block begins a block
+of its own, so that a group that has to wait has completed everything before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def build_blocks(
     stepping: bool,
     unsupported: list[str],
 ) -> list[StraightRun]:
-    """Cut a function into blocks, and link their ends.
+    """Divide a function into basic blocks, and resolve the targets of their terminators.
 
     Args:
         base: index of the first block; the others follow.
@@ -42,7 +42,7 @@ def build_blocks(
         unsupported: receives a line for each name that cannot be linked.
     """
     function, end_of_text = code.function, len(typed)
-    # a block for the end of the text too: control that falls off it returns
+    # one more block for the end of the function: execution that reaches it returns
     leaders = {0, end_of_text, *function.labels.values()}
     if stepping:
         leaders.update(range(end_of_text))

@@ -1,4 +1,4 @@
-"""Immediates as one-element lane arrays of the type an instruction reads them as."""
+"""Converts immediate operands to one-element lane arrays of the type as which an instruction reads them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bits_of(literal: Immediate, t: PtxType) -> int:
     if t.kind == "f":
         return _float_bits(float(value), t) if isinstance(value, float) else int(value) & mask
     if isinstance(value, float):
-        # an untyped operand takes a decimal float in the format of its width
+        # for an untyped operand (.b32, .b64), a decimal float literal has the format of the operand's width
         if t.kind == "b" and bits in (32, 64):
             return int.from_bytes(struct.pack("<f" if bits == 32 else "<d", value), "little")
         raise UnsupportedError(f"the float literal {value} where .{t.name} is expected")

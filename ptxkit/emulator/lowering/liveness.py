@@ -1,4 +1,4 @@
-"""Which registers are live at the ends of each block: bit sets held in Python integers."""
+"""Liveness analysis: the registers that are live at the end of each block, as bit sets in Python integers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def live_out(
         tail_defs: per block, registers that its terminator always writes after it has read its own.
 
     Returns:
-        Per block, registers that the terminator reads included.
+        A bit set for each block; it includes the registers that the terminator reads.
     """
     n = len(uses)
     out = [tail_uses[b] for b in range(n)]

@@ -1,8 +1,8 @@
 """The numpy back end: each straight run becomes a Python function over lane arrays, with a local variable for each register.
 
-The function exists in two versions: *fast*, for a group that has a frame to itself and spans the whole wave, replaces whole
-registers, and *general* merges results under the group's mask. Both have the same body. A third version, which reports every
-instruction to an instrumentation, is compiled when it is first needed.
+The function exists in two versions. *fast* is for a group that is the only one of its frame and contains all threads of the
+wave; it replaces whole registers. *general* is for all other groups; it writes results for the lanes of the group only. Both
+have the same body. A third version, which reports every instruction to an instrumentation, is compiled when it is first needed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAMESPACE = {name: dtype for dtype, name in _DTYPES.items()} | {"merge": merge}
 
 @lru_cache(maxsize=8192)
 def _code(source: str, name: str) -> CodeType:
-    """The compiled text of a version. The text has no addresses, so that a kernel on another device or case has the same."""
+    """The code object of a generated text. The text contains no addresses, so that the cache also serves other launches."""
     return compile(source, name, "exec")
 
 
@@ -72,7 +72,7 @@ class NumpyRun:
         self._write(run.instructions, block.terminator.predicate, block.gate is not None)
 
     def _write(self, run: Sequence[TypedInstruction], branch: Predicate | None, gated: bool) -> None:
-        """Emit the run, and the branch's predicate as its result. Behind a gate the predicate has been applied already."""
+        """Generate the text of the run, which returns the branch's predicate. After a gate the predicate is already applied."""
         for typed in run:
             step, i, number = typed.step, typed.instruction, typed.number
             assert step is not None
@@ -119,31 +119,31 @@ class NumpyRun:
             self.lines.append(f"    return {self._predicate(branch)}")
 
     def compile_fast(self, live: int) -> Run:
-        """The version for groups that own their frame alone and span the whole wave: it replaces whole registers."""
+        """See :meth:`Translation.compile_fast`: the version that replaces whole registers."""
         text = ["def fast(R, x):", *self._loads("R[{k}]"), *self._body()]
         text += [f"    R[{k}] = r{k}" for k in members(self.run.registers.written) if live >> k & 1]
         text += [f"    R[{k}] = None" for k in members(self.run.registers.loaded) if not live >> k & 1]
         return self._compiled("fast", text)
 
     def compile_general(self, live: int) -> Run:
-        """The version for all other groups: it merges under the group's mask."""
+        """See :meth:`Translation.compile_general`: the version that writes registers for the lanes of the group only."""
         return self._compiled("general", self._merging("def general(R, x):", live))
 
     def compile_instrumented(self, live: int) -> InstrumentedRun:
-        """The version that reports what it executes; it merges under the group's mask, as the general one does."""
+        """See :meth:`Translation.compile_instrumented`: the general version with a report of each instruction."""
         return NumpyRun(self.run, self.code, self.layout, instrumented=True)._compile_instrumented(live)
 
     def _compile_instrumented(self, live: int) -> InstrumentedRun:
         return self._compiled("instrumented", self._merging("def instrumented(R, x, u):", live))
 
     def _merging(self, head: str, live: int) -> list[str]:
-        """The text of a version that merges under the group's mask."""
+        """The text of a version that writes registers for the lanes of the group only."""
         written = members(self.run.registers.written)
         stores = [f"    if r{k} is not None: x.store({k}, r{k})" for k in written if live >> k & 1]
         return [head, *self._loads("x.fetch({k})"), *self._body(), *stores]
 
     def _loads(self, load: str) -> list[str]:
-        """The registers that the run needs, read by the text ``load``; poison for those that were never written."""
+        """The text that reads the registers of the run, each by ``load``; registers without a value get the poison value."""
         text = []
         for k in members(self.run.registers.loaded):
             text.append(f"    r{k} = {load.format(k=k)}")

@@ -1,8 +1,8 @@
-"""Where the lanes of a warp that a branch separates come together again: its immediate post-dominator.
+"""Finds the block where the lanes that a branch separates meet again: the immediate post-dominator of the branch.
 
-Lanes that have reached this block will not execute what lies between the branch and it any more. So when some of them are
-there, and others of their warp stand at a barrier or collective in between, these wait for lanes that have passed them by.
-A thread that ends on the way is no such lane: the end of a kernel, and blocks that only lead there, are not a place to meet.
+Lanes that have reached this block will not execute the instructions between the branch and it any more. If other lanes of their
+warp wait for them at a barrier or collective in between, they wait forever. Threads that exit need not be waited for, so that
+the end of a kernel, and blocks that only lead to it, are not regarded as blocks where lanes meet.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from ptxkit.emulator.simt.blocks import BasicBlock
 
 RETURN = -1
-"""The end of a function, as a place where its callers' lanes meet."""
+"""Stands for the return from a function, where lanes of its caller meet again."""
 
 
 def find_reconvergence(blocks: Sequence[BasicBlock], is_entry: bool, callees_converge: bool) -> None:
     """Set :attr:`BasicBlock.reconverges` for the blocks of one function.
 
     Args:
-        callees_converge: some function that may be called has instructions that lanes execute together.
+        callees_converge: a function that may be called contains barriers or collectives.
     """
     first = blocks[0].index
     n = len(blocks)
@@ -43,7 +43,7 @@ def find_reconvergence(blocks: Sequence[BasicBlock], is_entry: bool, callees_con
         others = after[k] & ~(1 << k)
         chain = [p for p in range(n + 1) if others >> p & 1]
         if not chain:
-            continue  # no way leads to the end
+            continue  # no path leads to the end
         meet = max(chain, key=lambda p: after[p].bit_count())
         if meet == end and is_entry:
             continue
@@ -68,7 +68,7 @@ def _leading_to_end(blocks: Sequence[BasicBlock], first: int) -> list[bool]:
 
 
 def _post_dominators(targets: Sequence[Sequence[int]], end: int) -> list[int]:
-    """For each block the set, as bits, of those that every way from it to the end passes."""
+    """For each block, the bit set of the blocks that every path from it to the end contains."""
     everything = (1 << (end + 1)) - 1
     after = [everything] * end + [1 << end]
     changed = True
@@ -85,7 +85,7 @@ def _post_dominators(targets: Sequence[Sequence[int]], end: int) -> list[int]:
 
 
 def _between(targets: Sequence[Sequence[int]], converges: Sequence[bool], start: Sequence[int], meet: int) -> bool:
-    """Whether lanes may have to execute something together on a way from ``start`` to ``meet``."""
+    """Whether a path from ``start`` to ``meet`` contains a barrier or collective."""
     todo, seen = list(start), {meet, len(converges)}
     while todo:
         k = todo.pop()

@@ -1,4 +1,4 @@
-"""Which registers a straight run reads and writes. Sets of registers are the bits of an integer."""
+"""The registers that the instructions of a basic block read and write, as bit sets in Python integers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class RegisterSets:
     """The registers of one straight run.
 
     Attributes:
-        read: those whose value before the run an instruction reads, or the terminator as its predicate.
-        loaded: those and the ones whose value before the run a predicated write may keep.
-        defined: those that the run always writes.
-        written: those that it may write.
+        read: registers whose value from before the run is read, by an instruction or as the predicate of the terminator.
+        loaded: these, and registers whose earlier value remains in lanes that a predicated write leaves out.
+        defined: registers that the run always writes.
+        written: registers that the run may write.
     """
 
     read: int
@@ -31,7 +31,7 @@ class RegisterSets:
 def register_sets(instructions: Sequence[TypedInstruction], block: BasicBlock, code: FunctionCode) -> RegisterSets:
     """The registers of the run ``instructions`` of ``block``.
 
-    An instruction behind a gate is executed by the lanes for which its predicate holds, so that it writes without one.
+    An instruction after a gate is executed only by the lanes for which its predicate holds, so that its write is unpredicated.
     """
     read = kept = defined = written = 0
     for typed in instructions:

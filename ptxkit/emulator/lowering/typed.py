@@ -1,4 +1,4 @@
-"""Typed instructions: each with its opcode taken apart, and the step, gate or end of a block that it is bound to."""
+"""Typed instructions: each has its opcode split into parts, and the step, gate or terminator to which it is bound."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class TypedInstruction:
     """One instruction of a function.
 
     Attributes:
-        number: in the program.
+        number: of the instruction in the program.
         where: the instruction itself, and its name in messages.
-        form: its opcode taken apart; None for mov, whose forms have no pattern.
-        step: what it does once it may execute, with typed operands; None where passing its gate is all.
-        gate: what it is bound to if it can block.
-        terminator: what it is bound to if it ends a block.
+        form: the parts of its opcode; None for mov, whose forms have no pattern.
+        step: its effect, with typed operands; None if it only has a gate to pass.
+        gate: for an instruction that can block, what decides which threads have to wait.
+        terminator: for an instruction that ends a block, what decides where its threads continue.
     """
 
     number: int
@@ -39,7 +39,7 @@ class TypedInstruction:
 
     @property
     def instruction(self) -> Instruction:
-        """As it was parsed."""
+        """The instruction as it was parsed."""
         return self.where.instruction
 
 
@@ -83,7 +83,7 @@ def _bind(
         raise UnsupportedError(str(where))
     entry, form = found
     if entry.kind == "alu":
-        # whether a second destination is wanted: setp need not compute a complement that nothing reads
+        # whether the instruction has a second destination: otherwise setp need not compute the complement
         pair = bool(i.operands) and isinstance(i.operands[0], Pair)
         form = replace(form, pair=pair)
         assert entry.signature is not None
@@ -97,10 +97,10 @@ def _bind(
 
 
 def _with_space(entry: Entry, form: Form, i: Instruction, function: Function, layout: Layout) -> Form:
-    """The form with the state space of the variable that the address names, where the opcode leaves it open.
+    """The form, with the state space of the variable in the address if the opcode does not specify one.
 
-    An address in a register is then generic, but a variable's name stands for its address in its own state space, which is
-    no generic address for shared and local variables.
+    Without a state space in the opcode, an address in a register is generic. The name of a shared or local variable, however,
+    stands for its address in that state space, which is not a generic address.
     """
     if form.get("space") != "":
         return form

@@ -11,14 +11,14 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.errors import MemoryFault, UnavailableError, UsageError
 
 GLOBAL_BASE = 0x7000_0000_0000
-"""First address handed out. The shared and local windows are far below: a generic address determines its state space."""
+"""Lowest address of an allocation. The shared and local windows are below, so that an address determines its state space."""
 
 ALIGNMENT = 256  # what cuMemAlloc guarantees
-GAP = 1 << 20  # unmapped bytes behind each allocation: an overrun lands here and names its neighbour
-FAR = 1 << 34  # bytes from an allocation within which an address may be a wrong index into it
+GAP = 1 << 20  # unmapped bytes after each allocation: an access here is reported with the allocation that it overruns
+FAR = 1 << 34  # an address within this distance of an allocation is reported as an access to it
 PARAMETERS = "kernel parameters"
 POISON = 0xCB
-"""Every byte of memory and registers that nothing has written: as float32 -2.7e7, as an address in no allocation."""
+"""The value of each byte of uninitialised memory and registers. As float32 it is -2.7e7; as an address it is invalid."""
 
 SHARED_WINDOW = 0x0100_0000_0000
 LOCAL_WINDOW = 0x0200_0000_0000
@@ -29,11 +29,11 @@ class Allocation:
     """``nbytes`` at ``base``; ``data`` is padded to 16 bytes so that it can be viewed as any type.
 
     Attributes:
-        fresh: nothing has been written.
-        sentinel: what every byte held when the host declared the contents to be no values; None where they are values. An
-            element that still holds it has probably not been written.
-        undefined: the bits that are not initialised, as an allocation at the same address whose bits are set there; None where
-            ``fresh`` says it all. See :mod:`ptxkit.emulator.initcheck.memory`.
+        fresh: no byte has been written.
+        sentinel: the byte with which the host filled the allocation to mark it as uninitialised; None for initialised
+            contents. An element that still has this value has probably not been written.
+        undefined: an allocation at the same address in which the uninitialised bits are set; None if ``fresh`` is sufficient.
+            See :mod:`ptxkit.emulator.initcheck.memory`.
     """
 
     __slots__ = ("base", "data", "fresh", "name", "nbytes", "sentinel", "undefined", "views")
@@ -58,14 +58,14 @@ class Allocation:
             self.tracked().data[start : start + nbytes] = 0
 
     def forget(self, start: int, nbytes: int) -> None:
-        """What ``nbytes`` from byte ``start`` on hold is no value."""
+        """Mark ``nbytes`` from byte ``start`` on as uninitialised."""
         if nbytes >= self.nbytes:
             self.fresh, self.undefined = True, None
         else:
             self.tracked().data[start : start + nbytes] = 0xFF
 
     def unwritten(self, values: NDArray[np.generic]) -> int:
-        """How many of ``values``, elements that were read, hold the sentinel in every byte."""
+        """The number of elements of ``values``, which were read, whose bytes all equal the sentinel."""
         if self.sentinel is None or not values.size:
             return 0
         size = values.dtype.itemsize
@@ -77,7 +77,7 @@ class Allocation:
         return int(np.count_nonzero((octets == self.sentinel).all(1)))
 
     def tracked(self) -> Allocation:
-        """:attr:`undefined`, which is made if it is not there."""
+        """:attr:`undefined`; created if it is None."""
         if self.undefined is None:
             made = Allocation(self.base, self.nbytes, self.name, np.zeros(len(self.data), np.uint8))
             if self.fresh:
@@ -132,7 +132,7 @@ class GlobalMemory:
         return allocation
 
     def free(self, address: int) -> None:
-        """Give back what :meth:`allocate` returned at ``address``."""
+        """Free the allocation at ``address``."""
         i = bisect_right(self._bases, address) - 1
         if i < 0 or self._bases[i] != address:
             raise UsageError(f"{address:#x} is not the start of an allocation")
@@ -152,12 +152,12 @@ class GlobalMemory:
         return self._allocations[i] if i >= 0 else None
 
     def forget_undefined(self) -> None:
-        """Take all memory as initialised."""
+        """Mark all memory as initialised."""
         for a in self._allocations:
             a.fresh, a.undefined = False, None
 
     def record(self, a: Allocation, start: int, nbytes: int) -> bytes:
-        """Bytes of an allocation that say how a copy is made, such as a tensor map."""
+        """A copy of ``nbytes`` at ``address`` that describe a copy operation, such as a tensor map."""
         return a.data[start : start + nbytes].tobytes()
 
     def slice(self, address: int, nbytes: int) -> NDArray[np.uint8]:
@@ -172,7 +172,7 @@ class GlobalMemory:
         return a.data[address - a.base : address - a.base + nbytes]
 
     def explain(self, address: int, nbytes: int) -> str:
-        """Why ``nbytes`` at ``address`` cannot be accessed, in words that name the allocation next to it."""
+        """The message that explains why ``nbytes`` at ``address`` cannot be accessed, with the nearest allocation."""
         if address < 4096:
             return "null pointer" if address == 0 else f"null pointer plus {address}"
         for base, size, name in reversed(self._freed):
@@ -198,7 +198,7 @@ class GlobalMemory:
         return "no allocation is near"
 
     def inside(self, addresses: NDArray[np.uint64], size: int) -> NDArray[np.bool_]:
-        """Which addresses have ``size`` bytes of one allocation behind them."""
+        """Which addresses begin ``size`` bytes that lie in a single allocation."""
         if not self._bases:
             return np.zeros(addresses.shape, np.bool_)
         bases = np.array(self._bases, np.uint64)
@@ -227,5 +227,5 @@ def poison(dtype: DTypeLike, shape: tuple[int, ...] = (1, 1, 1)) -> Lanes:
 
 
 def label(name: str, nbytes: int) -> str:
-    """An allocation in a message: its name, or "an allocation", with its size."""
+    """The text that names an allocation in messages: its name, or "an allocation", and its size."""
     return f"'{name}' ({nbytes:,} bytes)" if name else f"an allocation of {nbytes:,} bytes"

@@ -1,4 +1,4 @@
-"""Where variables live: offsets in shared memory and stack frames, addresses of globals, the layout of kernel parameters."""
+"""The layout of variables: offsets in shared memory and stack frames, addresses of module variables, kernel parameters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ptxkit.isa.model import (
 )
 
 SHARED_BASE = 1024
-"""First shared-memory address of a CTA: hardware reserves as much since sm_90. 0 stays a null pointer, swizzles aligned."""
+"""First shared-memory address of a CTA: the bytes below are reserved, as on hardware since sm_90. 0 is a null pointer."""
 
 CLUSTER_RANK_SHIFT = 24
-"""From this bit on a shared address holds the CTA's rank in its cluster, as on sm_90. 0 is also what shared::cta needs."""
+"""Lowest bit of the cluster rank in an address of shared memory, as on sm_90. Rank 0 leaves an address unchanged."""
 
 CODE_BASE = 0x1000
-"""Functions get addresses from here on, ``CODE_STEP`` apart, for indirect calls."""
+"""Address of the first function, for indirect calls; the next ones follow at distances of ``CODE_STEP``."""
 CODE_STEP = 0x100
 
 
@@ -39,13 +39,13 @@ def align_up(value: int, alignment: int) -> int:
 
 @dataclass
 class Layout:
-    """Addresses that one entry's code sees.
+    """The addresses of variables and functions for one kernel.
 
     Attributes:
         globals: module variable in global or constant memory -> (address, bytes).
         shared: shared variable -> offset, from :data:`SHARED_BASE`.
         shared_bytes: static shared memory, dynamic left out.
-        ranked: the code may tell CTAs of a cluster apart, so that shared addresses have to hold the rank.
+        ranked: the code may access other CTAs of the cluster, so that shared addresses must contain the rank.
         dynamic_base: where unsized ``extern .shared`` arrays start.
         functions: function -> code address.
         params: kernel parameter -> (offset, bytes) in the parameter buffer.
@@ -62,7 +62,7 @@ class Layout:
     param_bytes: int = 0
 
     def space_of(self, name: str, function: Function) -> str:
-        """State space of the variable ``name`` as ``function`` sees it; "" if it is none."""
+        """State space of the variable ``name`` within ``function``; "" if there is no such variable."""
         own = function.variables.get(name) or next(
             (v for v in (*function.params, *function.returns) if v.name == name), None
         )
@@ -82,8 +82,8 @@ def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, 
 
 
 def callees(module: Module, entry: Function) -> list[Function]:
-    """The entry and every function it can reach; with an indirect call, every function whose address is taken."""
-    # a table of function pointers in memory: code that loads from it may call any of them
+    """The kernel and every function that it can call; for an indirect call, every function whose address is taken."""
+    # code that loads from a table of function pointers may call each of its functions
     pointed = {symbol for v in module.variables.values() for _, symbol, *_ in v.relocations}
     seen: dict[str, Function] = {}
     todo = [entry, *(f for name, f in module.functions.items() if name in pointed)]
@@ -98,9 +98,9 @@ def callees(module: Module, entry: Function) -> list[Function]:
 
 
 def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[int, int]]) -> Layout:
-    """Places everything that ``entry`` can reach.
+    """Assign addresses to the variables and functions that the kernel ``entry`` uses.
 
-    Of the module's shared variables, a kernel gets those that it or a function it can reach names, as ptxas does it.
+    A kernel gets those shared variables of the module that it, or a function that it can call, names. ptxas does the same.
     """
     functions = callees(module, entry)
     layout = Layout(globals=globals_, ranked=any(_sees_ranks(i) for f in functions for i in f.instructions))
@@ -118,7 +118,7 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
         layout.shared[v.name] = at
         at += v.bytes
     layout.shared_bytes = at - SHARED_BASE
-    # extern arrays all start at one place, behind the static variables, as on hardware
+    # all extern arrays start at the same address, after the static variables, as on hardware
     layout.dynamic_base = align_up(at, max([16, *(v.align for v in unsized)]))
     for v in unsized:
         layout.shared[v.name] = layout.dynamic_base
@@ -159,9 +159,10 @@ def frame_layout(function: Function) -> tuple[dict[str, int], int]:
 
 
 def plain(name: str) -> str:
-    """A variable as its source has it: the last name inside a mangled one (Itanium C++ ABI, "Mangling").
+    """The source name of a variable: the last name in a mangled one (Itanium C++ ABI, "Mangling").
 
-    ``_ZZ1fvE3sum_$_1`` -> ``sum``, ``_ZN2ns4tileE`` -> ``tile``, ``_ZL5table`` -> ``table``; others come back as they are.
+    ``_ZZ1fvE3sum_$_1`` -> ``sum``, ``_ZN2ns4tileE`` -> ``tile``, ``_ZL5table`` -> ``table``; names that are not mangled are
+    returned unchanged.
     """
     if name.startswith("_Z"):
         for digits in re.finditer(r"(?=(\d+))", name):

@@ -1,8 +1,8 @@
-"""Address patterns: what follows from the addresses of a set of lanes, worked out once and remembered.
+"""Address patterns: properties of the addresses of a group of lanes, which are computed once and cached.
 
-Patterns repeat: the next iteration of a loop, and the next wave, touch the same addresses shifted by a constant. So a pattern
-is kept relative to its first lane, with its extent, element indices, sectors and bank conflicts, and most executions only
-compare.
+The next iteration of a loop, and the next wave, often access the same addresses plus a constant. A pattern therefore has
+offsets relative to its first lane, with their extent, element indices, sectors and bank conflicts. Most executions of an
+instruction only compare their addresses with the last pattern.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from ptxkit.emulator.arrays import Addresses, Index, Mask, Shape
 
 
 class Pattern:
-    """Relative byte offsets of a set of lanes, and what follows from them.
+    """Relative byte offsets of a group of lanes, and their properties.
 
     Attributes:
         offsets: byte offsets from the first lane that takes part; ``low`` and ``high`` are the extremes as signed numbers.
-        bits: the union of their bits, for checks of alignment.
-        indices: element index of each lane, from the lowest one.
+        bits: bitwise or of all offsets, for checks of alignment.
+        indices: element index of each lane, relative to the lowest one.
         contiguous: lane after lane accesses adjacent elements.
-        sectors: by the address of the first lane modulo 32: the number of sectors, and the mask and shape that it is of.
-        banks: the wavefronts and conflicts in shared memory, in the same way.
-        in_wave: by shape and stride of the wave's shared memory: element index of each lane in it.
+        sectors: address of the first lane modulo 32 -> the number of sectors, and the mask and shape for which it is valid.
+        banks: the wavefronts and conflicts in shared memory, in the same form.
+        in_wave: shape and stride of the wave's shared memory -> element index of each lane in it.
         in_cluster: the same where addresses have ranks: indices, their pattern, first address, lowest and highest offset.
         remote: lanes that access shared memory of another CTA; None if there are none.
     """

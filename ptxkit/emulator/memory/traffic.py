@@ -1,4 +1,4 @@
-"""Sectors and shared-memory wavefronts of a warp's addresses, relative ones, so that results can be memoised."""
+"""Sectors and shared-memory wavefronts of a warp's addresses. The addresses are relative, so that results can be cached."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from ptxkit.emulator.arrays import Addresses, Index, Mask, Shape
 
 SECTOR = 32
-_NOBODY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+_INACTIVE = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
 def sectors(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> int:
@@ -27,15 +27,15 @@ def sectors(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) ->
             return int(addresses.size) * (repeat // 32)
         s = addresses >> np.uint64(5)
         steps = s[..., 1:] - s[..., :-1]
-        if steps.size and steps.max() <= 1:  # unsigned: a step down is huge
+        if steps.size and steps.max() <= 1:  # a descending step is a huge unsigned number
             return (int(np.count_nonzero(steps)) + int(s.shape[0] * s.shape[1])) * repeat
         s = np.sort(s, axis=-1)
         return (int(np.count_nonzero(s[..., 1:] != s[..., :-1])) + int(s.shape[0] * s.shape[1])) * repeat
-    s = np.where(mask, addresses >> np.uint64(5), _NOBODY)
+    s = np.where(mask, addresses >> np.uint64(5), _INACTIVE)
     s = np.sort(s, axis=-1)
     distinct = s[..., 1:] != s[..., :-1]
-    distinct &= s[..., 1:] != _NOBODY
-    return int(np.count_nonzero(distinct)) + int(np.count_nonzero(s[..., 0] != _NOBODY))
+    distinct &= s[..., 1:] != _INACTIVE
+    return int(np.count_nonzero(distinct)) + int(np.count_nonzero(s[..., 0] != _INACTIVE))
 
 
 def local_sectors(offsets: Index, size: int, mask: Mask | None, shape: Shape) -> int:
@@ -58,35 +58,36 @@ def local_sectors(offsets: Index, size: int, mask: Mask | None, shape: Shape) ->
 def atomic_sectors(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> int:
     """32-byte sectors that atomics touch, summed over warps.
 
-    The lanes of a warp that update one address take a pass each, and the sectors of each pass count: 32 lanes on one word are
-    32 sectors (measured on an H200 as ``l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum`` and ``..._atom.sum``).
+    Lanes of a warp that update the same address are processed in separate passes, and the sectors of each pass are counted:
+    32 lanes that update one word touch 32 sectors (measured on an H200 as ``l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum``
+    and ``..._atom.sum``).
     """
     a = np.broadcast_to(addresses, shape)
-    keys = np.where(np.broadcast_to(True if mask is None else mask, shape), a, _NOBODY)
+    keys = np.where(np.broadcast_to(True if mask is None else mask, shape), a, _INACTIVE)
     keys = np.sort(keys.reshape(-1, 32), axis=-1)
     lane = np.arange(32)
     first = np.ones(keys.shape, np.bool_)
     first[:, 1:] = keys[:, 1:] != keys[:, :-1]
     rank = (lane - np.maximum.accumulate(np.where(first, lane, 0), axis=-1)).astype(np.uint64)
-    passes = np.where(keys == _NOBODY, _NOBODY, (keys & ~np.uint64(31)) | rank)  # the pass replaces the byte in the sector
+    passes = np.where(keys == _INACTIVE, _INACTIVE, (keys & ~np.uint64(31)) | rank)  # pass in place of position
     passes = np.sort(passes, axis=-1)
     first[:, 1:] = passes[:, 1:] != passes[:, :-1]
-    return int(np.count_nonzero(first & (passes != _NOBODY)))
+    return int(np.count_nonzero(first & (passes != _INACTIVE)))
 
 
 def wavefronts(addresses: Addresses, size: int, mask: Mask | None, shape: Shape, load: bool = False) -> tuple[int, int]:
     """Passes over the 32 banks, and how many of them are beyond the minimum: (wavefronts, conflicts), summed over warps.
 
-    Accesses of 8 bytes are made in two half warps, of 16 bytes in four quarter warps; within each, lanes that read the same
-    word share it, and different words of one bank take a pass each. A load whose lanes 2i and 2i + 1 have one address for all
-    i takes half as many: one pass for 8 bytes, two for 16 (measured on an H200; stores do not).
+    Accesses of 8 bytes are performed by half warps, accesses of 16 bytes by quarter warps. Within each, lanes that read the
+    same word share a pass, and different words of the same bank need separate passes. A load whose lanes 2i and 2i + 1 have the
+    same address for all i needs half as many: one pass for 8 bytes, two for 16 (measured on an H200; not so for stores).
     """
     keys, phases, repeat = _words_by_phase(addresses, size, mask, shape)
     if not load or phases == 1:
         return _shared_passes(keys, phases, repeat)
     lanes = keys.reshape(-1, 32)
     even, odd = lanes[:, ::2], lanes[:, 1::2]
-    paired = ((even == odd) | (even == _NOBODY) | (odd == _NOBODY)).all(axis=1)
+    paired = ((even == odd) | (even == _INACTIVE) | (odd == _INACTIVE)).all(axis=1)
     total = [0, 0]
     for some, width in ((lanes[paired], 64 // phases), (lanes[~paired], 32 // phases)):
         if len(some):
@@ -97,21 +98,21 @@ def wavefronts(addresses: Addresses, size: int, mask: Mask | None, shape: Shape,
 
 
 def _shared_passes(keys: Addresses, phases: int, repeat: int) -> tuple[int, int]:
-    """The passes of accesses whose lanes share words."""
+    """The passes of accesses for which lanes with the same word share a pass."""
     keys = np.sort(keys, axis=-1)
     distinct: Mask = np.ones(keys.shape, np.bool_)
     distinct[:, 1:] = keys[:, 1:] != keys[:, :-1]
-    return _passes(keys, distinct & (keys != _NOBODY), phases, repeat)
+    return _passes(keys, distinct & (keys != _INACTIVE), phases, repeat)
 
 
 def atomic_wavefronts(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> tuple[int, int]:
-    """The same of atomics: lanes that access one word take a pass each."""
+    """:func:`wavefronts` for atomics: each of the lanes that access the same word needs a pass."""
     keys, phases, repeat = _words_by_phase(addresses, size, mask, shape)
-    return _passes(keys, keys != _NOBODY, phases, repeat)
+    return _passes(keys, keys != _INACTIVE, phases, repeat)
 
 
 def _words_by_phase(addresses: Addresses, size: int, mask: Mask | None, shape: Shape) -> tuple[Addresses, int, int]:
-    """The words that lanes access, one row a phase; phases a warp; how often each row stands for a warp of ``shape``."""
+    """The words that lanes access, a row for each phase; phases of a warp; the number of warps of ``shape`` for each row."""
     repeat = 1
     if mask is None:
         for have, want in zip(addresses.shape[:2], shape[:2], strict=True):
@@ -123,11 +124,11 @@ def _words_by_phase(addresses: Addresses, size: int, mask: Mask | None, shape: S
         active = np.broadcast_to(mask, shape)
     phases = max(1, size // 4)
     words = (a // np.uint64(max(4, size))).reshape(-1, 32 // phases)
-    return np.where(active.reshape(words.shape), words, _NOBODY), phases, repeat
+    return np.where(active.reshape(words.shape), words, _INACTIVE), phases, repeat
 
 
 def _passes(words: Addresses, counted: Mask, phases: int, repeat: int) -> tuple[int, int]:
-    """The passes that ``counted`` words take, and those beyond one a phase."""
+    """The passes for ``counted`` words, and the passes beyond one for each phase."""
     banks = 32 // phases
     rows, _ = np.nonzero(counted)
     bank = (words[counted] % np.uint64(banks)).astype(np.int64)

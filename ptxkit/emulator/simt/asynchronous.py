@@ -1,12 +1,12 @@
-"""Asynchronous operations that a program has issued: when they are performed, and what may be seen of them until then.
+"""Asynchronous operations that a program has issued, and when the emulator performs them.
 
 PTX promises of an asynchronous operation only that it is complete once the program has waited for it. A
-:class:`Queue`, one a wave, holds the operations and takes that promise either way (``completion`` of a launch):
+:class:`Queue` of each wave holds the operations, and performs them as early or as late as PTX allows (``completion`` of a
+launch):
 
-- ``"eager"``: an operation is performed when it is issued. The waits find nothing to do.
-- ``"latest-legal"``: it is performed when the program's own wait forces it and not before. Until then its destination
-  is poisoned, and its source is read as late as its destination is written. A missing wait then shows as a wrong
-  answer.
+- ``"eager"``: an operation is performed when it is issued, so that waits have no effect.
+- ``"latest-legal"``: an operation is performed when a wait of the program forces it. Until then its destination holds
+  poison values, and its source is not read. A missing wait then gives a wrong result.
 
 How to use it. An instruction makes one :class:`Operation` for all threads that execute it together, with one
 *element* per thread (or per warpgroup, where that acts as one), and hands it to :meth:`Queue.submit` with its
@@ -22,11 +22,12 @@ before that, so that the message names the thread that issued it. ``perform(whic
   memory (``wave.shared.view(np.uint64)``). ``perform`` ends with ``wave.part(Mbarriers).complete_tx(barrier[which],
   bytes)``. When all threads wait, those that wait for an mbarrier call :meth:`OnBarriers.force`.
 
-``poison()`` overwrites the destinations; it is called at once, and in latest-legal mode alone. An operation that adds
-to its destination has none. What an operation needs of registers it must copy when it is made, since the program may
-go on to change them. One that reads shared memory and writes elsewhere also gives ``capture(which)``, which takes the
-source's bytes now: that is what ``wait_group.read`` forces, and what the end of the CTA makes impossible. ``wgmma``
-reads shared memory in ``perform``, keeps the accumulators of its chain in the closure and poisons the registers.
+``poison()`` overwrites the destinations. It is called when the operation is issued, in latest-legal mode only. An
+operation that adds to its destination has none. An operation copies the register values that it needs when it is created,
+since the program may change the registers later. An operation that reads shared memory and writes elsewhere also has
+``capture(which)``, which copies the bytes of the source: ``wait_group.read`` calls it. After the end of the CTA its source no
+longer exists. ``wgmma`` reads shared memory in ``perform``, keeps the accumulators of its chain in the closure and poisons
+the registers.
 """
 
 from __future__ import annotations
@@ -52,17 +53,18 @@ MODES = ("eager", "latest-legal")
 
 @dataclass(eq=False)
 class Operation:
-    """What one instruction has issued for all threads that executed it together, E elements.
+    """The operations that one instruction has issued for the threads that executed it together: E elements.
 
     Attributes:
         owner: (E,) int64, wave-wide index of the thread that an element belongs to.
-        perform: does the work of the elements ``which``.
+        perform: performs the elements ``which``.
         poison: overwrites every destination; None where old values remain legal.
-        capture: reads the source of ``which`` now, so that ``perform`` need not; None where nothing is read late.
+        capture: copies the source of the elements ``which``, for a later ``perform``; None if ``perform`` reads no shared
+            memory.
         barrier: (E,) int64, the mbarrier that an element completes on; None for group mechanisms.
         group: (E,) int64, number of the group that an element belongs to; set by the queue.
-        left: elements that are not performed yet; None means all of them. Kept by the queue.
-        unread: elements that are not captured yet, in the same way.
+        left: elements that have not been performed; None means all of them. The queue maintains it.
+        unread: elements that have not been captured, in the same form.
         serial: order of issue.
     """
 
@@ -90,7 +92,7 @@ class Operation:
         return len(self.left) == 0
 
     def read(self, chosen: Mask) -> None:
-        """Capture the sources of those for which ``chosen`` holds."""
+        """Capture the sources of the remaining elements for which ``chosen``, (E,) bool, holds."""
         if self.capture is None:
             return
         if self.unread is None:
@@ -108,14 +110,14 @@ class Pending:
         self.operations: list[Operation] = []
 
     def submit(self, operation: Operation) -> None:
-        """One more."""
+        """Add an operation."""
         self.operations.append(operation)
 
     def finish(self) -> None:
-        """Every thread has exited; what is not performed now is lost with the CTA."""
+        """Every thread has exited: perform the operations that still have an effect, and drop the others."""
 
     def describe(self, operation: Operation, name: Callable[[int], str]) -> str:
-        """What completes an operation, in words; ``name`` names an mbarrier."""
+        """The text that names what completes an operation; ``name`` gives the text for an mbarrier."""
         return ""
 
 
@@ -152,13 +154,13 @@ class Groups(Pending):
         self.operations = remaining
 
     def drain(self, threads: Index, before: int) -> None:
-        """Perform what ``threads`` issued, committed or not, ahead of the operation with serial ``before``."""
+        """Perform what ``threads`` issued, committed or not, before the operation with the serial number ``before``."""
         mine = np.zeros(len(self.committed), np.bool_)
         mine[threads] = True
         self.operations = [o for o in self.operations if o.serial > before or not o.run(mine[o.owner])]
 
     def finish(self) -> None:
-        """What has been read reaches global memory."""
+        """Perform the operations whose source has been captured: their writes to global memory remain visible."""
         for operation in self.operations:
             if operation.unread is None:
                 continue
@@ -177,7 +179,7 @@ class OnBarriers(Pending):
     """Operations that complete on mbarriers."""
 
     def force(self, wanted: Index) -> bool:
-        """Perform what completes on the mbarriers ``wanted``, since no thread can go on without; False if that is nothing."""
+        """Perform the operations that complete on the mbarriers ``wanted``; False if there are none."""
         some = False
         todo, self.operations = self.operations, []
         for operation in todo:
@@ -205,19 +207,19 @@ class OnBarriers(Pending):
 
 
 MBARRIER: Mechanism[OnBarriers] = Mechanism("mbarrier", OnBarriers)
-"""Completion on an mbarrier, which several families share."""
+"""The mechanism of operations that complete on an mbarrier; several families of instructions use it."""
 
 
 class Queue:
     """Operations in flight in one wave.
 
     Args:
-        threads: of the wave.
+        threads: number of threads of the wave.
         eager: operations are performed when they are issued.
-        races: the hooks that are told of commits and waits.
+        races: the hooks that are called at commits and waits.
 
     Attributes:
-        pending: what each mechanism holds, in the order of first use.
+        pending: the operations of each mechanism, in the order of first use.
         issued: how many operations were issued.
     """
 
@@ -229,7 +231,7 @@ class Queue:
         self.issued = 0
 
     def of(self, mechanism: Mechanism[P]) -> P:
-        """What a mechanism holds."""
+        """The pending operations of a mechanism."""
         found = self.pending.get(mechanism)
         if found is None:
             found = self.pending[mechanism] = mechanism.pending(self.threads)
@@ -257,7 +259,7 @@ class Queue:
         """Perform the groups of the threads of ``x`` but for the ``newest`` ones.
 
         Args:
-            reading: only the sources have to be read.
+            reading: only the sources must have been read (``wait_group.read``).
         """
         for races in self.races:
             races.operations.wait(x, mechanism, newest)
@@ -272,7 +274,7 @@ class Queue:
 
 
 def windows(flat: Bytes, unit: int, count: int) -> Lanes:
-    """Every run of ``count`` units of ``unit`` bytes (1, 2, 4, 8, 16) in ``flat``: index it with the units where runs start.
+    """A view of ``flat`` whose row ``i`` is the run of ``count`` units of ``unit`` bytes (1, 2, 4, 8, 16) from unit ``i`` on.
 
     ``windows(a, 16, n)[starts]`` gathers rows of 16 n bytes, and assigning to it scatters them.
     """

@@ -1,4 +1,4 @@
-"""Basic blocks: a gate in front, a straight run of instructions, and what ends it."""
+"""Basic blocks: an optional gate, a sequence of instructions (the run), and a terminator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ InstrumentedRun: TypeAlias = Callable[[Registers, Group, object], Mask | None]
 
 
 class Linkable(Protocol):
-    """The program that a block's end is linked into: its functions by name, and where everything was placed."""
+    """The program for which terminators are linked: its functions by name, and the layout of its variables."""
 
     module: Module
     layout: Layout
@@ -30,12 +30,12 @@ class Linkable(Protocol):
 
 
 class Terminator:
-    """Ends a block and hands its group on.
+    """Ends a block: determines where the threads of its group continue.
 
     Attributes:
-        predicate: guard of the instruction; the run returns its value.
-        ends: threads may end, or leave the function, here.
-        calls: functions of the program are called.
+        predicate: the predicate of the instruction; the run returns its value.
+        ends: threads may exit, or return from the function, here.
+        calls: whether it calls a function of the program.
     """
 
     ends = False
@@ -55,11 +55,11 @@ class Terminator:
 
     @property
     def splits(self) -> bool:
-        """Whether it may separate lanes although there is one block that follows."""
+        """Whether it can separate lanes although it has a single successor."""
         return False
 
     def reads(self) -> tuple[Operand | Predicate | None, ...]:
-        """What it reads beside its predicate, which the run has evaluated."""
+        """The operands that it reads, besides the predicate, which the run evaluates."""
         return ()
 
     def writes(self) -> tuple[Operand | None, ...]:
@@ -67,7 +67,7 @@ class Terminator:
         return ()
 
     def decides(self) -> tuple[Operand | None, ...]:
-        """What says where control goes, beside the predicate."""
+        """The operands that determine where threads continue, besides the predicate."""
         return ()
 
     def execute(self, group: Group, block: BasicBlock, predicate: Mask | None) -> None:
@@ -90,13 +90,13 @@ class Terminator:
 
 @dataclass
 class BasicBlock:
-    """A straight run and what ends it.
+    """A sequence of instructions without branches, and its terminator.
 
     Attributes:
         index: position in the program; schedule order.
         instructions: (number in the program, instruction) of the run and the terminator.
         next: the block that follows in the text.
-        gate: what a group must pass before the run; None lets everybody through.
+        gate: decides which threads may execute the run; None for a block whose instructions cannot block.
         fast, general: the run, ``(registers, group) -> predicate of the branch or None``; None for an empty run;
             compiled at their first call.
         written: bit set of the registers that the run writes.
@@ -134,5 +134,5 @@ class BasicBlock:
 
     @property
     def converges(self) -> bool:
-        """Whether lanes of a warp execute something together in it."""
+        """Whether it contains an instruction that lanes of a warp execute together."""
         return self.gate is not None and self.gate.converges

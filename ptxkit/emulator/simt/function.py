@@ -1,4 +1,4 @@
-"""What is known of a bound function while it runs: its registers and its stack frame."""
+"""The registers and the stack frame of a bound function."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ptxkit.isa.types import PtxType
 
 @dataclass
 class FunctionCode:
-    """One bound function.
+    """A bound function.
 
     Attributes:
         register_index: name -> number of each register; ``register_types`` by number.
         frame_offsets: variables in local memory -> byte offset in the function's stack frame of ``frame_bytes``.
-        entry: index of the block that it begins with.
-        undefined: registers that some path from the entry reads before anything writes them.
+        entry: index of its first block.
+        undefined: registers that are read before they are written on some path from the entry.
     """
 
     function: Function

@@ -1,7 +1,7 @@
 """The hooks through which the checks of a launch follow its execution.
 
 A wave holds a tuple of hooks of each kind. Instructions loop over it, so that a launch without a check pays for an empty loop,
-and what the call needs is computed only when there is a hook.
+and the arguments of a hook are only computed if there is one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ptxkit.isa.types import PtxType
 
 
 class AccessSite(Protocol):
-    """The memory instruction that accesses shared memory: its place, bytes a lane, and how it orders other accesses."""
+    """An instruction that accesses shared memory: its position, bytes of each lane, and memory ordering semantics."""
 
     where: Where
     size: int
@@ -26,13 +26,13 @@ class AccessSite(Protocol):
 
 
 class OperationHooks(Protocol):
-    """Asynchronous operations and mbarriers. mbarriers are named by their index among the wave's 8-byte words."""
+    """Hooks for asynchronous operations and mbarriers. An mbarrier is identified by its word's index in the wave."""
 
     def commit(self, x: Selection, mechanism: Mechanism[object]) -> None:
-        """The threads of ``x`` close their group."""
+        """The threads of ``x`` commit their group."""
 
     def wait(self, x: Selection, mechanism: Mechanism[object], newest: int) -> None:
-        """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
+        """The threads of ``x`` have waited for all of their groups except the ``newest`` ones."""
 
     def grouped(
         self, mechanism: Mechanism[object], where: Where, threads: Index, starts: Index, sizes: Index, write: bool
@@ -57,7 +57,7 @@ class OperationHooks(Protocol):
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
 
     def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
-        """The lanes ``done`` have seen that a phase is complete."""
+        """The lanes ``done`` have observed that a phase is complete."""
 
     def phase_over(self, at: Index) -> None:
         """The current phase of the distinct mbarriers ``at`` is complete."""
@@ -77,11 +77,11 @@ class OperationHooks(Protocol):
 
 
 class RaceHooks(Protocol):
-    """Accesses to shared memory, and what puts them in order."""
+    """Hooks for accesses to shared memory, and for the synchronisation that orders them."""
 
     @property
     def operations(self) -> OperationHooks:
-        """The same of asynchronous operations."""
+        """The hooks for asynchronous operations."""
 
     def read(self, x: Selection, site: AccessSite, index: Index, start: int) -> None:
         """Lanes of ``x`` read the elements ``index + start``, of the site's size."""
@@ -109,35 +109,35 @@ class RaceHooks(Protocol):
         """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
 
     def fence(self, x: Selection) -> None:
-        """A fence by the threads of ``x``."""
+        """The threads of ``x`` have executed a memory fence."""
 
     def warps_met(self, groups: Sequence[Selection]) -> None:
-        """bar.warp.sync lets these selections go."""
+        """The threads of these selections have synchronised at bar.warp.sync."""
 
     def met(self, x: Selection) -> None:
-        """All live threads of the wave have met, each CTA's at its barrier."""
+        """In each CTA, all threads that have not exited have synchronised at a barrier."""
 
     def arrived(self, number: int, x: Selection) -> None:
         """The threads of ``x`` arrive at barrier ``number`` of their CTA."""
 
     def complete(self, number: int, ctas: Mask, waiting: Mask) -> None:
-        """Barrier ``number`` lets go the lanes ``waiting`` (wave shape) of ``ctas``."""
+        """Barrier ``number`` of ``ctas`` has completed; the lanes ``waiting`` (wave shape) continue."""
 
     def cluster_arrived(self, x: Selection, relaxed: bool) -> None:
-        """barrier.cluster.arrive."""
+        """The threads of ``x`` have executed barrier.cluster.arrive."""
 
     def cluster_complete(self, clusters: Mask) -> None:
-        """A phase of barrier.cluster is over."""
+        """A phase of barrier.cluster has completed."""
 
     def cluster_waited(self, x: Selection) -> None:
-        """barrier.cluster.wait has let ``x`` go."""
+        """The threads of ``x`` have completed barrier.cluster.wait."""
 
     def ended(self, ctas: Mask) -> None:
         """The last threads of ``ctas``, (CTAs of the wave,), have exited."""
 
 
 class ProxyHooks(Protocol):
-    """Writes to shared memory through the generic proxy and the async proxy, and fences between the two."""
+    """Hooks for writes to shared memory through the generic proxy and the async proxy, and for proxy fences."""
 
     def wrote(self, cells: Index, size: int) -> None:
         """The generic proxy has written the elements ``cells`` of ``size`` bytes each."""
@@ -146,38 +146,38 @@ class ProxyHooks(Protocol):
         """fence.proxy.async by the threads of ``x``; ``space`` is ``""``, ``"shared::cta"`` or ``"shared::cluster"``."""
 
     def replaced(self, starts: Index, sizes: Index) -> None:
-        """The async proxy writes these runs of bytes itself."""
+        """The async proxy has overwritten these runs of bytes, so that they need no fence."""
 
     def unseen(self, starts: Index, sizes: Index) -> Mask:
-        """Which of these runs of bytes hold something that the async proxy may not see."""
+        """Which of these runs of bytes contain a write that is not visible to the async proxy."""
 
     def unseen_rows(self, rows: Index) -> Mask:
-        """Which elements, of (E, n) units of 16 bytes, hold something that the async proxy may not see."""
+        """Which elements, of (E, n) rows of 16 bytes, contain a write that is not visible to the async proxy."""
 
 
 class ArithmeticHooks(Protocol):
-    """Results that an instruction writes to memory, not to a register."""
+    """Hooks for arithmetic whose results are written to memory, as by atomics."""
 
     def computed(self, x: Any, where: Where, t: PtxType, result: Lanes, operands: tuple[Lanes, ...]) -> None:
-        """The lanes of ``x``, a group, have computed ``result``, of the type ``t``, as the operands are."""
+        """The lanes of the group ``x`` have computed ``result`` from ``operands``; all have the type ``t``."""
 
 
 class StackHooks(Protocol):
-    """Local memory that something other than an instruction of the program writes."""
+    """Hooks for local memory that is not written by an instruction of the program."""
 
     def returned(self, threads: Index, start: int, nbytes: int) -> None:
-        """A function that the driver provides has written its result to the stacks of ``threads``."""
+        """A function that the driver provides, such as malloc, has written its result to the stacks of ``threads``."""
 
 
 class DivergenceHooks(Protocol):
-    """Lanes of one warp that branches have separated."""
+    """Hooks for branches that separate lanes of a warp."""
 
     @property
     def open(self) -> object:
-        """Whether there are any: false where no lanes are separated."""
+        """Whether the lanes of any warp are separated."""
 
     def opened(self, one: Selection, other: Selection, serial: int, block: int, meet: int) -> None:
-        """The branch of ``block``, in the frame ``serial``, has separated the lanes of both until the block ``meet``."""
+        """The branch of ``block``, in the frame ``serial``, has separated two groups that meet again at ``meet``."""
 
     def check(self, here: Mask, block: int, members: Words | None = None) -> None:
         """The lanes ``here`` (wave shape) wait at, or are about to pass, the gate of ``block``."""

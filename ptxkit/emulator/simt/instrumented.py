@@ -1,4 +1,4 @@
-"""What the instrumentation knows of one bound instruction: its registers and their types, worked out once."""
+"""The registers of a bound instruction and their types, determined once for the instrumentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ptxkit.isa.types import PtxType
 
 
 def unsigned(t: PtxType) -> np.dtype:
-    """Type of a lane array that marks bits of a ``t``; of 128 bits all are marked together, in 64."""
+    """The unsigned type whose bits mark the bits of a ``t``. For 128 bits it has 64 bits, which are all set or all clear."""
     if t.dtype.kind == "b":
         return np.dtype(np.bool_)
     return np.dtype(f"u{min(t.dtype.itemsize, 8)}")
@@ -76,7 +76,7 @@ class Instrumented:
 def _register(operand: Operand | None, index: Mapping[str, int]) -> int | None:
     if isinstance(operand, Negated):
         operand = operand.operand
-    if isinstance(operand, Register | Symbol):  # a parameter of a function may be a register
+    if isinstance(operand, Register | Symbol):  # a function's parameter may be a register, parsed as a symbol
         return index.get(operand.name)
     return None
 

@@ -1,7 +1,7 @@
-"""Completion mechanisms of asynchronous operations: what a family of instructions declares of its own.
+"""Completion mechanisms of asynchronous operations. Each family of asynchronous instructions declares one.
 
-A family makes one :class:`Mechanism`, and hands it to the wave's queue with every operation, commit and wait. Neither the
-scheduler nor the race check knows the families.
+A family creates one :class:`Mechanism`, and passes it to the wave's queue with every operation, commit and wait, so that
+neither the scheduler nor the race check depends on the families.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Mechanism(Generic[T]):
     """How the operations of a family complete.
 
     Attributes:
-        name: in messages and in the debugger.
-        pending: holds the operations in flight of a wave, made from its number of threads.
-        operation: an operation in words, with ``{}`` for the threads that issued it; "" where it has no agent of its own.
-        wait: for the race check, how a program waits for one.
-        span: warps whose operations are one agent's: 4 where a warpgroup issues them, 0 where single threads do.
+        name: the name in messages and in the debugger.
+        pending: the class that holds the operations in flight of a wave; its argument is the number of threads.
+        operation: the text that names an operation, with ``{}`` for the threads that issued it; "" for mbarriers.
+        wait: for messages of the race check, how a program waits for an operation.
+        span: number of warps that issue an operation together: 4 for a warpgroup, 0 for single threads.
     """
 
     name: str

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from ptxkit.isa.types import TYPES, PtxType
 
 CARRY = "cc"
-"""Pseudo type of the condition-code carry flag: an implicit operand of add.cc, addc, ..., held as bool lanes."""
+"""Pseudo type of the carry flag CC.CF, an implicit operand of add.cc, addc, and others; it is stored as bool lanes."""
 
 CARRY_TYPE = PtxType(CARRY, 1, "p", TYPES["pred"].dtype)
 
 
 @dataclass(frozen=True)
 class Form:
-    """One opcode taken apart by the pattern that matched it.
+    """The parts of an opcode, according to the pattern that matched it.
 
     Attributes:
         opcode: the whole opcode.

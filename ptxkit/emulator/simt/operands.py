@@ -1,4 +1,4 @@
-"""Operands that a gate or the end of a block reads itself, outside of generated code."""
+"""Operands that are read outside of generated code, by a gate or by the terminator of a block."""
 
 from __future__ import annotations
 

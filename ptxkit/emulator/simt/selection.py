@@ -12,7 +12,7 @@ import numpy as np
 from ptxkit.emulator.arrays import Index, Lanes, Mask, Shape
 
 EVERY_WARP: Index = np.empty(0, np.int64)
-"""The indices of a selection that is not by rows."""
+"""The CTA and warp indices of a selection that is not by rows."""
 
 
 class Selection:
@@ -25,7 +25,7 @@ class Selection:
         rows: whether it is a selection by rows.
         shape: of a full lane array under this selection: (C, W, 32), or (rows, 1, 32).
         lanes, warps: how many lanes take part, and warps with at least one.
-        memo: what other modules have computed for these lanes, by name.
+        memo: values that other modules have computed for these lanes, by name.
     """
 
     __slots__ = ("_cta", "_thread", "_warp", "c", "lanes", "mask", "memo", "rows", "shape", "w", "warps", "wave_shape")
@@ -49,7 +49,7 @@ class Selection:
         self._thread: Index | None = None
 
     def select(self, value: Lanes) -> Lanes:
-        """A wave-wide array as this selection sees it."""
+        """The values of a lane array of the wave for this selection."""
         if not self.rows or value.size == 1:
             return value
         s0, s1, _ = value.shape

@@ -46,7 +46,7 @@ SPECIAL_TYPES: dict[str, PtxType] = {
     **{f"%{n}": _U64 for n in ("clock64", "globaltimer", "gridid", "current_graph_exec")},
     "%is_explicit_cluster": _PRED,
 }
-"""Every special register the emulator has, with its type. The performance monitors (%pm0, ...) are not among them."""
+"""The special registers that the emulator implements, with their types: all but the performance monitors (%pm0, ...)."""
 
 
 def static_lanes(wave: WaveState, name: str) -> Lanes:
@@ -117,11 +117,11 @@ def static_lanes(wave: WaveState, name: str) -> Lanes:
             return _one(launch.workspace >> 32)
         case "envreg2":
             return _one(launch.workspace & 0xFFFF_FFFF)
-        case "reserved_smem_offset_end":  # of what is in use: the barriers of tiles of several warps, in cooperative_groups.h
+        case "reserved_smem_offset_end":  # the part in use: barriers of tiles, see TILE_BARRIER_BYTES
             return _one(TILE_BARRIER_BYTES)
         case "reserved_smem_offset_cap":
             return _one(SHARED_BASE)
-        case _:  # the reserved memory and the tiles' barriers begin at 0; other envreg<n> are set by the driver for its own use
+        case _:  # reserved memory begins at 0; the remaining envreg<n> are reserved for the driver
             return _one(0)
 
 

@@ -1,4 +1,4 @@
-"""What instructions see of the machine and of the launch that they belong to."""
+"""The interfaces of memory, machine, kernel and launch to instructions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MemoryState(Protocol):
 
     @property
     def used(self) -> int:
-        """Bytes that are allocated."""
+        """Number of allocated bytes."""
 
     @property
     def capacity(self) -> int:
-        """Bytes that there are."""
+        """Size of global memory in bytes."""
 
     def allocations(self) -> tuple[Allocation, ...]:
         """See :meth:`~ptxkit.emulator.memory.allocations.GlobalMemory.allocations`."""
@@ -57,10 +57,10 @@ class MemoryState(Protocol):
 
 
 class MachineState(Protocol):
-    """The machine: its memory, and what its threads agree on.
+    """The machine: global memory, and the state that its worker threads share.
 
     Attributes:
-        version: counts changes of memory; a wave that waits looks whether there were any.
+        version: number of changes of memory, by which a waiting wave recognises progress.
     """
 
     version: int
@@ -71,7 +71,7 @@ class MachineState(Protocol):
 
     @property
     def atomic_lock(self) -> AbstractContextManager[object]:
-        """Held while an atomic operation is performed."""
+        """The lock that is held while an atomic operation is performed."""
 
     def allocate(self, nbytes: int, name: str = "") -> int:
         """Address of ``nbytes`` of new global memory."""
@@ -96,7 +96,7 @@ class LaunchState(Protocol):
     Attributes:
         shared_bytes: shared memory of a CTA; ``shared_begin`` is the first address that accesses may have.
         serial: number of the launch.
-        workspace: address of what the driver gives to a cooperative launch, or 0.
+        workspace: address of the workspace that the driver provides for a cooperative launch, or 0.
     """
 
     name: str
@@ -117,7 +117,7 @@ class LaunchState(Protocol):
 
     @property
     def machine(self) -> MachineState:
-        """The machine that it runs on."""
+        """The machine on which the launch is executed."""
 
     @property
     def code(self) -> CodeState:
@@ -131,10 +131,10 @@ class LaunchState(Protocol):
         """A kernel parameter as one-element lanes."""
 
     def cancel_cluster(self) -> int | None:
-        """Linear index of the first CTA of a cluster that has not started and now will not; None where there is none."""
+        """Cancel a cluster that has not started; returns the linear index of its first CTA, or None without such a cluster."""
 
     def cta_coordinates(self, linear: int) -> Dim:
         """Grid coordinates of a CTA."""
 
     def describe(self) -> str:
-        """For messages: how much was launched."""
+        """The grid and block of the launch, for messages."""

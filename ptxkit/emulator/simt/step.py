@@ -1,4 +1,4 @@
-"""What an instruction is bound to: a Step with typed operands, and the Binding that effect functions get to make one.
+"""The bound form of an instruction: a Step with typed operands. Functions of the instruction table make it from a Binding.
 
 An ``@effect`` function is called once per instruction, with a :class:`Binding`, and returns a :class:`Step`. Its ``call`` runs
 every time: it gets the :class:`~ptxkit.emulator.simt.threads.Group` that executes and one lane array per source, and returns
@@ -28,11 +28,11 @@ Typed = tuple[Operand | None, PtxType]
 
 @dataclass
 class Step:
-    """One bound instruction.
+    """A bound instruction.
 
     Attributes:
         call: see the module's text; a pure step gets no group.
-        sources, destinations: operand and the type it is read or written as; a destination None is a sink.
+        sources, destinations: operands, and the types as which they are read or written; the result for None is discarded.
         pure: ``call`` takes the lane arrays alone.
     """
 
@@ -43,7 +43,7 @@ class Step:
 
 
 def result_tuple(found: Results) -> tuple[Lanes | None, ...]:
-    """What a step returned, with one entry for each destination."""
+    """The results of a step as a tuple, with one entry for each destination."""
     if found is None:
         return ()
     return found if isinstance(found, tuple) else (found,)
@@ -53,9 +53,9 @@ class Gate:
     """Stands before a blocking instruction.
 
     Attributes:
-        reads: operands that the gate itself looks at.
+        reads: operands whose values decide whether threads pass.
         converges: lanes of a warp execute the instruction together, all or those that a mask names.
-        aligned: all lanes of a warp that have not exited do.
+        aligned: all lanes of a warp that have not exited execute the instruction together.
     """
 
     reads: tuple[Operand | None, ...] = ()
@@ -65,7 +65,7 @@ class Gate:
     def enter(self, group: Group, block: int) -> Group | None:
         """Let ``group``, which stands at ``block``, try to pass: the part that may execute now, or None.
 
-        Threads that have to wait are handed to the wave here (``wave.park`` and its relatives), with what will wake them.
+        Threads that have to wait are registered with the wave here, for example by ``wave.park``.
         """
         raise NotImplementedError
 
@@ -80,15 +80,15 @@ class Gated:
 
 @dataclass
 class Binding:
-    """What an effect or blocking function knows of its instruction.
+    """The instruction and its environment, for the function of the instruction table that binds it.
 
     Attributes:
-        instruction, form: the instruction and its opcode taken apart.
+        instruction, form: the instruction, and the parts of its opcode.
         index: number of the instruction in the program, the key of its counters.
         layout: where the variables that the entry can reach were placed.
-        target: compute capability as a number (90), for what depends on it.
+        target: compute capability as a number (90), for instructions that depend on it.
         position: of the instruction in its function.
-        labels: positions in the function that labels name.
+        labels: label -> position in the function.
     """
 
     instruction: Instruction

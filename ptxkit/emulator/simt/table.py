@@ -1,12 +1,14 @@
 """The instruction table: which opcodes the emulator executes, filled by decorators.
 
-Three kinds of entry, as their effect on the machine grows:
+There are three kinds of entries:
 
-- ``@alu``: pure. The function gets one numpy lane array per source operand, viewed as its PTX type, and returns the lane
-  array(s) of the destination(s). The engine fetches, masks and writes back. Arrays broadcast against each other: a value that
-  is the same for many threads has a shorter axis, so never assume that two sources have the same shape.
-- ``@effect``: touches memory or special state; the function is called once at bind time and returns the step to run.
-- ``@blocking``: may have to wait for other threads; likewise bound once, returns a step that says whether it completed.
+- ``@alu``: a pure function of the operands. The function gets one numpy lane array per source operand, viewed as its PTX
+  type, and returns the lane array(s) of the destination(s). The engine reads the operands, applies predicates and masks, and
+  writes the results. Arrays broadcast against each other: a value that is the same for many threads has axes of length 1, so
+  that two sources may have different shapes.
+- ``@effect``: accesses memory or other state. The function is called once, when the instruction is bound, and returns the step
+  to execute.
+- ``@blocking``: may have to wait for other threads. The function is called once as well, and returns a gate and a step.
 
 An opcode pattern is written as in the PTX manual::
 
@@ -39,12 +41,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass(frozen=True)
 class Entry:
-    """One table row.
+    """An entry of the table.
 
     Attributes:
         kind: ``"alu"``, ``"effect"`` or ``"blocking"``.
         pattern: as registered.
-        function: what was decorated.
+        function: the decorated function.
         expression: the pattern as a regular expression, whose named groups are the sets and the optional literals.
         signature: alu only; form -> (destination types, source types).
         bind: alu only; the function is called with the form and returns the lane function.
@@ -149,7 +151,7 @@ def respell(*names: str) -> Callable[[Callable[[str], str | None]], Callable[[st
 def _reordered(opcode: str) -> tuple[Entry, Form] | None:
     """The arithmetic entry that implements ``opcode`` with its modifiers in another order: ptxas takes ``add.ftz.rn.f32`` too.
 
-    The types keep their order, since it tells source from destination.
+    The types keep their order, which distinguishes source from destination.
     """
     name, *parts = opcode.split(".")
     types = [p for p in parts if p in TYPES]
@@ -168,7 +170,7 @@ def _reordered(opcode: str) -> tuple[Entry, Form] | None:
 
 
 def entries() -> Iterator[Entry]:
-    """Every row, in registration order."""
+    """Every entry, by opcode in the order of registration."""
     for rows in _TABLE.values():
         yield from rows
 
@@ -252,6 +254,6 @@ def _keyword_only(function: Callable[..., object]) -> tuple[str, ...]:
 
 
 def _code(function: Callable[..., object]) -> CodeType:
-    """The code of the function below its decorators; inspect.signature would take a tenth of the emulator's start."""
+    """The code of the undecorated function. inspect.signature would take 10% of the emulator's start-up time."""
     code: CodeType = inspect.unwrap(function).__code__
     return code

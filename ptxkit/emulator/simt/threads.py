@@ -24,15 +24,15 @@ from ptxkit.isa.model import Operand, Symbol
 P = TypeVar("P")
 
 Registers: TypeAlias = list[Lanes | None]
-"""The registers of a frame by number, wave-wide; None for one that nothing has written."""
+"""The registers of a frame by number, as lane arrays of the wave; None for a register without a value."""
 
 
 class Frame:
     """One activation of a function: the registers of every thread that is inside this call.
 
     Attributes:
-        undefined: register -> which bits of it are not initialised, in the wave's shape; kept by the instrumentation.
-        undefined_bits: bit set of those registers.
+        undefined: register -> its uninitialised bits, in the wave's shape; the instrumentation maintains it.
+        undefined_bits: bit set of the registers with uninitialised bits.
     """
 
     __slots__ = (
@@ -82,9 +82,9 @@ class Group(Selection):
     """Threads of one frame at one block.
 
     Attributes:
-        yielded: a failed wait; all other groups go first.
-        resume: 0 before the gate of the block, 1 past it, 2 to try it once more.
-        sub: part of a group, for one predicated instruction.
+        yielded: not 0 after a failed wait: all other groups are executed first.
+        resume: 0: the group is before the gate of the block, 1: past it, 2: it tries the gate again.
+        sub: this is a part of a group, for the execution of one predicated instruction.
     """
 
     __slots__ = ("frame", "resume", "sub", "tally", "wave", "yielded")
@@ -169,22 +169,22 @@ class CallSite:
 
 
 class WaveState(Protocol):
-    """What instructions see of the CTAs that are resident together, and what they ask of the scheduler.
+    """The interface of a wave to instructions: the CTAs that are resident together, and the operations of the scheduler.
 
     Attributes:
         shape: (CTAs, warps a CTA, 32).
         ctas: linear index in the grid of each CTA.
         cluster_rank: rank of each CTA in its cluster; the CTAs of a cluster are consecutive.
-        ranked: addresses in shared memory hold the CTA's rank.
+        ranked: addresses in shared memory contain the rank of the CTA.
         shared, shared_stride: shared memory of all CTAs, and bytes from one CTA's to the next one's.
         local: (threads, bytes), local memory.
-        live: lanes that have not exited, or None while all run; ``live_lanes`` are so many.
+        live: lanes that have not exited, or None if none has; ``live_lanes`` is their number.
         ended: (CTAs,) which CTAs have no threads left; None while all have, or where none can access another's memory.
         waiting: groups that wait for others of their warps, by serial number of the frame and block.
         ticks: time, which the clock registers show.
-        changes: reads of clocks and printed texts, which no memory shows.
+        changes: number of clock reads and of printed texts, which change no memory but are progress.
         output: what the kernel has printed.
-        lost: lanes to which a collective that is being executed gives an undefined result; wave shape, or None.
+        lost: lanes in which the result of the collective that is being executed is undefined; wave shape, or None.
     """
 
     shape: Shape
@@ -209,7 +209,7 @@ class WaveState(Protocol):
 
     @property
     def launch(self) -> LaunchState:
-        """The launch that it is part of."""
+        """The launch that the wave belongs to."""
 
     @property
     def divergence(self) -> DivergenceHooks:
@@ -217,7 +217,7 @@ class WaveState(Protocol):
 
     @property
     def stack_hooks(self) -> tuple[StackHooks, ...]:
-        """What follows the contents of local memory."""
+        """The hooks that track the contents of local memory."""
 
     def part(self, kind: Callable[[WaveState], P]) -> P:
         """The wave's only object of the class ``kind``, made when it is first asked for: the state of one mechanism."""
@@ -226,9 +226,9 @@ class WaveState(Protocol):
         """Let ``part`` be what :meth:`part` gives for ``kind``."""
 
     def on_memory(self, machine: MachineState, shared: Bytes) -> WaveState:
-        """The same threads on other memory, with no hooks, and with mechanisms of their own."""
+        """A copy of the wave with other memory, without hooks, and with its own mechanisms."""
 
-    # -- where and who -----------------------------------------------------------------------------------------------
+    # -- coordinates and values --------------------------------------------------------------------------------------
 
     def cta_coordinates(self, index: int) -> Shape:
         """Grid coordinates of a CTA of this wave."""
@@ -254,68 +254,68 @@ class WaveState(Protocol):
         """A group of the lanes in ``mask`` (wave shape; None means all)."""
 
     def retire(self, group: Group) -> None:
-        """``group`` is no more."""
+        """Remove ``group``."""
 
     def split(self, group: Group, lanes: Mask) -> tuple[Group | None, Group | None]:
         """The lanes of ``group`` for which ``lanes`` (in its selection) holds, and the others; None for an empty part."""
 
     def join(self, a: Group, b: Group) -> Group:
-        """One group of both."""
+        """Replace two groups by one with the lanes of both."""
 
     def go(self, group: Group, block: int) -> None:
-        """``group`` is ready at ``block``."""
+        """Make ``group`` ready to execute ``block``."""
 
     def wake(self, group: Group, block: int, passed: bool) -> None:
-        """A waiting group is ready again: past the gate of ``block``, or to try it once more."""
+        """Make a waiting group ready at ``block``: past its gate if ``passed``, else to try the gate once more."""
 
     def spin(self) -> None:
-        """The running group's wait failed: let all others go first."""
+        """The wait of the running group has failed: execute all other groups before it."""
 
     def park(self, group: Group, block: int) -> None:
-        """``group`` waits at ``block`` for others of its warps to arrive there."""
+        """Let ``group`` wait at ``block`` until the other lanes of its warps arrive there."""
 
     def parked(self, group: Group, block: int) -> Group | None:
-        """Takes out the group that waits where ``group`` has arrived."""
+        """Remove and return the group that waits at ``block``, where ``group`` has arrived; None if there is none."""
 
     def collected(self, group: Group, result: Operand | None, lost: Mask | None, where: Where) -> None:
-        """Outside of generated code a collective has written the register ``result``, with no value in the lanes ``lost``."""
+        """A collective outside of generated code has written the register ``result``; it is undefined in the lanes ``lost``."""
 
     def gate_at(self, block: int) -> object:
         """The gate of a block, or None."""
 
     def after(self, block: int) -> int:
-        """The block that follows in the text."""
+        """The index of the block that follows ``block`` in the PTX."""
 
     def call(self, group: Group, code: FunctionCode, site: CallSite, back: int) -> None:
-        """``group`` enters a function and will come back to block ``back``."""
+        """``group`` calls a function, and continues at block ``back`` after the return."""
 
     def leave(self, group: Group) -> None:
         """``group`` returns from its function."""
 
     def exit(self, group: Group) -> None:
-        """The threads of ``group`` end."""
+        """The threads of ``group`` exit."""
 
 
 class Synchroniser:
-    """A part of a wave on which groups wait. The scheduler asks every one that the wave has made."""
+    """A mechanism on which groups wait. The scheduler calls these methods of every synchroniser of a wave."""
 
     def waiting(self) -> list[tuple[Group, int]]:
         """Every group that waits here, with its block."""
         return []
 
     def note(self, group: Group, instructions: list[int]) -> str:
-        """For the deadlock report: what ``group``, at a block with these instructions, waits for; "" if not for this."""
+        """For deadlock reports: what ``group``, at a block with these instructions, waits for; "" if it waits elsewhere."""
         return ""
 
     def threads_left(self) -> None:
         """Some threads have exited."""
 
     def force(self) -> bool:
-        """No thread can go on: perform the asynchronous operations that one waits for. False if there are none."""
+        """No thread can continue: perform the asynchronous operations that threads wait for. False if there are none."""
         return False
 
     def time_out(self) -> bool:
-        """No thread can go on: end the waits that hardware ends after a time limit. False if there are none."""
+        """No thread can continue: end the waits that hardware ends after a time limit. False if there are none."""
         return False
 
     def deadlocked(self) -> None:
@@ -323,7 +323,7 @@ class Synchroniser:
 
 
 def merge(values: Lanes, old: Lanes | None, predicate: Mask) -> Lanes:
-    """``values`` where ``predicate`` holds, else ``old``; an unwritten ``old`` does not matter."""
+    """``values`` where ``predicate`` holds, else ``old``; if ``old`` is None, ``values``."""
     if old is None:
         return values
     if predicate.size == 1:

@@ -1,4 +1,4 @@
-"""Which bits of a register are not initialised, lane by lane, and where each lane's came from."""
+"""The uninitialised bits of a register in each lane, and the origin of the uninitialised value."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Shadow:
 
     @property
     def lanes(self) -> Mask:
-        """Which lanes have an undefined bit."""
+        """The lanes that have an undefined bit."""
         return self.bits != 0

@@ -11,7 +11,7 @@ from ptxkit.errors import TrapError
 
 
 class ClusterBarrier(Synchroniser):
-    """barrier.cluster: the phase of each cluster, and the phase in which each lane last arrived."""
+    """State of barrier.cluster: the phase of each cluster, and the lanes that have arrived in it."""
 
     def __init__(self, wave: WaveState) -> None:
         self.wave = wave
@@ -24,7 +24,7 @@ class ClusterBarrier(Synchroniser):
         self.sleepers: list[tuple[Group, int]] = []
 
     def arrive(self, group: Group, where: Where, relaxed: bool = False) -> None:
-        """The lanes of ``group`` arrive; if ``relaxed`` they pass on what they knew at their last fence."""
+        """The lanes of ``group`` arrive; a ``relaxed`` arrival releases only what precedes the last fence of each lane."""
         wave = self.wave
         mask = group.full_mask()
         twice = mask & self.open
@@ -56,7 +56,7 @@ class ClusterBarrier(Synchroniser):
             wave.wake(group, block, passed=False)
 
     def enter(self, group: Group, block: int, where: Where) -> Group | None:
-        """barrier.cluster.wait: the lanes whose phase is over."""
+        """barrier.cluster.wait: returns the lanes whose phase is complete; the others wait."""
         phases = np.repeat(self.phase, self.size)[:, None, None]
         mine = group.select(self.arrived_phase)
         active = group.active()

@@ -18,8 +18,8 @@ class _Barrier:
 
     Attributes:
         mask: lanes that wait, wave shape.
-        extra: threads that arrived without waiting, per CTA.
-        count: expected threads per CTA, 0 for all that live; set by the first to arrive.
+        extra: number of threads of each CTA that have arrived without waiting (bar.arrive).
+        count: expected threads of each CTA, 0 for all that have not exited; the first arrival sets it.
         votes: predicate of the waiting lanes (barrier.red).
     """
 
@@ -49,13 +49,13 @@ class CtaBarriers(Synchroniser):
         return b
 
     def result(self, number: int, row: int) -> Index:
-        """What the last barrier.red at a barrier has given each CTA; ``row``: 0 for the count, 1 for whether all were true."""
+        """The result of each CTA's last barrier.red: row 0 is the number of true predicates, row 1 whether all are true."""
         found = self.get(number).result
         assert found is not None
         return found[row]
 
     def arrive(self, group: Group, number: int, count: int, block: int | None, votes: Mask | None, where: Where) -> bool:
-        """``group`` arrives; it waits at ``block``, unless that is None. True when it may go on at once.
+        """``group`` arrives, and waits at ``block`` unless that is None. True if it can continue immediately.
 
         Args:
             count: threads the barrier expects, 0 for every live thread of the CTA.
@@ -128,7 +128,7 @@ class CtaBarriers(Synchroniser):
         live = np.ones(self.wave.shape, np.bool_) if self.wave.live is None else self.wave.live
         if b.result is None:
             b.result = np.zeros((2, self.wave.shape[0]), np.int64)
-        # b.mask is empty on the direct path, where every live lane takes part
+        # b.mask is not set if one group with every live lane arrives
         part = b.mask if b.mask.any() else live
         b.result[0, ctas] = votes.sum((1, 2))[ctas]
         b.result[1, ctas] = np.all(votes | ~part, (1, 2))[ctas]
@@ -144,7 +144,7 @@ class CtaBarriers(Synchroniser):
         return [place for b in self.barriers.values() for place in b.groups]
 
     def note(self, group: Group, instructions: list[int]) -> str:
-        """For the deadlock report: how many threads a barrier still lacks."""
+        """For the deadlock report: how many threads have not arrived at a barrier."""
         for number, b in self.barriers.items():
             for g, _ in b.groups:
                 if g is group:

@@ -1,6 +1,6 @@
 """The mbarrier instructions. PTX ISA, "mbarrier.init" to "mbarrier.pending_count".
 
-ptxas takes the state space ahead of semantics and scope, too, so some have a second pattern.
+ptxas also accepts the state space before semantics and scope, so that some instructions have a second pattern.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCOPES = "cta cluster"
 
 
 def address_type(b: Binding, operand: Operand) -> PtxType:
-    """As which type an address operand is read: 32-bit registers hold shared addresses."""
+    """The type of an address operand: u32 for a 32-bit register, which contains an address in shared memory, else u64."""
     t = b.register_type(operand)
     return U32 if t is not None and t.bits == 32 else U64
 
@@ -34,7 +34,7 @@ class BarrierSite:
     """The mbarrier operand ``[address]`` of an instruction.
 
     Args:
-        key: tells several shared-memory operands of one instruction apart, where their address patterns are remembered.
+        key: distinguishes several shared-memory operands of an instruction, whose address patterns are cached.
     """
 
     def __init__(self, b: Binding, operand: Operand | None, space: str, key: int = 0) -> None:
@@ -54,12 +54,12 @@ class BarrierSite:
         return self.operand, self.type
 
     def index(self, x: Group, base: Lanes) -> Lanes:
-        """The barrier of each lane: its index among the wave's 8-byte words of shared memory (int64)."""
+        """The mbarrier of each lane, as an index of 8-byte words in the wave's shared memory (int64)."""
         index, _, start = self.site._flat(x, widen(base))
         return index + start
 
     def fetch(self, group: Group) -> Lanes:
-        """The same at a gate, which reads its operands itself."""
+        """:meth:`index` for a gate, which reads its operands itself."""
         if self.symbol is not None:
             base = group.wave.shared_address(group, self.symbol, np.uint64)
         else:
@@ -162,7 +162,7 @@ def _pending_count(b: Binding) -> Step:
 
 
 class _Wait:
-    """The test that test_wait and try_wait make."""
+    """The test for a completed phase, which test_wait and try_wait share."""
 
     def __init__(self, b: Binding) -> None:
         self.destination, address, self.phase, *_ = b.operands
@@ -174,7 +174,7 @@ class _Wait:
         self.relaxed = b.form["sem"] == "relaxed"
 
     def expected(self, lanes: Lanes) -> Lanes:
-        """Parity of the phase that is asked for."""
+        """Parity of the phase that is tested."""
         return lanes.astype(np.uint64) & np.uint64(1) if self.by_parity else parity(lanes)
 
     def step(self) -> Step:
@@ -204,7 +204,7 @@ def _test_wait(b: Binding) -> Step:
 
 
 class _TryWaitGate(Gate):
-    """Lets the lanes pass whose phase is complete; the others sleep until it is."""
+    """Passes the lanes whose phase is complete; the others are suspended until it is."""
 
     def __init__(self, wait: _Wait) -> None:
         self.wait = wait

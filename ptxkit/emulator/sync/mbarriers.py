@@ -2,7 +2,7 @@
 
 PTX ISA, "Asynchronous Barriers". The hardware's layout is not documented; here the 64 bits are, from the lowest: 20
 bits of pending arrivals, 20 of expected arrivals, 21 of the tx-count in two's complement, the parity of the current
-phase, and 01, which neither zeroed nor poisoned memory has, so that a barrier that was never initialised is noticed.
+phase, and the bits 01. Neither zeros nor the poison value have these bits, so that uninitialised mbarriers are detected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_COUNT = (1 << 20) - 1
 """The largest number of arrivals, and the largest tx-count either way (PTX ISA, "mbarrier object")."""
 
 INVALIDATED = 0xCBCB_CBCB_CBCB_CB00
-"""What mbarrier.inval leaves: no valid barrier, and not what memory holds that nothing has written."""
+"""The word that mbarrier.inval writes. It is neither a valid mbarrier nor the value of uninitialised memory."""
 
 _EXPECTED, _TX, _PHASE, _VALID = 20, 40, 61, 62
 _COUNT_BITS = np.uint64(MAX_COUNT)
@@ -55,7 +55,7 @@ def parity(words: Addresses) -> Addresses:
 class Mbarriers(Synchroniser):
     """The mbarrier objects of one wave.
 
-    Barriers are named by their index among the 8-byte words of the wave's shared memory (int64).
+    An mbarrier is identified by its index among the 8-byte words of the wave's shared memory (int64).
     """
 
     def __init__(self, wave: WaveState) -> None:
@@ -89,7 +89,7 @@ class Mbarriers(Synchroniser):
     # -- what instructions do ----------------------------------------------------------------------------------------
 
     def init(self, x: Group, index: Index, counts: Lanes, where: Where) -> None:
-        """New barriers with these expected counts (lane arrays)."""
+        """Initialise mbarriers with these expected counts (lane arrays)."""
         bad = (counts < 1) | (counts > MAX_COUNT)
         if bad.any() and (np.broadcast_to(bad, x.shape) & x.active()).any():
             count = int(np.broadcast_to(counts, x.shape)[np.broadcast_to(bad, x.shape) & x.active()][0])
@@ -102,7 +102,7 @@ class Mbarriers(Synchroniser):
         self.wave.launch.machine.version += 1
 
     def invalidate(self, x: Group, index: Index, where: Where) -> None:
-        """The barriers' memory may be used for anything else. Several threads may invalidate one barrier, at any time."""
+        """Invalidate mbarriers, so that their memory can be reused. Several threads may invalidate the same one."""
         self.check(x, index, where, or_invalidated=True)
         self.words[np.broadcast_to(index, x.shape)[x.active()]] = INVALIDATED
 
@@ -123,7 +123,7 @@ class Mbarriers(Synchroniser):
             index, arrivals, tx: lane arrays or numbers, int64: barrier, arrivals, and what is added to the tx-count.
             drop: later phases expect as many arrivals fewer.
             may_complete: the arrival may complete the phase.
-            states: return the word that each lane found, as a lane array; else None.
+            states: return the word before each lane's arrival, as a lane array; else None.
         """
         self.check(x, index, where)
         arrivals, tx = np.asarray(arrivals, np.int64), np.asarray(tx, np.int64)
@@ -132,7 +132,8 @@ class Mbarriers(Synchroniser):
         pending, expected, outstanding, phase = unpack(words[at])
         found = None
         if (counts > pending).any():
-            # more arrivals than the phase lacks: legal if it completes in between, so take one lane of each barrier at a time
+            # more arrivals than the phase lacks are legal if it completes in between: process one lane of each mbarrier at a
+            # time
             found = self._one_by_one(x, index, where, arrivals, tx, drop, may_complete)
         else:
             if states:
@@ -142,7 +143,7 @@ class Mbarriers(Synchroniser):
         return found
 
     def complete_tx(self, at: Index, nbytes: Index | int, where: Where | None = None) -> None:
-        """Asynchronous operations have moved ``nbytes`` (a number, or one each) for the barriers ``at``, (E,) int64."""
+        """complete_tx: subtract ``nbytes`` (one number, or (E,)) from the tx-counts of the mbarriers ``at``, (E,) int64."""
         amounts: Index = np.broadcast_to(np.asarray(nbytes, np.int64), at.shape)
         at, inverse = np.unique(at, return_inverse=True)
         total = np.bincount(inverse, amounts, len(at)).astype(np.int64)
@@ -253,7 +254,7 @@ class Mbarriers(Synchroniser):
             self.words[at] = pack(pending, expected, outstanding, phase)
 
     def _found(self, x: Group, index: Index, arrivals: Index) -> Addresses:
-        """The word each lane finds when lanes arrive in order and no phase ends on the way."""
+        """The word before each lane's arrival, if lanes arrive in order and no phase completes in between."""
         active = x.active()
         at = np.broadcast_to(index, x.shape)[active]
         counts = np.broadcast_to(arrivals, x.shape)[active]
@@ -289,7 +290,7 @@ class Mbarriers(Synchroniser):
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def name(self, at: int) -> str:
-        """A barrier in words: its shared-memory address, and the variable that it lies in."""
+        """The text that names an mbarrier: its address in shared memory, and its variable."""
         address = int(at) * 8 % self.wave.shared_stride
         layout = self.wave.launch.code.layout
         below = [(base, name) for name, base in layout.shared.items() if base <= address]
@@ -299,13 +300,13 @@ class Mbarriers(Synchroniser):
         return f"the mbarrier at {address:#x} ({plain(name)}{f'+{address - base}' if address > base else ''})"
 
     def _not_one(self, at: int) -> str:
-        """Memory that holds no barrier, in words, with the reason as far as it is known."""
+        """The message about memory that holds no mbarrier, with the reason if it is known."""
         invalidated = int(self.words[at]) == INVALIDATED
         reason = "mbarrier.inval has invalidated it" if invalidated else "never initialised, or overwritten"
         return f"{self.name(at)} is no mbarrier: {reason}"
 
     def describe(self, at: int) -> str:
-        """A barrier and what its current phase lacks."""
+        """The text that names an mbarrier, and the arrivals and bytes that its current phase lacks."""
         word = self.words[at : at + 1]
         if int(word[0]) >> _VALID != 1:
             return f"{self.name(at)}, which is not initialised"

@@ -1,12 +1,12 @@
-"""Which bytes of shared memory the async proxy may not see yet. PTX ISA, "Async proxy", "fence.proxy".
+"""Tracks writes to shared memory that are not yet visible to the async proxy. PTX ISA, "Async proxy", "fence.proxy".
 
 Bulk copies, tensor copies and wgmma access memory through the async proxy; ld, st, atomics, cp.async and stmatrix through the
-generic one. What a program writes through the generic proxy has to be made visible by ``fence.proxy.async`` before the async
-proxy reads it. Here all memory is one, so a missing fence would not show; in latest-legal mode it is an error instead.
+generic proxy. A write through the generic proxy becomes visible to the async proxy by ``fence.proxy.async``. The emulator has
+one copy of memory, so that a missing fence would have no effect; in latest-legal mode it is an error instead.
 
-A fence by any thread counts for whatever has been written in its CTA, or its cluster, up to then: a thread's fence covers
-what it has observed of the others by a barrier, and which barrier that was is not followed. So a fence that is there but ahead
-of a barrier where it has to be behind can go unnoticed, and a correct program is never blamed.
+A fence by any thread counts for all earlier writes of its CTA, or its cluster. In PTX it covers the writes that the thread has
+observed, for example by a barrier, but barriers are not tracked here. A fence before a barrier that has to be after it can
+therefore go unnoticed; a correct program is never reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROW = 16
 
 
 class GenericWrites:
-    """Rows of 16 bytes of a wave's shared memory that were written with no proxy fence behind.
+    """The rows of 16 bytes of a wave's shared memory that were written without a later proxy fence.
 
     Attributes:
         rows: (shared bytes / 16,) bool.
@@ -52,15 +52,15 @@ class GenericWrites:
         self.rows.reshape(self.wave.shape[0], -1)[ctas] = False
 
     def replaced(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """The async proxy writes these runs of bytes itself."""
+        """The async proxy has overwritten these runs of bytes, so that they need no fence."""
         for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
             self.rows[start >> 4 : start + size + ROW - 1 >> 4] = False
 
     def unseen(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these runs of bytes hold something that the async proxy may not see."""
+        """Which of these runs of bytes contain a write that is not visible to the async proxy."""
         runs = zip(starts.tolist(), sizes.tolist(), strict=True)
         return np.array([self.rows[start >> 4 : start + size + ROW - 1 >> 4].any() for start, size in runs], np.bool_)
 
     def unseen_rows(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which elements, of (E, n) units of 16 bytes, hold something that the async proxy may not see."""
+        """Which elements, of (E, n) rows of 16 bytes, contain a write that is not visible to the async proxy."""
         return np.asarray(self.rows[rows].any(1), np.bool_)

@@ -19,7 +19,7 @@ from ptxkit.emulator.simt.threads import Group, WaveState
 
 @dataclass(eq=False)
 class _Sleeper:
-    """Threads whose try_wait has failed: they wait until the current phase of ``index`` no longer has ``phase``."""
+    """Threads whose try_wait has failed: they wait until the phase of parity ``phase`` of the mbarriers ``index`` completes."""
 
     group: Group
     block: int
@@ -28,13 +28,13 @@ class _Sleeper:
 
 
 class Phases(Protocol):
-    """The mbarriers that are waited for."""
+    """The interface to the mbarriers for which threads wait."""
 
     def completed(self, index: Index, phase: Addresses) -> Mask:
         """Lanes for which the phase with parity ``phase`` of ``index`` has completed."""
 
     def describe(self, at: int) -> str:
-        """A barrier and what its current phase lacks."""
+        """The text that names an mbarrier, and the arrivals and bytes that its current phase lacks."""
 
 
 class Waiters:
@@ -42,7 +42,7 @@ class Waiters:
 
     Attributes:
         sleepers: groups whose try_wait has failed.
-        polled: number of a test_wait or try_wait -> barriers for which it has last given false.
+        polled: number of a test_wait or try_wait instruction -> the mbarriers for which it last returned false.
     """
 
     def __init__(self, wave: WaveState, barriers: Phases) -> None:
@@ -56,7 +56,7 @@ class Waiters:
         self.sleepers.append(_Sleeper(group, block, index, phase))
 
     def wake(self) -> None:
-        """Some phase has completed: make the threads ready that waited for it."""
+        """A phase has completed: make the threads that wait for it ready."""
         sleepers, self.sleepers = self.sleepers, []
         for s in sleepers:
             done = self.barriers.completed(s.index, s.phase)
@@ -72,7 +72,7 @@ class Waiters:
                 self.wave.wake(out, s.block, passed=True)
 
     def _select(self, s: _Sleeper, part: Group) -> tuple[Index, Addresses]:
-        """The barrier and phase of a sleeper's lanes as the selection of ``part`` sees them."""
+        """The mbarrier and phase of the lanes of ``part``, which is a part of a sleeper's group."""
 
         def select(lanes: Lanes) -> Lanes:
             if s.group.rows == part.rows and s.group.shape == part.shape:
@@ -97,7 +97,7 @@ class Waiters:
         return bool(wanted) and pending.force(np.unique(np.concatenate(wanted)))
 
     def time_out(self) -> bool:
-        """Every try_wait gives false, as hardware's does after its time limit; False if there is none."""
+        """Let every suspended try_wait return false, as on hardware after its time limit. False if there is none."""
         sleepers, self.sleepers = self.sleepers, []
         for s in sleepers:
             self.wave.wake(s.group, s.block, passed=True)

@@ -1,4 +1,4 @@
-"""Pure instructions: arithmetic, logic, comparison, conversion. Importing this fills the table."""
+"""Pure instructions: arithmetic, logic, comparison, conversion. Importing the modules registers the instructions."""
 
 from ptxkit.emulator.instructions.arithmetic import (
     approximate,

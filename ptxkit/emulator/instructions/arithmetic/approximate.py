@@ -1,5 +1,5 @@
-"""Approximate functions. PTX ISA gives each a maximum error; the results here are the correctly rounded ones or closer to
-them than that error, never the hardware's bits.
+"""Approximate functions. The PTX ISA states a maximum error for each. The results here are within that error, but their bits
+differ from those of hardware.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ def _upper_word(f: Callable[[Lanes], Lanes], a: Lanes) -> Lanes:
 
 @alu("rsqrt.approx{.ftz}.f64")
 def rsqrt_f64(a: Lanes, *, ftz: bool) -> Lanes:
-    """1 / sqrt(a); the .ftz form from and to upper words."""
+    """1 / sqrt(a). The .ftz form uses the upper words of operand and result only."""
     return _upper_word(_rsqrt, a) if ftz else _rsqrt(a)
 
 
 @alu("rcp.approx.ftz.f64")
 def rcp_f64(a: Lanes) -> Lanes:
-    """1 / a from and to upper words."""
+    """1 / a, of the upper words of operand and result only."""
     return _upper_word(lambda x: 1 / x, a)
 
 
 @alu("div.<how>{.ftz}.f32", how="approx full")
 def div(a: Lanes, b: Lanes, *, how: str, ftz: bool) -> Lanes:
-    """a / b; .approx gives 0 for divisors above 2^126, as hardware's reciprocal does."""
+    """a / b. .approx gives 0 for divisors above 2^126, as on hardware, which multiplies by the reciprocal."""
     if ftz:
         a, b = flush(a), flush(b)
     q = a / b

@@ -1,8 +1,8 @@
 """Integer arithmetic with the carry flag. PTX ISA, "Extended-Precision Arithmetic Instructions".
 
-The flag is an operand of its own. Subtraction leaves in it what adding the complement carries out, 1 where nothing was
-borrowed: the manual calls it a borrow, but what ptxas makes of it is IADD3 with a carry, and NVIDIA's own division of 128-bit
-integers reads it with addc.
+The flag is a separate operand. A subtraction sets it to the carry out of adding the complement: 1 if there is no borrow. The
+manual calls the flag a borrow, but ptxas generates IADD3 with a carry, and NVIDIA's division of 128-bit integers reads the
+flag with addc.
 """
 
 from __future__ import annotations

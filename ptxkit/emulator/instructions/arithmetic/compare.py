@@ -43,7 +43,7 @@ _FLOAT: dict[str, Compare] = {
     "num": lambda a, b: (a == a) & (b == b),
     "nan": lambda a, b: (a != a) | (b != b),
 }
-"""NaN makes ordered comparisons false and unordered ones true."""
+"""Comparison operator -> function. With a NaN, ordered comparisons are false and unordered ones true."""
 
 _BOOLEAN: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
     "and": np.logical_and,
@@ -60,7 +60,7 @@ _BOOL = "and or xor"
 
 
 def _comparison(form: Form) -> Compare:
-    """The comparison that a form makes, on lanes of its source type."""
+    """The comparison function of a form, on lanes of its source type."""
     op, t, ftz = form["cmp"], form["t"], form.has("ftz")
     element = t.removesuffix("x2")
     if element not in ("f16", "bf16", "f32", "f64"):
@@ -117,7 +117,7 @@ for _ftz, _type, _left in (
 
 
 def _setp_x2(form: Form) -> Callable[..., tuple[Lanes, Lanes]]:
-    """One predicate for each half."""
+    """setp on f16x2 and bf16x2: a predicate for each half."""
     element, combine = form["t"].removesuffix("x2"), form.get("bool")
     single = _comparison(form)
 
@@ -140,7 +140,7 @@ for _ftz, _type in (("{.ftz}", "f16x2"), ("", "bf16x2")):
 
 
 def _truth(d: str) -> Callable[[Lanes], Lanes]:
-    """Predicates as a destination type's true and false: 1.0, or all ones."""
+    """Converts predicates to values: true is 1.0 for floating-point types and all ones for integers."""
     if d == "f32":
         return lambda p: p.astype(np.float32)
     if d in ("f16", "bf16"):
@@ -158,7 +158,7 @@ def _set(form: Form) -> Callable[..., Lanes]:
 
 
 def _set_x2(form: Form) -> Callable[..., Lanes]:
-    """Both halves' results in one register."""
+    """set on f16x2 and bf16x2: the results of both halves in one register."""
     element, combine = form["t"].removesuffix("x2"), form.get("bool")
     single, truth = _comparison(form), _truth(form["d"].removesuffix("x2") if "x2" in form["d"] else "u16")
 

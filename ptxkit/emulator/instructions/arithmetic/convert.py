@@ -1,7 +1,7 @@
 """cvt between integers, f16, bf16, f32 and f64. PTX ISA, "cvt".
 
-Integer to float is rounded once, float to integer saturates, float to float is rounded once. Which modifiers go with which pair
-of types follows ptxas.
+Conversions to floating-point types round once; conversions to integers saturate. The accepted combinations of modifiers and
+types are those of ptxas.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INTEGRAL = "rni rzi rmi rpi"
 
 @alu("cvt.<d>.<s>", d=_INT, s=_INT, sig="d = s", bind=True)
 def cvt_integer(form: Form) -> Callable[..., Lanes]:
-    """Truncated, or extended by the source's sign."""
+    """Truncates, or extends according to the signedness of the source type."""
     want = TYPES[form["d"]].dtype
     return lambda a: a if a.dtype == want else a.astype(want)
 
@@ -53,7 +53,7 @@ def _exceeds(s: str, d: str) -> bool:
     return have.min < want.min or have.max > want.max
 
 
-for _d in _INT.split():  # .sat is illegal where it could do nothing
+for _d in _INT.split():  # .sat is not allowed where it would have no effect
     _sources = " ".join(s for s in _INT.split() if _exceeds(s, _d))
     alu("cvt.sat.<d>.<s>", d=_d, s=_sources, sig="d = s", bind=True)(_clamp)
 
@@ -64,9 +64,9 @@ _ROUND: dict[str, Callable[[Lanes], Lanes]] = {"rni": np.rint, "rzi": np.trunc, 
 
 
 def _clamped(want: np.dtype, nan: int) -> Callable[[Lanes], Lanes]:
-    """Rounded floats as integers, those out of range included."""
+    """Converts rounded floats to integers, with saturation."""
     info = np.iinfo(want)
-    low, high = float(info.min), float(info.max)  # 2^63 and 2^64 where the bound itself is not an f64
+    low, high = float(info.min), float(info.max)  # for 64 bits, high is 2^63 or 2^64, since the bound is not an f64
 
     def run(x: Lanes) -> Lanes:
         top, bottom, missing = x >= x.dtype.type(high), x <= x.dtype.type(low), np.isnan(x)
@@ -81,10 +81,10 @@ def _to_integer(form: Form) -> Callable[..., Lanes]:
     s, want = form["s"], TYPES[form["d"]].dtype
     ftz, rounding = form.has("ftz"), _ROUND[form["rnd"]]
     exact = form["rnd"] == "rzi"  # astype truncates
-    # PTX ISA, "cvt": NaN gives the top bit alone where 64 bits are involved, else 0
+    # PTX ISA, "cvt": NaN becomes 0, but only the top bit is set if source or destination has 64 bits
     nan = 1 << (want.itemsize * 8 - 1) if s == "f64" or want.itemsize == 8 else 0
     slow = _clamped(want, nan)
-    # what a float out of range becomes depends on the host, but it is this type's lowest value or already clamped
+    # the conversion of a float that is out of range depends on the host: these lanes are recomputed
     first = np.dtype("i8" if want.itemsize == 8 or want == np.uint32 else "i4")
     low = np.iinfo(want).min if want.itemsize < 4 else np.iinfo(first).min + 1
     high = np.iinfo(want).max if want.itemsize < 4 else np.iinfo(first).max
@@ -112,7 +112,7 @@ alu("cvt.<rnd>.<d>.<s>", rnd=_INTEGRAL, d=_INT, s="bf16", sig="d = s", bind=True
 
 
 def _as_sum(a: Lanes) -> tuple[Lanes, Lanes]:
-    """64-bit integers as the nearest f64 and what it lacks."""
+    """64-bit integers as the nearest f64 and the exact remainder."""
     s = a.dtype.type(32)
     high = (a >> s).astype(np.float64) * 2.0**32
     return two_sum(high, (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64))
@@ -155,7 +155,7 @@ alu("cvt.<rnd>.<d>.<s>", rnd=_MODES, d="bf16", s=_INT, sig="d = s", bind=True)(_
 
 @alu("cvt{.ftz}{.sat}.f32.f32", sig="f32 = f32")
 def cvt_same_f32(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
-    """A move that can flush and saturate."""
+    """f32 to f32: flushes subnormal numbers or saturates, if requested."""
     a = flush(a) if ftz else a
     return saturate(a) if sat else a
 
@@ -163,13 +163,13 @@ def cvt_same_f32(a: Lanes, *, ftz: bool, sat: bool) -> Lanes:
 @alu("cvt{.sat}.<t>.<t2>", t="f64", t2="f64", sig="t = t")
 @alu("cvt{.sat}.<t>.<t2>", t="f16", t2="f16", sig="t = t")
 def cvt_same(a: Lanes, *, sat: bool) -> Lanes:
-    """A move that can saturate."""
+    """A conversion to the same type, which saturates if requested."""
     return saturate(a) if sat else a
 
 
 @alu("cvt.bf16.bf16", sig="bf16 = bf16")
 def cvt_same_bf16(a: Lanes) -> Lanes:
-    """A move."""
+    """bf16 to bf16: no change."""
     return a
 
 
@@ -237,7 +237,7 @@ def cvt_f32_f64(form: Form) -> Callable[..., Lanes]:
 
 
 _LARGEST = {"f16": (np.uint16(0x7C00), np.uint16(0x7BFF)), "bf16": (np.uint16(0x7F80), np.uint16(0x7F7F))}
-"""Infinity and the largest finite value."""
+"""Type -> bits of infinity and of the largest finite value."""
 
 
 def to_half(x: Lanes, t: str, mode: str, clamp: bool, satfinite: bool) -> Lanes:
@@ -253,7 +253,7 @@ def to_half(x: Lanes, t: str, mode: str, clamp: bool, satfinite: bool) -> Lanes:
 
 def _to_half(form: Form) -> Callable[..., Lanes]:
     d, s, mode = form["d"], form["s"], form.get("rnd") or "rn"
-    # an H200 does not flush where rm or rp make f16 of f32: a subnormal number counts as more than nothing
+    # on an H200, .rm and .rp to f16 do not flush a subnormal f32 before they round it
     ftz = form.has("ftz") and not (d == "f16" and mode in ("rm", "rp"))
     sat = form.has("sat")
     clamp, satfinite = form.has("relu"), form.has("satfinite")

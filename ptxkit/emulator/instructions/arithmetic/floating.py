@@ -1,7 +1,7 @@
-"""f32 and f64 arithmetic, IEEE 754 with PTX's modifiers. PTX ISA, "Floating Point Instructions".
+"""f32 and f64 arithmetic: IEEE 754 with the modifiers of PTX. PTX ISA, "Floating Point Instructions".
 
-The common forms are numpy's ufuncs; :mod:`ptxkit.emulator.instructions.arithmetic.rounding` has what numpy
-lacks. NaN results are whatever the host's arithmetic gives, except where noted: PTX leaves the payload open.
+The common forms are numpy's ufuncs; :mod:`ptxkit.emulator.instructions.arithmetic.rounding` has the other rounding modes.
+PTX does not define the payload of NaN results, so that they are those of the host's arithmetic except where noted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ONE = np.ones((1, 1, 1), np.float32)
 
 
 def flush(a: Lanes) -> Lanes:
-    """Subnormal f32 as zero of the same sign."""
+    """Replaces subnormal f32 values by zeros of the same sign."""
     tiny = np.abs(a) < _TINY
     if not tiny.any():
         return a
@@ -31,7 +31,7 @@ def flush(a: Lanes) -> Lanes:
 
 
 def saturate(a: Lanes) -> Lanes:
-    """Clamped to [0, 1]; NaN and -0 become +0."""
+    """Clamps to [0, 1]; NaN and -0 become +0."""
     zero, one = a.dtype.type(0), a.dtype.type(1)
     return np.fmin(np.fmax(a, zero), one) + zero
 
@@ -41,10 +41,11 @@ def modified(
 ) -> Callable[..., Lanes]:
     """``f`` on f32 lanes with the form's .ftz and .sat.
 
-    What is subnormal before it is rounded is flushed, also where rounding makes it the smallest normal number: so an H200 does.
+    A result that is subnormal before rounding is flushed, even if rounding makes it the smallest normal number, as on an H200.
 
     Args:
-        toward_zero: ``f`` rounded toward zero, which tells; None where results are exact there.
+        toward_zero: ``f`` rounded toward zero, which shows whether a result is subnormal before rounding; None if such results
+            are exact.
     """
     ftz, sat = form.has("ftz"), form.has("sat")
     if not ftz and not sat:
@@ -84,7 +85,7 @@ _F32: dict[str, tuple[Callable[..., Lanes], Callable[..., Lanes]]] = {
     "rcp": (lambda a: _ONE / a, lambda a, mode: rounding.div_f32(_ONE, a, mode)),
     "sqrt": (np.sqrt, rounding.sqrt_f32),
 }
-"""Rounded to nearest, and in a directed mode given last."""
+"""Operation -> its function for rounding to nearest, and one that takes a directed rounding mode as last argument."""
 
 _F64: dict[str, tuple[Callable[..., Lanes], Callable[..., Lanes]]] = {
     "add": (np.add, rounding.add_f64),
@@ -162,8 +163,9 @@ def neg_f64(a: Lanes) -> Lanes:
 
 
 def extremum(a: Lanes, b: Lanes, sign: int, nan: bool = False) -> Lanes:
-    """Smaller (sign > 0) or larger of two floats: NaN gives way to a number unless ``nan``, else it becomes canonical (all bits
-    but the sign's set); -0 is below +0.
+    """The smaller (sign > 0) or larger of two floats, where -0 is below +0.
+
+    If one operand is NaN, the result is the other one; with ``nan``, it is the canonical NaN (all bits set but the sign).
     """
     pick = (np.minimum if nan else np.fmin) if sign > 0 else (np.maximum if nan else np.fmax)
     out = pick(a, b)
@@ -185,7 +187,7 @@ def _signed_zeros(out: Lanes, zero: Lanes, a: Lanes, b: Lanes, sign: int) -> Lan
     u = np.dtype(f"u{out.dtype.itemsize}")
     top = u.type(1 << (u.itemsize * 8 - 1))
     na, nb = np.isnan(a), np.isnan(b)
-    if na.any() or nb.any():  # where one operand is NaN, the other's sign counts for both
+    if na.any() or nb.any():  # if one operand is NaN, the sign of the other one decides
         a, b = np.where(na, b, a), np.where(nb, a, b)
     x, y = a.view(u), b.view(u)
     signs = ((x | y) if sign > 0 else (x & y)) & top

@@ -1,7 +1,8 @@
 """f16, bf16 and their packed pairs. PTX ISA, "Half Precision Floating Point Instructions".
 
-Elements are widened to f32, combined, and rounded once. The f32 sum of two halves rounds to the same half as the exact sum does
-(24 bits are more than twice 11 and 2), and their product is exact; the sum of a fused multiply-add is rounded to odd before.
+Elements are converted to f32, combined, and rounded to 16 bits. The f32 sum of two f16 values rounds to the same f16 value as
+the exact sum, because 24 bits of precision are at least 2 * 11 + 2; their product is exact. The sum of a fused multiply-add
+is rounded to odd first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ptxkit.emulator.simt.opcode_patterns import Form
 from ptxkit.emulator.simt.table import alu
 
 DTYPE = {"f16": np.dtype("f2"), "bf16": np.dtype("u2")}
-"""What one element is held as."""
+"""Type -> numpy type of an element."""
 
 # astype between f16 and f32 takes 15 to 30 ns for each subnormal or overflowing element, 0.5 ns for others
 _F16_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
@@ -30,14 +31,14 @@ _INFINITE = {"f16": np.int16(0x7C00), "bf16": np.int16(0x7F80)}
 
 
 def widen(a: Lanes, t: str) -> Lanes:
-    """Elements as f32: from float16 lanes, or from bf16 bits."""
+    """Converts elements to f32, from float16 lanes or from bf16 bits."""
     if t == "bf16":
         return (a.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     return np.take(_F16_VALUES, a.view(np.uint16))
 
 
 def narrow(odd: Lanes, t: str, mode: str = "rn") -> Lanes:
-    """f32 or f64 values, exact or rounded to odd, as float16 lanes or bf16 bits; NaN becomes 0x7fff."""
+    """Rounds f32 or f64 values, which are exact or rounded to odd, to float16 lanes or bf16 bits; NaN becomes 0x7fff."""
     out = _narrow_f16(odd, mode).view(np.uint16) if t == "f16" else _narrow_bf16(odd_f32(odd), mode)
     nan = np.isnan(odd)
     if nan.any():
@@ -64,14 +65,14 @@ def _nearest_f16(x: Lanes) -> Lanes:
     if size.max() < _F16_OVER and not (small & (size != 0)).any():
         return x.astype(np.float16)
     m = size.view(np.uint32)
-    # 13 bits fewer to nearest even, and another bias
+    # round off 13 bits to nearest even, and change the exponent bias
     code = (m >> np.uint32(13)) & np.uint32(1)
     code += m
     code -= np.uint32((112 << 23) - 0xFFF)
     code >>= np.uint32(13)
     code = np.minimum(code, np.uint32(0x7C00))
     if small.any():
-        # adding 1/2, whose last bit counts 2^-24, rounds to a multiple of it
+        # the sum with 0.5 is rounded to a multiple of 2^-24, the spacing of subnormal f16 numbers
         code = choose(small, (size + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000), code)
     code |= (x.view(np.uint32) >> np.uint32(16)) & np.uint32(0x8000)
     return code.astype(np.uint16).view(np.float16)
@@ -95,7 +96,7 @@ def _narrow_bf16(odd: Lanes, mode: str) -> Lanes:
 
 
 def odd_f32(x: Lanes) -> Lanes:
-    """f64 (exact or rounded to odd) as f32, rounded to odd, so that it can be rounded once more."""
+    """Rounds f64 (exact or rounded to odd) to f32, to odd, so that a further rounding is correct."""
     if x.dtype == np.float32:
         return x
     r = x.astype(np.float32)
@@ -107,7 +108,7 @@ def odd_f32(x: Lanes) -> Lanes:
 
 def _mul_bf16(a: Lanes, b: Lanes) -> Lanes:
     p = a * b
-    small = np.abs(p) <= np.float32(2.0**-126)  # f32 has no room for all bits of the product there
+    small = np.abs(p) <= np.float32(2.0**-126)  # products that may be inexact in f32
     if small.any():
         small &= (a != 0) & (b != 0)
         return recompute(p, small, lambda x, y: odd_f32(x.astype(np.float64) * y.astype(np.float64)), a, b)
@@ -121,7 +122,7 @@ def _odd_sum(p: Lanes, c: Lanes) -> Lanes:
 def _fma_f16(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     p = a * b  # exact
     s = p + c
-    # rounding s again goes wrong only where it lies between two f16, or may do so below the normal ones
+    # rounding s to f16 can be wrong only if s lies exactly between two f16 values or in the subnormal range
     doubtful = (s.view(np.uint32) & np.uint32(0x1FFF)) == np.uint32(0x1000)
     doubtful |= (np.abs(s) <= _F16_NORMAL) & (s != 0)
     return recompute(s, doubtful, _odd_sum, p, c) if doubtful.any() else s
@@ -159,19 +160,19 @@ _WIDE: dict[tuple[str, str], Callable[..., Lanes]] = {
 
 
 def flush_f16(a: Lanes) -> Lanes:
-    """Subnormal float16 as zero of the same sign."""
+    """Replaces subnormal float16 values by zeros of the same sign."""
     bits = a.view(np.uint16)
     tiny = (bits & np.uint16(0x7C00)) == 0
     return np.where(tiny, bits & np.uint16(0x8000), bits).view(np.float16) if tiny.any() else a
 
 
 def relu(a: Lanes) -> Lanes:
-    """Negative values and -0 as +0; NaN stays."""
+    """Replaces negative values and -0 by +0; NaN is unchanged."""
     return np.maximum(a, a.dtype.type(0)) + a.dtype.type(0)
 
 
 def over_halves(one: Callable[..., Lanes], t: str) -> Callable[..., Lanes]:
-    """``one`` on lanes of type ``t``: as it is for f16 and bf16, over both elements for f16x2 and bf16x2."""
+    """Applies ``one`` to lanes of type ``t``; for f16x2 and bf16x2, to both elements."""
     return elementwise(one, DTYPE[t.removesuffix("x2")]) if t.endswith("x2") else one
 
 
@@ -188,7 +189,7 @@ def _arithmetic(form: Form) -> Callable[..., Lanes]:
         wide = f(*(widen(flush_f16(v) if ftz else v, element) for v in lanes))
         wide = relu(wide) if clamp else saturate(wide) if sat else wide
         out = narrow(wide, element, mode)
-        if ftz:  # by the value before rounding, as an H200 does
+        if ftz:  # according to the value before rounding, as on an H200
             below = np.abs(wide) < _F16_NORMAL
             out = flush_f16(np.where(below, np.copysign(np.float16(0), out), out) if below.any() else out)
         return out
@@ -230,7 +231,7 @@ _MAGNITUDE = np.int16(0x7FFF)
 
 
 def _ordered(bits: Lanes) -> Lanes:
-    """Float bits as int16 in the order of the values, -0 below +0; its own inverse."""
+    """Maps the bits of floats to int16 values of the same order, with -0 below +0; the map is its own inverse."""
     return bits ^ ((bits >> np.int16(15)) & _MAGNITUDE)
 
 

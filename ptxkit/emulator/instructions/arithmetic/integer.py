@@ -58,7 +58,7 @@ def high_product(a: Lanes, b: Lanes) -> Lanes:
     mid = a1 * b0 + ((a0 * b0) >> s)
     mid2 = a0 * b1 + (mid & low)
     high = a1 * b1 + (mid >> s) + (mid2 >> s)
-    if a.dtype.kind == "i":  # signed = unsigned less the other operand where one is negative
+    if a.dtype.kind == "i":  # signed product = unsigned product - the other operand for each negative operand
         high = high - np.where(a < 0, ub, np.uint64(0)) - np.where(b < 0, ua, np.uint64(0))
     return high.view(a.dtype)
 
@@ -144,9 +144,9 @@ def sad(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
 
 
 def _quotient(a: Lanes, b: Lanes) -> Lanes:
-    """Rounded towards zero; anything where b is 0."""
+    """The quotient, rounded toward zero; undefined if b is 0."""
     if a.dtype.itemsize < 8:
-        # exact: an f64 quotient of 32-bit integers that is not an integer is not rounded to one either
+        # exact for 32-bit integers: a quotient that is not an integer is never rounded to one in f64
         return np.trunc(a.astype(np.float64) / b).astype(np.int64).astype(a.dtype)
     q = a // b
     if a.dtype.kind == "u":
@@ -156,7 +156,7 @@ def _quotient(a: Lanes, b: Lanes) -> Lanes:
 
 @alu("div.<t>", t=_ALL)
 def div(a: Lanes, b: Lanes) -> Lanes:
-    """Quotient towards zero. Division by zero, which PTX leaves open, gives all ones."""
+    """Quotient, rounded toward zero. Division by zero, whose result PTX does not define, gives all ones."""
     q = _quotient(a, b)
     zero = b == 0
     return np.where(zero, ~a.dtype.type(0), q) if zero.any() else q
@@ -164,7 +164,7 @@ def div(a: Lanes, b: Lanes) -> Lanes:
 
 @alu("rem.<t>", t=_ALL)
 def rem(a: Lanes, b: Lanes) -> Lanes:
-    """Remainder with the dividend's sign. By zero, which PTX leaves open, it gives the dividend."""
+    """Remainder, with the sign of the dividend. Division by zero, whose result PTX does not define, gives the dividend."""
     r = a - _quotient(a, b) * b
     zero = b == 0
     return np.where(zero, a, r) if zero.any() else r

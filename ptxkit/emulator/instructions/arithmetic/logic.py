@@ -60,15 +60,15 @@ _TWO: tuple[Callable[[Lanes, Lanes], Lanes], ...] = (
     lambda b, c: b | c,
     lambda b, c: ~b.dtype.type(0),
 )
-"""Every function of two bits, by its truth table: bit 2b + c."""
+"""The 16 functions of two bits, indexed by truth table: bit 2b + c of the index is the result for b and c."""
 
 
 @alu("lop3.b32", sig="b32 = b32, b32, b32, u32")
 def lop3(a: Lanes, b: Lanes, c: Lanes, table: Lanes) -> Lanes:
-    """A function of three bits, by its truth table: bit 4a + 2b + c."""
+    """The function of three bits with a given truth table: bit 4a + 2b + c is the result for a, b and c."""
     lut = int(table.flat[0])
     clear, different = lut & 15, (lut & 15) ^ (lut >> 4 & 15)
-    # where a is set, the function of b and c is another one: flip the bits in which the two differ
+    # the function of b and c depends on a: where a is 1, flip the bits in which the two functions differ
     base = _TWO[clear](b, c)
     if different == 0:
         out = base
@@ -87,7 +87,7 @@ def lop3_pred(a: Lanes, b: Lanes, c: Lanes, table: Lanes, q: Lanes, *, op: str) 
 
 
 def _amount(b: Lanes, dtype: np.dtype) -> Lanes:
-    """Shift amounts in the type of what is shifted; numpy shifts by the width or more as PTX does."""
+    """Converts shift amounts to the shifted type. Like PTX, numpy gives 0 or the sign for amounts of at least the width."""
     if dtype.itemsize == 2:
         b = np.minimum(b, np.uint32(16))
     return b.view(dtype) if b.dtype.itemsize == dtype.itemsize else b.astype(dtype)
@@ -122,8 +122,8 @@ def popc(a: Lanes) -> Lanes:
 
 
 def _top(a: Lanes) -> Lanes:
-    """Position of the highest one as int32; -1 where there is none."""
-    if a.dtype.itemsize == 4:  # the exponent of an f64 that holds it exactly
+    """Position of the highest set bit as int32; -1 if no bit is set."""
+    if a.dtype.itemsize == 4:  # an f64 holds the value exactly: take its exponent
         exponent = (a.astype(np.float64).view(np.uint64) >> np.uint64(52)).astype(np.int32)
         return np.maximum(exponent - np.int32(1023), np.int32(-1))
     high = (a >> np.uint64(32)).astype(np.uint32)
@@ -184,7 +184,7 @@ def _byte(v: Lanes) -> Lanes:
 
 @alu("bfe.<t>", t="u32 u64 s32 s64", sig="t = t, u32, u32")
 def bfe(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
-    """Extract a bit field; the signed form extends the field's top bit, or a's where the field runs beyond it."""
+    """Extracts a bit field. The signed form extends the top bit of the field, or of a if the field extends beyond it."""
     bits = a.dtype.itemsize * 8
     t = a.dtype.type
     p, n = _byte(position), _byte(length)
@@ -197,7 +197,7 @@ def bfe(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
     u = a.view(f"u{bits // 8}")
     w, one = u.dtype, u.dtype.type(1)
     mask = (one << np.minimum(n, bits).astype(w)) - one
-    # numpy shifts by the width or more to 0
+    # in numpy a shift by at least the width gives 0
     field = (u >> p.astype(w)) & mask
     if unsigned:
         return field
@@ -240,7 +240,7 @@ def szext(a: Lanes, b: Lanes, *, mode: str) -> Lanes:
 
 
 def _prmt_constant(a: Lanes, b: Lanes, selector: int) -> Lanes:
-    """prmt by one selector for all: bytes that come from one register by one shift move together."""
+    """prmt with a constant selector: bytes that are shifted by the same amount are moved together."""
     masks: dict[tuple[int, int], int] = {}
     signs = []
     for k in range(4):

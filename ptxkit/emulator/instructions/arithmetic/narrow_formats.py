@@ -1,7 +1,8 @@
 """cvt to and from packed and narrow formats: f16x2, bf16x2, tf32, fp8, fp6, fp4, ue8m0, s2f6; and cvt.pack. PTX ISA, "cvt".
 
-A narrow format is sign, exponent and a few fraction bits, so an f32 rounds to it on its bits: the low fraction bits are rounded
-off and the exponent gets another bias; below the smallest normal value, the magnitude counted in units of the smallest step.
+A narrow format consists of sign, exponent and a few fraction bits. An f32 is converted by integer operations on its bits: the
+low fraction bits are rounded off, and the exponent gets another bias. A subnormal result is the magnitude in units of the
+smallest subnormal number.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def cvt_stochastic(form: Form) -> Callable[..., Lanes]:
 
 
 def _tf32(form: Form) -> Callable[..., Lanes]:
-    """19 bits: a 10-bit significand in an f32 word."""
+    """Rounds f32 to tf32: an f32 word with a fraction of 10 bits."""
     mode, clamp, satfinite = form["rnd"], form.has("relu"), form.has("satfinite")
     sign, infinite = U32(1 << 31), U32(0x7F800000)
 
@@ -102,7 +103,7 @@ alu("cvt.<rnd>{.satfinite}.tf32.f32", rnd="rna", sig="tf32 = f32", bind=True)(_t
 
 
 class Format(NamedTuple):
-    """A narrow format: bits of its fields, and what stands for NaN and for the largest magnitude."""
+    """A narrow format: the widths of its fields, and the codes of NaN and of the largest magnitude."""
 
     exponent: int
     fraction: int
@@ -117,14 +118,14 @@ class Format(NamedTuple):
 
     @property
     def bias(self) -> int:
-        """What is added to the exponent."""
+        """The exponent bias."""
         return (1 << (self.exponent - 1)) - 1
 
 
 FORMATS = {
     "e4m3": Format(4, 3, 0x7E, 0x7F, ml_dtypes.float8_e4m3fn),
     "e5m2": Format(5, 2, 0x7B, 0x7F, ml_dtypes.float8_e5m2),
-    # no NaN in these: PTX gives the largest value
+    # formats without NaN: PTX defines the largest value as the result
     "e2m3": Format(2, 3, 0x1F, 0x1F, ml_dtypes.float6_e2m3fn),
     "e3m2": Format(3, 2, 0x1F, 0x1F, ml_dtypes.float6_e3m2fn),
     "e2m1": Format(2, 1, 0x7, 0x7, ml_dtypes.float4_e2m1fn),
@@ -189,7 +190,7 @@ alu("cvt.<rnd>.satfinite{.relu}.<d>.<s>", rnd="rn rz", d=_NARROW2, s="f16x2 bf16
 
 @lru_cache
 def _decoded(s: str, d: str, clamp: bool, satfinite: bool) -> Lanes:
-    """What each pair of narrow values is as a pair of halves: [65536] or, for fp4, [256] uint32."""
+    """Table: a pair of narrow values -> the pair of f16 values; [65536] or, for fp4, [256] uint32."""
     t, element = s.removesuffix("x2"), d.removesuffix("x2")
     f = FORMATS[t]
     if t == "e2m1":
@@ -215,7 +216,7 @@ def cvt_from_narrow(form: Form) -> Callable[..., Lanes]:
 
 
 def _exponent(x: Lanes, mode: str, satfinite: bool) -> Lanes:
-    """The exponent of the magnitude, biased by 127, as uint16; NaN is 255, what is below 2^-127 is 0."""
+    """The exponent of the magnitude, biased by 127, as uint16; it is 255 for NaN, and 0 for magnitudes below 2^-127."""
     bits = np.ascontiguousarray(np.abs(x)).view(U32)
     e = bits >> U32(23)
     if mode == "rp":
@@ -249,12 +250,12 @@ def cvt_from_ue8m0(a: Lanes) -> Lanes:
 
 
 def _scale(exponents: Lanes) -> Lanes:
-    """ue8m0 as f32."""
+    """Converts ue8m0 scale factors to f32."""
     return np.ldexp(np.float32(1), exponents.astype(np.int32) - 127)
 
 
 def _fixed(x: Lanes, exponents: Lanes, clamp: bool) -> Lanes:
-    """f32 over the scale as s2f6 bytes: to nearest even, clamped; NaN becomes the largest."""
+    """Divides f32 by the scale and converts to s2f6 bytes: round to nearest even, clamped; NaN becomes the largest value."""
     steps = np.rint(np.ldexp((relu(x) if clamp else x).astype(np.float64), 133 - exponents.astype(np.int32)))
     nan = np.isnan(x) | (exponents == 255)
     return np.clip(np.where(nan, 127, steps), -128, 127).astype(np.int8).view(U8)

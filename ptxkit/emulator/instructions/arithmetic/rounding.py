@@ -1,8 +1,9 @@
-"""Rounding that numpy does not have: the directed modes, to odd, and fused multiply-add, from error-free transformations.
+"""Rounding modes that numpy lacks, and fused multiply-add, by error-free transformations.
 
-``two_sum`` and ``two_product`` are Knuth's (TAOCP 4.2.2) and Dekker's (1971). A sum rounded to odd keeps in its last bit
-whether something was cut off, and so rounds once more without harm (Boldo and Melquiond, "Emulation of FMA and correctly
-rounded sums", 2008). Lanes too near to overflow or underflow for such tricks are computed one by one with exact rationals.
+``two_sum`` and ``two_product`` are Knuth's (TAOCP 4.2.2) and Dekker's (1971). If a sum is rounded to odd, its last
+bit shows whether it is inexact, so that a second rounding to a narrower format gives the correctly rounded result (Boldo and
+Melquiond, "Emulation of FMA and correctly rounded sums", 2008). Lanes that are too close to overflow or underflow for this
+are computed with rational numbers.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ def _halves(a: Lanes) -> tuple[Lanes, Lanes]:
 
 
 def step(r: Lanes, up: Lanes, down: Lanes) -> Lanes:
-    """The next larger value of each lane where ``up``, the next smaller where ``down``, as floats of the same type.
+    """The next larger float of each lane in ``up``, the next smaller one of each lane in ``down``.
 
-    A zero is expected to have the sign of the side that it is stepped to.
+    A zero must have the sign of the direction in which it is changed.
     """
     bits = r.dtype.itemsize * 8
     integer = np.dtype(f"i{bits // 8}")
     i = np.ascontiguousarray(r).view(integer)
-    # away from zero adds one to the bits, towards it takes one off
+    # the next float away from zero has the bits plus one, the next one toward zero the bits minus one
     move = (up.view(np.int8) - down.view(np.int8)).astype(integer)
     move *= (i >> integer.type(bits - 1)) | integer.type(1)
     move += i
@@ -68,9 +69,9 @@ def step(r: Lanes, up: Lanes, down: Lanes) -> Lanes:
 
 
 def to_odd(s: Lanes, error: Lanes) -> Lanes:
-    """``s + error`` rounded to odd: where something was cut off, that of the two neighbours whose last bit is 1.
+    """``s + error`` rounded to odd: if inexact, the one of the two neighbours whose last bit is 1.
 
-    ``s`` is the sum rounded to nearest and ``error`` what it lacks; an error of NaN counts as none.
+    ``s`` is the sum rounded to nearest and ``error`` the difference to the exact sum; an error of NaN counts as 0.
     """
     up, down = error > 0, error < 0
     if not (up.any() or down.any()):
@@ -80,7 +81,7 @@ def to_odd(s: Lanes, error: Lanes) -> Lanes:
 
 
 def round_f32(odd: Lanes, mode: str) -> Lanes:
-    """An f64 that is exact, or was rounded to odd, as f32 in one of the four modes."""
+    """Rounds an f64, which is exact or was rounded to odd, to f32 in one of the four modes."""
     r = odd.astype(np.float32)
     if mode == "rn":
         return r
@@ -93,7 +94,7 @@ def round_f32(odd: Lanes, mode: str) -> Lanes:
 
 
 def zero_sign(result: Lanes, x: Lanes, y: Lanes, mode: str) -> Lanes:
-    """The result of x + y with the sign that a zero sum of unlike operands has: +0, but -0 when rounding down."""
+    """Corrects the sign of zero sums x + y of operands with different signs: +0, but -0 if rounding down."""
     if mode != "rm":
         return result
     zero = (result == 0) & (x == -y) & ((x != 0) | (np.signbit(x) != np.signbit(y)))
@@ -122,9 +123,9 @@ _TINY = np.float32(2.0**-126)
 def fma_f32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     """a * b + c rounded once, to nearest.
 
-    The product is exact in f64. The f64 sum rounds, and rounding it again to f32 goes wrong only where the f64 sum lies exactly
-    between two f32 values, or in the subnormal range and just above it, where those values stand elsewhere; just those lanes
-    are done by way of to_odd.
+    The product is exact in f64. The sum is rounded to f64 and then to f32. The second rounding can only be wrong if the f64 sum
+    lies exactly between two f32 values, or is close to the subnormal range, whose spacing differs. Only those lanes are
+    recomputed with :func:`to_odd`.
     """
     s = np.multiply(a, b, dtype=np.float64)
     if s.shape == np.broadcast_shapes(s.shape, c.shape):
@@ -153,7 +154,7 @@ def div_f32(a: Lanes, b: Lanes, mode: str) -> Lanes:
     """Quotient in any rounding mode; the exact quotient is above or below the f64 quotient by the sign of the residual."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     q = x / y
-    h, low = two_product(q, y)  # NaN where anything is infinite: no error then
+    h, low = two_product(q, y)  # NaN if an operand is infinite, which counts as no error
     return round_f32(to_odd(q, ((x - h) - low) * np.copysign(1.0, y)), mode)
 
 
@@ -169,7 +170,7 @@ def sqrt_f32(a: Lanes, mode: str) -> Lanes:
 
 
 def round_exact(exact: Fraction, mode: str) -> float:
-    """A rational that is not 0 as f64 in one of the four modes."""
+    """Rounds a rational number other than 0 to f64 in one of the four modes."""
     try:
         nearest = float(exact)
     except OverflowError:
@@ -194,7 +195,7 @@ def _fma_exact(a: float, b: float, c: float, mode: str) -> float:
 
 
 def _each(f: Callable[..., float], mode: str) -> Callable[..., Lanes]:
-    """``f`` lane by lane, for those of :func:`recompute`; what is not finite is left to numpy by the caller."""
+    """Applies ``f`` lane by lane, for :func:`recompute`; callers leave lanes that are not finite to numpy."""
 
     def run(*lanes: Lanes) -> Lanes:
         count = max(v.size for v in lanes)
@@ -205,7 +206,7 @@ def _each(f: Callable[..., float], mode: str) -> Callable[..., Lanes]:
 
 
 def _directed(s: Lanes, error: Lanes, mode: str) -> Lanes:
-    """The sum rounded to nearest moved to the neighbour that a directed mode wants; ``error`` is what it lacks."""
+    """Changes a result rounded to nearest to a directed mode; ``error`` is the difference to the exact result."""
     none = np.zeros_like(s, np.bool_)
     if mode == "rm":
         return step(s, none, error < 0)
@@ -225,8 +226,8 @@ def add_f64(a: Lanes, b: Lanes, mode: str) -> Lanes:
 def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
     """a * b + c rounded once.
 
-    With (p, pe) the product and (s, se) the sum of p and c, both with their errors, what s lacks is se + pe, which is
-    rounded to odd and then added. Where magnitudes come near overflow or underflow the lane is computed exactly.
+    Let (p, pe) be the product and its error, (s, se) the sum of p and c and its error. The exact result is s + se + pe: se +
+    pe is rounded to odd and added to s. Lanes close to overflow or underflow are computed with rational numbers.
     """
     p, pe = two_product(a, b)
     s, se = two_sum(p, c)
@@ -237,14 +238,14 @@ def fma_f64(a: Lanes, b: Lanes, c: Lanes, mode: str = "rn") -> Lanes:
         left, lost = two_sum(s, lack)
         r = zero_sign(_directed(left, lost, mode), p, c, mode)
     size, sizes = np.abs(p), [np.abs(v) for v in (a, b, s)]
-    # below 2^-960 the error of the product has no room. A NaN makes these comparisons false.
+    # below 2^-960 the error of the product may underflow. With a NaN these comparisons are false
     if size.min() > 2.0**-960 and all(v.max() < 2.0**990 for v in (size, *sizes)):
         return r
     hard = ~((size > 2.0**-960) & (np.maximum(size, sizes[2]) < 2.0**990) & (np.maximum(*sizes[:2]) < 2.0**990))
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
-    plain = hard & (~finite | (a == 0) | (b == 0))  # nothing to round but c and an exact zero
+    plain = hard & (~finite | (a == 0) | (b == 0))  # the product is not finite or an exact zero: numpy's result is right
     if plain.any():
-        # a finite product, however large, gives way to an infinite c
+        # with an infinite c the result is c, even if the finite product overflows in f64
         total = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, p + c)
         r = np.where(plain, zero_sign(total, p, c, mode), r)
     hard &= ~plain

@@ -1,7 +1,7 @@
 """Video instructions: arithmetic on bytes and half-words picked from registers. PTX ISA, "Video Instructions".
 
-All lanes are computed as int64, in which the 34-bit intermediate results fit. Operands carry selectors (``r2.b0``, ``r1.h10``),
-so these are bound with their instruction rather than by a signature; they are as pure as the others.
+All lanes are computed as int64, in which the 34-bit intermediate results fit. Operands have selectors (``r2.b0``, ``r1.h10``),
+so that a signature of types does not describe them, and they are bound with their instruction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPERATION: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
     "vabsdiff": lambda a, b: np.abs(a - b),
     "vmin": np.minimum,
     "vmax": np.maximum,
-    # a half is rounded away from zero: (a + b + 1) >> 1 unless the sum is negative
+    # ties are rounded away from zero: (a + b + 1) >> 1 unless the sum is negative
     "vavrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
 }
 _COMPARE: dict[str, Callable[[Lanes, Lanes], Lanes]] = {
@@ -108,7 +108,7 @@ def _scalar(b: Binding, compute: Callable[[Lanes, Lanes], Lanes], d: str, types:
 @effect("vmin.<d>.<a>.<b>{.sat}{.<second>}", d=_32, a=_32, b=_32, second="add min max")
 @effect("vmax.<d>.<a>.<b>{.sat}{.<second>}", d=_32, a=_32, b=_32, second="add min max")
 def arithmetic(b: Binding) -> Step:
-    """vadd and its kin."""
+    """vadd, vsub, vabsdiff, vmin and vmax."""
     f = b.form
     return _scalar(b, _OPERATION[f.opcode.split(".", 1)[0]], f["d"], (f["a"], f["b"]))
 
@@ -135,7 +135,7 @@ def set_(b: Binding) -> Step:
 
 @effect("vmad.<d>.<a>.<b>{.po}{.sat}{.<scale>}", d=_32, a=_32, b=_32, scale="shr7 shr15")
 def multiply_add(b: Binding) -> Step:
-    """vmad: product plus c, shifted right and saturated. Its 66 bits need Python's integers."""
+    """vmad: product plus c, shifted right and saturated. The sum has 66 bits, so that Python integers are used."""
     f = b.form
     if len(b.operands) != 4:
         raise b.fail(f"{len(b.operands)} operands, expected 4")
@@ -168,7 +168,7 @@ def multiply_add(b: Binding) -> Step:
 
 
 def _vector(b: Binding, count: int, compute: Callable[[Lanes, Lanes], Lanes], d: str, types: tuple[str, str]) -> Step:
-    """``compute`` on selected elements of a and b; results replace elements of c, or are summed up with it."""
+    """``compute`` on selected elements of a and b; the results replace elements of c, or are added to it."""
     if len(b.operands) != 4:
         raise b.fail(f"{len(b.operands)} operands, expected 4")
     width, letter = 32 // count, "bh"[count == 2]
