@@ -62,9 +62,15 @@ max_instructions_option = click.option(
 _EMULATOR_OPTIONS = (
     click.option(
         "--completion",
-        type=click.Choice(["eager", "latest-legal"]),
-        help="Perform asynchronous copies and wgmma in the emulator when they are issued (default), or as late as the kernel's "
-        "waits allow, which makes a missing wait visible.",
+        type=click.Choice(["eager", "latest-legal", "random"]),
+        help="Perform asynchronous copies and matrix products in the emulator when they are issued (default), as late as the "
+        "kernel's waits allow, which makes a missing wait visible, or at random points in between.",
+    ),
+    click.option(
+        "--completion-seed",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Draw the points of --completion random from this seed, 0 by default; the same seed repeats the run exactly.",
     ),
     click.option(
         "--racecheck",
@@ -112,6 +118,10 @@ def emulator_changes(given: Mapping[str, Any]) -> dict[str, Any]:
     changes = {
         name: given[name] for name in ("completion", "max_instructions", "initcheck") if given.get(name) not in (None, False)
     }
+    if given.get("completion_seed") is not None:
+        if given["completion"] != "random":
+            raise UsageError("--completion-seed applies to --completion random; add it")
+        changes["completion_seed"] = given["completion_seed"]
     if given.get("racecheck") or given.get("racecheck_lanes"):
         changes["racecheck"] = "lanes" if given.get("racecheck_lanes") else "warps"
     if given.get("trap") is not None:

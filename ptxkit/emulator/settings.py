@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from ptxkit.emulator.observer import Observer
 from ptxkit.errors import UsageError
 
-COMPLETIONS = ("eager", "latest-legal")
+COMPLETIONS = ("eager", "latest-legal", "random")
 TRAPS = ("div0", "nan", "inf")
 
 
@@ -23,7 +23,9 @@ class EmulatorSettings:
 
     Attributes:
         counting: count sectors and bank conflicts, and return counters.
-        completion: ``"eager"``: asynchronous operations complete at once; ``"latest-legal"``: only when a wait forces them.
+        completion: ``"eager"``: asynchronous operations complete at once; ``"latest-legal"``: only when a wait forces them;
+            ``"random"``: at points in between that ``completion_seed`` draws.
+        completion_seed: of ``completion="random"``, an integer of at least 0; the same seed gives the same execution.
         racecheck: raise a RaceError when warps (``"lanes"``: threads) access the same shared memory with nothing that puts the
             accesses in order. True is ``"warps"``.
         max_instructions: end a launch that has executed more thread instructions than this with an InstructionLimitError that
@@ -41,6 +43,7 @@ class EmulatorSettings:
 
     counting: bool = True
     completion: str = "eager"
+    completion_seed: int = 0
     racecheck: bool | str = False
     max_instructions: int | None = None
     write_output: Callable[[str], None] | None = None
@@ -52,7 +55,10 @@ class EmulatorSettings:
         if not isinstance(self.counting, bool):
             raise UsageError(f"counting is True or False, not {self.counting!r}")
         if not isinstance(self.completion, str) or self.completion not in COMPLETIONS:
-            raise UsageError(f"completion is 'eager' or 'latest-legal', not {self.completion!r}")
+            raise UsageError(f"completion is 'eager', 'latest-legal' or 'random', not {self.completion!r}")
+        seed = self.completion_seed
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise UsageError(f"completion_seed is an integer of at least 0, not {seed!r}")
         if not isinstance(self.racecheck, bool) and str(self.racecheck) not in ("warps", "lanes"):
             raise UsageError(f"racecheck is False, True, 'warps' or 'lanes', not {self.racecheck!r}")
         limit = self.max_instructions

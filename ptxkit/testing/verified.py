@@ -60,7 +60,8 @@ def assert_verified(
         seed: for the input data, or several seeds. inputs: arrays to use instead of random ones.
         tile: tile parameters to fix, in the variants that have them.
         tolerance: replaces the variant's or the workload's.
-        completion: ``"eager"``, ``"latest-legal"`` or both: when the emulator completes asynchronous operations.
+        completion: ``"eager"``, ``"latest-legal"``, ``"random"`` or several: when the emulator completes asynchronous
+            operations. Random points are drawn from ``seed``.
         racecheck: in the emulator; True, ``"warps"`` or ``"lanes"``.
         sectors, bank_conflicts, instructions: the maximum for all launches together. Only the emulator counts these.
         spills: the maximum of the bytes of spill stores and loads together, for every kernel.
@@ -91,7 +92,9 @@ def assert_verified(
     found: dict[str, VariantResult] = {}
     for number in seeds:
         case = _case(workload, on, number, inputs, compiled)
-        for mode in modes:
+        for chosen_mode in modes:
+            drawn = {"completion_seed": number} if chosen_mode.get("completion") == "random" else {}
+            mode = {**chosen_mode, **drawn}
             where = ", ".join([f"seed {number}", *(f"{name} {value}" for name, value in mode.items())])
             for variant in chosen:
                 explicit = variants is not None
@@ -164,7 +167,7 @@ def _modes(
     if is_emulating(device):
         settings: dict[str, Any] = {"racecheck": racecheck} if racecheck else {}
         if not completions:
-            raise UsageError("completion is 'eager', 'latest-legal' or both")
+            raise UsageError("completion is 'eager', 'latest-legal', 'random' or several of them")
         return [{**settings, "completion": mode} for mode in completions]
     asked = [name for name, given in (("racecheck", racecheck), ("completion", completions != ["eager"])) if given]
     if asked or limits:

@@ -76,10 +76,10 @@ def test_every_option_of_the_emulator_is_an_option_of_debug_and_run():
     from ptxkit.emulator.settings import EmulatorSettings
 
     options = [{name for p in c.command.params for name in p.opts} for c in (debug_command, run_command)]
-    for name in ("completion", "racecheck", "max_instructions", "initcheck", "trap"):
+    for name in ("completion", "completion_seed", "racecheck", "max_instructions", "initcheck", "trap"):
         assert name in EmulatorSettings.__dataclass_fields__
         assert all("--" + name.replace("_", "-") in known for known in options)
-    assert len(_EMULATOR_OPTIONS) == 6
+    assert len(_EMULATOR_OPTIONS) == 7
 
 
 @pytest.mark.parametrize(

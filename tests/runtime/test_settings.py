@@ -167,8 +167,10 @@ def test_a_value_cannot_be_changed():
     [
         ({"racechek": True}, "no setting 'racechek'; did you mean racecheck?"),
         ({"zzz": 1}, "no setting 'zzz'; it has counting, completion"),
-        ({"completion": "late"}, "completion is 'eager' or 'latest-legal', not 'late'"),
-        ({"completion": ["eager"]}, "completion is 'eager' or 'latest-legal', not"),
+        ({"completion": "late"}, "completion is 'eager', 'latest-legal' or 'random', not 'late'"),
+        ({"completion": ["eager"]}, "completion is 'eager', 'latest-legal' or 'random', not"),
+        ({"completion_seed": -1}, "completion_seed is an integer of at least 0, not -1"),
+        ({"completion_seed": True}, "completion_seed is an integer of at least 0, not True"),
         ({"racecheck": "words"}, "racecheck is False, True, 'warps' or 'lanes', not 'words'"),
         ({"racecheck": 1}, "racecheck is False, True, 'warps' or 'lanes', not 1"),
         ({"racecheck": None}, "racecheck is False, True, 'warps' or 'lanes', not None"),

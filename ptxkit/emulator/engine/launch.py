@@ -100,15 +100,15 @@ class EmulatedLaunch:
     def _hazards(self) -> Hazards | None:
         """The collector of the race check; None if no races are checked.
 
-        Without ``racecheck``, latest-legal mode still checks reads of asynchronous copies, and accesses to the shared memory
-        of CTAs that may have exited.
+        Without ``racecheck``, reads of asynchronous copies, and accesses to the shared memory of CTAs that may have exited, are
+        still checked unless operations complete eagerly.
         """
         racecheck = self.settings.racecheck
         instructions = [i for _, i in self.code.instructions]
         if racecheck:
             return Hazards(base_name(self.name), instructions, racecheck == "lanes")
         reaches_others = self.cluster_size > 1 and self.code.layout.ranked
-        if self.settings.completion == "latest-legal" and (reaches_others or any(map(fills_shared, instructions))):
+        if self.settings.completion != "eager" and (reaches_others or any(map(fills_shared, instructions))):
             return Hazards(base_name(self.name), instructions, copies_only=True)
         return None
 
@@ -177,11 +177,12 @@ class EmulatedLaunch:
         Raises:
             FaultError: and its children; of several waves that fail, the one with the lowest CTAs.
         """
-        # one worker if clusters can be cancelled, so that every run cancels the same ones
-        workers = min(self.machine.workers, 8) if self.observer is None and not self.cancels else 1
+        # one worker if clusters can be cancelled, or completion is random, so that every run is the same
+        alone = self.observer is not None or self.cancels or self.settings.completion == "random"
+        workers = 1 if alone else min(self.machine.workers, 8)
         waves = self.waves(workers)
         count = len(waves)
-        self.pending = Pending(waves, self.cluster_size, self.settings.completion == "latest-legal")
+        self.pending = Pending(waves, self.cluster_size, self.settings.completion != "eager")
         tallies = self.tallies
         lock = threading.Lock()
         failures: dict[int, BaseException] = {}

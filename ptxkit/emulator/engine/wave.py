@@ -33,6 +33,7 @@ from ptxkit.emulator.racecheck.check import Races
 from ptxkit.emulator.simt.asynchronous import Queue
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.hooks import ArithmeticHooks, ProxyHooks, StackHooks
+from ptxkit.emulator.simt.random_times import RandomTimes
 from ptxkit.emulator.simt.state import MachineState
 from ptxkit.emulator.simt.step import Gate
 from ptxkit.emulator.simt.threads import Group, P, Synchroniser, WaveState
@@ -79,7 +80,9 @@ class Wave(WaveCalls, WaveValues):
         eager = launch.settings.completion == "eager"
         self.generic_writes: tuple[ProxyHooks, ...] = () if eager else (GenericWrites(self),)
         self.races = () if launch.hazards is None else (Races(self, launch.hazards),)
-        self.queue = Queue(len(ctas) * warps * 32, eager, self.races)
+        drawn = launch.settings.completion == "random"
+        times = RandomTimes(launch.settings.completion_seed, number) if drawn else None
+        self.queue = Queue(len(ctas) * warps * 32, eager, self.races, times)
         self.spinning = False
         self.ticks = 0
         self.serial = 0
@@ -117,6 +120,8 @@ class Wave(WaveCalls, WaveValues):
         ready, blocks, machine, launch = self.ready, self.blocks, self.launch.machine, self.launch
         observer = launch.observer
         step = self.step if observer is None else partial(observer.step, self)
+        if self.queue.times is not None:
+            step = partial(self._step_and_tick, step, self.queue.times)
         progress = Progress(self)
         idle = streak = steady = 0
         version = changes = -1
@@ -159,11 +164,19 @@ class Wave(WaveCalls, WaveValues):
             if steady >= MIN_STEADY and observer is not None and observer.idle(self):
                 continue
             if steady >= MIN_STEADY and progress.deadlocked(steady):
+                if self.queue.times is not None and self.queue.times.advance():
+                    continue
                 if launch.waits_for_earlier(self.number):
                     time.sleep(0.001)  # a CTA of an earlier wave may still set the flag that is polled
                 else:
                     where = listing_of_loops(self) if observer is None else listing(self)
                     deadlocked(self, "every thread waits in a loop whose registers and memory no longer change", where)
+
+    @staticmethod
+    def _step_and_tick(step: Callable[[Group, BasicBlock], None], times: RandomTimes, group: Group, block: BasicBlock) -> None:
+        """A step after which asynchronous operations may complete."""
+        step(group, block)
+        times.tick()
 
     def _check_limits(self, group: Group, block: BasicBlock) -> None:
         """Called before each block if the launch has a limit of instructions or is being stopped."""
@@ -277,6 +290,8 @@ class Wave(WaveCalls, WaveValues):
 
     def force(self) -> bool:
         """No thread can continue: perform asynchronous operations that threads wait for. False if there are none."""
+        if self.queue.times is not None and self.queue.times.advance():
+            return True
         return sum(s.force() for s in self.synchronisers) > 0
 
     def time_out(self) -> bool:

@@ -1,7 +1,7 @@
 """clusterlaunchcontrol: a cluster takes over the work of one that has not started. PTX ISA, "clusterlaunchcontrol.try_cancel".
 
 PTX does not define the format of the response. Here its four words are the coordinates of the first CTA and 1 for success, else
-zeros. Hardware may report failure although clusters are pending; in latest-legal mode every fourth request fails.
+zeros. Hardware may report failure although clusters are pending; unless completion is eager every fourth request fails.
 """
 
 from __future__ import annotations

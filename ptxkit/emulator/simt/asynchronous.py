@@ -7,6 +7,7 @@ launch):
 - ``"eager"``: an operation is performed when it is issued, so that waits have no effect.
 - ``"latest-legal"``: an operation is performed when a wait of the program forces it. Until then its destination holds
   poison values, and its source is not read. A missing wait then gives a wrong result.
+- ``"random"``: at a point in between that a seed selects (:mod:`ptxkit.emulator.simt.random_times`).
 
 How to use it. An instruction makes one :class:`Operation` for all threads that execute it together, with one
 *element* per thread (or per warpgroup, where that acts as one), and hands it to :meth:`Queue.submit` with its
@@ -22,7 +23,7 @@ before that, so that the message names the thread that issued it. ``perform(whic
   memory (``wave.shared.view(np.uint64)``). ``perform`` ends with ``wave.part(Mbarriers).complete_tx(barrier[which],
   bytes)``. When all threads wait, those that wait for an mbarrier call :meth:`OnBarriers.force`.
 
-``poison()`` overwrites the destinations. It is called when the operation is issued, in latest-legal mode only. An
+``poison()`` overwrites the destinations. It is called when the operation is issued, but not in eager mode. An
 operation that adds to its destination has none. An operation copies the register values that it needs when it is created,
 since the program may change the registers later. An operation that reads shared memory and writes elsewhere also has
 ``capture(which)``, which copies the bytes of the source: ``wait_group.read`` calls it. After the end of the CTA its source no
@@ -41,14 +42,13 @@ import numpy as np
 from ptxkit.emulator.arrays import Bytes, Elements, Index, Lanes, Mask
 from ptxkit.emulator.simt.hooks import RaceHooks
 from ptxkit.emulator.simt.mechanism import Mechanism
+from ptxkit.emulator.simt.random_times import RandomTimes
 from ptxkit.emulator.simt.selection import Selection
 
 P = TypeVar("P", bound="Pending")
 
 EVERY = slice(None)
 """Selects all elements of an operation."""
-
-MODES = ("eager", "latest-legal")
 
 
 @dataclass(eq=False)
@@ -77,6 +77,11 @@ class Operation:
     left: Index | None = None
     unread: Index | None = None
     serial: int = 0
+
+    @property
+    def remaining(self) -> int:
+        """How many elements are not performed yet."""
+        return len(self.owner) if self.left is None else len(self.left)
 
     def run(self, chosen: Mask) -> bool:
         """Perform the remaining elements for which ``chosen``, (E,) bool, holds; True when none remains."""
@@ -112,6 +117,18 @@ class Pending:
     def submit(self, operation: Operation) -> None:
         """Add an operation."""
         self.operations.append(operation)
+
+    def complete(self, operation: Operation, which: Index) -> bool:
+        """Perform the elements ``which`` ahead of any wait; False if that was done already."""
+        if operation not in self.operations:
+            return False
+        before = operation.remaining
+        chosen = np.zeros(len(operation.owner), np.bool_)
+        chosen[which] = True
+        if operation.run(chosen):
+            self.operations.remove(operation)
+            return True
+        return operation.remaining < before
 
     def finish(self) -> None:
         """Every thread has exited: perform the operations that still have an effect, and drop the others."""
@@ -175,6 +192,17 @@ class Groups(Pending):
         return "not committed" if (behind == 0).any() else f"{int(behind.max()) - 1} newer"
 
 
+class OrderedGroups(Groups):
+    """Operations of one thread, or warpgroup, that complete in the order of their issue, as those of ``wgmma`` do."""
+
+    def complete(self, operation: Operation, which: Index) -> bool:
+        if operation not in self.operations:
+            return False
+        before = sum(o.remaining for o in self.operations)
+        self.drain(operation.owner[which], operation.serial)
+        return sum(o.remaining for o in self.operations) < before
+
+
 class OnBarriers(Pending):
     """Operations that complete on mbarriers."""
 
@@ -188,10 +216,9 @@ class OnBarriers(Pending):
             if not chosen.any():
                 self.operations.append(operation)
                 continue
-            before = len(operation.owner) if operation.left is None else len(operation.left)
+            before = operation.remaining
             if not operation.run(chosen):
-                assert operation.left is not None
-                some |= len(operation.left) < before
+                some |= operation.remaining < before
                 self.operations.append(operation)
             else:
                 some = True
@@ -223,10 +250,13 @@ class Queue:
         issued: how many operations were issued.
     """
 
-    def __init__(self, threads: int, eager: bool, races: tuple[RaceHooks, ...] = ()) -> None:
+    def __init__(
+        self, threads: int, eager: bool, races: tuple[RaceHooks, ...] = (), times: RandomTimes | None = None
+    ) -> None:
         self.threads = threads
         self.eager = eager
         self.races = races
+        self.times = times
         self.pending: dict[Mechanism[Pending], Pending] = {}
         self.issued = 0
 
@@ -237,16 +267,19 @@ class Queue:
             found = self.pending[mechanism] = mechanism.pending(self.threads)
         return found  # type: ignore[return-value]
 
-    def submit(self, operation: Operation, mechanism: Mechanism[P]) -> None:
-        """Issue an operation."""
-        if self.eager:
+    def submit(self, operation: Operation, mechanism: Mechanism[P], deferred: bool = False) -> None:
+        """Issue an operation; one that is ``deferred`` waits for its mbarrier in eager mode, too."""
+        if self.eager and not deferred:
             operation.perform(EVERY)
             return
         if operation.poison is not None:
             operation.poison()
         self.issued += 1
         operation.serial = self.issued
-        self.of(mechanism).submit(operation)
+        pending = self.of(mechanism)
+        pending.submit(operation)
+        if self.times is not None:
+            self.times.issued(pending, operation)
 
     def commit(self, x: Selection, mechanism: Mechanism[Groups]) -> None:
         """The threads of ``x`` close their group."""
@@ -265,6 +298,13 @@ class Queue:
             races.operations.wait(x, mechanism, newest)
         if mechanism in self.pending:
             self.of(mechanism).wait(x.thread[x.active()], newest, reading)
+
+    def force(self, barriers: Index) -> bool:
+        """No thread can continue: perform what completes on ``barriers``, which threads wait for. False if nothing does."""
+        pending = self.of(MBARRIER)
+        if self.times is None or not pending.operations:
+            return pending.force(barriers)
+        return any(pending.force(barriers[k : k + 1]) for k in self.times.order(len(barriers)))
 
     def finish(self) -> None:
         """Every thread has exited."""

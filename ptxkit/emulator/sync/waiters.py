@@ -1,7 +1,7 @@
 """Threads that wait for phases of mbarriers, asleep or polling, and what happens when no other thread can continue.
 
 A failed try_wait puts its threads to sleep until the phase completes. When no other thread is ready, the operations
-that they wait for are performed (latest-legal mode); if there are none, the wait times out and gives false, as on hardware.
+that they wait for are performed (not in eager mode); if there are none, the wait times out and gives false, as on hardware.
 PTX ISA, "mbarrier.test_wait, mbarrier.try_wait".
 """
 
@@ -88,13 +88,13 @@ class Waiters:
 
     def force(self) -> bool:
         """No thread can continue: perform the asynchronous operations that threads wait for. False if there are none."""
-        pending = self.wave.queue.of(MBARRIER)
-        if not pending.operations:
+        queue = self.wave.queue
+        if not queue.of(MBARRIER).operations:
             return False
         wanted = [np.broadcast_to(s.index, s.group.shape)[s.group.active()] for s in self.sleepers]
         wanted += self.polled.values()
         self.polled = {}
-        return bool(wanted) and pending.force(np.unique(np.concatenate(wanted)))
+        return bool(wanted) and queue.force(np.unique(np.concatenate(wanted)))
 
     def time_out(self) -> bool:
         """Let every suspended try_wait return false, as on hardware after its time limit. False if there is none."""

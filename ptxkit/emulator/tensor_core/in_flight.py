@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ptxkit.emulator.arrays import Elements, Index, Lanes, Mask, Words
-from ptxkit.emulator.simt.asynchronous import Groups, Operation
+from ptxkit.emulator.simt.asynchronous import Groups, Operation, OrderedGroups
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.tensor_core import fragments, warpgroups
@@ -20,7 +20,7 @@ from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
 
 MECHANISM: Mechanism[Groups] = Mechanism(
     "wgmma",
-    Groups,
+    OrderedGroups,
     "a wgmma of the warpgroup of {}",
     "wait for it (wgmma.wait_group), and let the others know by __syncthreads() or an mbarrier",
     span=WARPGROUP,

@@ -1,9 +1,9 @@
-"""Lets these tests import programs from the tests of bulk copies and of clusters."""
+"""Lets these tests import programs from the tests of asynchronous copies and of clusters."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-for room in ("tma", "sync"):
+for room in ("tma", "sync", "instructions"):
     sys.path.insert(0, str(Path(__file__).parents[1] / room))

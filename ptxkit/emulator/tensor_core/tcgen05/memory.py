@@ -67,7 +67,7 @@ class TensorMemory:
     Attributes:
         words: (SMs, 128, 512) uint32.
         sm: (CTAs,) index of each CTA's SM.
-        tracked: accesses in flight are followed: in latest-legal mode, and where races are checked.
+        tracked: accesses in flight are followed: unless completion is eager, and where races are checked.
         accesses: those in flight.
         shadow: of the same columns, the bits that are not initialised; None where they are not followed.
     """

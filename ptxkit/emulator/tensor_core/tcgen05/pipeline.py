@@ -163,10 +163,7 @@ def _commit(b: Binding) -> Step:
 
         wave.launch.machine.version += 1
         operation = Operation(issuers.thread[element], perform, barrier=barrier)
-        if pipelines.memory.tracked:
-            wave.queue.of(MBARRIER).submit(operation)
-        else:
-            wave.queue.submit(operation, MBARRIER)
+        wave.queue.submit(operation, MBARRIER, deferred=pipelines.memory.tracked)
 
     return Step(commit, (site.source, *masks))
 
