@@ -25,7 +25,7 @@ from ptxkit.bench.measure.environment import require_gpu
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import PtxkitError
-from ptxkit.inspect.banks import turn
+from ptxkit.inspect.banks import bank_stalls
 from ptxkit.inspect.disassembly import sass
 from ptxkit.inspect.elf import Cubin
 from ptxkit.runtime.device import Device
@@ -130,7 +130,7 @@ def measured(device: Device, image: Image, threads: int) -> float:
 def modelled(image: Image) -> float:
     """The same by the model."""
     code = [i for i in sass(image)["banks"].instructions if i.opcode == "FFMA"]
-    return 1 + sum(turn(code, fma_cycles=1)) / len(code)
+    return 1 + sum(bank_stalls(code, fma_cycles=1)) / len(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ptxkit.bench.measure.time_limit import TimeLimit
     from ptxkit.runtime.device import Device
     from ptxkit.source_run.call import Call, Geometry
-    from ptxkit.source_run.entries import CompiledFile, How
+    from ptxkit.source_run.entries import CompiledFile, CompileOptions
     from ptxkit.targets import Target
     from ptxkit.workload.tolerance import Rule
 
@@ -186,12 +186,12 @@ def run_file(
 
     path, entry = _existing(words)
     iterations = _iterations(numbers)
-    how = _how(options, entry)
+    compile_options = _compile_options(options, entry)
     call_parts = _parsed(options)  # before anything is compiled
     tolerance = tolerance_of(options)
     with progress() as say:
         say(f"compiling {path.name}")
-        file = compile_file(path, target or device.target, how)
+        file = compile_file(path, target or device.target, compile_options)
     if not options.launches:
         chosen = (file.entry(entry),) if entry else file.entries
         print_json(texts.entries_json(file, chosen)) if as_json else click.echo(texts.entries_text(file, chosen))
@@ -219,9 +219,9 @@ def call_of(words: str, options: FileOptions, target: Target | None) -> Call:
     from ptxkit.source_run.entries import compile_file
 
     path, entry = _existing(words)
-    how = _how(options, entry)
+    compile_options = _compile_options(options, entry)
     parts = _parsed(options)
-    return _call(compile_file(path, target, how), entry, options, *parts)
+    return _call(compile_file(path, target, compile_options), entry, options, *parts)
 
 
 def _existing(words: str) -> tuple[Path, str]:
@@ -254,8 +254,8 @@ def _iterations(numbers: tuple[str, ...]) -> int | None:
     return parse_iterations(numbers[0])
 
 
-def _how(options: FileOptions, entry: str) -> How:
-    from ptxkit.source_run.entries import How
+def _compile_options(options: FileOptions, entry: str) -> CompileOptions:
+    from ptxkit.source_run.entries import CompileOptions
 
     defines: dict[str, str | None] = {}
     for pair in options.defines:
@@ -269,7 +269,7 @@ def _how(options: FileOptions, entry: str) -> How:
         if not Path(directory).is_dir():
             raise UsageError(f"--include {directory}: there is no such directory")
     named = (entry,) if "<" in entry else ()
-    return How(
+    return CompileOptions(
         instantiate=tuple(dict.fromkeys((*options.instantiate, *named))),
         defines=defines,
         include_dirs=options.include_dirs,

@@ -112,12 +112,12 @@ class GemmDescription:
 
     @property
     def generation(self) -> Literal[2, 3]:
-        """Of CUTLASS's kernels."""
+        """The generation of the CUTLASS API: 2 for mma.sync and CUDA cores, 3 for TMA."""
         return 3 if self.arch >= 90 else 2
 
     @property
     def instruction(self) -> Shape3:
-        """Of the tensor core or of a CUDA core; from sm_90 on as many columns as the tile has."""
+        """Shape of the multiply instruction; from sm_90 on it has as many columns as the tile."""
         if self.generation == 2:
             return INSTRUCTIONS[self.dtype]
         rows = 64 if self.arch == 90 else self.tile[0]
@@ -130,7 +130,7 @@ class GemmDescription:
 
     @property
     def warp_tile(self) -> Shape3:
-        """Of mma.sync kernels."""
+        """The tile of one warp, in mma.sync kernels."""
         m, n, k = (size // count for size, count in zip(self.tile, self.warps, strict=True))
         return m, n, k
 
@@ -143,7 +143,8 @@ class GemmDescription:
 
     @property
     def most_sums(self) -> int:
-        """Of a thread. For 8-bit floats CUTLASS keeps each twice: those of the tensor core, and of full precision."""
+        """The maximum number of sums in the registers of a thread. For 8-bit floats CUTLASS keeps two copies of each sum:
+        one that the tensor core adds to, and one in full precision."""
         return MAX_SUMS // 2 if self.dtype in ("e4m3", "e5m2") else MAX_SUMS
 
     @property
@@ -192,7 +193,7 @@ class GemmDescription:
         if self.dtype in ("e4m3", "e5m2") and self.arch != 89:
             return f"{self.dtype} needs sm_89 or later"
         if self.dtype not in ("e4m3", "e5m2") and self.arch == 89:
-            return "arch 89 is for e4m3 and e5m2; arch 80 serves the others there, too"
+            return "arch 89 is for e4m3 and e5m2; use arch 80 for other types, also on sm_89"
         if self.dtype in ("e4m3", "e5m2", "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
             return f"{self.dtype} takes a row-major and b column-major"
         if any(size % count for size, count in zip(self.tile, self.warps, strict=True)):
@@ -213,7 +214,7 @@ class GemmDescription:
         threads = 32 * self.warps[0] * self.warps[1]
         narrow = min(self.tile[:2])
         if narrow * self.tile[2] < threads * self.alignment:
-            return f"{threads} threads find less than one access each in {narrow} x {self.tile[2]} elements"
+            return f"{narrow} x {self.tile[2]} elements are less than one access for each of {threads} threads"
         rows, cols, _ = self.warp_tile
         if rows * cols > 32 * self.most_sums:
             return f"a lane of a warp with {rows} x {cols} sums would hold more than {self.most_sums}"

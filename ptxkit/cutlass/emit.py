@@ -89,7 +89,7 @@ def _operation(d: GemmDescription) -> Any:
     from cutlass_cppgen.backend.library import MathInstruction, TensorDescription, TileDescription
 
     types = library.DataType
-    # mma.sync kernels round float32 to tf32 themselves; TMA rounds on the way where a and b are said to be tf32
+    # mma.sync kernels round float32 to tf32 themselves; with TMA, a and b must be declared tf32, and the copy rounds them
     element = types.f32 if d.dtype == "tf32" and d.generation == 2 else _type(d.dtype)
     output, accumulator = _type(d.output), _type(d.accumulator)
     opcode = library.OpcodeClass.Simt if d.schedule == "simt" else library.OpcodeClass.TensorOp
@@ -113,7 +113,7 @@ def _operation(d: GemmDescription) -> Any:
         *(list(d.tile), d.stages, list(d.warps) if d.generation == 2 else None, instruction),
         *(list(d.cluster), kernel, finish, tiles),
     )
-    tile.blackwell_threadblock_shape = list(d.tile)  # else it divides the tile by the cluster, on sm_90, too
+    tile.blackwell_threadblock_shape = list(d.tile)  # otherwise the emitter divides the tile by the cluster, even on sm_90
     activation = _ACTIVATIONS.get(d.epilogue)
     functor = epilogue.LinearCombination(output, d.output_alignment, accumulator, accumulator)
     if activation is not None:
@@ -142,7 +142,8 @@ def _type(name: str) -> Any:
 
 
 def _with_activation(body: str, d: GemmDescription) -> str:
-    """3.x: the emitter writes the linear combination alone; the builder takes another as its last argument."""
+    """The source text of a 3.x kernel with an activation, which the emitter does not support: the collective builder takes
+    the epilogue operation as its last template argument."""
     fusion = (
         f",\n    cutlass::epilogue::fusion::LinCombEltAct<cutlass::epilogue::thread::{_ACTIVATIONS[d.epilogue]}, "
         f"{_tag(d.output)}, {_tag(d.accumulator)}>"

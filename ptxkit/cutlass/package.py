@@ -58,7 +58,7 @@ def check_version(version: str) -> None:
     """Raise UnavailableError for a version other than the one that the patches of the headers are for."""
     if version != VERSION:
         raise UnavailableError(
-            f"nvidia-cutlass {version} is installed, but its headers are patched for NVRTC by the text of {VERSION}; {INSTALL}"
+            f"nvidia-cutlass {version} is installed, but the NVRTC patches of its headers are for {VERSION}; {INSTALL}"
         )
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 BUILDER = "ptxkit_build"
 CLEAR = "ptxkit_clear"
 
-# Without NDEBUG the asserts of device code make ptxas serialize wgmma. Unannotated functions of CUTLASS are for either side.
+# NDEBUG: the asserts of device code would make ptxas serialize wgmma. -default-device: CUTLASS calls functions in device code
+# that it does not annotate with __device__.
 _OPTIONS = ("-std=c++17", "-default-device", "-DNDEBUG", "-w")
 _OPTIONS_3X = ("-DCUTLASS_UINT128_NATIVE", "-device-int128")
 
@@ -53,17 +54,17 @@ class GemmProgram(Generated):
     c: str = "c"
 
     @property
-    def slow(self) -> bool:  # type: ignore[override]  # of the class there
+    def slow(self) -> bool:  # type: ignore[override]  # a class attribute in Generated
         """Kernels of CUTLASS 3.x take half a minute to compile."""
         return self.description.generation == 3
 
     @property
     def name(self) -> str:
-        """The kernel's."""
+        """The kernel's name."""
         return self.description.name
 
     def launch(self) -> Launch:
-        """As far as the description tells it: one CTA a tile."""
+        """The launch as far as the description determines it: one CTA per tile."""
         d = self.description
         grid = (cdiv(self.m, d.tile[0]), cdiv(self.n, d.tile[1]))
         cluster = d.cluster if d.cluster != (1, 1, 1) else None

@@ -18,9 +18,12 @@ from ptxkit.inspect.slow_arithmetic import slow_arithmetic
 from ptxkit.isa.model import Loc
 from ptxkit.targets import Target
 
-LOST_TO_BANKS = 0.1  # share of issue slots for a finding; the page also shows smaller shares
-MOSTLY = 0.7  # share of arithmetic in a loop that is bound by issue
-FEW = 32  # arithmetic instructions to an access of global memory: below that a loop waits for memory
+# A loop whose register-bank conflicts are reported loses at least this share of its issue slots,
+MIN_LOST_SLOTS = 0.1
+# consists of arithmetic to at least this share,
+MIN_ARITHMETIC = 0.7
+# and has at least this many arithmetic instructions per access to global memory; with fewer it waits for memory instead.
+MIN_ARITHMETIC_PER_ACCESS = 32
 _LOCAL = frozenset({"LDL", "STL"})
 _WARP_MMA = frozenset({"HMMA", "IMMA", "QMMA", "BMMA", "OMMA"})
 _LARGE_MMA = ("HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTC")
@@ -56,7 +59,7 @@ def findings(function: SassFunction, image: Image | None = None) -> tuple[Findin
 
     Args:
         function: the kernel.
-        image: what it was compiled to, for the compiler's own warnings.
+                image: the image that contains the kernel, for the compiler's own warnings.
     """
     found = [
         *_local_memory(function),
@@ -111,7 +114,7 @@ def _narrow_accesses(function: SassFunction) -> Iterator[Finding]:
         for by_offset in groups.values():
             for found in _runs(by_offset):
                 key_of_line = (found.source, found.message.split("(")[1][:3])
-                if key_of_line not in best or best[key_of_line].count < found.count:  # a loop and its unrolled copies
+                if key_of_line not in best or best[key_of_line].count < found.count:  # keep the longest run of a line
                     best[key_of_line] = found
     yield from best.values()
 
@@ -179,7 +182,8 @@ def _barriers(function: SassFunction) -> Iterator[Finding]:
 
 
 def _barrier_numbers(function: SassFunction) -> Iterator[Finding]:
-    """A barrier whose number is in a register takes all 16, of which an SM of these targets has 16 to 64 for all its CTAs."""
+    """Findings for barriers whose number is not a constant: ptxas then allocates all 16 named barriers to each CTA, and an
+    SM has only 16 to 64 of them for all its CTAs."""
     computed = [
         i
         for i in function.instructions
@@ -203,7 +207,7 @@ def _generic_accesses(function: SassFunction, image: Image | None) -> Iterator[F
 
 
 def _is_distributed(instruction: SassInstruction, image: Image | None) -> bool:
-    """Whether an access by generic address is one to the shared memory of a cluster, for which the hardware has no other."""
+    """Whether a generic access is to distributed shared memory, which SASS can only access by generic address."""
     if image is None or instruction.ptx_line is None:
         return False
     lines = image.ptx.splitlines()
@@ -214,20 +218,22 @@ def _double_precision(function: SassFunction) -> Iterator[Finding]:
     if function.target.cc not in _SLOW_DOUBLE:
         return
     if any(i.opcode in ("LDG", "LDS", "LD") and width_bits(i) == 64 for i in function.instructions):
-        return  # its operands are doubles
+        return  # the kernel loads doubles, so its arithmetic on doubles is intended
     widened = any(i.opcode == "F2F" and {"F64", "F32"} <= set(i.modifiers) for i in function.instructions)
     if widened:
         for group in _by_line(i for i in function.instructions if i.opcode in _DOUBLE):
-            message = f"{len(group)} double-precision instructions on floats, at a small part of their rate; a literal lacks f?"
+            message = f"{len(group)} double-precision instructions on floats, at a fraction of the rate; is a suffix f missing?"
             yield _finding("double-precision", message, group)
 
 
 def _register_banks(function: SassFunction) -> Iterator[Finding]:
     """Findings for loops that are bound by issue: mostly arithmetic, with few accesses to global memory."""
     found = register_banks(function)
-    if found is None or found.first is None or found.share < LOST_TO_BANKS or found.arithmetic < MOSTLY * found.slots:
+    if found is None or found.first is None or found.share < MIN_LOST_SLOTS:
         return
-    if FEW * sum(group_of(i) == "global" for i in found.loop.instructions) > found.arithmetic:
+    if found.arithmetic < MIN_ARITHMETIC * found.slots:
+        return
+    if MIN_ARITHMETIC_PER_ACCESS * sum(group_of(i) == "global" for i in found.loop.instructions) > found.arithmetic:
         return
     message = (
         f"register banks: {found.delayed} of {found.arithmetic} arithmetic instructions of the hottest loop wait for an "

@@ -25,14 +25,16 @@ from ptxkit.inspect.model import SassFunction, SassInstruction
 
 BANKS = 2
 WINDOW = 3  # cycles within which the operands of one instruction are read
-OFTEN = 2
+LOOP_WEIGHT = 2
 _SLOTS = (24, 32, 64)  # the first bit of the register number in each operand slot, 8 bits long
-# Forms (bits 9 to 11) whose last operand is an immediate, a constant or a uniform register, in the place of the one before it.
+# Instruction forms (bits 9 to 11) in which the last slot holds the second operand, and the second slot holds the last operand,
+# which is an immediate, a constant or a uniform register.
 _LAST_IS_NO_REGISTER = (2, 3, 7)
 _FMA = ("fp32", "fp16")
 _ALU = ("integer", "move", "convert")
 _HALF_FP32 = frozenset({70, 72, 75, 80})  # 16 lanes of FP32, not 32: Programming Guide, "Arithmetic Instructions"
-# These belong to the groups above, but are served by queues of their own, as memory is: their operands do not delay issue.
+# These opcodes belong to the groups above, but wait in a queue after they issue, as memory accesses do: the reads of their
+# operands do not delay the issue of other instructions.
 _QUEUED = re.compile(r"S2U?R|CS2U?R|R2UR|POPC|FLO|BREV|F2[FI]|I2F|[FI]2I|U\w+")
 
 
@@ -70,13 +72,13 @@ def register_banks(function: SassFunction) -> BankConflicts | None:
         return None
     found = loops(function)
     bodies = [(loop, _own(loop, found, function)) for loop in found]
-    # an inner loop executes more iterations; how many more is not known here
-    hottest = max(bodies, key=lambda one: OFTEN ** one[0].depth * sum(map(_is_arithmetic, one[1])), default=None)
+    # SASS does not show trip counts; the body of an inner loop is assumed to execute twice per iteration of the outer loop
+    hottest = max(bodies, key=lambda one: LOOP_WEIGHT ** one[0].depth * sum(map(_is_arithmetic, one[1])), default=None)
     if hottest is None or not any(map(_is_arithmetic, hottest[1])):
         return None
     loop, body = hottest
     fma_cycles = 2 if function.target.cc in _HALF_FP32 else 1
-    waits = turn(body, fma_cycles)
+    waits = bank_stalls(body, fma_cycles)
     delayed = [i for i, wait in zip(body, waits, strict=True) if wait]
     arithmetic = sum(map(_is_arithmetic, body))
     first = delayed[0] if delayed else None
@@ -90,7 +92,7 @@ def _own(loop: Loop, found: Sequence[Loop], function: SassFunction) -> list[Sass
     return [i for index in mine for i in function.blocks[index].instructions]
 
 
-def turn(instructions: Sequence[SassInstruction], fma_cycles: int) -> list[int]:
+def bank_stalls(instructions: Sequence[SassInstruction], fma_cycles: int) -> list[int]:
     """Cycles that each instruction of a loop's body waits for register banks, in an iteration after the first.
 
     Args:

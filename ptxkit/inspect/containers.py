@@ -19,7 +19,7 @@ def read_cubin(path: Path, target: Target | None = None) -> Cubin:
     """The cubin in a file, or the one for ``target`` among several.
 
     Raises:
-        UsageError: the file cannot be read or holds none; it holds several and ``target`` is None or names none of them.
+        UsageError: the file cannot be read, contains no cubin, or contains several of which ``target`` selects none.
         UnavailableError: cuobjdump is needed and not installed.
     """
     try:

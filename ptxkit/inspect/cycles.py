@@ -20,7 +20,7 @@ class Loop:
         depth: 1 for an outermost loop.
         instructions: of all its blocks, in order of address.
         stall_cycles: the sum of stall cycles over its blocks: the minimum time of one iteration that executes every block once.
-        source: where it is in the source: the branch that closes it.
+        source: source position of the branch that closes the loop.
     """
 
     header: int

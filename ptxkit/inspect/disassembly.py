@@ -44,7 +44,7 @@ def sass(what: Image | Cubin | bytes | str | os.PathLike[str]) -> dict[str, Sass
     """Disassemble every kernel of a compiled image or cubin.
 
     Args:
-        what: what :func:`ptxkit.compiler.compile_source` returned, a cubin's bytes, or the path of a ``.cubin``.
+        what: the image from :func:`ptxkit.compiler.compile_source`, a cubin's bytes, or the path of a ``.cubin``.
 
     Returns:
         Mangled kernel name -> its code, in the order of the file.
@@ -92,7 +92,7 @@ def sass(what: Image | Cubin | bytes | str | os.PathLike[str]) -> dict[str, Sass
 
 
 def _with_spills(resources: FunctionResources, instructions: Iterable[SassInstruction]) -> FunctionResources:
-    """Resources with the bytes of spills in the code, which are what ptxas -v counts."""
+    """The resources, with the bytes of spills added up from the code, which gives the same numbers as ptxas -v."""
     from ptxkit.inspect.classes import width_bits
 
     spills = Counter[str]()

@@ -1,13 +1,13 @@
 """Divergence analysis: an estimate, from SASS, of the code that only some threads of a warp execute.
 
-The estimate prefers to miss divergence rather than to report it where there is none.
+The estimate may miss divergence, so that what it reports is almost always real.
 
-Every register is followed as *uniform* (the same in all lanes of a warp), *aligned* (the thread's index, or what has the
+Every register is classified as *uniform* (the same in all lanes of a warp), *aligned* (the thread's index, or what has the
 lane in its low five bits), *varying*, or *exchanged* (it came through a shuffle: after a whole reduction it is uniform again,
 which this analysis cannot detect). A comparison of an aligned value that can only change between warps, such as
 ``threadIdx.x < 128`` or ``threadIdx.x / 32 == 0``, is uniform. A loaded value counts as uniform when its address
-does. Values that differ because lanes took different paths are not followed, and threadIdx.y and .z count as uniform, as they
-are where a CTA's first dimension is a multiple of 32.
+does. Values that differ because lanes took different paths are not detected, and threadIdx.y and .z count as uniform, as
+they are where a CTA's first dimension is a multiple of 32.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
         the emulator ran other PTX than is shown, as it does when small sizes need another tile.
     """
     if subject.build is None:
-        return None, "no heat: this is code without a launch; inspect a KERNEL:VARIANT or a description"
+        return None, "no heat map: this is code without a launch; inspect a KERNEL:VARIANT or a description"
     from ptxkit.runtime.device import emulating_device
     from ptxkit.workload import execute
 
@@ -52,7 +52,7 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
         ran = _by_ptx_line(prepared.build)
         lines = case.device.measure(execute.bound(case, ran).launch, samples=1).lines
     except PtxkitError as error:
-        return None, f"no heat: the emulator cannot run it: {str(error).splitlines()[0]}"
+        return None, f"no heat map: the emulator cannot run it: {str(error).splitlines()[0]}"
     texts = {
         ptx_name(step.image.source_name): original.image.ptx
         for step, original in zip(ran.steps, prepared.build.steps, strict=True)

@@ -30,7 +30,7 @@ class LineTable:
     def __init__(self, rows: dict[str, list[tuple[int, Loc | None]]]) -> None:
         self._rows = {}
         for section, found in rows.items():
-            last = dict(found)  # of rows at one address, the last is the code's, the others are its callers'
+            last = dict(found)  # of the rows at one address, the last is the code's own, and the others are its call sites
             self._rows[section] = (sorted(last), last)
 
     def at(self, section: str, address: int) -> Loc | None:
@@ -80,10 +80,11 @@ class _Row:
 
 
 def with_callers_files(rows: list[_Row]) -> list[_Row]:
-    """The rows of a sequence, where a row that only says from where a function was inlined has the file of its own function.
+    """The rows of a sequence, with the file of call-site rows corrected.
 
-    The file is that of the instructions at the same line of the same call, or where there are none, that of most instructions
-    of the same function. A row stays as it is where instructions confirm it, or where they disagree.
+    A call-site row has no instruction of its own; it only states where a function was inlined. Its file becomes that of the
+    instructions at the same line of the same call or, if there are none, that of most instructions of the same function. A
+    row that such instructions confirm is unchanged.
     """
     callers = {row.context for row in rows if 0 < row.context <= len(rows)}
     only_calls = {n for n in callers if n < len(rows) and rows[n].address == rows[n - 1].address}
@@ -141,7 +142,7 @@ class _Program:
     def _loc(self, row: _Row, rows: list[_Row], depth: int = 0) -> Loc | None:
         if not row.line:
             return None
-        # A chain of inlined calls ends; a damaged one that does not is cut.
+        # The depth is limited, because the calls of a damaged table may form a cycle.
         caller = rows[row.context - 1] if 0 < row.context <= len(rows) and depth < 64 else None
         file = self.files[row.file] if row.file < len(self.files) else ""
         return Loc(file, row.line, row.column, self._loc(caller, rows, depth + 1) if caller else None)

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 # Opcodes that may transfer control. BSYNC does not: the reconvergence point that BSSY names directly follows it.
 _BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU", "WARPSYNC", "BREAK"})
 _ENDS = frozenset({"EXIT", "RET", "KILL"})
-_STRAIGHT_ON_TOO = frozenset(
-    {"WARPSYNC", "BREAK"}
-)  # their label is where the warp meets again; they go on below as well
+_ALSO_FALL_THROUGH = frozenset({"WARPSYNC", "BREAK"})  # their label is the reconvergence point of the warp
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class SassFunction:
         resources: registers, shared and local memory, spills.
         spills_known: whether spills are known: older cubins do not distinguish them from other accesses to local memory.
         bounds: the launch bounds of its directives.
-        ptx: text that ``ptx_line`` counts in; ``""`` when it is not known.
+        ptx: the text whose lines ``ptx_line`` numbers; ``""`` when it is not known.
     """
 
     name: str
@@ -183,5 +181,5 @@ def _following(last: SassInstruction, labels: Mapping[str, int]) -> list[int]:
     if last.opcode not in _BRANCHES:
         return [after]
     taken = [labels[t] for t in last.targets if t in labels]
-    straight_on = is_conditional(last) or last.opcode in _STRAIGHT_ON_TOO
+    straight_on = is_conditional(last) or last.opcode in _ALSO_FALL_THROUGH
     return [after, *taken] if straight_on else taken

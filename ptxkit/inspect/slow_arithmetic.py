@@ -31,7 +31,7 @@ def slow_arithmetic(function: SassFunction) -> Iterator[tuple[str, list[SassInst
         if what:
             line = (instruction.source.file, instruction.source.line) if instruction.source else instruction.ptx_line
             groups.setdefault((line, what), []).append(instruction)
-    wide = {line for line, what in groups if "64-bit" in what}  # contains an inline 32-bit division for values that fit
+    wide = {line for line, what in groups if "64-bit" in what}  # also contains a 32-bit division, for operands that fit
     for (place, what), group in groups.items():
         if place in wide and "32-bit" in what:
             continue

@@ -70,7 +70,7 @@ def _read(path: str, last_line: int, beside: Path | None, made: float | None) ->
     if made is not None and changed > made and not note:
         note = f"{shortest(place)} changed after it was compiled; its lines may have moved"
     if last_line > len(lines):
-        note = f"{shortest(place)} has {len(lines)} lines, the code was made from line {last_line}: it changed since"
+        note = f"{shortest(place)} has {len(lines)} lines, the line table refers to line {last_line}: it has changed"
     return SourceFile(path, lines, note)
 
 

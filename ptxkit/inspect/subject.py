@@ -38,10 +38,10 @@ _SUFFIXES = ("cu", "cuh", "ptx", "cubin", "fatbin", "bin", "o", "a", "so", "exe"
 
 @dataclass(frozen=True)
 class Settings:
-    """How to compile.
+    """The settings of a subject: how it is compiled, and the launch for which its occupancy is computed.
 
     Attributes:
-        target: None for the default of what is inspected: a variant's lowest, a file's own, else sm_90a.
+        target: None takes the lowest target of a variant, the target that a file names, else sm_90a.
         kernel: sizes and options of a kernel. tile: tile parameters of a variant to fix.
         defines: macros, for a ``.cu``.
         options: NVRTC options, for a ``.cu``.
@@ -67,13 +67,13 @@ class Subject:
         title: its name in the output: ``"fused_l2norm:vectorized"``, ``"mine.cu:saxpy"``.
         kernel: readable name of the kernel.
         function: its SASS.
-        image: what the compiler returned; None for a cubin.
+        image: the compiled image; None for a cubin.
         tile: the chosen tile, as text; ``""`` when there is none.
         block: threads of a CTA.
         block_known: whether ``block`` comes from a launch, a directive or the user; if not, it is 256.
-        dynamic_shared_bytes, cluster: of a launch.
+        dynamic_shared_bytes, cluster: of the launch; 0 and 1 without one.
         sources: source files by their path in the line table.
-        build: of a variant; None for a file.
+        build: the compiled variant; None for a file.
     """
 
     title: str
@@ -90,7 +90,7 @@ class Subject:
 
     @property
     def occupancy(self) -> Occupancy:
-        """Of its launch."""
+        """The occupancy of its launch."""
         return occupancy(
             self.function,
             block=self.block,

@@ -27,7 +27,7 @@ _BASES = {"hex": 16, "bin": 2, "dec": 10, "oct": 8}
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value on its way through an expression: an int (signed or not), a float, or an exact f32 / f64."""
+    """An intermediate value of an expression: an int (signed or not), a float, or an exact f32 / f64."""
 
     number: int | float
     unsigned: bool = False
@@ -70,14 +70,14 @@ def parse_constant(tokens: Tokens) -> Immediate:
     i = tokens.i
     text = tokens.texts[i]
     if text.isdecimal() and tokens.texts[i + 1] in _ENDS and (text[0] != "0" or text == "0") and len(text) < 19:
-        tokens.i = i + 1  # nearly all of them
+        tokens.i = i + 1  # fast path: nearly every constant is a single literal
         return Immediate(int(text))
     value = _ternary(tokens)
     return Immediate(value.number, value.width, value.bits)
 
 
 def parse_integer(tokens: Tokens, what: str) -> int:
-    """Takes a constant expression that must be an integer; ``what`` says in an error what it is for."""
+    """Takes a constant expression that must be an integer; ``what`` names it in error messages."""
     start = tokens.i
     value = parse_constant(tokens).value
     if not isinstance(value, int):
@@ -87,7 +87,7 @@ def parse_integer(tokens: Tokens, what: str) -> int:
 
 _ENDS = frozenset((",", ";", "]", "}", ")"))
 
-# Binary operators, loosest first (PTX ISA, "Constant Expressions", operator precedence).
+# Binary operators by precedence, the lowest first (PTX ISA, "Constant Expressions", operator precedence).
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">="), (">>", "<<"), ("+", "-"), ("*",
     "/", "%"),
@@ -149,9 +149,9 @@ def _apply(tokens: Tokens, at: int, operator: str, left: _Value, right: _Value) 
     if operator in ("&&", "||"):
         return _Value(int(bool(a) and bool(b)) if operator == "&&" else int(bool(a) or bool(b)))
     if operator in ("<<", ">>"):
-        count = min(b & 0xFFFF_FFFF_FFFF_FFFF, 64)  # beyond 63 nothing of the value is left
+        count = min(b & 0xFFFF_FFFF_FFFF_FFFF, 64)  # shifting by 64 gives the same result as by more
         return _integer(a << count if operator == "<<" else a >> count, left.unsigned)
-    if unsigned or operator == "%":  # the remainder takes both as unsigned
+    if unsigned or operator == "%":  # the remainder treats both operands as unsigned
         a, b = a & 0xFFFF_FFFF_FFFF_FFFF, b & 0xFFFF_FFFF_FFFF_FFFF
     if operator in _COMPARISONS:
         return _Value(int(_COMPARISONS[operator](a, b)))

@@ -23,7 +23,7 @@ Relocation = tuple[int, str, int, bool, int]
 
 
 def parse_linkage(tokens: Tokens) -> str:
-    """Takes any linkage directives; the strongest statement wins (``.visible .weak`` is weak)."""
+    """Takes any linkage directives and returns the one that decides the linkage (``.visible .weak`` is weak)."""
     linkage = ""
     while tokens.text in LINKAGES:
         word = tokens.take()[1:]
@@ -232,11 +232,12 @@ class _Initialiser:
         return self.data, self.relocations
 
     def _parse_flat_bytes(self) -> bool:
-        """Takes ``{1, 2, 3}`` of an 8-bit array at once: tables and printf formats are thousands of those."""
+        """Takes a whole ``{1, 2, 3}`` of an 8-bit array; faster than element by element for long tables and printf
+        formats."""
         tokens = self.tokens
         if self.element.bits != 8:
             return False
-        end = tokens.texts.index("}", tokens.i)  # there is one: braces were paired before
+        end = tokens.texts.index("}", tokens.i)  # exists, because the parser has paired all braces
         numbers, commas = tokens.texts[tokens.i + 1 : end : 2], tokens.texts[tokens.i + 2 : end : 2]
         if commas.count(",") != len(commas) or not all(map(_DECIMAL_BYTE.fullmatch, numbers)):
             return False  # negative, hexadecimal, nested or symbolic: element by element

@@ -1,8 +1,8 @@
 """PTX text to tokens.
 
-A token is a plain string: one C-level ``findall`` makes them all, which is what keeps a megabyte of PTX affordable.
-What a token is follows from its first character, so no kind is stored; the line is stored because instructions carry
-it, and the column is found again only for an error message.
+A token is a plain string. A single ``re.findall`` splits the whole text, which takes well under a second for a megabyte of
+PTX. The kind of a token follows from its first character, so it is not stored. Lines are stored, because instructions
+carry them; a column is computed only for an error message.
 
 An opcode with its modifiers, ``cp.async.bulk.tensor.2d.shared::cta.global``, is one token, as are ``%tid.x`` and
 ``%v.x``. Inside a constant expression a modulus needs a space after it (``7 % 3``): ``%3`` is an identifier.
@@ -93,7 +93,7 @@ class Tokens:
         self.i += 1
 
     def take_identifier(self, what: str) -> str:
-        """Takes an identifier without dotted parts; ``what`` says in an error what it would have named."""
+        """Takes an identifier without dotted parts; ``what`` says in error messages what was expected."""
         text = self.texts[self.i]
         if not is_identifier(text) or "." in text:
             raise self.expected(what)
@@ -170,14 +170,14 @@ _ESCAPED_BYTES = re.compile(r"(?:\\[23][0-7]{2})+(?:/[23][0-7]{2})?")
 
 
 def unescape_path(path: str) -> str:
-    r"""A path of a line table whose characters beyond ASCII ptxas left as it found them in the PTX, ``\303\274`` for ``ü``.
+    r"""Decodes a path of a line table, in which ptxas writes non-ASCII characters as octal escapes: ``\303\274`` for ``ü``.
 
-    ptxas takes the last backslash of a file's name for a separator, so that ``/é.cu`` arrives as ``/\303/251.cu``.
+    ptxas replaces the last backslash of a file name by a slash, so that the table has ``/\303/251.cu`` for ``/é.cu``.
     """
 
     def one(match: re.Match[str]) -> str:
         codes = re.findall("[0-7]{3}", match[0])
-        for kept in range(len(codes), 0, -1):  # what follows a slash may also be a name that begins with digits
+        for kept in range(len(codes), 0, -1):  # digits after a slash may also begin a file name
             if kept < len(codes) and "/" not in match[0]:
                 break
             try:

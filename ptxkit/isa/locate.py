@@ -1,7 +1,7 @@
 """The source position of a line of PTX that may be invalid.
 
-A compiler that rejects PTX reports only "ptx input, line N". The ``.loc`` before that line says which source line it
-came from, and reading that must not depend on the rest of the text, which is known to be broken.
+A compiler that rejects PTX reports only "ptx input, line N". The ``.loc`` before that line names the source line. It is
+found here without parsing the text, which may be invalid anywhere.
 """
 
 from __future__ import annotations

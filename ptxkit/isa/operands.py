@@ -30,11 +30,11 @@ def _is_name(text: str) -> bool:
 
 
 class OperandParser:
-    """Takes operands from ``tokens``; ``names`` says what an identifier means here (see
+    """Takes operands from ``tokens``; ``names`` maps the identifiers in scope to operands (see
     :class:`~ptxkit.isa.scopes.Scopes`).
 
-    ``element_bytes`` gives the size of a variable's elements. A name that means nothing is passed to ``unknown`` with
-    its token index: it may be a function declared later.
+    ``element_bytes`` gives the size of a variable's elements. An undeclared name is passed to ``unknown`` with its token
+    index: it may be a function that is declared later.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class OperandParser:
         return tuple(items)
 
     def _name(self) -> Operand:
-        """What the identifier that stands here means."""
+        """The operand that the next token, an identifier, names."""
         tokens = self._tokens
         index = tokens.i
         text = tokens.take()
@@ -165,6 +165,6 @@ class OperandParser:
             else:
                 extra += self._list("}", "")
         tokens.expect("]", "after the address")
-        # [x].unified says that x has the unified attribute, which its declaration says too
+        # the suffix of [x].unified repeats the attribute of x's declaration
         tokens.skip(".unified")
         return Address(base, offset, coordinates, extra)

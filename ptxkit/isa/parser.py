@@ -22,7 +22,7 @@ from ptxkit.isa.declarations import (
 from ptxkit.isa.lexer import Tokens, is_identifier, unescape
 from ptxkit.isa.model import Function, Module, Variable
 
-_EXTENTS = ("maxntid", "reqntid", "reqnctapercluster")  # one to three numbers; what is not written is 1
+_EXTENTS = ("maxntid", "reqntid", "reqnctapercluster")  # one to three numbers; omitted ones are 1
 
 
 def parse(text: str, path: str = "<ptx>") -> Module:
@@ -45,7 +45,7 @@ class _ModuleParser:
         self.files = _files(self.tokens)
         self.version: tuple[int, int] | None = None
         self.targets: tuple[str, ...] = ()
-        self.address_size = 64  # the manual says 32 where the directive is missing, but no target ptxkit knows has that
+        self.address_size = 64  # the manual's default is 32, which no supported target has
         self.variables: dict[str, Variable] = {}
         self.functions: dict[str, Function] = {}
         self.aliases: list[tuple[str, str, int]] = []
@@ -199,7 +199,7 @@ class _ModuleParser:
         before = self.functions.get(name)
         if before is not None and not before.declared_only:
             raise tokens.error(f"'{name}' is defined twice (before at line {before.line})", brace)
-        self.functions[name] = header  # a place among the functions; the body follows
+        self.functions[name] = header  # keeps the order of the source; replaced after the body
         body = BodyParser(
             tokens, (*returns, *params), self.labels, self.variables, self.names, self.files, self._note_unknown
         )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ptxkit.isa.model import Function, Loc, Module, Operand, ParameterList, Register, Symbol, Variable
 
-_NAME_LABEL = "$ptxkit_inlined"  # inlined_at wants the name of the inlined function, which the model does not keep
+_NAME_LABEL = "$ptxkit_inlined"  # inlined_at requires the name of the inlined function, which the model does not store
 
 
 def format_module(module: Module) -> str:

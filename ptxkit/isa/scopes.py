@@ -37,8 +37,8 @@ def special_register(name: str) -> SpecialRegister | None:
 class Scopes:
     """The meaning of each name at the current position in a function body.
 
-    ``names`` is one flat dict from a name as written to its operand; opening a scope starts a list of what to restore
-    when it closes, so a look-up, which happens far more often than a declaration, is a single dict access.
+    ``names`` maps every visible name, as written, to its operand. An open scope keeps a list of the names to restore when
+    it closes. A look-up, which is far more frequent than a declaration, is therefore a single dict access.
 
     A name keeps its spelling if it is the first of its kind in the function; a later one gets a suffix (``%r1$1``).
     """
@@ -59,7 +59,7 @@ class Scopes:
         self._declared.append(set())
 
     def close(self) -> None:
-        """Leaves at ``}``: what the scope declared is forgotten, what it shadowed is seen again."""
+        """Closes the scope at ``}``: removes its declarations and restores the names that they shadowed."""
         names = self.names
         for name, before in reversed(self._restore.pop()):
             if before is None:

@@ -1,4 +1,4 @@
-"""The special registers that code reads."""
+"""The special registers that instructions read, and those of cooperative launches and of reserved shared memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from ptxkit.isa.model import Instruction, SpecialRegister
 
 GRID_WORKSPACE = frozenset({"%envreg1", "%envreg2"})
-"""The high and the low half of the address of the workspace of a cooperative launch; 0 in other launches. cooperative_groups.h
-reads them for this_grid(), whose sync() keeps its barrier there."""
+"""The high and the low half of the address of the workspace of a cooperative launch; 0 in other launches. The workspace
+holds the barrier of this_grid().sync() in cooperative_groups.h."""
 
 NO_GRID_WORKSPACE = (
-    "the kernel looks for the workspace of a cooperative launch, as this_grid() does, and there is none: "
+    "the kernel reads the workspace of a cooperative launch, as this_grid() does, but the launch is not cooperative: "
     "grid.sync() needs cooperative=True"
 )
 
 RESERVED_SHARED = "%reserved_smem_offset_"
-"""Begins the names of the registers that say where the shared memory lies that the system keeps in each CTA. PTX ISA,
+"""Prefix of the registers with the offsets of the shared memory that the system reserves in each CTA. PTX ISA,
 "%reserved_smem_offset_begin"."""
 
 
@@ -26,5 +26,5 @@ def special_registers(instructions: Iterable[Instruction]) -> frozenset[str]:
 
 
 def reads_grid_workspace(instructions: Iterable[Instruction]) -> bool:
-    """Whether the code is that of ``this_grid()``: it looks for the workspace of a cooperative launch."""
+    """Whether the code contains ``this_grid()``, which reads the address of the workspace of a cooperative launch."""
     return special_registers(instructions) >= GRID_WORKSPACE

@@ -42,7 +42,7 @@ def array_from(spec: ArrayText, rng: np.random.Generator, what: str) -> Array:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a floating-point type; numpy gives those of ml_dtypes the kind of raw bytes."""
+    """Whether it is a floating-point type, those of ml_dtypes included, which numpy reports as raw bytes (kind ``"V"``)."""
     return dtype.kind not in "iub"
 
 
@@ -179,7 +179,7 @@ def _unreadable(file: str, error: str) -> str:
         return "it is not written by np.save; write it with np.save of an array of numbers"
     if "Object arrays" in error:
         return "it holds Python objects; save an array of numbers"
-    if "descr" in error:  # float8_e5m2, which np.save writes as a float of one byte
+    if "descr" in error:  # as for float8_e5m2, which np.save writes as a float of one byte
         return "numpy does not know its element type; save array.view('V1')"
     return "it is cut short or damaged; write it again with np.save"
 

@@ -32,8 +32,8 @@ _TEMPLATE = re.compile(
 
 
 @dataclass(frozen=True)
-class How:
-    """How to compile a ``.cu`` file.
+class CompileOptions:
+    """The options for the compilation of a ``.cu`` file.
 
     Attributes:
         instantiate: templates to instantiate, as name expressions: ``"k<float, 4>"``.
@@ -91,12 +91,12 @@ class CompiledFile:
     Attributes:
         path: as the user wrote it.
         image: PTX, cubin and resources.
-        how: it was compiled.
+        compile_options: the options that it was compiled with.
     """
 
     path: Path
     image: Image
-    how: How = How()
+    compile_options: CompileOptions = CompileOptions()
 
     @cached_property
     def module(self) -> Module:
@@ -160,19 +160,19 @@ class CompiledFile:
         return shlex.join(words)
 
 
-def compile_file(path: Path, target: Target | None, how: How = How()) -> CompiledFile:
+def compile_file(path: Path, target: Target | None, given: CompileOptions = CompileOptions()) -> CompiledFile:
     """Compile a ``.cu`` or assemble a ``.ptx``.
 
     Args:
         path: the file.
         target: None takes the PTX's own, and sm_90a for CUDA C++.
-        how: for a ``.cu``.
+        given: the options for a ``.cu``.
 
     Raises:
         UsageError: options for a ``.ptx``, no kernels. CompileError: it does not compile.
     """
     if path.suffix == ".ptx":
-        if how != How():
+        if given != CompileOptions():
             raise UsageError(f"{path} is PTX, which takes no --instantiate, --define, --include or --compiler-option")
         from ptxkit.compiler.assemble import assemble
 
@@ -181,14 +181,14 @@ def compile_file(path: Path, target: Target | None, how: How = How()) -> Compile
         image = compile_source(
             path,
             target=target or TARGETS["sm_90a"],
-            defines=how.defines,
-            instantiate=how.instantiate,
-            options=how.options,
-            include_dirs=how.include_dirs,
+            defines=given.defines,
+            instantiate=given.instantiate,
+            options=given.options,
+            include_dirs=given.include_dirs,
         )
     if not image.functions:
         raise UsageError(f"{path} has no kernels{_template_hint(path)}")
-    return CompiledFile(path, image, how)
+    return CompiledFile(path, image, given)
 
 
 def templates(text: str) -> list[tuple[str, str]]:
@@ -240,7 +240,7 @@ def _example(parameter: Parameter, declaration: str) -> str:
     if parameter.kind == "float":
         return "1.0"
     if parameter.kind == "struct":
-        number = element_type(declaration)  # a class around one number, such as __half
+        number = element_type(declaration)  # a class that wraps one number, such as __half
         if number and dtype_of(number).itemsize == parameter.size:
             return f"{number}(1.0)"
         return f"bytes({'00' * parameter.size})"

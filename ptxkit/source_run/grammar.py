@@ -59,7 +59,7 @@ INITIALISERS = {
 
 FORMS = "empty, zeros, ones, constant(3), uniform(-1,1), normal(0,1), arange(0,1), integers(0,10), FILE.npy"
 
-LARGEST_DIMENSION = 2**47  # beyond any address space; a product of three still has a sensible text
+LARGEST_DIMENSION = 2**47  # more than any address space has; larger numbers would only fill the message
 
 _ARRAY = re.compile(r"(?P<dtype>[^\[\]:=]*)\[(?P<shape>[^\]]*)\](?::(?P<initialiser>.*))?", re.DOTALL)
 _CALL = re.compile(r"(?P<name>[A-Za-z_]\w*)\s*\((?P<inside>.*)\)", re.DOTALL)

@@ -116,7 +116,7 @@ def run_call(
 
     Args:
         call: from :func:`ptxkit.source_run.call.make_call`.
-        device: that runs it.
+        device: the device that runs it.
         seed: for random arrays.
         iterations: timed samples; None samples until the median is known or a time budget is spent.
         tolerance: of ``--expect``; None takes the default of each array's type.
@@ -132,7 +132,7 @@ def run_call(
     prepared_files = Prepared(call)
     built = built_of(prepared_files)
     case = execute.Case(built.workload, device, seed)
-    _ = prepared_files.expected  # read before anything is launched, so that a missing file costs no run
+    _ = prepared_files.expected  # read before the launch, so that a missing file is reported at once
     prepared = execute.bound(case, built)
     say(f"{call.title} on {device.name}")
     if call.arrays:  # a kernel without arrays has nothing to restore or to read back
@@ -179,12 +179,13 @@ def compared(prepared: Prepared, case: execute.Case, tolerance: Tolerance | Rule
 def _again(
     files: Prepared, prepared: execute.Prepared, tolerance: Tolerance | Rule | None, counters: Counters | None
 ) -> Verdict | None:
-    """Compare after further launches, on arrays with other contents, where expected values may be those of unwritten elements.
+    """Launch again on arrays with other initial contents, and compare, to find elements that the kernel never writes.
 
-    A file of expected values may come from the same kernel. What it has never written then agrees with the fill pattern.
+    The file of expected values may have been written by the same kernel. An element that the kernel never writes then has
+    the fill pattern in the file as well as in the array, and the first comparison cannot detect it.
 
     Returns:
-        What is wrong; None where everything agrees.
+        The failed comparison, or None if all elements agree.
     """
     case = prepared.case
     outputs = case.outputs()

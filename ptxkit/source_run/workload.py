@@ -75,7 +75,7 @@ class Prepared:
 
 
 def read_expected(file: str, what: str, dtype: str, shape: tuple[int, ...]) -> Array:
-    """The reference of an array: of its shape, and of any type; a float64 one is the most exact.
+    """The reference of an array: it has the array's shape and any number type; float64 is the most precise.
 
     Args:
         dtype: of the array, for a file of elements without a type (bfloat16, float8).
@@ -113,7 +113,7 @@ def workload_of(prepared: Prepared) -> tuple[Workload, Variant]:
         name = call.title
 
         def _check_complete(self) -> None:
-            """It need not have a reference."""
+            """Accepts a kernel without a reference, unlike a description."""
 
         def inputs(self, rng: np.random.Generator) -> Mapping[str, Any]:
             return prepared.inputs(rng)
@@ -147,8 +147,9 @@ def built_of(prepared: Prepared) -> Build:
     """A call as a build: its workload's only variant with the image of its file."""
     workload, variant = workload_of(prepared)
     file, tile = prepared.call.file, Tile({})
-    directories = tuple(Path(directory) for directory in file.how.include_dirs)
-    program = Program(file.path, file.how.defines, file.how.options, file.how.instantiate, directories)
+    directories = tuple(Path(directory) for directory in file.compile_options.include_dirs)
+    options = file.compile_options
+    program = Program(file.path, options.defines, options.options, options.instantiate, directories)
     target = Target.parse(file.image.target)
     resolved = ResolvedVariant(workload, variant, target, tile, variant.launches(workload, tile), (program,), (0,))
     return with_images(resolved, [file.image])

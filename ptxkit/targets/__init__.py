@@ -1,4 +1,4 @@
-"""Every fact about hardware, once: targets and their features, the limits of an SM, occupancy, launch limits, and GPUs.
+"""All facts about hardware: targets and their features, the limits of an SM, occupancy, launch limits, and GPUs.
 
 ==================  =====================================================================================
 :mod:`.features`    what a kernel can require, and which targets have it

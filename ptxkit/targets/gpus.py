@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a kernel description may know of the device that it is launched on.
+    """The facts about the device of a launch that are passed to kernel descriptions.
 
     Attributes:
         name: what messages call the device: ``"NVIDIA H200"``, or in the emulator the target, ``"sm_90a"``.

@@ -1,7 +1,7 @@
-"""Why no GPU of a target can launch a grid: one set of rules and words for the GPU and for the emulator.
+"""The rules that a launch must obey on every GPU of a target, with the same messages on the GPU and in the emulator.
 
-:func:`geometry_refusal` needs no more than the launch and the kernel's directives, :func:`resource_refusal` also needs what the
-kernel takes of an SM. Each gives a reason without the kernel's name, or None.
+:func:`geometry_refusal` checks the launch against limits and the kernel's directives, :func:`resource_refusal` also against
+the registers and the shared memory of an SM. Both return the reason of a refusal, without the kernel's name, or None.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Directives = Mapping[str, tuple[int | str, ...]]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a launch takes of an SM.
+    """The resources of an SM that a launch uses.
 
     Attributes:
         registers: registers per thread from ptxas; 0 if the kernel was not assembled, in which case they are not checked.
@@ -102,7 +102,7 @@ def resource_refusal(
     """Why an SM of a device cannot hold a CTA of a kernel, or the device not all CTAs of a cooperative grid.
 
     Args:
-        grid, block, cluster: of a launch that :func:`geometry_refusal` has nothing against.
+        grid, block, cluster: of a launch that has passed :func:`geometry_refusal`.
         used: resources of the launch.
         cooperative: all CTAs must be resident at the same time.
     """

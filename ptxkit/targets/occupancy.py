@@ -12,12 +12,12 @@ from ptxkit.errors import UsageError
 from ptxkit.targets.sm import KIB, WARP, SmLimits
 from ptxkit.targets.target import Target
 
-UNLIMITED = 1 << 30  # CTAs that a resource allows of which a CTA takes nothing
+UNLIMITED = 1 << 30  # the CTAs that a resource allows if a CTA uses none of it
 
 
 @dataclass(frozen=True)
 class Occupancy:
-    """What limits a launch, and how far.
+    """The occupancy of a launch, and the resources that limit it.
 
     Attributes:
         ctas_per_sm: resident CTAs per SM; 0 if the launch is impossible, for the reason in ``impossible``.
@@ -70,7 +70,7 @@ def calculate(
         barriers: named barriers per CTA.
         cluster: CTAs of a cluster.
         carveout: the part of an SM's L1 cache and shared memory preferred as shared memory, in percent; -1 for the driver's
-            choice, which is as much as helps.
+            choice, which is the carveout with the highest occupancy.
 
     Raises:
         UsageError: no such target, a block that no CTA can have, or a negative quantity.
@@ -84,8 +84,8 @@ def calculate(
 
 
 def cta_registers(target: Target | str, threads: int, registers: int) -> int:
-    """Registers that a CTA is allocated for its launch, with what rounding adds: those of a warp are rounded up to a unit, and
-    warps are counted in whole rounds over the subpartitions of an SM."""
+    """Registers that the launch check counts for a CTA: the registers of a warp are rounded up to the allocation unit, and
+    the number of warps to a multiple of the subpartitions of an SM."""
     limits = Target.parse(target).limits
     return _launch_registers(limits, _rounded(registers * WARP, limits.register_unit), -(-threads // WARP))
 
@@ -148,7 +148,7 @@ def _by_registers(limits: SmLimits, per_warp: int, warps: int) -> int:
 
 
 def _launch_registers(limits: SmLimits, per_warp: int, warps: int) -> int:
-    # cuda_occupancy.h: the launch check behaves as if a CTA's warps came in whole rounds over the subpartitions
+    # cuda_occupancy.h: the launch check rounds a CTA's warps up to a multiple of the subpartitions
     return per_warp * _rounded(warps, limits.subpartitions)
 
 

@@ -1,4 +1,4 @@
-"""What an SM, a CTA and a cluster of each architecture can have: the limits of launches, and what occupancy follows from.
+"""The limits of an SM, a CTA and a cluster for each architecture, from which launch checks and occupancy are computed.
 
 Sources, by the names used in the comments below:
 

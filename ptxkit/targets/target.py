@@ -1,4 +1,4 @@
-"""The GPU targets that ptxkit knows, which features each has, and what to say when one is missing.
+"""The GPU targets that ptxkit supports, the features of each, and the messages for missing features.
 
 A *requirement* is a feature name (``"wgmma"``) or a target (``"sm_80"``, ``"sm_90a"``). :mod:`ptxkit.targets.features` has the
 rules that say which target has which feature, :mod:`ptxkit.targets.sm` what an SM of a target holds.
@@ -70,7 +70,7 @@ class Target:
 
     @property
     def limits(self) -> SmLimits:
-        """What an SM, a CTA and a cluster of this target can have.
+        """The limits of an SM, a CTA and a cluster of this target.
 
         Raises:
             UsageError: the target is older than every target that ptxkit knows (PTX may say ``.target sm_70``).

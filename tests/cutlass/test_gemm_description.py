@@ -41,7 +41,7 @@ def multistage(**parts):
         (lambda: multistage(tile=(128, 128, 40)), r"a warp's \(64, 64, 40\) is no multiple of the instruction's \(16, 8, 16\)"),
         (lambda: multistage(tile=(128, 128, 64), stages=6), r"needs 196,608 bytes of shared memory, more than 166,912"),
         (lambda: multistage(tile=(64, 64, 128), stages=3), r"a stage holds 64 or 128 bytes of a row, not 256"),
-        (lambda: multistage(tile=(64, 128, 32), warps=(4, 4, 1)), r"512 threads find less than one access each in 64 x 32"),
+        (lambda: multistage(tile=(64, 128, 32), warps=(4, 4, 1)), r"64 x 32 elements are less than one access for each of 512"),
         (lambda: multistage(tile=(64, 64, 64), warps=(2, 4, 1)), r"a warp stores rows of at least 32 elements, not 16"),
         (lambda: GemmDescription(dtype="e4m3", tile=(128, 256, 128)), r"a thread would hold more than 64 of 128 x 256 sums"),
         (lambda: multistage(arch=89, dtype="e5m2", tile=(128, 128, 64)), r"64 x 64 sums would hold more than 64"),

@@ -80,7 +80,7 @@ MEASURED = [  # cycles an instruction of one warp a sub-partition on an H200, le
 
 
 def cycles(instructions):
-    return 1 + sum(banks.turn(instructions, fma_cycles=1)) / len(instructions)
+    return 1 + sum(banks.bank_stalls(instructions, fma_cycles=1)) / len(instructions)
 
 
 @pytest.mark.parametrize(("instructions", "measured"), MEASURED)
@@ -99,21 +99,21 @@ registers = st.integers(0, 253)
 @given(st.lists(st.tuples(registers, st.integers(0, 126), st.integers(0, 126)), min_size=1, max_size=40))
 def test_one_read_a_bank_never_waits(rows):
     code = [ffma(d, 2 * even, 2 * odd + 1, 2 * even) for d, even, odd in rows]
-    assert banks.turn(code, fma_cycles=1) == [0] * len(code)
+    assert banks.bank_stalls(code, fma_cycles=1) == [0] * len(code)
 
 
 @given(st.lists(st.tuples(registers, registers, registers, registers, st.integers(0, 7)), min_size=1, max_size=40))
 def test_reads_bound_the_waits_from_both_sides(rows):
     code = [ffma(*row) for row in rows]
-    one, two = banks.turn(code, fma_cycles=1), banks.turn(code, fma_cycles=2)
+    one, two = banks.bank_stalls(code, fma_cycles=1), banks.bank_stalls(code, fma_cycles=2)
     assert 0 <= min(one) <= max(one) <= 3 * banks.BANKS
     assert sum(two) <= sum(one) <= 2 * len(code) + banks.WINDOW  # three reads of a bank are two cycles more than one
 
 
 def test_two_operands_of_a_bank_are_free_where_an_ffma_takes_two_cycles():
     """Volta, Turing, the A100: only three conflict."""
-    assert sum(banks.turn(plain(0, 0, 1), fma_cycles=2)) == 0
-    assert sum(banks.turn(plain(0, 0, 0), fma_cycles=2)) > COUNT / 2
+    assert sum(banks.bank_stalls(plain(0, 0, 1), fma_cycles=2)) == 0
+    assert sum(banks.bank_stalls(plain(0, 0, 0), fma_cycles=2)) > COUNT / 2
 
 
 def looped(code, target="sm_90a"):

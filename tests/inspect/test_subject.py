@@ -97,7 +97,7 @@ def test_a_source_that_moved_or_shrank(tmp_path):
     assert "does not exist; showing" in file.note and "extern" in file.line(21)
     (tmp_path / "away" / "moving.cu").write_text("gone\n")
     (subject,) = subjects(str(cubin))
-    assert "the code was made from line 21: it changed since" in next(iter(subject.sources.values())).note
+    assert "the line table refers to line 21: it has changed" in next(iter(subject.sources.values())).note
     (tmp_path / "away" / "moving.cu").unlink()
     (subject,) = subjects(str(cubin))
     (file,) = subject.sources.values()

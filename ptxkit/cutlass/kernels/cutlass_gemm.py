@@ -34,13 +34,14 @@ TMA_SPACE = {
 
 
 def usable(describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
-    """The constraint of a variant: what its description says to the tile."""
+    """The constraint of a variant: the tile must make a valid description, and the sizes must be multiples of its
+    alignment."""
 
     def check(w: CutlassGemm, t: Tile) -> str | bool:
         try:
             d = describe(w, t)
         except DescriptionError as error:
-            return str(error).partition(": ")[2]  # without the name, which says what the tile says
+            return str(error).partition(": ")[2]  # without the description's name, which repeats the tile
         contiguous = {
             "k": w.a_layout == "row" or w.b_layout == "column",
             "m": w.a_layout == "column",
@@ -62,17 +63,17 @@ def simt(w: CutlassGemm, t: Tile) -> GemmDescription:
 
 
 def multistage(w: CutlassGemm, t: Tile) -> GemmDescription:
-    """By mma.sync and cp.async."""
+    """mma.sync with cp.async."""
     return w.describe(80, "multistage", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=t.STAGES)
 
 
 def multistage_f8(w: CutlassGemm, t: Tile) -> GemmDescription:
-    """The same for 8-bit floats, which came with sm_89."""
+    """mma.sync with cp.async for 8-bit floats, which need sm_89."""
     return w.describe(89, "multistage", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=t.STAGES)
 
 
 def tma(arch: int, schedule: str) -> Describe:
-    """By TMA and what multiplies on sm_90 and sm_100: stages of 128 bytes of each row."""
+    """TMA with wgmma (sm_90) or tcgen05 (sm_100); a stage holds 128 bytes of each row."""
 
     def describe(w: CutlassGemm, t: Tile) -> GemmDescription:
         depth = 1024 // BITS[w.dtype]
@@ -84,7 +85,7 @@ def tma(arch: int, schedule: str) -> Describe:
 
 
 def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
-    """Tiles by size: large ones if nearly every SM gets one; stages of 64 bytes of each row."""
+    """Large tiles if nearly every SM gets one, else small tiles; a stage holds 64 bytes of each row."""
     depth = 512 // BITS[w.dtype]
     if cdiv(w.m, 128) * cdiv(w.n, 256) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 256, "BK": depth, "WARPS_M": 2, "WARPS_N": 4, "STAGES": 3}
@@ -96,14 +97,14 @@ def prefer_warps(w: CutlassGemm) -> Iterator[dict[str, Any]]:
 
 
 def prefer_simt(w: CutlassGemm) -> Iterator[dict[str, Any]]:
-    """Tiles by size: large ones if every SM gets some."""
+    """Large tiles if nearly every SM gets one, else small tiles."""
     if cdiv(w.m, 128) * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 128, "BK": 8, "WARPS_M": 4, "WARPS_N": 2}
     yield {"BM": 64, "BN": 64, "BK": 8, "WARPS_M": 2, "WARPS_N": 2}
 
 
 def prefer_cooperative(w: CutlassGemm) -> Iterator[dict[str, Any]]:
-    """128 x 256 in clusters of two where that gives nearly every SM a tile."""
+    """Tiles of 128 x 256 in clusters of two if nearly every SM gets one, else smaller tiles."""
     if cdiv(w.m, 256) * cdiv(w.n, 256) * 2 >= w.device.sms * 3 // 4:
         yield {"BM": 128, "BN": 256, "CLUSTER_M": 2}
     if cdiv(w.m, 256) * 2 * cdiv(w.n, 128) >= w.device.sms * 3 // 4:
@@ -112,7 +113,7 @@ def prefer_cooperative(w: CutlassGemm) -> Iterator[dict[str, Any]]:
 
 
 def prefer_pingpong(w: CutlassGemm) -> Iterator[dict[str, Any]]:
-    """64 rows for each of the consumers, which alternate."""
+    """Tiles of 64 rows: each of the two consumer warpgroups works on a tile of its own."""
     if cdiv(w.m, 64) * cdiv(w.n, 256) >= w.device.sms:
         yield {"BM": 64, "BN": 256, "CLUSTER_M": 2}
     yield {"BM": 64, "BN": 128, "CLUSTER_M": 2 if w.m > 64 else 1}
@@ -121,8 +122,8 @@ def prefer_pingpong(w: CutlassGemm) -> Iterator[dict[str, Any]]:
 class CutlassGemm(Workload):
     """c = activation(alpha a b + beta c) by CUTLASS; sums in f32, or int32 for s8.
 
-    ``layout`` says, as BLAS does, how a and b lie: t is row-major, n column-major. With the default "tn" both are contiguous
-    along k. c is row-major.
+    ``layout`` gives the layouts of a and b in the notation of BLAS: t is row-major, n column-major. With the default "tn"
+    both are contiguous along k. c is row-major.
     """
 
     m: int = 4096
@@ -167,7 +168,8 @@ class CutlassGemm(Workload):
 
     @property
     def tolerance(self) -> Tolerance | None:  # type: ignore[override]  # by type
-        """One rounding of the output, and sums in f32, whose error grows with their addends rather than with the result."""
+        """A relative part for the rounding of the output, and an absolute part for the f32 sums, whose error depends on the
+        size of their terms and not of the result."""
         if self.dtype == "s8":
             return None  # exact
         if self.dtype in ("e4m3", "e5m2"):
@@ -283,17 +285,17 @@ class CutlassGemm(Workload):
         constraint=usable(tma(100, "two_sm")),
     )
     def two_sm(self, t: Tile) -> list[Launch]:
-        """TMA and tcgen05, two SMs at one tile."""
+        """TMA and tcgen05 with CTA pairs: two SMs work on one tile."""
         return self.launches(tma(100, "two_sm")(self, t))
 
     @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "stream_k")), prefer=prefer_cooperative)
     def stream_k(self, t: Tile) -> list[Launch]:
-        """As cooperative, and the last wave of tiles is split along k among all SMs."""
+        """As cooperative, with the last wave of tiles split along k among all SMs."""
         return self.launches(tma(90, "stream_k")(self, t))
 
     @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "pingpong")), prefer=prefer_pingpong)
     def pingpong(self, t: Tile) -> list[Launch]:
-        """TMA and wgmma: two consumer warpgroups alternate: one multiplies while the other stores."""
+        """TMA and wgmma: of two consumer warpgroups, one multiplies while the other stores."""
         return self.launches(tma(90, "pingpong")(self, t))
 
     @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "cooperative")), prefer=prefer_cooperative)
@@ -302,7 +304,8 @@ class CutlassGemm(Workload):
         return self.launches(tma(90, "cooperative")(self, t))
 
     def _random(self, rng: np.random.Generator, shape: tuple[int, int], dtype: str = "") -> Any:
-        """Values that the type can hold: of tf32, float32 with 10 bits of mantissa, so that nothing is rounded on the way."""
+        """Values that the type represents exactly, so that the kernel does not round them: for tf32, float32 with 10
+        mantissa bits."""
         dtype = dtype or self.dtype
         if dtype == "s8":
             return rng.integers(-128, 128, shape, np.int8)
