@@ -72,7 +72,7 @@ def test_true_is_a_bool():
 
 @pytest.mark.parametrize(
     ("offset", "words"),
-    [(4, "past the end of 'x'"), (1 << 30, "no allocation is near"), (1 << 40, "no allocation is near")],
+    [(4, "past the end of 'x'"), (1 << 30, "past the end of 'x'"), (1 << 40, "no allocation is near")],
 )
 def test_a_fault_names_an_allocation_only_where_it_is_near(offset, words):
     source = 'extern "C" __global__ void k(char* x, long long at) { x[at] = 1; }\n'

@@ -20,7 +20,6 @@ from ptxkit.emulator.engine.hardware import Hardware
 from ptxkit.emulator.engine.pending import Pending
 from ptxkit.emulator.engine.stops import StoppedError, stop_reason
 from ptxkit.emulator.engine.wave import Wave
-from ptxkit.emulator.memory.allocations import PARAMETERS
 from ptxkit.emulator.memory.layout import SHARED_BASE
 from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared
 from ptxkit.emulator.settings import EmulatorSettings
@@ -84,7 +83,7 @@ class EmulatedLaunch:
         self.serial = machine.next_serial()
         self.start_ns = time.time_ns()
         self.params = params
-        self.param_allocation = machine.memory.allocate(max(len(params), 1), PARAMETERS)
+        self.param_allocation = machine.memory.allocate_parameters(max(len(params), 1))
         self.param_allocation.data[: len(params)] = np.frombuffer(params, np.uint8)
         self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Lanes] = {}

@@ -40,8 +40,9 @@ def _isspacep(b: Binding) -> Step:
 
     def test(x: Group, a: Lanes) -> Lanes:
         match space:
-            case "global":
-                return a >= np.uint64(GLOBAL_BASE)
+            case "global":  # kernel parameters lie in its window
+                p = x.wave.launch.param_allocation
+                return (a >= np.uint64(GLOBAL_BASE)) | ((a - np.uint64(p.base)) < np.uint64(max(p.nbytes, 1)))
             case "local":
                 return (a - np.uint64(LOCAL_WINDOW)) < np.uint64(WINDOW_BYTES)
             case "shared" | "shared::cta":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import threading
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,6 +18,11 @@ ALIGNMENT = 256  # what cuMemAlloc guarantees
 GAP = 1 << 20  # unmapped bytes after each allocation: an access here is reported with the allocation that it overruns
 FAR = 1 << 34  # an address within this distance of an allocation is reported as an access to it
 PARAMETERS = "kernel parameters"
+PARAMETER_BASE = 0xC000_0000
+"""First address of kernel parameters. It fits in 32 bits, as on hardware, because ``mov.u32`` of a parameter is legal PTX that
+Triton emits, followed by ``cvt.u64.u32`` and ``cvta.param``."""
+PARAMETER_SLOT = 1 << 16  # bytes from the parameters of one launch to those of the next
+PARAMETER_SLOTS = 2048  # they end below 0xCBCBCBCB, which an address that nothing has written is
 POISON = 0xCB
 """The value of each byte of uninitialised memory and registers. As float32 it is -2.7e7; as an address it is invalid."""
 
@@ -104,8 +110,9 @@ class GlobalMemory:
         self.capacity = capacity
         self.used = 0
         self._next = GLOBAL_BASE
-        self._bases: list[int] = []
-        self._allocations: list[Allocation] = []
+        self._next_slot = 0
+        self._table: tuple[list[int], list[Allocation]] = [], []  # bases and allocations, replaced as one
+        self._lock = threading.Lock()  # for whoever changes the table; other launches read it meanwhile
         self._freed: list[tuple[int, int, str]] = []
         self.retired: list[int] = []
 
@@ -124,36 +131,62 @@ class GlobalMemory:
             raise UnavailableError(
                 f"{nbytes:,} bytes were asked for, the emulator has {self.capacity - self.used:,} left; use smaller sizes"
             )
-        allocation = Allocation(self._next, nbytes, name)
-        self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
-        self._bases.append(allocation.base)
-        self._allocations.append(allocation)
-        self.used += nbytes
+        with self._lock:
+            allocation = Allocation(self._next, nbytes, name)
+            self._next += -(-(nbytes + GAP) // ALIGNMENT) * ALIGNMENT
+            bases, allocations = self._table
+            allocations.append(allocation)  # before its base, by which it is found
+            bases.append(allocation.base)
+            self.used += nbytes
+        return allocation
+
+    def allocate_parameters(self, nbytes: int) -> Allocation:
+        """A new poisoned allocation for the parameters of a launch, whose addresses fit in 32 bits.
+
+        Raises:
+            UnavailableError: too many launches are running.
+        """
+        with self._lock:
+            bases, allocations = self._table
+            for _ in range(PARAMETER_SLOTS):
+                base = PARAMETER_BASE + self._next_slot * PARAMETER_SLOT
+                self._next_slot = (self._next_slot + 1) % PARAMETER_SLOTS
+                i = bisect_left(bases, base)
+                if i == len(bases) or bases[i] != base:
+                    break
+            else:
+                raise UnavailableError(f"{PARAMETER_SLOTS} launches are running at once; wait for some of them")
+            allocation = Allocation(base, nbytes, PARAMETERS)
+            self._table = [*bases[:i], base, *bases[i:]], [*allocations[:i], allocation, *allocations[i:]]
+            self.used += nbytes
         return allocation
 
     def free(self, address: int) -> None:
         """Free the allocation at ``address``."""
-        i = bisect_right(self._bases, address) - 1
-        if i < 0 or self._bases[i] != address:
-            raise UsageError(f"{address:#x} is not the start of an allocation")
-        gone = self._allocations.pop(i)
-        del self._bases[i]
-        self.used -= gone.nbytes
-        self._freed.append((gone.base, gone.nbytes, gone.name))
-        del self._freed[:-256]
+        with self._lock:
+            bases, allocations = self._table
+            i = bisect_right(bases, address) - 1
+            if i < 0 or bases[i] != address:
+                raise UsageError(f"{address:#x} is not the start of an allocation")
+            gone = allocations[i]
+            self._table = bases[:i] + bases[i + 1 :], allocations[:i] + allocations[i + 1 :]
+            self.used -= gone.nbytes
+            self._freed.append((gone.base, gone.nbytes, gone.name))
+            del self._freed[:-256]
 
     def allocations(self) -> tuple[Allocation, ...]:
         """Every live allocation, by address."""
-        return tuple(self._allocations)
+        return tuple(self._table[1])
 
     def find(self, address: int) -> Allocation | None:
         """The allocation that holds ``address``, or the nearest below it (the caller checks the end); None if there is none."""
-        i = bisect_right(self._bases, address) - 1
-        return self._allocations[i] if i >= 0 else None
+        bases, allocations = self._table
+        i = bisect_right(bases, address) - 1
+        return allocations[i] if i >= 0 else None
 
     def forget_undefined(self) -> None:
         """Mark all memory as initialised."""
-        for a in self._allocations:
+        for a in self._table[1]:
             a.fresh, a.undefined = False, None
 
     def record(self, a: Allocation, start: int, nbytes: int) -> bytes:
@@ -178,14 +211,17 @@ class GlobalMemory:
         for base, size, name in reversed(self._freed):
             if base <= address < base + size:
                 return f"{address - base} bytes into {label(name, size)}, which was freed"
-        below = self.find(address)
-        above_index = bisect_right(self._bases, address)
-        above = self._allocations[above_index] if above_index < len(self._bases) else None
+        bases, allocations = self._table
+        above_index = bisect_right(bases, address)
+        above = allocations[above_index] if above_index < len(bases) else None
+        below = allocations[above_index - 1] if above_index else None
+        if below is not None and below.name == PARAMETERS and address - below.base >= PARAMETER_SLOT:
+            below = None
         if below is not None:
             past = address + nbytes - (below.base + below.nbytes)
             if past <= 0:
                 return f"inside {label(below.name, below.nbytes)}"
-            if past > (GAP if below.name == PARAMETERS else FAR):
+            if past > FAR:
                 return "no allocation is near"
             if above is None or address - below.base - below.nbytes <= above.base - address:
                 return f"{past} byte{'s' * (past != 1)} past the end of {label(below.name, below.nbytes)}"
@@ -199,18 +235,20 @@ class GlobalMemory:
 
     def inside(self, addresses: NDArray[np.uint64], size: int) -> NDArray[np.bool_]:
         """Which addresses begin ``size`` bytes that lie in a single allocation."""
-        if not self._bases:
+        _, allocations = self._table
+        if not allocations:
             return np.zeros(addresses.shape, np.bool_)
-        bases = np.array(self._bases, np.uint64)
-        ends = np.array([a.base + a.nbytes for a in self._allocations], np.uint64)
+        bases = np.array([a.base for a in allocations], np.uint64)
+        ends = np.array([a.base + a.nbytes for a in allocations], np.uint64)
         i = np.searchsorted(bases, addresses, "right") - 1
         fits: NDArray[np.bool_] = (i >= 0) & (addresses + np.uint64(size) <= ends[np.maximum(i, 0)])
         return fits
 
     def partition(self, addresses: NDArray[np.uint64]) -> list[tuple[Allocation, NDArray[np.int64]]]:
         """Groups addresses, all valid, by allocation: (allocation, positions in ``addresses``)."""
-        which = np.searchsorted(np.array(self._bases, np.uint64), addresses, "right") - 1
-        return [(self._allocations[int(k)], np.flatnonzero(which == k)) for k in np.unique(which)]
+        bases, allocations = self._table
+        which = np.searchsorted(np.array(bases, np.uint64), addresses, "right") - 1
+        return [(allocations[int(k)], np.flatnonzero(which == k)) for k in np.unique(which)]
 
     def owner(self, address: int) -> Allocation | None:
         """The live allocation that contains ``address``."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
+from ptxkit.emulator.memory.allocations import GLOBAL_BASE
 from ptxkit.emulator.memory.layout import plain
 from ptxkit.emulator.memory.traffic import sectors, wavefronts
 from ptxkit.errors import LaunchError, MemoryFault
@@ -242,3 +243,19 @@ def test_an_atomic_on_local_memory_is_for_one_lane_of_a_warp():
 )
 def test_variables_have_their_names_from_the_source(mangled, name):
     assert plain(mangled) == name
+
+
+def test_addresses_of_parameters_fit_in_32_bits():
+    """As on hardware, where they are offsets in a bank of constants; Triton takes them by mov.b32."""
+    run = Run(
+        kernel("""
+        mov.b32 %r0, k_param_1; cvt.u64.u32 %rd2, %r0; ld.param.u64 %rd3, [%rd2]; st.global.u64 [%rd0], %rd3;
+        cvta.param.u64 %rd4, %rd2; ld.u64 %rd3, [%rd4]; st.global.u64 [%rd0+8], %rd3;
+        isspacep.param %p0, %rd4; selp.u32 %r1, 1, 0, %p0; st.global.u32 [%rd0+16], %r1;
+        isspacep.global %p0, %rd4; selp.u32 %r1, 1, 0, %p0; st.global.u32 [%rd0+20], %r1;
+    """)
+    )
+    for _ in range(3):  # a launch takes other addresses than the one before it
+        out, unused = run(np.zeros(6, np.uint32), np.zeros(1, np.uint32))
+        assert out[0] == out[2] and out[1] == out[3] and out[1] == GLOBAL_BASE >> 32 and out[4:].tolist() == [1, 1]
+        assert not unused.any()
