@@ -112,7 +112,7 @@ class GlobalMemory:
         self._next = GLOBAL_BASE
         self._next_slot = 0
         self._table: tuple[list[int], list[Allocation]] = [], []  # bases and allocations, replaced as one
-        self._lock = threading.Lock()  # for whoever changes the table; other launches read it meanwhile
+        self._lock = threading.Lock()  # for changes of the table; other threads may read it at the same time
         self._freed: list[tuple[int, int, str]] = []
         self.retired: list[int] = []
 
