@@ -145,3 +145,10 @@ def test_errors(statement, message):
     with pytest.raises(PtxSyntaxError, match=message) as caught:
         instruction(statement)
     assert caught.value.log.endswith("^")
+
+
+@pytest.mark.parametrize("statement", ["mov.u64 %rd1, generic(g);", "ld.u32 %r1, [generic(g)+4];"])
+def test_generic_is_for_initial_values_alone(statement):
+    """As nvJitLink has it, which accepts the operator in initial values and refuses it in operands."""
+    with pytest.raises(PtxSyntaxError, match=r"generic\(\) is only for initial values of variables; use mov and cvta"):
+        instruction(statement)

@@ -88,6 +88,7 @@ class EmulatedLaunch:
         self.workspace = self._make_workspace() if cooperative else 0
         self._parameters: dict[tuple[int, str], Lanes] = {}
         self.running: set[int] = set()  # numbers of the waves that are being executed
+        self.wave_sizes: list[int] = []  # number of CTAs of each wave
         self.stopped = ""  # the reason why all waves must end with a StoppedError: an interrupt, or a time limit
         self.limited = settings.max_instructions is not None  # each wave calls _check_limits before each block
         self.tallies: list[Tally] = []
@@ -181,6 +182,7 @@ class EmulatedLaunch:
         workers = 1 if alone else min(self.machine.workers, 8)
         waves = self.waves(workers)
         count = len(waves)
+        self.wave_sizes = [len(ctas) for ctas in waves]
         self.pending = Pending(waves, self.cluster_size, self.settings.completion != "eager")
         tallies = self.tallies
         lock = threading.Lock()
@@ -272,3 +274,7 @@ class EmulatedLaunch:
     def waits_for_earlier(self, number: int) -> bool:
         """Whether a wave before wave ``number`` is still being executed, so that a flag that is polled may still be set."""
         return any(n < number for n in tuple(self.running))
+
+    def ctas_after(self, number: int) -> int:
+        """Number of CTAs in the waves after this one."""
+        return sum(self.wave_sizes[number + 1 :])

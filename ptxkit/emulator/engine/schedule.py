@@ -51,6 +51,9 @@ class RunningLaunch(LaunchState, Protocol):
     def waits_for_earlier(self, number: int) -> bool:
         """Whether a wave before wave ``number`` is still being executed, so that a flag that is polled may still be set."""
 
+    def ctas_after(self, number: int) -> int:
+        """Number of CTAs in the waves after this one."""
+
     def on_machine(self, machine: MachineState) -> RunningLaunch:
         """The same launch on another machine."""
 

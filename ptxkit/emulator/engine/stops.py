@@ -25,19 +25,34 @@ def stop_reason(error: BaseException) -> str:
     return f"{error}," if str(error) else "interrupted"
 
 
-def deadlocked(wave: Schedule, why: str, where: str = "") -> NoReturn:
+def deadlocked(wave: Schedule, why: str, where: str = "", hint: str = "") -> NoReturn:
     """Raise the error for a deadlock.
 
     Args:
         wave: the wave of which no thread can continue.
         why: the reason, for the message.
         where: the listing of the groups, if it has been made before.
+        hint: a last line, or "".
     """
     wave.flush_output()
     where = where or listing(wave)
     for s in wave.synchronisers:
         s.deadlocked()
-    raise DeadlockError(f"{base_name(wave.launch.name)}: deadlock, {why}:\n  {where}")
+    raise DeadlockError(f"{base_name(wave.launch.name)}: deadlock, {why}:\n  {where}" + (f"\n  {hint}" if hint else ""))
+
+
+def not_resident(wave: Schedule) -> str:
+    """For a deadlock of polling loops: what to do where CTAs have not started that one of the loops may wait for; "" if none."""
+    launch = wave.launch
+    later = launch.ctas_after(wave.number)
+    if not later:
+        return ""
+    resident = wave.shape[0]
+    return (
+        f"the grid is not resident at once: {resident} CTA(s) are, and {later} more do not start before these exit; if a thread "
+        f"waits for one of those, use a cooperative launch (cooperative=True, --cooperative), which makes all {launch.ctas} "
+        f"CTAs resident or refuses the grid, or a grid of at most {resident} CTA(s)"
+    )
 
 
 def listing_of_loops(wave: Schedule) -> str:

@@ -23,7 +23,7 @@ from ptxkit.emulator.engine.calls import WaveCalls
 from ptxkit.emulator.engine.divergence import Divergence
 from ptxkit.emulator.engine.progress import MIN_STEADY, Progress
 from ptxkit.emulator.engine.schedule import RunningLaunch
-from ptxkit.emulator.engine.stops import StoppedError, deadlocked, interrupted, listing_of_loops, stop_reason
+from ptxkit.emulator.engine.stops import StoppedError, deadlocked, interrupted, listing_of_loops, not_resident, stop_reason
 from ptxkit.emulator.engine.values import WaveValues
 from ptxkit.emulator.engine.whereabouts import listing
 from ptxkit.emulator.instrumentation import Instrumentation
@@ -170,7 +170,8 @@ class Wave(WaveCalls, WaveValues):
                     time.sleep(0.001)  # a CTA of an earlier wave may still set the flag that is polled
                 else:
                     where = listing_of_loops(self) if observer is None else listing(self)
-                    deadlocked(self, "every thread waits in a loop whose registers and memory no longer change", where)
+                    why = "every thread waits in a loop whose registers and memory no longer change"
+                    deadlocked(self, why, where, not_resident(self))
 
     @staticmethod
     def _step_and_tick(step: Callable[[Group, BasicBlock], None], times: RandomTimes, group: Group, block: BasicBlock) -> None:
@@ -326,6 +327,9 @@ class Wave(WaveCalls, WaveValues):
         return self.parked_groups() + [(g, key[1]) for key, g in self.ready.items()]
 
     def waits_for(self, group: Group, block: BasicBlock) -> str:
-        """What ``group``, at ``block``, waits for: ``", at barrier 0 with ..."``; ``""`` where only its warp is incomplete."""
+        """What ``group``, at ``block``, waits for: ``", at barrier 0 with ..."``; ``""`` where an aligned instruction waits."""
         numbers = [n for n, _ in block.instructions]
-        return next(filter(None, (s.note(group, numbers) for s in self.synchronisers)), "")
+        found = next(filter(None, (s.note(group, numbers) for s in self.synchronisers)), "")
+        if not found and block.gate is not None and any(g is group for g in self.waiting.values()):
+            return block.gate.note(group)
+        return found

@@ -14,7 +14,7 @@ from ptxkit.emulator.instructions.member_masks import MemberMasks
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.step import U32, Gate, Step, result_tuple
 from ptxkit.emulator.simt.threads import Group, WaveState
-from ptxkit.emulator.simt.where import Where
+from ptxkit.emulator.simt.where import Where, lanes_text
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Immediate, Negated, Operand, Register, SpecialRegister
 
@@ -83,6 +83,19 @@ class WarpGate(Gate):
         n, w, _ = wave.shape
         rows = np.pad(missing.any(-1), ((0, 0), (0, -w % self.span))).reshape(n, -1, self.span).any(-1)
         return ~np.repeat(rows, self.span, 1)[:, :w, None] & here
+
+    def note(self, group: Group) -> str:
+        """The member mask of the first warp's first lane, and the lanes that it names and that are not here."""
+        if self.members is None:
+            return ""
+        wave, here = group.wave, group.full_mask()
+        masks = self.named(group, here)
+        c, w, lane = (int(k[0]) for k in np.nonzero(here))
+        mask = int(masks[c, w, lane])
+        missing = (mask & BIT != 0) & ~(here[c, w] & (masks[c, w] == mask))
+        if wave.live is not None:
+            missing &= wave.live[c, w]
+        return f", with the mask {mask:#010x}, waits for {lanes_text(missing)}"
 
     # -- member masks ------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,10 @@ class Gate:
         """
         raise NotImplementedError
 
+    def note(self, group: Group) -> str:
+        """For the deadlock report: what ``group``, which is parked here, waits for; "" where the instruction says it."""
+        return ""
+
 
 @dataclass
 class Gated:

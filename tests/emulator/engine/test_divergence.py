@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import THREAD, Run, kernel
 
-from ptxkit.errors import TrapError, UninitialisedError
+from ptxkit.errors import DeadlockError, TrapError, UninitialisedError
 
 SHARED = ".shared .b32 s[64]; mov.u32 %r10, s; shl.b32 %r11, %r0, 2; add.u32 %r12, %r10, %r11; st.shared.b32 [%r12], %r0;\n"
 TAIL = "ld.shared.b32 %r9, [%r12]; st.global.u32 [%rd22], %r9;"
@@ -251,3 +251,20 @@ def test_lanes_may_execute_a_collective_with_a_part_of_the_mask_first():
     """
     out, _ = Run(kernel(THREAD + body))(np.zeros(32, np.uint32), np.zeros(1))
     assert (out == 0xFFFFFFFF).all()
+
+
+def test_two_places_whose_masks_name_each_other_are_both_shown():
+    """Nothing lets them meet: the instructions have other qualifiers, so that each waits for the lanes of the other."""
+    body = """
+        setp.lt.u32 %p0, %r0, 16; @%p0 bra LOW;
+        shfl.sync.up.b32 %r8, %r0, 1, 0, 0x00ff00ff; bra END;
+    LOW: shfl.sync.down.b32 %r8, %r0, 1, 31, 0xffffffff;
+    END: st.global.u32 [%rd22], %r8;
+    """
+    body = body.replace("setp.lt", "and.b32 %r9, %r0, 8; setp.ne.u32 %p1, %r9, 0; @%p1 exit; setp.lt", 1)
+    with pytest.raises(DeadlockError) as caught:
+        Run(kernel(THREAD + body))(np.zeros(32, np.uint32), np.zeros(32, np.uint32))
+    text = str(caught.value)
+    assert "shfl.sync.up.b32" in text and "lanes 16-23 of warp 0" in text
+    assert "with the mask 0x00ff00ff, waits for lanes 0-7" in text
+    assert "lanes 0-7 of warp 0" in text and "with the mask 0xffffffff, waits for lanes 16-23" in text

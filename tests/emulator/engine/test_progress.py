@@ -195,3 +195,33 @@ def test_an_interrupt_says_who_spins_and_keeps_its_type(grid, workers):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+AWAITS_THE_LAST_CTA = """
+    mov.u32 %r5, %nctaid.x; sub.u32 %r5, %r5, 1; setp.eq.u32 %p0, %r2, %r5; setp.eq.u32 %p1, %r0, 0;
+    @!%p1 bra DONE;
+    @%p0 st.volatile.global.u32 [%rd0], 1;
+POLL: ld.volatile.global.u32 %r6, [%rd0]; setp.eq.u32 %p2, %r6, 0; @%p2 bra POLL;
+DONE: bar.sync 0; st.global.u32 [%rd22], 7;
+"""
+
+
+def test_a_cta_that_waits_for_one_that_is_not_resident():
+    """The emulator says how many CTAs are resident and what makes all of them so; with that, the kernel ends."""
+    run = Run(kernel(THREAD + AWAITS_THE_LAST_CTA), workers=1)
+    arrays = np.zeros(1, np.uint32), np.zeros(1024 * 40, np.uint32)
+    with pytest.raises(DeadlockError) as caught:
+        run(*arrays, grid=40, block=1024)
+    last = str(caught.value).splitlines()[-1]
+    assert "the grid is not resident at once: 32 CTA(s) are, and 8 more do not start before these exit" in last
+    assert "cooperative=True" in last and "a grid of at most 32 CTA(s)" in last
+    for fixed in ({"grid": 40, "cooperative": True}, {"grid": 32}):
+        _, out = run(*arrays, block=1024, **fixed)
+        assert (out[: 1024 * fixed["grid"]] == 7).all()
+
+
+def test_a_deadlock_of_a_resident_grid_does_not_blame_the_grid():
+    run = Run(kernel(THREAD + "POLL: ld.volatile.global.u32 %r6, [%rd0]; setp.eq.u32 %p2, %r6, 0; @%p2 bra POLL;"))
+    with pytest.raises(DeadlockError) as caught:
+        run(np.zeros(1, np.uint32), np.zeros(64, np.uint32), grid=2)
+    assert "resident" not in str(caught.value)
