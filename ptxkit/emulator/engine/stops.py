@@ -42,15 +42,15 @@ def deadlocked(wave: Schedule, why: str, where: str = "", hint: str = "") -> NoR
 
 
 def not_resident(wave: Schedule) -> str:
-    """For a deadlock of polling loops: what to do where CTAs have not started that one of the loops may wait for; "" if none."""
+    """For a deadlock of polling loops: the fix where one of them may wait for CTAs that have not started; "" if all have."""
     launch = wave.launch
     later = launch.ctas_after(wave.number)
     if not later:
         return ""
     resident = wave.shape[0]
     return (
-        f"the grid is not resident at once: {resident} CTA(s) are, and {later} more do not start before these exit; if a thread "
-        f"waits for one of those, use a cooperative launch (cooperative=True, --cooperative), which makes all {launch.ctas} "
+        f"the grid is not resident at once: {resident} CTA(s) are, and {later} more do not start before these exit; if a "
+        f"thread waits for one of those, use a cooperative launch (cooperative=True, --cooperative), which makes all {launch.ctas} "
         f"CTAs resident or refuses the grid, or a grid of at most {resident} CTA(s)"
     )
 

@@ -23,7 +23,14 @@ from ptxkit.emulator.engine.calls import WaveCalls
 from ptxkit.emulator.engine.divergence import Divergence
 from ptxkit.emulator.engine.progress import MIN_STEADY, Progress
 from ptxkit.emulator.engine.schedule import RunningLaunch
-from ptxkit.emulator.engine.stops import StoppedError, deadlocked, interrupted, listing_of_loops, not_resident, stop_reason
+from ptxkit.emulator.engine.stops import (
+    StoppedError,
+    deadlocked,
+    interrupted,
+    listing_of_loops,
+    not_resident,
+    stop_reason,
+)
 from ptxkit.emulator.engine.values import WaveValues
 from ptxkit.emulator.engine.whereabouts import listing
 from ptxkit.emulator.instrumentation import Instrumentation

@@ -212,7 +212,9 @@ def _copied(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ..
         if _writes_global(w):
             for base, count in check.mirror.memory.written(lambda: w.step.call(inner, *values)).items():
                 check.stored(w, x, base, count)
-        w.step.call(inner, *values)
+            w.step.call(inner, *values)
+        else:
+            check.mirror.issued(lambda: w.step.call(inner, *values))
 
 
 _MOVES_NOTHING = {"prefetch", "commit_group", "wait_group", "wait_all", "mbarrier"}
@@ -230,7 +232,7 @@ def _sent(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]
     for s in sources[:first]:
         check.require(w, x, s, "writes memory at")
     if check.mirror.tracks_memory and w.name == "st":
-        _moved(check, w, x, _data(w, sources, values, first))
+        check.mirror.issued(lambda: _moved(check, w, x, _data(w, sources, values, first)))
 
 
 def _bulk_store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.arrays import Index
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.memory.allocations import Allocation
+from ptxkit.emulator.simt.asynchronous import Collected, Operation
 from ptxkit.emulator.simt.state import MemoryState
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.simt.where import Where
@@ -135,6 +136,35 @@ class Mirror:
     @staticmethod
     def _local(shape: tuple[int, ...]) -> NDArray[np.uint8]:
         return np.full(shape, 0xFF, np.uint8)
+
+    def issued(self, call: Callable[[], object]) -> None:
+        """Execute an instruction that issues asynchronous operations on this memory.
+
+        Where the real ones are performed at once, so are these. Otherwise each is performed with the real one, which the same
+        instruction issues next on the real memory. What it is going to write in shared memory is uninitialised until then.
+        """
+        self.real.queue.followers = []
+        if self.real.queue.eager:
+            call()
+            return
+        at_once, held = self.wave.queue, Collected(self.real.queue.threads)
+        self.wave.queue = held
+        try:
+            call()
+        finally:
+            self.wave.queue = at_once
+        for operation in held.operations:
+            self._undefine(operation)
+        self.real.queue.followers = held.operations
+
+    def _undefine(self, operation: Operation) -> None:
+        """What the operation writes in shared memory is undefined."""
+        if operation.poison is None:
+            return
+        kept = self.shared.copy()
+        self.shared[:] = 0
+        operation.poison()
+        np.copyto(self.shared, np.where(self.shared != 0, 0xFF, kept))
 
     def group(self, x: Group) -> Group:
         """``x`` with this memory."""

@@ -104,7 +104,8 @@ def place(wave: WaveState, space: str, address: int) -> str:
         space = "local" if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES else "global"
         space = "shared" if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES else space
     if space == "shared":
-        return f"{shared_variable(wave, address)} in shared memory, never initialised"
+        pending = "" if wave.queue.eager else ", or written by an asynchronous copy that is not waited for"
+        return f"{shared_variable(wave, address)} in shared memory, never initialised{pending}"
     if space == "local":
         offset = address - LOCAL_WINDOW if address >= LOCAL_WINDOW else address
         return f"{local_variable(wave, offset)} in local memory, never initialised"

@@ -83,6 +83,12 @@ class Operation:
         """How many elements are not performed yet."""
         return len(self.owner) if self.left is None else len(self.left)
 
+    def precede(self, follower: Operation) -> None:
+        """Let ``follower``, the same operation on other memory, be captured and performed right after this one."""
+        self.perform = _both(self.perform, follower.perform)
+        if self.capture is not None and follower.capture is not None:
+            self.capture = _both(self.capture, follower.capture)
+
     def run(self, chosen: Mask) -> bool:
         """Perform the remaining elements for which ``chosen``, (E,) bool, holds; True when none remains."""
         if self.left is None:
@@ -106,6 +112,14 @@ class Operation:
         if len(now):
             self.capture(now)
             self.unread = self.unread[~chosen[self.unread]]
+
+
+def _both(first: Callable[[Elements], None], second: Callable[[Elements], None]) -> Callable[[Elements], None]:
+    def both(which: Elements) -> None:
+        first(which)
+        second(which)
+
+    return both
 
 
 class Pending:
@@ -248,6 +262,7 @@ class Queue:
     Attributes:
         pending: the operations of each mechanism, in the order of first use.
         issued: how many operations were issued.
+        followers: operations on other memory that the next ones to be issued precede, in this order.
     """
 
     def __init__(
@@ -259,6 +274,7 @@ class Queue:
         self.times = times
         self.pending: dict[Mechanism[Pending], Pending] = {}
         self.issued = 0
+        self.followers: list[Operation] = []
 
     def of(self, mechanism: Mechanism[P]) -> P:
         """The pending operations of a mechanism."""
@@ -274,6 +290,8 @@ class Queue:
             return
         if operation.poison is not None:
             operation.poison()
+        if self.followers:
+            operation.precede(self.followers.pop(0))
         self.issued += 1
         operation.serial = self.issued
         pending = self.of(mechanism)
@@ -311,6 +329,17 @@ class Queue:
         for pending in self.pending.values():
             pending.finish()
         self.pending.clear()
+
+
+class Collected(Queue):
+    """A queue that keeps what is issued, for the caller to perform."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads, False)
+        self.operations: list[Operation] = []
+
+    def submit(self, operation: Operation, mechanism: Mechanism[P], deferred: bool = False) -> None:
+        self.operations.append(operation)
 
 
 def windows(flat: Bytes, unit: int, count: int) -> Lanes:

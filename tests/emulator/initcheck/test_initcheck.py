@@ -300,3 +300,67 @@ def test_asynchronous_copies_initialise_what_they_fill(skipped, wrong, completio
     else:
         through(to, x, 100, grid=1, block=32)
         assert (to == np.where(x < 100, x, 0)).all()
+
+
+COPIES = r"""
+__device__ unsigned shared(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+__device__ void wait_for(unsigned bar, unsigned phase) {
+  asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @!p bra L; }" :: "r"(bar), "r"(phase)
+               : "memory");
+}
+extern "C" __global__ void grouped(float* to, const float* from) {
+  __shared__ alignas(16) float tile[128];
+  unsigned at = shared(tile + threadIdx.x * 4);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(from + threadIdx.x * 4) : "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  EARLY
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+  for (int i = threadIdx.x; i < 128; i += 32) to[i] = tile[i];
+}
+extern "C" __global__ void bulk(float* to, const float* from) {
+  __shared__ alignas(128) float tile[128];
+  __shared__ alignas(8) unsigned long long bar;
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(shared(&bar)) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 512;" :: "r"(shared(&bar)) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 512, [%2];"
+                 :: "r"(shared(tile)), "l"(from), "r"(shared(&bar)) : "memory");
+  }
+  __syncthreads();
+  EARLY
+  wait_for(shared(&bar), 0);
+  for (int i = threadIdx.x; i < 128; i += 32) to[i] = tile[i];
+}"""
+
+
+@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+@pytest.mark.parametrize("kernel", ["grouped", "bulk"])
+@pytest.mark.parametrize("early", ["", "to[threadIdx.x * 4] = tile[threadIdx.x * 4 + 1];"])
+def test_what_an_asynchronous_copy_writes_is_uninitialised_until_it_is_waited_for(kernel, early, completion):
+    """The eager emulator performs the copy at once, so that only latest-legal sees that it may not be there yet."""
+    d = device(completion=completion)
+    launch = ptxkit.compile(COPIES.replace("EARLY", early), device=d, target="sm_90a")[kernel]
+    to, x = np.zeros(128, np.float32), np.arange(128, dtype=np.float32)
+    if early and completion == "latest-legal":
+        with pytest.raises(UninitialisedError, match="asynchronous copy that is not waited for"):
+            launch(to, x, grid=1, block=32)
+    else:
+        launch(to, x, grid=1, block=32)
+        assert (to == x).all()
+
+
+def test_a_second_copy_makes_a_tile_uninitialised_again():
+    d = device(completion="latest-legal")
+    twice = COPIES.replace("EARLY", """
+      asm volatile("cp.async.wait_group 0;" ::: "memory");
+      __syncthreads();
+      float first = tile[threadIdx.x];
+      __syncthreads();
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(from + threadIdx.x * 4 + 128) : "memory");
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      to[threadIdx.x + 128] = first;""", 1).replace("EARLY", "")
+    launch = ptxkit.compile(twice, device=d, target="sm_90a")["grouped"]
+    to, x = np.zeros(256, np.float32), np.arange(256, dtype=np.float32)
+    launch(to, x, grid=1, block=32)
+    assert (to[:128] == x[128:]).all() and (to[128:160] == x[:32]).all()
