@@ -50,8 +50,8 @@ def not_resident(wave: Schedule) -> str:
     resident = wave.shape[0]
     return (
         f"the grid is not resident at once: {resident} CTA(s) are, and {later} more do not start before these exit; if a "
-        f"thread waits for one of those, use a cooperative launch (cooperative=True, --cooperative), which makes all {launch.ctas} "
-        f"CTAs resident or refuses the grid, or a grid of at most {resident} CTA(s)"
+        "thread waits for one of those, use a cooperative launch (cooperative=True, --cooperative), which makes all "
+        f"{launch.ctas} CTAs resident or refuses the grid, or a grid of at most {resident} CTA(s)"
     )
 
 
