@@ -62,11 +62,13 @@ class Schedule(WaveState, Protocol):
     """A wave with its groups.
 
     Attributes:
+        number: of the wave, in the order of the grid.
         running: the group that is executing, and its block; None before the first.
         ready: groups that may run, by serial number of the frame, block, and :attr:`Group.resume`.
         synchronisers: the objects on which groups wait, in the order in which the wave made them.
     """
 
+    number: int
     tally: Tally
     blocks: list[BasicBlock]
     ready: dict[tuple[int, int, int], Group]
