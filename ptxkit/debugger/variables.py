@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ptxkit.debugger.ctypes import VOID, CType, Field, array_of, numpy_type, pointer_to
-from ptxkit.debugger.dwarf import Dwarf, Entry, Expression, Ref, register_name, uleb
+from ptxkit.isa.dwarf import Dwarf, Entry, Expression, Ref, register_name, uleb
 
 if TYPE_CHECKING:
     from ptxkit.isa.model import Function

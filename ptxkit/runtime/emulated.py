@@ -165,7 +165,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
                 function = module.functions[name]
                 resources = image.functions.get(name, FunctionResources())
                 readable = image.readable(name)
-                parameters = parameters_of(function, text, image.macros)
+                parameters = parameters_of(function, text, image.macros, image.ptx)
                 return Kernel(self, name, readable, function, parameters, resources, program, program.device)
 
             found = ((v.name, *program.globals[v.name]) for v in written_variables(module))

@@ -1,8 +1,8 @@
 """What a kernel takes: one :class:`Parameter` for each, with offset, size and the kind of value that fits.
 
 Several sources are combined. The PTX signature gives sizes and offsets. The mangled name, or for an ``extern "C"`` kernel the
-source text, gives C++ types where it agrees with the signature in number and sizes. What the code does with a 64-bit value
-tells a pointer from a number where neither does. The names come from the source text, where that is known.
+source text or the debugging information in the PTX, gives C++ types where it agrees with the signature in number and sizes. What the code does with a 64-bit value
+tells a pointer from a number where neither does. The names come from the source text or the debugging information.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Function, Variable
+from ptxkit.runtime.debug_types import debug_parameters
 from ptxkit.runtime.elements import Element, element_of, numpy_dtype
 from ptxkit.runtime.mangling import CppType, parameter_types
 from ptxkit.runtime.pointers import addresses
@@ -69,7 +70,7 @@ class Parameter:
 
 
 def parameters_of(
-    function: Function, source: str | None = None, macros: Mapping[str, str] | None = None
+    function: Function, source: str | None = None, macros: Mapping[str, str] | None = None, ptx: str = ""
 ) -> tuple[Parameter, ...]:
     """The parameters of a kernel.
 
@@ -77,9 +78,11 @@ def parameters_of(
         function: the entry, from its PTX.
         source: the text it was compiled from, for the names and for the types that the kernel's name does not hold.
         macros: those that the compiler was given.
+        ptx: the text that holds the function, for its debugging information.
     """
-    reader = _Reader(function, source, macros or {})
-    names = _names(function, source)
+    debug = debug_parameters(function.name, len(function.params), ptx)
+    reader = _Reader(function, source, macros or {}, debug)
+    names = _names(function, source, tuple(name for name, _ in debug or ()))
     out, at = [], 0
     for index, variable in enumerate(function.params):
         align = max(variable.align, 1)
@@ -95,11 +98,20 @@ Kind = tuple[str, "np.dtype[Any] | None", bool, str]
 
 
 class _Reader:
-    def __init__(self, function: Function, source: str | None, macros: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        function: Function,
+        source: str | None,
+        macros: Mapping[str, str],
+        debug: tuple[tuple[str, CppType], ...] | None,
+    ) -> None:
         self.function = function
         types = parameter_types(function.name) or ()
         if source and not function.name.startswith("_Z"):
             types = source_types(function.name, len(function.params), source, macros) or ()
+        if debug is not None:
+            known = types or (CppType("class"),) * len(debug)
+            types = tuple(a if a.text else b for a, (_, b) in zip(known, debug, strict=True))
         agree = len(types) == len(function.params) and all(map(_fits, function.params, types))
         self.types = types if agree else None
 
@@ -153,10 +165,13 @@ def _fits(variable: Variable, declared: CppType) -> bool:
     return variable.bytes == (8 if declared.kind == "pointer" else numpy_dtype(declared.dtype).itemsize)
 
 
-def _names(function: Function, source: str | None) -> tuple[str, ...]:
+def _names(function: Function, source: str | None, debug: tuple[str, ...]) -> tuple[str, ...]:
+    """As hand-written PTX, the debugging information or the source text has them; "" where none does."""
     written = tuple(v.name for v in function.params)
     generated = re.compile(rf"{re.escape(function.name)}_param_\d+")
     if not all(generated.fullmatch(name) for name in written):
         return written
+    if any(debug):
+        return debug
     found = parameter_names(base_name(function.name), len(written), source) if source else None
     return found or ("",) * len(written)

@@ -56,6 +56,11 @@ def source_types(kernel: str, count: int, source: str, macros: Mapping[str, str]
     return tuple(types[0] if all(t == types[0] for t in types) else _UNKNOWN for types in zip(*read, strict=True))
 
 
+def spelled_type(text: str) -> CppType:
+    """The type that ``"const float*"`` spells, without aliases; of kind ``"class"`` without text where it is unknown."""
+    return _type(re.findall(r"[\w:]+|\S", text), {}, _DEPTH)
+
+
 def _aliases(text: str, macros: Mapping[str, str | None]) -> dict[str, str | None]:
     """Alias -> type; None if ambiguous."""
     out: dict[str, str | None] = dict(macros)

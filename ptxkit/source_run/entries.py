@@ -111,7 +111,7 @@ class CompiledFile:
         text = source_text(self.image)
         found = []
         for name, shown in zip(functions, readable, strict=True):
-            parameters = parameters_of(functions[name], text, self.image.macros)
+            parameters = parameters_of(functions[name], text, self.image.macros, self.image.ptx)
             declared = parameter_declarations(base_name(name), len(parameters), text) if text else None
             declarations = tuple(
                 declared[p.index] if declared and not p.cpp else f"{p.cpp or p.wants} {p.name}".rstrip()

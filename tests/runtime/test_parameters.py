@@ -128,6 +128,35 @@ def test_extern_c_without_its_source_leaves_the_code_to_tell():
     assert [(p.kind, p.signed_known) for p in found] == [("pointer", True), ("int", False), ("int", False), ("float", True)]
 
 
+DEBUGGED = """
+typedef float real; struct Pair { int a, b; };
+extern "C" __global__ void k(const real* __restrict__ x, volatile double* y, unsigned char n, const Pair pair, void* raw, int** rows) {
+  if (threadIdx.x < n + pair.a) y[0] = x[0] + *(char*)raw + rows[0][0];
+}"""
+
+
+@pytest.mark.parametrize("as_source", [False, True])
+def test_extern_c_has_the_types_of_its_debugging_information(as_source):
+    """A .ptx that was compiled with -G; its own text is what a .ptx file gives as the source."""
+    image = compile_source(DEBUGGED, target="sm_90a", options=["-G"])
+    function = parse(image.ptx).functions["k"]
+    found = parameters_of(function, image.ptx if as_source else None, None, image.ptx)
+    assert [(p.name, p.kind, p.cpp) for p in found] == [
+        ("x", "pointer", "const float*"), ("y", "pointer", "double*"), ("n", "int", "unsigned char"),
+        ("pair", "struct", ""), ("raw", "pointer", "void*"), ("rows", "pointer", "int**"),
+    ]  # fmt: skip
+
+
+def test_debugging_information_that_is_cut_off_or_of_another_kernel_is_not_believed():
+    image = compile_source(DEBUGGED, target="sm_90a", options=["-G"])
+    function = parse(image.ptx).functions["k"]
+    at = image.ptx.index(".debug_info")
+    for ptx in (image.ptx[: at + 500] + "\n}", image.ptx.replace(".debug_abbrev", ".debug_other")):
+        assert [p.name for p in parameters_of(function, None, None, ptx)] == [""] * 6
+    short = parse(PTX.format(params=".param .u64 k_param_0", body="")).functions["k"]
+    assert [p.name for p in parameters_of(short, None, None, image.ptx)] == [""]
+
+
 def test_a_name_that_does_not_fit_the_signature_is_not_believed():
     text = PTX.format(params=".param .u64 a, .param .f32 b", body="").replace("entry k", "entry _Z1kii")
     assert [p.kind for p in parameters_of(parse(text).functions["_Z1kii"])] == ["int", "float"]

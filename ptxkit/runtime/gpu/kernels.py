@@ -86,7 +86,7 @@ class GpuKernels(GpuContext):
             self._enter()
             function = ctypes.c_void_p()
             self._check(self.driver.call("cuModuleGetFunction", ctypes.byref(function), handle, name.encode()))
-            parameters = parameters_of(module.functions[name], text, image.macros)
+            parameters = parameters_of(module.functions[name], text, image.macros, image.ptx)
             self._compare_layout(name, function, parameters)
             resources = image.functions.get(name, FunctionResources())
             readable, facts = image.readable(name), self.facts_for(None)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptxkit.debugger.sections import Section, read_sections
+from ptxkit.isa.debug_sections import Section, read_sections
 
 TAGS = {
     0x01: "array",
