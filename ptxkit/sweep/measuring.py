@@ -41,6 +41,11 @@ SCREENING = Method(
 )
 LEADERS = Method(precision=0.002, modes=("cold",), percentiles=False)
 START_S = 120.0  # for the process to prepare inputs and reference
+# Limit of building and loading configurations. Their images are in the cache as a rule; where it cannot be written, they are
+# compiled in the process, which is not part of the time that --timeout limits.
+BUILD_S = 600.0
+BUILT = "built"
+"""What the process sends when it has built and loaded what was asked for, before it launches anything."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class MeasuringProcess:
     Args:
         problem: what is swept.
         seed: of the inputs.
-        timeout_s: for one configuration.
+        timeout_s: for the launches of one configuration.
     """
 
     def __init__(self, problem: Problem, seed: int, timeout_s: float) -> None:
@@ -119,13 +124,17 @@ class MeasuringProcess:
             process.join()
 
     def _ask(self, request: Any, timeout_s: float) -> Any:
-        """The answer; None when none came in time; a string when the process died."""
+        """The answer; None when none came ``timeout_s`` after the process had built all; a string when the process died."""
         self.start()
         assert self._pipe is not None
         try:
             self._pipe.send(request)
-            if self._pipe.poll(timeout_s):
-                return self._pipe.recv()
+            if self._pipe.poll(BUILD_S):
+                first = self._pipe.recv()
+                if first != BUILT:
+                    return first
+                if self._pipe.poll(timeout_s):
+                    return self._pipe.recv()
         except (EOFError, OSError):
             self.close()
             return "the measuring process died"
@@ -172,7 +181,8 @@ def serve(pipe: Connection, problem: Problem, seed: int) -> None:
     with suppress(EOFError):
         while True:
             what, argument, number = pipe.recv()
-            pipe.send(bench.measure(argument, number) if what == "measure" else bench.leaders(argument, number))
+            answer = bench.measure if what == "measure" else bench.leaders
+            pipe.send(answer(argument, number, partial(pipe.send, BUILT)))
 
 
 class Bench:
@@ -191,13 +201,14 @@ class Bench:
         self.device.timing.flush()  # compiled now
         self.device.synchronize()
 
-    def measure(self, tile: Mapping[str, Any], best_us: float) -> Measured:
-        """One configuration."""
+    def measure(self, tile: Mapping[str, Any], best_us: float, built: Callable[[], None]) -> Measured:
+        """One configuration; calls ``built`` before the first launch."""
         images: Sequence[Image] = ()
         marks = [time.perf_counter()]
         try:
             prepared = execute.prepare(self.sets.cases[0], self.problem.chosen, tile=tile)
             images = prepared.build.images
+            built()
             marks.append(time.perf_counter())
             first_us, wrong = self._verified(prepared)
             marks.append(time.perf_counter())
@@ -249,14 +260,18 @@ class Bench:
 
         return self.device.graph(calls)  # type: ignore[no-any-return]
 
-    def leaders(self, tiles: Sequence[Mapping[str, Any]], budget_s: float) -> list[dict[str, Any]] | str:
-        """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device."""
+    def leaders(
+        self, tiles: Sequence[Mapping[str, Any]], budget_s: float, built: Callable[[], None]
+    ) -> list[dict[str, Any]] | str:
+        """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device; calls ``built`` before
+        the first launch."""
         from ptxkit.bench.measure.session import Session
 
         session = Session(self.device, self.sets, replace(LEADERS, budget_s=budget_s))
         checks = partial(self._checks_of, {})
         try:
             candidates = [Leader(self.sets, self.problem.chosen, tile, checks) for tile in tiles]
+            built()
             rows = session.measure(candidates, lambda what: None)
         except PtxkitError as error:
             return str(error)

@@ -130,7 +130,8 @@ def test_extern_c_without_its_source_leaves_the_code_to_tell():
 
 DEBUGGED = """
 typedef float real; struct Pair { int a, b; };
-extern "C" __global__ void k(const real* __restrict__ x, volatile double* y, unsigned char n, const Pair pair, void* raw, int** rows) {
+extern "C" __global__ void k(const real* __restrict__ x, volatile double* y, unsigned char n, const Pair pair,
+                             void* raw, int** rows) {
   if (threadIdx.x < n + pair.a) y[0] = x[0] + *(char*)raw + rows[0][0];
 }"""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import threading
 import time
 from dataclasses import replace
 
@@ -20,6 +22,12 @@ def scripted(pipe, problem, seed):
     pipe.send("ready")
     while True:
         _, tile, _ = pipe.recv()
+        if tile["DO"] == "refuse":
+            pipe.send(measuring.Measured("launch", "the launch does not fit"))
+            continue
+        if tile["DO"] == "compile":
+            time.sleep(1)
+        pipe.send(measuring.BUILT)
         if tile["DO"] == "hang":
             time.sleep(60)
         if tile["DO"] == "die":
@@ -63,6 +71,36 @@ def test_a_hang_ends_in_time(process):
     assert ask(process, "hang").status == "timeout"
     process.timeout_s = 20
     assert ask(process, "ok").status == "ok"
+
+
+def test_compiling_is_not_part_of_the_limit(process):
+    assert ask(process, "ok").status == "ok"
+    process.timeout_s = 0.3
+    assert ask(process, "compile").status == "ok"
+
+
+def test_what_is_refused_before_it_is_built_is_an_answer(process):
+    assert (ask(process, "refuse").status, ask(process, "ok").status) == ("launch", "ok")
+
+
+class Building:
+    """A Bench that builds and answers."""
+
+    def __init__(self, problem, seed):
+        self.measure = self.leaders = lambda argument, number, built: built() or argument
+
+
+@pytest.mark.parametrize("what", ["measure", "leaders"])
+def test_the_process_says_when_it_has_built(monkeypatch, what):
+    monkeypatch.setattr(measuring, "Bench", Building)
+    monkeypatch.setattr(measuring.signal, "signal", lambda *_: None)
+    ours, theirs = multiprocessing.Pipe()
+    ours.send((what, "the answer", 1.0))
+    server = threading.Thread(target=measuring.serve, args=(theirs, PROBLEM, 0))
+    server.start()
+    assert [ours.recv() for _ in range(3)] == ["ready", measuring.BUILT, "the answer"]
+    ours.close()
+    server.join()
 
 
 def test_no_gpu_is_said(monkeypatch):
