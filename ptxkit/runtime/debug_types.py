@@ -1,4 +1,4 @@
-"""Names and types of a kernel's parameters from the DWARF of its PTX: what ``-G`` leaves of an ``extern "C"`` kernel's source."""
+"""Names and types of a kernel's parameters from the DWARF of its PTX, which ``-G`` writes."""
 
 from __future__ import annotations
 

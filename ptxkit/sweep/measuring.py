@@ -263,8 +263,10 @@ class Bench:
     def leaders(
         self, tiles: Sequence[Mapping[str, Any]], budget_s: float, built: Callable[[], None]
     ) -> list[dict[str, Any]] | str:
-        """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device; calls ``built`` before
-        the first launch."""
+        """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device.
+
+        Calls ``built`` before the first launch.
+        """
         from ptxkit.bench.measure.session import Session
 
         session = Session(self.device, self.sets, replace(LEADERS, budget_s=budget_s))
