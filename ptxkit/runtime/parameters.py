@@ -1,9 +1,9 @@
 """What a kernel takes: one :class:`Parameter` for each, with offset, size and the kind of value that fits.
 
 Several sources are combined. The PTX signature gives sizes and offsets. The mangled name, or for an ``extern "C"`` kernel the
-source text or the debugging information of the PTX, gives C++ types where it agrees with the signature in number and sizes. What
-the code does with a 64-bit value tells a pointer from a number where neither does. The names come from the debugging information
-or the source text.
+source text or the debugging information of the PTX, gives C++ types where it agrees with the signature in number and sizes.
+What the code does with a 64-bit value tells a pointer from a number where neither does.
+The names come from the debugging information or the source text.
 """
 
 from __future__ import annotations
