@@ -25,20 +25,6 @@ __device__ __forceinline__ float finished(float x, float bias, float residual, D
     return __fadd_rn(dropout(__fadd_rn(x, bias), word), residual);
 }
 
-// The random words of N elements that begin with element i; N and i are multiples of 4.
-template <int N>
-struct Words {
-    unsigned word[N];
-
-    __device__ __forceinline__ Words(long long i, unsigned long long seed) {
-#pragma unroll
-        for (int j = 0; j < N; j += 4) {
-            uint4 quad = philox_quad((i + j) / 4ull, seed);
-            word[j] = quad.x, word[j + 1] = quad.y, word[j + 2] = quad.z, word[j + 3] = quad.w;
-        }
-    }
-};
-
 // ---------------------------------------------------------------------------------------------------------------------
 // unfused: three launches
 
@@ -67,7 +53,7 @@ __global__ void __launch_bounds__(THREADS) dropout(const T* x, T* out, unsigned 
     Vector<T, width> v[VECTORS];
     auto load = [&](int k, long long i) { v[k].template load<CACHE_KEEP>(x + i); };
     auto store = [&](int k, long long i) {
-        const Words<width> words(i, seed);
+        const RandomWords<width> words(i, seed);
         Vector<T, width> dropped;
         dropped.fill([&](int j) { return dropout(v[k][j], words.word[j]); });
         dropped.template store<CACHE_KEEP>(out + i);
@@ -129,7 +115,7 @@ __global__ void __launch_bounds__(THREADS) bias_dropout_residual_vectorized(cons
         r[k].template load<CACHE>(residual + i, policy);
     };
     auto store = [&](int k, long long i) {
-        const Words<width> words(i, seed);
+        const RandomWords<width> words(i, seed);
         Vector<T, width> result;
         result.fill([&](int j) { return finished(v[k][j], b[j], r[k][j], dropout, words.word[j]); });
         result.template store<CACHE>(out + i);

@@ -9,17 +9,7 @@ from pathlib import Path
 import click
 
 from ptxkit.errors import UsageError
-
-# Names that are valid in Python but not in CUDA C++: keywords and built-in variables.
-CPP_WORDS = frozenset(
-    """
-    alignas alignof auto bool break case catch char concept const consteval constexpr continue decltype default
-    delete do double else enum explicit export extern false float for friend goto if inline int long main mutable
-    namespace new noexcept not nullptr operator or private protected public register requires return short signed
-    sizeof static struct switch template this throw true try typedef typeid typename union unsigned using virtual
-    void volatile while threadidx blockidx blockdim griddim warpsize
-    """.split()
-)
+from ptxkit.expression.names import CPP_WORDS
 
 DESCRIPTION = '''"""{name}: y = a*x + y, one read of x and y and one write of y."""
 
@@ -72,22 +62,78 @@ __global__ void __launch_bounds__(THREADS) {name}(float a, const float* __restri
     default=Path(),
     help="Write to this directory (default: the current one).",
 )
-def command(name: str, directory: Path) -> None:
-    """Write NAME.cu and NAME.py: a kernel and its description, which run and verify without changes."""
+@click.option(
+    "--expression",
+    metavar="FORMULA",
+    help="Write the kernels of a formula, such as 'gelu(x + bias) * y', with a test: element by element, with sum, mean, max, "
+    "min and norm along rows.",
+)
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME", help="Take NAME as an array with one value per column."
+)
+@click.option(
+    "--array", "arrays", multiple=True, metavar="NAME", help="Take NAME as an array with one value per element."
+)
+@click.option(
+    "--scalar", "scalars", multiple=True, metavar="NAME[=VALUE]", help="Take NAME as a number (default: 0.5)."
+)
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="NAME=LOW:HIGH",
+    help="Draw the random values of an array from this range (default: -1:1, or 0.5:1.5 for divisors and logarithms).",
+)
+def command(
+    name: str,
+    directory: Path,
+    expression: str | None,
+    columns: tuple[str, ...],
+    arrays: tuple[str, ...],
+    scalars: tuple[str, ...],
+    ranges: tuple[str, ...],
+) -> None:
+    """Write NAME.cu and NAME.py: a kernel and its description, which run and verify without changes.
+
+    With --expression, the kernel computes a formula in three variants: unfused (one launch for each operation), fused and
+    vectorized; and test_NAME.py tests them. In a formula, bias, weight, gamma and beta have one value per column, and alpha,
+    scale, zero_point and eps are numbers, unless an option says otherwise; other names have one value per element.
+    """
     check_name(name)
     from ptxkit.workload.workload import snake_case
 
     title = "".join(word.capitalize() for word in name.split("_"))
     # The class Conv2d of conv_2d needs its name written down, because Conv2d alone would give conv2d.
     naming = "" if snake_case(title) == name else f'    name = "{name}"\n'
-    pair = {
-        directory / f"{name}.cu": KERNEL.format(name=name),
-        directory / f"{name}.py": DESCRIPTION.format(name=name, title=title, naming=naming),
-    }
-    write_pair(pair)
+    notes: list[str] = []
+    if expression is not None:
+        from ptxkit.expression.files import generate
+
+        texts = generate(expression, name, title, naming, columns, arrays, scalars, ranges, notes.append)
+        files = {directory / file: text for file, text in texts.items()}
+    else:
+        refuse_without_expression({"--column": columns, "--array": arrays, "--scalar": scalars, "--range": ranges})
+        files = {
+            directory / f"{name}.cu": KERNEL.format(name=name),
+            directory / f"{name}.py": DESCRIPTION.format(name=name, title=title, naming=naming),
+        }
+    write_pair(files)
     where = directory / f"{name}.py"
     shown = where if where.is_absolute() else f"./{where}"
-    click.echo(f"wrote {' and '.join(map(str, pair))}; now: ptxkit run {shown}")
+    for note in notes:
+        click.echo(note, err=True)
+    click.echo(f"wrote {_listed([str(path) for path in files])}; now: ptxkit run {shown}")
+
+
+def refuse_without_expression(given: dict[str, tuple[str, ...]]) -> None:
+    """Raise UsageError for an option that has a meaning only with ``--expression``."""
+    for option, values in given.items():
+        if values:
+            raise UsageError(f"{option} {values[0]}: only with --expression")
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def check_name(name: str) -> None:

@@ -27,6 +27,9 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 // x / (1 + exp(-x)).
 __device__ __forceinline__ float silu(float x) { return logistic_times(x, -1.442695041f * x); }
 
+// 1 / (1 + exp(-x)).
+__device__ __forceinline__ float sigmoid(float x) { return rcp_approx_ftz(1.0f + ex2_approx_ftz(-1.442695041f * x)); }
+
 // max(x, 0), exactly; NaN for NaN.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 

@@ -178,11 +178,24 @@ __device__ __forceinline__ void for_each_vector(long long n, bool aligned, Load 
     }
 }
 
-// out[i] = op(in[i]...) for one to three inputs of one type; op takes and returns f32.
+// IndicesBelow<N>() is an Indices<0, 1, ... N - 1>, from which a function deduces these numbers as a parameter pack.
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct IndicesBelow : IndicesBelow<N - 1, N - 1, I...> {};
+template <int... I>
+struct IndicesBelow<0, I...> : Indices<I...> {};
+
+// op(v[0][k][j], v[1][k][j], ...)
+template <class Op, class V, int... I>
+__device__ __forceinline__ float apply_to_inputs(Op op, const V& v, int k, int j, Indices<I...>) {
+    return op(v[I][k][j]...);
+}
+
+// out[i] = op(in[i]...) for inputs of one type; op takes and returns f32.
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE, class Op, class T, class... In>
 __device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In*... in) {
     constexpr int width = vector_width<T>, inputs = sizeof...(In);
-    static_assert(inputs >= 1 && inputs <= 3, "one to three inputs");
     const unsigned long long policy = load_policy<CACHE>();
     Vector<T, width> v[inputs][VECTORS];
     auto load = [&](int k, long long i) {
@@ -191,11 +204,7 @@ __device__ __forceinline__ void elementwise(long long n, Op op, T* out, const In
     };
     auto store = [&](int k, long long i) {
         Vector<T, width> result;
-        result.fill([&](int j) {
-            if constexpr (inputs == 1) return op(v[0][k][j]);
-            else if constexpr (inputs == 2) return op(v[0][k][j], v[1][k][j]);
-            else return op(v[0][k][j], v[1][k][j], v[2][k][j]);
-        });
+        result.fill([&](int j) { return apply_to_inputs(op, v, k, j, IndicesBelow<inputs>()); });
         result.template store<CACHE>(out + i);
     };
     auto one = [&](long long i) { out[i] = Convert<T>::from_f32(op(load_element(in + i)...)); };

@@ -29,4 +29,18 @@ __device__ __forceinline__ unsigned philox_element(unsigned long long element, u
     return element & 2 ? (element & 1 ? words.w : words.z) : (element & 1 ? words.y : words.x);
 }
 
+// The random words of N elements that begin with element i; N and i are multiples of 4.
+template <int N>
+struct RandomWords {
+    unsigned word[N];
+
+    __device__ __forceinline__ RandomWords(long long i, unsigned long long seed) {
+#pragma unroll
+        for (int j = 0; j < N; j += 4) {
+            uint4 quad = philox_quad((i + j) / 4ull, seed);
+            word[j] = quad.x, word[j + 1] = quad.y, word[j + 2] = quad.z, word[j + 3] = quad.w;
+        }
+    }
+};
+
 }  // namespace ptxkit

@@ -73,12 +73,13 @@ def find(workload: Workload) -> TorchOp | None:
     """The definition for a workload: that of this module for a bundled kernel, else that of its method ``torch``, or None.
 
     The method takes the inputs by name, as tensors, and returns the outputs in the order of ``outputs()``, or of the reference
-    where none are declared. A workload with a method ``gemm`` is a matrix product: see
-    :class:`ptxkit.kernels.gemm.product.Gemm`.
+    where none are declared. ``torch_is_random = True`` in the workload says that they depend on torch's random numbers. A
+    workload with a method ``gemm`` is a matrix product: see :class:`ptxkit.kernels.gemm.product.Gemm`.
     """
     own = getattr(workload, "torch", None)
     if callable(own):
-        return TorchOp(lambda w, torch: own, tuple(workload.outputs()), lambda w: True, lambda w: False)
+        random = bool(getattr(workload, "torch_is_random", False))
+        return TorchOp(lambda w, torch: own, tuple(workload.outputs()), lambda w: True, lambda w: random)
     gemm = gemm_of(workload)
     if gemm is not None and gemm.compute != "f32":
         return None

@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.kernels.elementwise.elementwise import (
-    ELEMENTS,
-    SCALAR_THREADS,
-    TILE,
-    framework,
-    scalar,
-    stays_in_l2,
-    width,
-)
+from ptxkit.kernels.elementwise import columns
+from ptxkit.kernels.elementwise.elementwise import ELEMENTS, SCALAR_THREADS, framework, scalar, width
 from ptxkit.kernels.elementwise.philox import random_words
 
 CHAIN_THREADS = 128  # threads of a CTA in the unfused launches
-
-
-def lanes(w: BiasDropoutResidual, threads: int) -> int:
-    """Threads of a CTA that share a row: a power of two, at most ``threads``, and no more than the row has vectors."""
-    return min(threads, 1 << (cdiv(w.cols, width(w.dtype)) - 1).bit_length())
-
-
-def ctas(w: BiasDropoutResidual, threads: int, rows: int) -> int:
-    """CTAs of a launch whose threads compute ``rows`` rows each."""
-    across = lanes(w, threads)
-    return cdiv(w.rows, rows * threads // across) * cdiv(w.cols, across * width(w.dtype))
-
-
-def usable(w: BiasDropoutResidual, t: Tile) -> bool | str:
-    """The constraint of ``vectorized``."""
-    registers = w.device.target.limits.registers // t.THREADS
-    if min(registers, 255) < 8 * t.ROWS + 44:
-        return f"{t.THREADS} threads have {registers} registers each, too few for ROWS={t.ROWS}"
-    if t.ROWS > 1 and w.rows <= t.ROWS // 2 * (t.THREADS // lanes(w, t.THREADS)):
-        return f"half of ROWS={t.ROWS} covers all {w.rows} rows"
-    return True
-
-
-def preferred(w: BiasDropoutResidual) -> Iterator[dict[str, Any]]:
-    """Tiles by size. Small: one thread per vector. Large: more bytes in flight per thread, and L2 keeps the inputs."""
-    if stays_in_l2(w):
-        yield {"THREADS": 128 if w.rows * w.cols <= 1 << 17 else 256, "ROWS": 1}
-    else:
-        yield {"THREADS": 256, "ROWS": 2, "CACHE": 4}
-    yield {"THREADS": 128, "ROWS": 1, "CACHE": 4}
 
 
 class BiasDropoutResidual(Workload):
@@ -105,7 +68,7 @@ class BiasDropoutResidual(Workload):
             yield f"p must be at least 0 and below 1, not {self.p}"
         if not 0 <= self.seed < 2**64:
             yield f"seed must be an unsigned 64-bit number, not {self.seed}"
-        if max(ctas(self, CHAIN_THREADS, 1), cdiv(self.rows * self.cols, SCALAR_THREADS)) >= 2**31:
+        if max(columns.ctas(self, CHAIN_THREADS, 1), cdiv(self.rows * self.cols, SCALAR_THREADS)) >= 2**31:
             yield "more CTAs than a grid can have"
 
     @property
@@ -128,9 +91,9 @@ class BiasDropoutResidual(Workload):
         n, threads = self.rows * self.cols, CHAIN_THREADS
         bias_args = ("x", "bias", "biased", self.rows, self.cols)
         dropout_args = ("biased", "dropped", "mask", n, "threshold", "scale", "seed")
-        across = (*self.type, threads, lanes(self, threads), 1)
+        across = (*self.type, threads, columns.lanes(self, threads), 1)
         return [
-            Launch("add_bias", ctas(self, threads, 1), threads, bias_args, template=across),
+            Launch("add_bias", columns.ctas(self, threads, 1), threads, bias_args, template=across),
             Launch(
                 "dropout",
                 cdiv(n, threads * width(self.dtype)),
@@ -148,17 +111,11 @@ class BiasDropoutResidual(Workload):
         return [scalar("bias_dropout_residual_fused", self.rows * self.cols, args, self.type)]
 
     @variant(
-        tile={
-            "THREADS": TILE["THREADS"],  # threads of a CTA
-            "ROWS": [1, 2, 4, 8],  # rows of a thread: the number of vectors of x and of residual in flight
-            "CACHE": TILE["CACHE"],
-        },
-        constraint=usable,
-        prefer=preferred,
+        tile=columns.ROW_TILE,
+        constraint=columns.usable(inputs=2),
+        prefer=columns.preferred,
     )
     def vectorized(self, t: Tile) -> list[Launch]:
         """128-bit accesses; all random words are used, and each thread loads its bias once."""
         args = ("x", "bias", "residual", "out", self.rows, self.cols, "threshold", "scale", "seed")
-        template = (*self.type, t.THREADS, lanes(self, t.THREADS), t.ROWS, t.CACHE)
-        grid = ctas(self, t.THREADS, t.ROWS)
-        return [Launch("bias_dropout_residual_vectorized", grid, t.THREADS, args, template=template)]
+        return [columns.launch("bias_dropout_residual_vectorized", self, t, args, self.type)]

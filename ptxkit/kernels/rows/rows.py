@@ -219,6 +219,64 @@ def preferred(
     return choose
 
 
+TILE_IN_REGISTERS: Mapping[str, list[Any]] = {name: TILE[name] for name in ("THREADS", "VECTORS", "CLUSTER", "CACHE")}
+"""Tile parameters of kernels that take only rows that fit in the registers of a cluster."""
+
+
+def fits_in_registers(inputs: int) -> Callable[[Any, Tile], bool | str]:
+    """A constraint for :data:`TILE_IN_REGISTERS`; ``inputs`` is the number of arrays that a kernel holds in registers."""
+
+    def check(w: Any, t: Tile) -> bool | str:
+        held, available = inputs * width(w.dtype) * t.VECTORS, registers(w, t.THREADS)
+        if held + 44 > available:
+            return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
+        if not in_registers(w, t):
+            return f"{w.cols} columns do not fit in the registers of {t.CLUSTER} CTAs of {t.THREADS} threads"
+        if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
+            return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
+        if t.THREADS // lanes(w, t) > 16 and lanes(w, t) > 32:
+            return f"more than 16 rows of {lanes(w, t)} threads per CTA"
+        return True
+
+    return check
+
+
+def preferred_in_registers(inputs: int) -> Callable[[Any], Iterator[dict[str, Any]]]:
+    """Tiles by size, for :data:`TILE_IN_REGISTERS`: as for :func:`preferred`, or fewer vectors in more threads."""
+
+    def choose(w: Any) -> Iterator[dict[str, Any]]:
+        threads, vectors, cluster = _shape(w, stays_in_l2(w), heavy=inputs > 1, alone=8)
+        cache = 0 if stays_in_l2(w) else 4
+        while True:
+            yield {"THREADS": threads, "VECTORS": vectors, "CLUSTER": cluster, "CACHE": cache}
+            if vectors > 1 and threads < 1024:
+                threads, vectors = 2 * threads, vectors // 2
+            elif vectors > 1 and cluster < 8:
+                vectors, cluster = vectors // 2, 2 * cluster
+            elif threads > 256 and cluster < 8:
+                threads, cluster = threads // 2, 2 * cluster
+            else:
+                return
+
+    return choose
+
+
+def launch_in_registers(kernel: str, w: Any, t: Tile, args: tuple[object, ...], template: tuple[object, ...]) -> Launch:
+    """The launch of a kernel for :data:`TILE_IN_REGISTERS`, whose template arguments end with :class:`VectorizedTile`."""
+    tile = VectorizedTile(
+        THREADS=t.THREADS,
+        LANES=lanes(w, t),
+        VECTORS=t.VECTORS,
+        CTAS=t.CLUSTER,
+        CACHE=t.CACHE,
+        PREFETCH_WEIGHTS=False,
+        NO_EARLY_LAUNCH=False,
+        FULL_TILE=False,
+    )
+    grid = cdiv(w.rows, tile.THREADS // tile.LANES) * t.CLUSTER
+    return Launch(kernel, grid, t.THREADS, args, 0, t.CLUSTER if t.CLUSTER > 1 else None, template=(*template, tile))
+
+
 def cu_type(dtype: str) -> str:
     """The C++ name of a dtype."""
     return ELEMENTS[dtype][0]
