@@ -1,4 +1,4 @@
-"""What ``ptxkit bench`` keeps when it is stopped early: every case that was measured by then."""
+"""Partial results of ``ptxkit bench`` when it is stopped early: every case that was measured by then."""
 
 from __future__ import annotations
 

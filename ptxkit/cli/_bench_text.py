@@ -81,7 +81,7 @@ def compared_text(before: Results, after: Results, kind: Any, *, distances: bool
 
 
 def _contents(results: Results) -> str:
-    """What a result is of, in a few words: ``times of saxpy n=1000 and 2 more``."""
+    """A short description of results: ``times of saxpy n=1000 and 2 more``."""
     keys = [case.key for case in results.cases]
     more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
     return f"{'times' if results.roofs else 'counts'} of {keys[0]}{more}" if keys else "no cases"

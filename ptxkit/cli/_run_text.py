@@ -91,8 +91,8 @@ def misaligned(row: Row) -> Iterator[str]:
     if counted is not None and counted.misaligned_bytes:
         share = counted.misaligned_bytes / counted.copied_bytes
         yield (
-            f"{row.name}: {share:.0%} of the bytes copied to shared memory go, by cp.async.bulk, to less than 128-byte "
-            "alignment, which costs up to a fifth of the pace: declare the destination __align__(128)"
+            f"{row.name}: {share:.0%} of the bytes that cp.async.bulk copies to shared memory have a destination that is not "
+            "aligned to 128 bytes, which costs up to a fifth of the bandwidth: declare it __align__(128)"
         )
 
 

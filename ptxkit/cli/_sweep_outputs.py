@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What becomes of an outcome; every path was checked to be writable.
+    """The outputs of a sweep; every path was checked to be writable.
 
     Attributes:
         json_file: for the JSON; ``"-"`` for stdout instead of the table. t4_file: for the T4 format.
@@ -40,7 +40,7 @@ class Outputs:
     top: int
 
     def write(self, outcome: Outcome) -> PtxkitError | None:
-        """Write every file that was asked for; the first error, after which the others were written all the same."""
+        """Write every requested file. An error does not prevent the other files; the first one is returned."""
         from ptxkit.files import write_json
         from ptxkit.sweep import heatmap, report
 
@@ -79,7 +79,7 @@ class Outputs:
             to_stderr(line, fg="yellow")
 
     def record(self, outcome: Outcome) -> None:
-        """Record the best tile, where that was asked for."""
+        """Record the best tile, if that was requested."""
         from ptxkit.cli._text import to_stderr
         from ptxkit.workload import tuned
 
@@ -92,7 +92,7 @@ class Outputs:
 
 
 def checked(given: Mapping[str, Any], problem: Problem, device: Device, journal: Path) -> Outputs:
-    """The outputs that the options ask for.
+    """The outputs that the options request.
 
     Args:
         given: option -> value, as click names them.
@@ -144,7 +144,9 @@ def checked_peers(names: str, problem: Problem, device: Device) -> list[Peer]:
     for peer in found:
         if not peer.offers(workload):
             offering = ", ".join(other.name for other in every() if other.offers(workload)) or "no peer does"
-            raise UsageError(f"--peers {peer.name}: {peer.name} does not offer {workload.name} so; these do: {offering}")
+            raise UsageError(
+                f"--peers {peer.name}: {peer.name} does not offer {workload.name} with these options; these do: {offering}"
+            )
     return found
 
 
@@ -200,7 +202,7 @@ def _spent(outcome: Outcome) -> str:
 
 
 def _notes(outcome: Outcome, journal: Path) -> list[str]:
-    notes = ["Stopped before the end: this is what was known by then."] if outcome.partial else []
+    notes = ["Stopped early: these are the results so far."] if outcome.partial else []
     if outcome.timed:
         repeated = "the best were measured once more, interleaved" if "leaders" in outcome.spent else "each measured once"
         notes.append(f"Cold L2; {repeated}. mix: of all SASS instructions.")

@@ -1,4 +1,4 @@
-"""``ptxkit bench``: kernels measured next to what else computes the same, and results compared with each other."""
+"""``ptxkit bench``: measures kernels and their peers, and compares results."""
 
 from __future__ import annotations
 
@@ -275,8 +275,8 @@ def verify(result: str, peer_names: str | None, time_budget: float | None, json_
 def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: Any) -> int:
     """Show the variants of RESULTS, of these KERNELs or all, below the roofs of their run, as text or as a drawing.
 
-    A type without a measured peak is compared with the documented one, which is marked so; without either, nothing is said of
-    what bounds the variant.
+    A type without a measured peak is compared with the documented one, which is marked as such; without either, the
+    bound of the variant is not stated.
     """
     from ptxkit.bench.report import roofline
     from ptxkit.bench.results import files

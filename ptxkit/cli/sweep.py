@@ -1,4 +1,4 @@
-"""``ptxkit sweep``: tile spaces explored."""
+"""``ptxkit sweep``: searches the tile parameters of a kernel."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def command() -> None:
 
 @command.command(
     "tiles", context_settings={"ignore_unknown_options": True}
-)  # so that -5 reaches the sizes, to be refused there
+)  # so that -5 is parsed as a size and refused there
 @click.argument("kernel", default=DEFAULT, metavar="[KERNEL[:VARIANT]]", shell_complete=kernel_argument)
 @click.argument("numbers", nargs=-1, metavar="[SIZE]...")
 @click.option("--search", "how", type=click.Choice(["auto", "exhaustive", "random", "guided"]), default="auto",
               show_default=True,
               help="Choose configurations; auto: all of up to 256, else guided, or random without scikit-learn.")  # fmt: skip
 @click.option(
-    "--evaluations", type=click.IntRange(1), help="Evaluate at most so many configurations; 15% of a larger space if left out."
+    "--evaluations", type=click.IntRange(1), help="Evaluate at most this many configurations; default: 15% of a larger space."
 )
 @tile_option
 @kernel_option
@@ -63,7 +63,7 @@ def command() -> None:
 @click.option("--arch", metavar="TARGET", help="Compile for this target; only without a GPU.")
 @device_option
 @click.option(
-    "--workers", type=click.IntRange(1, 512), help="Compile in so many processes; one for each processor if left out."
+    "--workers", type=click.IntRange(1, 512), help="Compile in this many processes; default: one for each processor."
 )
 @click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
               help="Limit the time of one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
@@ -72,9 +72,9 @@ def command() -> None:
 )
 @click.option("--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known.")
 @click.option("--fresh", is_flag=True, help="Start a new journal and keep the old one beside it.")
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Show so many rows in the table.")
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Show this many rows in the table.")
 @click.option(
-    "--peers", "peer_names", metavar="NAMES", default="none", show_default=True, help="Compare the best with these."
+    "--peers", "peer_names", metavar="NAMES", default="none", show_default=True, help="Compare the best tile with these peers."
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write all results (ptxkit.sweep/1) to FILE, - for stdout.")
 @click.option("--t4", "t4_file", type=click.Path(), help="Write the results in the T4 format 1.0.0 to this file.")
@@ -149,7 +149,7 @@ def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
 
 
 def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], stop: Stop) -> Outcome:
-    """What the sweep found, as far as it came before something stopped it."""
+    """Run the sweep; the outcome is partial if it was stopped."""
     from ptxkit.cli._run_text import progress
     from ptxkit.sweep.report import Outcome
 
@@ -175,7 +175,7 @@ def _swept(sweep: Sweep, space: Space, device: Device, peers: Sequence[Peer], st
 
 
 def _put_aside(path: Path) -> None:
-    """Rename a journal after the time, beside itself, over no other."""
+    """Rename a journal, with the time in its new name, without replacing another file."""
     from ptxkit.files import refused
 
     if not path.is_file():

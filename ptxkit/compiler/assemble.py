@@ -99,7 +99,7 @@ def _build(text: str, name: str, target: Target, header: _Header, options: list[
 
 
 def _clearer(found: Any, header: _Header, target: Target) -> Any:
-    """Say what to do where ptxas only states a fact."""
+    """The diagnostic with the fix added, for errors of ptxas that only state the problem."""
     if match := re.search(r"Unsupported \.version (\S+); current version is '([\d.]+)'", found.message):
         message = (
             f".version {match[1]} is newer than nvJitLink {toolkit.nvjitlink().version} knows ({match[2]}); "
@@ -107,9 +107,8 @@ def _clearer(found: Any, header: _Header, target: Target) -> Any:
         )
         return replace(found, message=message, line=header.version_line, column=1)
     if found.message.endswith(f"the target is {header.target}") and header.target != target:
-        return replace(
-            found, notes=(*found.notes, f".target {header.target} in line {header.target_line} decides that")
-        )
+        where = f"the text is for this target because of .target {header.target} in line {header.target_line}"
+        return replace(found, notes=(*found.notes, where))
     return found
 
 
@@ -127,7 +126,7 @@ def _header(text: str, name: str) -> _Header:
 def _written_target(written: str, name: str, line: int) -> Target:
     if known := TARGETS.get(written):
         return known
-    older = re.fullmatch(r"sm_(\d+)", written)  # sm_52, sm_70: no GPU of ours, but newer ones run it
+    older = re.fullmatch(r"sm_(\d+)", written)  # sm_52, sm_70: not a supported target, but newer targets run its PTX
     if older and int(older[1]) < min(t.cc for t in TARGETS.values()):
         return Target(written, int(older[1]))
     raise PtxSyntaxError(

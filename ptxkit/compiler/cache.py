@@ -1,9 +1,9 @@
-"""The disk cache: bytes filed under a content hash, safe to share between processes and never to be trusted blindly.
+"""The disk cache: entries under a content hash, which processes share and which are verified by a checksum when read.
 
-Every entry is one file that starts with a checksum of the rest. It is written to a temporary file and moved into place, so a
-reader sees a whole entry or none. A damaged entry is deleted and counts as absent. When the files together exceed the limit,
-those not used for the longest time go first. A directory that cannot be written makes the cache useless, not the compile: one
-line in the log ``ptxkit`` says so.
+Every entry is one file that starts with a checksum of the rest. It is written to a temporary file and renamed, so a
+reader sees a whole entry or none. A damaged entry is deleted and treated as absent. When the total size exceeds the
+limit, the least recently used entries are deleted. If the directory cannot be written, a warning is logged once and
+compilation continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ DEFAULT_LIMIT_BYTES = 1 << 30
 _MAGIC = b"ptxkit1\n"
 _CHECKSUM_BYTES = 16
 _SUFFIX = ".bin"
-# Adding up a full cache takes some 20 ms, so it is done on the first write of a process and then after this share of the limit.
+# Adding up the sizes of a full cache takes about 20 ms, so the total is computed at the first write of a process, and
+# again each time the process has written this share of the limit.
 _TRIM_EVERY = 1 / 32
 
 
@@ -52,7 +53,7 @@ class Cache:
         self._warned = False
 
     def get(self, key: str) -> bytes | None:
-        """The bytes filed under ``key``, or None."""
+        """The bytes stored under ``key``, or None."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -68,7 +69,7 @@ class Cache:
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """File ``data`` under ``key``; a full or read-only disk is logged once and otherwise ignored."""
+        """Store ``data`` under ``key``; a full or read-only disk is logged once and otherwise ignored."""
         temporary = self.directory / f"{os.getpid()}-{os.urandom(8).hex()}.tmp"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -86,7 +87,7 @@ class Cache:
             self.trim()
 
     def drop(self, key: str) -> None:
-        """Delete an entry, for instance because its contents make no sense."""
+        """Delete an entry, for instance because its contents cannot be decoded."""
         with suppress(OSError):
             self._path(key).unlink()
 

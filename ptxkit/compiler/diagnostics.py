@@ -60,7 +60,7 @@ class SourceText:
 
     def __init__(self, in_memory: dict[str, str] | None = None) -> None:
         self._lines = {name: text.splitlines() for name, text in (in_memory or {}).items()}
-        # .file directives and debug information hold the name below the working directory
+        # .file directives and debug information have the absolute path, even of a source that is not a file
         self._lines |= {str(Path.cwd() / name): lines for name, lines in self._lines.items()}
 
     @property

@@ -1,8 +1,9 @@
-"""Why ptxas refuses an instruction: which targets have it, said in the words of :mod:`ptxkit.targets`.
+"""Explains why ptxas rejects an instruction for a target, by naming the targets that support it.
 
-ptxas says ``Instruction 'tcgen05.fence' not supported on .target 'sm_90a'`` and leaves it at that. The table below maps what it
-quotes, together with the instruction itself, to the rule of targets that have it. Sources: the "Target ISA Notes" of the PTX
-ISA manual, checked against ptxas 13.5 for every target (``tests/compiler/test_explain.py`` repeats it for a selection).
+ptxas only reports ``Instruction 'tcgen05.fence' not supported on .target 'sm_90a'``. The table below maps the quoted
+name and the instruction to the rule of the targets that support it (:mod:`ptxkit.targets`). Sources: the "Target ISA
+Notes" of the PTX ISA manual, checked against ptxas 13.5 for every target (``tests/compiler/test_explain.py`` repeats it
+for a selection).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def explain(message: str, instruction: str, target: Target) -> str | None:
-    """What an error of ptxas about the target means, or None when it is not about the target.
+    """An error of ptxas about the target, with the targets that support the instruction; None for other errors.
 
     Args:
         message: ptxas's text.

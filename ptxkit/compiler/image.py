@@ -1,4 +1,4 @@
-"""What a compile yields: :class:`Image`, and how it is written to bytes for the cache."""
+"""The result of a compilation: :class:`Image`, and its serialisation for the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ptxkit.isa.mangled import base_name
 
 @dataclass(frozen=True)
 class FunctionResources:
-    """What ptxas gave one function; all zero when it was not assembled.
+    """The resources that ptxas allocated to one function; all zero if the PTX was not assembled.
 
     Attributes:
         registers: per thread.
@@ -41,15 +41,15 @@ class Image:
     Attributes:
         target: ``"sm_90a"``.
         ptx: the PTX text.
-        cubin: machine code, or None when it was only wanted as PTX.
+        cubin: machine code, or None when only PTX was requested.
         log: warnings, mapped to source lines; ``""`` when there are none.
         functions: mangled entry name -> its resources.
         names: name expression (``"l2norm<256, float>"``) -> mangled name.
         source_name: name of the source in messages.
-        sources: absolute paths of the source, when it is a file, and of every header that may enter it.
+        sources: absolute paths of the source, when it is a file, and of every header that it may include.
         macros: macros of ``-D`` options.
-        key: content hash that the cache files it under.
-        from_cache: whether nothing was compiled for it.
+        key: content hash, under which the cache stores it.
+        from_cache: whether it was loaded from the cache.
     """
 
     target: str
@@ -84,7 +84,7 @@ class Image:
         raise CompileError(f"{self.source_name} has no kernel {name!r}{self._hint(name)}")
 
     def readable(self, mangled: str) -> str:
-        """What a person calls a kernel: its name expression, else its plain name."""
+        """The readable name of a kernel: its name expression, else its plain name."""
         return next((e for e, m in self.names.items() if m == mangled), base_name(mangled))
 
     def _hint(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Images as entries of the disk cache, and the hashes that they are filed under."""
+"""Images as entries of the disk cache, and the hashes that are their keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMAT = 3
 
 
 def load(cache: Cache, key: str) -> Image | None:
-    """The image under ``key``; one that makes no sense is dropped."""
+    """The image stored under ``key``; an entry that cannot be decoded is deleted."""
     data = cache.get(key)
     if data is None:
         return None
@@ -24,7 +24,7 @@ def load(cache: Cache, key: str) -> Image | None:
 
 
 def store(cache: Cache, image: Image) -> None:
-    """File an image under its key."""
+    """Store an image under its key."""
     cache.put(image.key, to_bytes(image))
 
 

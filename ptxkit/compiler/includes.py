@@ -1,8 +1,9 @@
 """Which headers a source may include, without a preprocessor.
 
-NVRTC cannot list the headers it read, so they are found by reading ``#include`` lines. Conditions are ignored: the result is
-every header that *may* enter, which can only make a cache key finer than need be, never too coarse. Besides the headers
-themselves it records where each was looked for in vain, because a new file there would take its place.
+NVRTC cannot list the headers that it read, so ``#include`` lines are searched for them. Preprocessor conditions are
+ignored: the result is every header that *may* be included, so that a cache key may cover more headers than necessary,
+but never fewer. The result also has the paths that were searched and do not exist, because a file created there later
+would be included instead.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Closure:
 
     Attributes:
         headers: path -> digest of its contents, in the order they were found.
-        absent: paths that were looked at and do not exist.
+        absent: paths that were searched and do not exist.
         unresolved: ``#include MACRO`` in files outside ``trusted`` whose value could not be found: the closure is not complete.
     """
 
@@ -48,11 +49,12 @@ def closure(
 
     Args:
         text: the source.
-        directory: the source's own directory, where quoted names look first.
+        directory: the source's own directory, which is searched first for quoted names.
         search: the include path, in order.
         defines: further text in which ``#define NAME <header>`` counts (from ``-D`` options).
-        trusted: directories of the CUDA headers: their contents count like any other, but an ``#include MACRO`` in them is
-            left to the version of the package.
+        trusted: directories of the CUDA headers. They are scanned like other headers, but an ``#include MACRO`` in them
+            that cannot be resolved does not make the closure incomplete: the version of NVRTC in the cache key decides
+            it.
     """
     return _Scan(tuple(search), tuple(f"{d}/" for d in trusted)).run(text, directory, defines)
 
@@ -68,7 +70,7 @@ class _Scan:
     def run(self, text: str, directory: str, defines: str) -> Closure:
         self._remember_macros(defines)
         self._read(text, directory, is_trusted=False)
-        while self._by_macro:  # after everything else: a macro may be defined behind its use
+        while self._by_macro:  # last, because a macro may be defined after its use
             macro, argument, where, is_trusted = self._by_macro.pop()
             if macro not in self._macros and not is_trusted:
                 self._found.unresolved.add(macro)

@@ -1,9 +1,9 @@
 """Compilation through the cache: the contents of a key, and how a hit is found without scanning the includes of all headers.
 
-Two kinds of entry. An *image* is filed under a hash of everything that decided it: source, target, options, NVRTC, and the
-path and contents of every header that may enter. A *manifest*, filed under the same hash without the headers, lists those
-headers. A run with a manifest has only to hash the listed files, never to scan them; that the list still holds is certain
-when their contents lead to an image that exists, and nothing has appeared where headers were looked for in vain.
+The cache has two kinds of entry. An *image* is stored under a hash of all its inputs: source, target, options, NVRTC,
+and the path and contents of every header that may be included. A *manifest* is stored under the same hash without the
+headers, and lists them. With a manifest, the listed files are hashed and not scanned. The list is still valid if these
+hashes give the key of an existing image, and if no file has been created at a path that was searched without success.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.includes import Closure
 
 def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image:
-    """The image of a request, from the cache or built and filed there."""
+    """The image of a request, from the cache, or built and stored there."""
     if (image := find(request)) is not None:
         return image
     cache = default_cache()
@@ -38,7 +38,7 @@ def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image
     image = replace(build(request), key=key, sources=_sources(request, found))
     if not found.unresolved and _unchanged(
         found
-    ):  # a header edited while NVRTC ran must not be filed under its old contents
+    ):  # an image must not be stored under a header that was edited while NVRTC ran
         store(cache, image)
         _write_manifest(cache, base, found)
     return image
@@ -53,7 +53,7 @@ def find(request: Request) -> Image | None:
 
 
 def base_key(request: Request) -> str:
-    """Hash of all that decides the image except headers."""
+    """Hash of all inputs of the compilation except headers."""
     return content_key(
         "nvrtc",
         toolkit.nvrtc_identity(),

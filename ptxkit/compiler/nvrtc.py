@@ -34,7 +34,7 @@ def compile_source(
     lineinfo: bool = True,
     cache: bool = True,
 ) -> Image:
-    """Compile CUDA C++ for one target, or fetch the result of having done so from the cache.
+    """Compile CUDA C++ for one target, or load the result from the cache.
 
     Args:
         source: a path to a ``.cu`` file, or source text (a string with a newline or ``{`` in it). A path to a ``.ptx`` file
@@ -86,12 +86,12 @@ def is_cached(
 
 
 def _shortened(image: Image) -> Image:
-    # The cache holds absolute paths: the next run may stand elsewhere.
+    # The cache holds absolute paths, because later runs may have another working directory.
     return replace(image, log=shorten(image.log)) if image.log else image
 
 
 def _path_bytes(text: str) -> bytes:
-    """What may hold a path, whose bytes need not be text in this locale."""
+    """Text that may contain a path as bytes; the bytes of a path need not be valid text in the current locale."""
     return text.encode("utf-8", "surrogateescape")
 
 

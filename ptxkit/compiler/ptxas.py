@@ -1,7 +1,8 @@
 """Messages of ptxas inside NVRTC and nvJitLink, mapped to the author's source lines.
 
-ptxas sees only PTX and reports ``ptxas application ptx input, line 34; error : ...``. NVRTC's PTX survives the failure, and
-its ``.loc`` lines lead from line 34 to the inline assembly in the ``.cu`` file or header, and on to the call.
+ptxas reads only PTX and reports ``ptxas application ptx input, line 34; error : ...``. NVRTC returns the PTX even when
+ptxas fails. Its ``.loc`` lines map line 34 to the inline assembly in the ``.cu`` file or header, and to the calls it
+was inlined at.
 """
 
 from __future__ import annotations

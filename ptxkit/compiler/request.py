@@ -1,4 +1,4 @@
-"""What one compile of CUDA C++ is given: everything that decides its result apart from the contents of headers."""
+"""The inputs of one compilation of CUDA C++, which together with the contents of headers determine its result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def request(
     lineinfo: bool,
     headers: Mapping[str, str] | None = None,
 ) -> Request:
-    """The request that :func:`ptxkit.compiler.nvrtc.compile_source` makes of its arguments, which it describes.
+    """The request for the arguments of :func:`ptxkit.compiler.nvrtc.compile_source`; see there.
 
     Raises:
         UsageError: no such file or target, or a path that ptxas cannot take.

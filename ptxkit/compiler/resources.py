@@ -1,6 +1,6 @@
-"""Registers, shared memory and spills of every kernel, from what ptxas prints when asked with ``-v``.
+"""Registers, shared memory and spills of every kernel, from the output of ``ptxas -v``.
 
-Its cost is negligible. The relevant lines::
+The relevant lines::
 
     ptxas info    : Compiling entry function 'k' for 'sm_90a'
     ptxas info    : Function properties for k

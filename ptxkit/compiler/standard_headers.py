@@ -1,4 +1,4 @@
-"""The C standard headers, and ``cuda.h``, that CUDA sources include out of habit, as NVRTC needs them.
+"""Replacements for the C standard headers and ``cuda.h``, which CUDA sources commonly include and NVRTC lacks.
 
 NVRTC has no host headers: ``#include <stdint.h>`` fails, and so does NVIDIA's own ``cuda.h``, which kernels include for
 ``CUtensorMap``. What such headers hold for device code is either built in (``printf``, ``assert``, ``memcpy``, ``sqrtf``) or a
@@ -103,7 +103,8 @@ _C_HEADERS = {
 }
 
 
-# cuda.h declares host functions, which NVRTC refuses. Device code wants of it the tensor map (CUDA Driver API, "CUtensorMap").
+# cuda.h declares host functions, which NVRTC rejects. Device code only needs the type of a tensor map from it (CUDA
+# Driver API, "CUtensorMap").
 _CUDA = """#pragma once
 typedef struct alignas(64) CUtensorMap_st {
     unsigned long long opaque[16];

@@ -1,8 +1,9 @@
-"""The pieces of CUDA that ptxkit uses, found in Python packages alone.
+"""Finds the CUDA components that ptxkit uses, in Python packages only.
 
 NVRTC, nvJitLink, the headers and the disassemblers come from PyPI wheels (``site-packages/nvidia/...``) or from a conda
-environment. A toolkit under ``/usr/local``, on ``PATH`` or named by ``CUDA_HOME`` is never looked at: what compiles here
-compiles everywhere. Looking is a few directory listings, so a cached run needs neither ``cuda.bindings`` nor the library.
+environment. A toolkit under ``/usr/local``, on ``PATH`` or named by ``CUDA_HOME`` is never used, so that a kernel
+that compiles on one machine compiles on every machine. The search takes a few directory listings; a run from the compile
+cache loads neither ``cuda.bindings`` nor a library.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Where one tool lives: file name patterns under ``nvidia/*/`` of site-packages, and under the conda prefix."""
+    """The location of one tool: file name patterns below ``nvidia/*/`` of site-packages, and below the conda prefix."""
 
     name: str
     package: str  # on PyPI
@@ -79,7 +80,7 @@ def cuobjdump() -> Tool:
 
 
 def headers() -> tuple[Tool, ...]:
-    """The header directories that are there, in search order: runtime (with crt inside), then CCCL. May be empty."""
+    """The installed header directories in search order: runtime (which contains crt), then CCCL. May be empty."""
     found = []
     for wanted in (_RUNTIME_HEADERS, _CCCL_HEADERS):
         tool = _find(wanted)

@@ -29,7 +29,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Where:
-    """A location that a command names, resolved.
+    """A location in a command, resolved to instructions.
 
     Attributes:
         text: as given.
@@ -49,7 +49,7 @@ class Breakpoint:
     Attributes:
         number: names it in commands.
         where: its instructions.
-        condition: stop only for threads for which this holds; None stops for all.
+        condition: stop only for threads for which this expression is true; None stops for all.
         thread: stop only for this thread: (linear CTA, linear thread); either may be None for all.
         temporary: it is deleted when it is hit.
         hits: how often it has stopped the kernel.

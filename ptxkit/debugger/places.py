@@ -80,7 +80,7 @@ def holds(group: Group, lane: Lane) -> bool:
 
 
 class Places:
-    """The groups of one wave, those that the debugger keeps from running included.
+    """The groups of one wave, including those that the debugger has suspended.
 
     Attributes:
         held: groups taken out of ``wave.ready``, with their blocks.

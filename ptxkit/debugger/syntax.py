@@ -52,7 +52,7 @@ def parse(text: str) -> Node:
     """The tree of an expression.
 
     Raises:
-        UsageError: it is none; the message shows where.
+        UsageError: the text is not an expression; the message shows where.
     """
     parser = _Parser(text)
     node = parser.ternary()
@@ -173,7 +173,7 @@ class _Parser:
         raise self.unexpected()
 
     def _type(self) -> CType | None:
-        """Takes a type as a cast names it; None, with nothing promised about the position, where there is none."""
+        """Takes a type name as in a cast. Returns None if there is none; the position is then undefined."""
         space = ""
         if self.peek() == "@" and self.peek(1) in ("shared", "local", "global", "const", "param"):
             space = self.peek(1)

@@ -313,7 +313,7 @@ class Thread:
         return found
 
     def dereferenced(self, pointer: Value, made: CType, index: int) -> Value:
-        """Element ``index`` behind an address, as a type."""
+        """Element ``index`` of the array of type ``made`` at an address."""
         where = pointer_location(pointer)
         return load(made, Location(where.space, where.address + index * made.size), self)
 

@@ -29,7 +29,7 @@ class Stores:
 
     Attributes:
         is_store: the instruction writes memory at these addresses.
-        where: names it.
+        where: the instruction as text.
     """
 
     def __init__(self, wave: Wave, group: Group, block: BasicBlock, mask: Any) -> None:
@@ -68,7 +68,8 @@ class Stores:
         return None if base is None else base.astype(np.uint64) + np.uint64(operand.offset & 0xFFFF_FFFF_FFFF_FFFF)
 
     def writer(self, watch: Watchpoint) -> Lane | None:
-        """The thread whose store begins last at or before the watched memory's end; None where it was none of these."""
+        """The thread whose store overlaps the watched memory, the last one if there are several; None if there is
+        none."""
         if not self.is_store or self.addresses is None or not watch.nbytes:
             return None
         full = np.broadcast_to(self.addresses, self.wave.shape)
@@ -128,7 +129,7 @@ def changed(watch: Watchpoint, wave: Wave | None, owner: Callable[[], Thread | N
 
 
 def _bytes(watch: Watchpoint, wave: Wave | None, owner: Callable[[], Thread | None]) -> bytes | None:
-    """What the watched expression holds. Its place in memory is that of the first time."""
+    """The bytes of the watched value. The address of a value in memory is computed at the first check only."""
     if watch.nbytes and watch.space == "global" and wave is not None:
         return bytes(wave.launch.machine.memory.slice(watch.address, watch.nbytes))
     thread = owner()

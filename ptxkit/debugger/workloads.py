@@ -59,7 +59,7 @@ def session_of(
 
 
 def _passed(case: execute.Case, argument: object) -> object:
-    """The array behind an argument that names one, as far as its type matters."""
+    """For an argument that names an array, an array of its element type; None for other arguments."""
     if not isinstance(argument, str):
         return None
     value = case.argument(argument)

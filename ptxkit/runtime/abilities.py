@@ -51,14 +51,14 @@ class Measurement:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What does not change.
+    """The constant properties of a GPU.
 
     Attributes:
-        name: ``"NVIDIA H200"``. uuid: of this one, ``"GPU-471c29a5-..."``.
+        name: ``"NVIDIA H200"``. uuid: identifies this GPU, ``"GPU-471c29a5-..."``.
         compute_capability: ``"9.0"``.
         cuda_driver: CUDA version that the driver implements, ``"13.0"``.
-        kernel_driver: version of the driver itself, ``"580.95.05"``; ``"unknown"`` where nothing tells.
-        multiprocessors: how many.
+        kernel_driver: version of the driver itself, ``"580.95.05"``; ``"unknown"`` if it cannot be read.
+        multiprocessors: number of SMs.
         clock_mhz, memory_clock_mhz: maximum clocks in MHz; 0 if the driver does not report them.
         l2_bytes, memory_bytes: L2 cache; free device memory.
         shared_bytes: shared memory that a CTA can have.
@@ -82,10 +82,10 @@ class Sensors:
     """One reading of the GPU's sensors; None for values that cannot be read.
 
     Attributes:
-        sm_clock_mhz, memory_clock_mhz: now.
+        sm_clock_mhz, memory_clock_mhz: current clocks.
         power_w: drawn by the board.
         temperature_c: of the chip.
-        throttled: what holds the clocks down; empty when nothing does.
+        throttled: the reasons for reduced clocks; empty if they are not reduced.
     """
 
     sm_clock_mhz: int | None = None
@@ -102,7 +102,7 @@ class Device(Encoder, Protocol):
         kind: the name under which it is registered, for reports: ``"gpu"``, ``"emulator"``.
         name: ``"NVIDIA H200"``, ``"ptxkit emulator"``.
         target: the target to compile for, architecture-specific if available; None for a device that runs any target.
-        lost: how the kernel failed that made the device unusable in this process; None while it is usable.
+        lost: the failure of the kernel that made the device unusable in this process; None while it is usable.
         lacks: features of :data:`ptxkit.targets.FEATURES` that it does not run although the target has them.
         times, counts, emulates: whether it is a :class:`TimedDevice`, a :class:`CountingDevice`, an :class:`EmulatingDevice`.
     """
@@ -158,7 +158,7 @@ class Device(Encoder, Protocol):
         """
 
     def measure(self, launch: Callable[[], None], samples: int) -> Measurement:
-        """Time ``launch`` as often as asked, each time with none of its data in the L2 cache; or count one call of it."""
+        """Time ``samples`` calls of ``launch``, each with none of its data in the L2 cache; or count one call."""
 
     def measure_copy(self, nbytes: int, samples: int) -> list[float]:
         """Microseconds of device-to-device copies of ``nbytes``.
@@ -210,10 +210,10 @@ class TimedDevice(Device, Protocol):
         """Measures calls."""
 
     def facts(self) -> GpuFacts:
-        """What does not change: multiprocessors, clocks, caches, driver."""
+        """The constant properties: SMs, clocks, caches, driver."""
 
     def sensors(self) -> Sensors:
-        """Clocks, power and temperature at the moment."""
+        """The current clocks, power and temperature."""
 
     def graph(self, launches: Callable[[], None]) -> Callable[[], None]:
         """What ``launches`` queues, as a graph: a callable that launches it once."""

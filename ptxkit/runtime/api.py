@@ -77,14 +77,14 @@ def compile(
 
 
 def _check_list(name: str, given: object) -> None:
-    """A string is a sequence of strings too, and each of its letters would count."""
+    """Raise UsageError unless an argument is a list of strings; a single string would be taken as a list of letters."""
     if isinstance(given, (str, bytes, os.PathLike)):
         raise UsageError(f"{name} takes a list: {name}=[{shown(given)}]")
     if not isinstance(given, Iterable):
         raise UsageError(f"{name} takes a list, not {shown(given)}")
     for item in given:
         if not isinstance(item, (str, os.PathLike) if name == "include_dirs" else str):
-            raise UsageError(f"{name} takes a list of strings; {shown(item)} is none")
+            raise UsageError(f"{name} takes a list of strings; {shown(item)} is not a string")
 
 
 def _check_macros(defines: object) -> None:
@@ -94,7 +94,7 @@ def _check_macros(defines: object) -> None:
         raise UsageError(f"defines takes a dict such as {{'THREADS': 256}}, not {shown(defines)}")
     for name in defines:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*(\([^()]*\))?", name):
-            raise UsageError(f"defines: {name!r} is no name of a macro")
+            raise UsageError(f"defines: {name!r} is not the name of a macro")
 
 
 def _is_ptx(source: str | os.PathLike[str]) -> bool:

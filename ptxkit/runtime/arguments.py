@@ -42,7 +42,7 @@ class Bound:
         buffer: the parameter buffer, each argument at its offset.
         keep: objects that must stay alive until the launch is complete.
         host: numpy arrays that were passed, with their parameter, for the caller to upload.
-        encoders: parameter index -> the tensor map of an array at a device address.
+        encoders: parameter index -> function from the device address of an array to its encoded tensor map.
     """
 
     def __init__(self, size: int) -> None:
@@ -71,7 +71,7 @@ def bind(kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
 
     Args:
         kernel: for messages.
-        values: one a parameter.
+        values: one for each parameter.
         memory: where device arrays must be, and how the device addresses arrays of other libraries.
 
     Raises:
@@ -90,7 +90,8 @@ def bind(kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
 def _one(bound: Bound, kernel: str, p: Parameter, value: Any, memory: Encoder) -> None:
     if isinstance(value, np.ndarray) and value.ndim == 0 and p.kind in ("int", "float", "bits"):
         value = value[()]
-    # 64 bits that the kernel uses as no address may still be a pointer: one that is only compared, or not used at all
+    # a 64-bit parameter that the kernel never dereferences may still be a pointer: one that is only compared, or not
+    # used
     unused = p.size == 8 and not p.signed_known and _is_array(value)
     if isinstance(value, TensorMap):
         _tensor_map(bound, kernel, p, value, memory)
@@ -208,7 +209,7 @@ def _tensor_map(bound: Bound, kernel: str, p: Parameter, value: TensorMap, memor
     bound.encoders[p.index] = encode
     found = device_address(value, memory, f"{kernel}: {p.label}")
     if isinstance(found, np.ndarray):
-        encode(0)  # what does not depend on the place is checked before anything is copied
+        encode(0)  # report errors that do not depend on the address before anything is copied
         _host_array(bound, kernel, p, found)
     else:
         bound.keep.append(value.array)
@@ -219,11 +220,11 @@ def _number(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
     dtype = p.dtype
     if isinstance(value, np.generic):
         if not _same(p, value):
-            raise _wrong(kernel, p, value, _mend(p, value))
+            raise _wrong(kernel, p, value, _fix(p, value))
         bound.put(p, value.tobytes())
     elif isinstance(value, bool):
         if dtype is None or dtype.kind != "b":
-            raise _wrong(kernel, p, value, _mend(p, value))
+            raise _wrong(kernel, p, value, _fix(p, value))
         bound.put(p, bytes([value]))
     elif isinstance(value, int) and p.kind in ("int", "bits") and (dtype is None or dtype.kind in "iu"):
         low, high = -(1 << 8 * p.size - 1), (1 << 8 * p.size) - 1
@@ -236,7 +237,7 @@ def _number(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
         with np.errstate(over="ignore"):
             bound.put(p, np.array(value).astype(dtype).tobytes())
     else:
-        raise _wrong(kernel, p, value, _mend(p, value))
+        raise _wrong(kernel, p, value, _fix(p, value))
 
 
 def _same(p: Parameter, value: np.generic) -> bool:
@@ -250,7 +251,7 @@ def _same(p: Parameter, value: np.generic) -> bool:
     return not p.signed_known or int(value) == int(value.astype(p.dtype))
 
 
-def _mend(p: Parameter, value: Any) -> str:
+def _fix(p: Parameter, value: Any) -> str:
     if p.dtype is None:
         return f"a numpy scalar of {p.size} bytes, such as np.int{8 * p.size}(...)"
     if p.dtype.kind == "b":

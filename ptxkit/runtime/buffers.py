@@ -15,7 +15,7 @@ from ptxkit.runtime.host_arrays import DLPACK_CPU, dlpack, shared_array
 
 
 class Memory(Protocol):
-    """What an array asks of its device."""
+    """The operations of a device that an array uses."""
 
     name: str
 
@@ -23,7 +23,7 @@ class Memory(Protocol):
         """Address of new memory."""
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory."""
 
     def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
         """Copy a contiguous array to the device and wait for it."""
@@ -35,7 +35,7 @@ class Memory(Protocol):
         """Set every byte."""
 
     def digest(self, address: int, nbytes: int) -> int:
-        """64 bits that depend on every byte and its place; other bytes have others, but for a chance of 2^-64."""
+        """A 64-bit hash of the bytes and their positions; different contents collide with a probability of 2^-64."""
 
     def poison(self, address: int, nbytes: int, value: int) -> None:
         """Set all bytes to a sentinel, and mark the array as uninitialised if the device tracks initialisation."""
@@ -77,9 +77,9 @@ class DeviceArray:
         self.name = name
         self.memory = memory
         self.address = memory.allocate(self.nbytes, name)
-        self._base: DeviceArray | None = None  # whose memory this is
+        self._base: DeviceArray | None = None  # of a view: the array that owns the memory
         self._finalizer = weakref.finalize(self, _release, memory, self.address)
-        self._finalizer.atexit = False  # the process takes the memory with it, and the driver may be gone by then
+        self._finalizer.atexit = False  # the memory is freed with the process, and the driver may be unloaded first
 
     @property
     def size(self) -> int:
@@ -216,7 +216,7 @@ class DeviceArray:
         }
 
     def free(self) -> None:
-        """Give the memory back now."""
+        """Free the memory now."""
         self._finalizer()
 
     def __repr__(self) -> str:
@@ -244,7 +244,7 @@ def _dtype(given: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(given)
     except TypeError:
-        raise UsageError(f"{given!r} is no type of array elements; pass a numpy dtype such as np.float32") from None
+        raise UsageError(f"{given!r} is not a type of array elements; pass a numpy dtype such as np.float32") from None
     if found.hasobject:
         raise UsageError("device memory holds no Python objects; pass a numpy dtype such as np.float32")
     return found
@@ -255,7 +255,7 @@ def _release(memory: Memory, address: int) -> None:
 
 
 class MakesArrays:
-    """What every device does with its memory."""
+    """The base of all devices: makes arrays in the memory of the device."""
 
     @takes(name=TEXT)
     def upload(self: Memory, array: Any, name: str = "") -> DeviceArray:
@@ -272,7 +272,7 @@ class MakesArrays:
 
     @takes(name=TEXT)
     def empty(self: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> DeviceArray:
-        """An array with whatever was in its memory; poison in the emulator.
+        """An uninitialised array; in the emulator, every byte has the poison value.
 
         Raises:
             UnavailableError: the device has too little memory.

@@ -1,4 +1,4 @@
-"""The device that is always there: kernels run in :mod:`ptxkit.emulator` and are counted instead of timed."""
+"""The emulator as a device, which every machine has: it counts what kernels execute instead of timing them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         return self.machine.allocate(nbytes, name)
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory."""
         self.machine.free(address)
 
     def write(self, address: int, data: np.ndarray[Any, Any]) -> None:
@@ -138,7 +138,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
         )
 
     def foreign(self, value: Any, what: str) -> np.ndarray[Any, Any] | None:
-        """Another library's array in host memory, as numpy's.
+        """Another library's array in host memory, as a numpy array.
 
         Raises:
             LaunchError: the object is in a GPU's memory.
@@ -237,7 +237,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
     @takes(nbytes=whole(1), samples=whole(1))
     def measure_copy(self, nbytes: int, samples: int) -> list[float]:
-        """Never: the emulator has no clock that means anything.
+        """Not supported: the emulator measures no time.
 
         Raises:
             UnavailableError: always.
@@ -252,6 +252,6 @@ def parsed(ptx: str, path: str) -> Module:
 
 
 def ptx_name(source_name: str) -> str:
-    """What messages call the PTX of a source: ``saxpy.cu`` has ``saxpy.ptx``, though it may never have been a file."""
+    """The name of a source's PTX in messages: ``saxpy.ptx`` for ``saxpy.cu``, even if no such file exists."""
     stem, dot, suffix = source_name.rpartition(".")
     return f"{stem}.ptx" if dot and suffix in ("cu", "cuh", "ptx") else f"{source_name or 'source'}.ptx"

@@ -1,4 +1,4 @@
-"""Arrays in host memory that several libraries share: other libraries' as numpy's, and the emulator's as anybody's."""
+"""Arrays in host memory that libraries share: imports other libraries' arrays, and exports the emulator's memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}  # offset of DLTenso
 def host_array(value: Any) -> np.ndarray[Any, Any] | None:
     """An object with DLPack or ``__array_interface__`` as a numpy array of the same memory; None when it is not the host's.
 
-    DLPack before version 1 does not tell whether the consumer may write, and numpy then hands out a read-only array, to which
-    nothing would come back. Where the library also converts to a writeable numpy array of the same memory, that one is taken.
+    DLPack before version 1 does not state whether the consumer may write, so numpy returns a read-only array, to which
+    results could not be copied back. If the object also converts to a writeable numpy array of the same memory, that
+    array is returned.
     """
     if hasattr(value, "__array_interface__"):
         return np.asarray(value)
@@ -41,7 +42,7 @@ def host_array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 class _Shared:
-    """What numpy takes memory from that ``owner`` keeps alive."""
+    """Memory for ``numpy.asarray`` that is valid for as long as ``owner`` lives, and keeps it alive."""
 
     def __init__(self, data: np.ndarray[Any, Any], owner: object) -> None:
         self.__array_interface__ = data.__array_interface__

@@ -29,7 +29,7 @@ Dim = tuple[int, int, int]
 
 
 class Backend(Encoder, Protocol):
-    """How a device launches; :class:`Kernel` does the rest."""
+    """The operations of a device that :class:`Kernel` uses for launches."""
 
     def upload(self, array: Any, name: str = "") -> DeviceArray:
         """A copy of an array on the device."""
@@ -47,7 +47,7 @@ class Backend(Encoder, Protocol):
         once: bool = False,
         settings: EmulatorSettings | None = None,
     ) -> Callable[[], None]:
-        """A callable that launches once, as cheaply as the device can; with ``once`` it is called but once.
+        """A callable that launches once, as cheaply as the device can; with ``once`` it is called only once.
 
         Raises:
             UsageError: ``settings`` on a device that does not emulate.
@@ -167,7 +167,7 @@ class Kernel:
         readable: the demangled name.
         parameters: in order.
         function: its PTX.
-        resources: what ptxas gave it; all zero in an image that was not assembled.
+        resources: what ptxas allocated to it; all zero in an image that was not assembled.
         handle: the device's own.
         device: whose limits apply: the GPU's own facts, or in the emulator those of the target that the image was compiled for.
     """
@@ -203,11 +203,12 @@ class Kernel:
         stream: Any = None,
         settings: EmulatorSettings | None = None,
     ) -> PreparedLaunch:
-        """Check and bind everything, so that each launch costs the least host time.
+        """Check and bind all arguments once, so that each launch takes little host time.
 
         Args:
-            *args: one a parameter: DeviceArrays or objects in device memory for pointers, ``np.uint64(0)`` for null, numpy
-                scalars of the parameter's type for numbers, bytes or records for structs, TensorMaps for tensor maps.
+            *args: one for each parameter: DeviceArrays or objects in device memory for pointers, ``np.uint64(0)`` for
+                null, numpy scalars of the parameter's type for numbers, bytes or records for structs, TensorMaps for
+                tensor maps.
             grid, block, cluster: an int or (x, y, z); grid and block must be given.
             shared: dynamic shared memory in bytes.
             cooperative: all CTAs are resident at the same time.
@@ -246,11 +247,11 @@ class Kernel:
         Raises:
             UsageError, LaunchError: as :meth:`prepare`.
             LaunchError: the kernel has written to a numpy array that is read-only.
-            FaultError: the kernel failed (seen here only where there is a copy to wait for).
+            FaultError: the kernel failed (raised here only if arrays are copied back; otherwise by a later call).
         """
         geometry = Geometry(self.readable, self.function, grid, block, shared, cluster, cooperative, self.device)
         bound = bind(self.readable, self.parameters, args, self.backend)
-        copies: dict[tuple[int, int], DeviceArray] = {}  # by host memory: two arrays may be one
+        copies: dict[tuple[int, int], DeviceArray] = {}  # by host address and size: two arguments may be the same array
         for p, array in bound.host:
             place = address_of(array), array.nbytes
             if place not in copies:

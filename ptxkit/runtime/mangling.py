@@ -1,9 +1,10 @@
 """Parameter types of a kernel, read from its mangled C++ name.
 
 PTX knows a parameter's width and little else: ``.u64`` is a pointer or a ``long long``, ``.u32`` an ``int`` or an ``unsigned``.
-The Itanium-mangled name of a ``__global__`` function spells the types out. This reads the part of the grammar that parameter
-types of kernels use (Itanium C++ ABI, "External Names (a.k.a. Mangling)"), substitutions and template parameters included; a
-name with anything else in it (a ``decltype``, an expression, a parameter pack) yields None, and the PTX alone has to do.
+The Itanium-mangled name of a ``__global__`` function spells the types out. This module reads the part of the
+grammar that parameter types of kernels use (Itanium C++ ABI, "External Names (a.k.a. Mangling)"), including
+substitutions and template parameters. For a name with other constructs (a ``decltype``, an expression, a parameter
+pack) it returns None, and types are derived from the PTX alone.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class CppType:
     """A type as far as passing an argument needs it.
 
     Attributes:
-        kind: ``"pointer"`` (references too), ``"number"``, or ``"class"``: a class or an enumeration, which the name does not
-            tell apart.
+        kind: ``"pointer"`` (references too), ``"number"``, or ``"class"``: a class or an enumeration, which a mangled
+            name does not distinguish.
         dtype: of a number: numpy's name, or that of ml_dtypes, such as ``"bfloat16"``.
         text: the type as written, roughly; for messages.
         pointee: the type that a pointer or a reference points to, or the element type of an array.
@@ -76,7 +77,7 @@ class _UnreadableError(Exception):
 
 
 def parameter_types(mangled: str) -> tuple[CppType, ...] | None:
-    """Types of the parameters of a mangled function; None when it is not mangled, or beyond this reader."""
+    """Types of the parameters of a mangled function; None when it is not mangled or has unsupported constructs."""
     if not mangled.startswith("_Z"):
         return None
     try:
@@ -96,7 +97,7 @@ class _Reader:
         if self.function_name():
             self.type()  # templates alone have their return type in the name
         types = []
-        while self.peek() not in ("", ".", "$"):  # a suffix that a compiler adds to a copy
+        while self.peek() not in ("", ".", "$"):  # a suffix that the compiler adds to a clone of the function
             types.append(self.type())
         if not types:
             raise _UnreadableError
@@ -105,7 +106,7 @@ class _Reader:
     # -- names -------------------------------------------------------------------------------------------------------
 
     def function_name(self) -> bool:
-        """Read the function's name; whether it ends in template arguments."""
+        """Reads the function's name; returns whether it ends in template arguments."""
         self.accept("L")
         if self.accept("N"):
             return self.nested(is_type=False)
@@ -117,17 +118,18 @@ class _Reader:
         return True
 
     def nested(self, *, is_type: bool) -> bool:
-        """A name from behind its ``N`` through its ``E``; a type's is then the last substitution."""
+        """Reads a nested name after its ``N``, including its ``E``; the name of a type becomes a substitution
+        candidate."""
         while self.accept("r") or self.accept("V") or self.accept("K"):
             pass
         name, ends_in_arguments = "", False
         while not self.accept("E"):
             ends_in_arguments = False
             if self.accept("St"):
-                name = "std"  # no candidate by itself
+                name = "std"  # not a substitution candidate by itself
                 continue
             if self.peek() == "S":
-                name = self.substitution().text  # is one already
+                name = self.substitution().text  # is a candidate already
                 continue
             if self.peek() == "I":
                 arguments = self.template_arguments()
@@ -138,7 +140,7 @@ class _Reader:
                 name = self.template_parameter().text
             else:
                 name = f"{name}::{self.source_name()}" if name else self.source_name()
-            if is_type or self.peek() != "E":  # the whole function is no candidate, the scopes around it are
+            if is_type or self.peek() != "E":  # the function itself is not a candidate; the scopes around it are
                 self.substitutions.append(class_type(name))
         return ends_in_arguments
 
@@ -284,5 +286,5 @@ class _Reader:
 
 
 def class_type(name: str) -> CppType:
-    """A class by its name; some of CUDA's hold one number, as which they are passed."""
+    """A class by its name; classes of CUDA that wrap one number, such as ``__half``, count as that number."""
     return CppType("number", _CLASSES[name], name) if name in _CLASSES else CppType("class", text=name)

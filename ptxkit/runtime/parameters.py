@@ -1,9 +1,9 @@
-"""What a kernel takes: one :class:`Parameter` for each, with offset, size and the kind of value that fits.
+"""The parameters of a kernel: offset, size and the kind of value that each accepts.
 
 Several sources are combined. The PTX signature gives sizes and offsets. The mangled name, or for an ``extern "C"`` kernel the
 source text or the debugging information of the PTX, gives C++ types where it agrees with the signature in number and sizes.
-What the code does with a 64-bit value tells a pointer from a number where neither does.
-The names come from the debugging information or the source text.
+If none of them gives a type, the instructions that use a 64-bit value show whether it is a pointer
+(:mod:`ptxkit.runtime.pointers`). The names come from the debugging information or the source text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Parameter:
     Attributes:
         index: position, from 0.
         name: in the source, or in hand-written PTX; ``""`` when it is not known.
-        kind: ``"pointer"``, ``"int"``, ``"float"``, ``"struct"`` (so many bytes), ``"bits"`` (a number of which only the width
+        kind: ``"pointer"``, ``"int"``, ``"float"``, ``"struct"`` (bytes), ``"bits"`` (a number of which only the width
             is known), or ``"word"`` (64 bits that may be either a pointer or a number).
         dtype: of an int or a float, else None.
         signed_known: whether the signedness of an int is certain; if not, both are accepted.

@@ -1,4 +1,4 @@
-"""Which 64-bit kernel parameters are addresses, as far as the PTX shows it."""
+"""Finds the 64-bit kernel parameters that are addresses, from the instructions that use them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _KEEPS = {
     "min": (1, 2),
     "max": (1, 2),
 }
-"""Instruction -> operands that its result is, perhaps with an offset. A product is no address."""
+"""Instruction -> indices of the operands from which an address passes to the result, possibly with an offset."""
 
 
 def addresses(function: Function) -> tuple[frozenset[str], frozenset[str]]:
     """(parameters that are addresses, parameters that may be), by name.
 
-    One is an address when an access, or ``cvta.to``, takes its address from it and no other parameter, offsets apart. One may
-    be an address when another parameter is added there, or when it is handed to a function.
+    A parameter is an address if a memory access or ``cvta.to`` uses it, with or without an offset, as its address. It
+    may be an address if such an address is computed from several parameters, or if it is passed to a function.
     """
     names = {p.name for p in function.params}
     sources: dict[str, set[str]] = {}  # register -> parameters in it

@@ -1,4 +1,4 @@
-"""The devices that there are, by name: the command line offers these names, and :func:`ptxkit.device` opens them.
+"""The registered devices by name: the command line offers these names, and :func:`ptxkit.device` opens them.
 
 Importing this module loads neither numpy nor a CUDA package. A further device is one more :func:`register`.
 """
@@ -125,7 +125,7 @@ def _has_gpu() -> bool:
 def _gpu(index: int) -> Device:
     if not gpu_present():
         raise UnavailableError(
-            "there is no GPU here, or no NVIDIA driver; use --device emulator (ptxkit doctor tells more)"
+            "there is no GPU here, or no NVIDIA driver; use --device emulator (ptxkit doctor shows details)"
         )
     from ptxkit.runtime.gpu.device import GpuDevice
 

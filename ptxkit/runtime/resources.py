@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def launch_resources(kernel: Kernel, geometry: Geometry, ptx: str, static_shared: int) -> FunctionResources:
-    """What ptxas gave the kernel; for an image without machine code, what matters of it.
+    """The resources that ptxas allocated to the kernel; for an image without machine code, those that can prevent the
+    launch.
 
-    The registers of such a kernel matter only when so many threads are launched that a CTA could need more registers than there
-    are, and when no launch bounds make ptxas stay below that. Only then the PTX is assembled, once. Where nvJitLink cannot be
-    used, a warning says that the registers are not checked.
+    The registers of such a kernel can prevent a launch only if the CTA is so large that it could need more registers
+    than an SM has, and if no launch bounds limit them. Only then the PTX is assembled, once. If nvJitLink is not
+    available, a warning says that the registers are not checked.
 
     Args:
         ptx: the text that holds the kernel.

@@ -16,7 +16,8 @@ from ptxkit.emulator.settings import NAMES, EmulatorSettings, check_name
 from ptxkit.errors import UsageError
 
 _changes: ContextVar[tuple[tuple[HasSettings, Mapping[str, Any]], ...]] = ContextVar("ptxkit_settings", default=())
-"""The blocks that the executing code is in, outermost first: whose settings each changes, and to what."""
+"""The ``with`` blocks around the executing code, outermost first: the device of each, and the settings that it
+changes."""
 
 
 class _Block(ContextDecorator):

@@ -10,7 +10,7 @@ _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif|define|u
 
 
 def active_text(text: str, macros: Mapping[str, str]) -> tuple[str, dict[str, str | None]]:
-    """The text without what conditions leave out, and the macros without parameters that it defines.
+    """The text without the lines that conditions exclude, and the macros without parameters that it defines.
 
     A condition that cannot be decided here (it names a macro that a header may define) keeps all of its branches, and a macro
     that they define differently has the value None: unknown.
@@ -27,7 +27,7 @@ class _Scan:
         self.text = text.replace("\\\n", " ")
         self.macros: dict[str, str | None] = dict(macros)
         self.closed = not re.search(r"#[ \t]*include", self.text)  # whether no header can define anything
-        self.levels: list[list[bool | None]] = []  # of each open #if: what its branches so far came to
+        self.levels: list[list[bool | None]] = []  # for each open #if, the values of the conditions of its branches so far
 
     def run(self) -> tuple[str, dict[str, str | None]]:
         kept = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
 
-_NAME = re.compile(r"[\w>*&\]]\s*[\s*&>]\s*(\w+)\s*(?:\[[^\]]*\]\s*)*$")  # behind a type; "int" alone is none
+_NAME = re.compile(r"[\w>*&\]]\s*[\s*&>]\s*(\w+)\s*(?:\[[^\]]*\]\s*)*$")  # after a type; "int" alone is not a name
 
 
 def parameter_names(kernel: str, count: int, source: str) -> tuple[str, ...] | None:
@@ -51,7 +51,7 @@ def definitions(kernel: str, count: int, bare: str) -> list[tuple[str, ...]]:
 
 
 def _parenthesised(text: str, start: int) -> tuple[str, str]:
-    """(what stands inside the parenthesis that opens before ``start``, the beginning of what stands behind it)."""
+    """(the text inside the parenthesis that opens before ``start``, the beginning of the text after it)."""
     depth = 1
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -73,7 +73,7 @@ def _at_commas(text: str) -> list[str]:
 
 
 def source_text(image: Image) -> str | None:
-    """The text of the file that an image was compiled from; None when that is not a file, or not there any more."""
+    """The text of the file that an image was compiled from; None when that is not a file, or does not exist any more."""
     try:
         return Path(image.sources[0]).read_text(encoding="utf-8") if image.sources else None
     except (OSError, UnicodeDecodeError):

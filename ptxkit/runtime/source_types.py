@@ -1,7 +1,8 @@
 """Types of a kernel's parameters from the source that defines it: the names of ``extern "C"`` kernels hold none.
 
-Read are the types of CUDA C++ by their usual spellings, and names that the same source, or the compiler's ``-D``, makes of them
-(``using``, ``typedef``, ``#define``). Any other name stays unknown, and so does what two definitions say differently.
+The module reads the usual spellings of CUDA C++ types, and aliases of them that the source (``using``, ``typedef``,
+``#define``) or a ``-D`` option defines. A type with another name is unknown, and so is an alias with two different
+definitions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BY_NAME = {text: CppType(kind, dtype, text) for kind, dtype, text in BUILTIN.va
 _CLASSES = re.compile(
     r"__half2?|__nv_bfloat162?|__nv_fp[468](?:x[24])?_e\dm\d|u?(?:char|short|int|long|longlong)[1-4]|(?:float|double)[1-4]"
 )
-_DEPTH = 8  # of aliases of aliases
+_DEPTH = 8  # the longest chain of aliases that is followed
 
 
 def source_types(kernel: str, count: int, source: str, macros: Mapping[str, str]) -> tuple[CppType, ...] | None:
@@ -45,7 +46,8 @@ def source_types(kernel: str, count: int, source: str, macros: Mapping[str, str]
         macros: those that the compiler was given by ``-D``.
 
     Returns:
-        One a parameter, of kind ``"class"`` without text where it is unknown; None where no definition is found.
+        One type for each parameter, of kind ``"class"`` without text where it is unknown; None where no definition is
+        found.
     """
     text, defined = active_text(without_comments(source), macros)
     found = definitions(kernel, count, text)
@@ -72,7 +74,7 @@ def _aliases(text: str, macros: Mapping[str, str | None]) -> dict[str, str | Non
         meaning = " ".join(type_.split())
         out[name] = meaning if out.get(name, meaning) == meaning else None
     for name in re.findall(r"\b(?:struct|class|enum|union)\s+(\w+)\s*[:{]", text):
-        out[name] = None  # a type of the source's own, whatever it is called
+        out[name] = None  # defined by the source, so it is not the CUDA type of the same name
     return out
 
 

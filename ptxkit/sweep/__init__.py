@@ -1,1 +1,2 @@
-"""Tile spaces explored: constraints, a pool of compilers, one process that measures, a journal, and what comes out of it."""
+"""Search for the best tile parameters: constraints, a pool of compiling processes, one measuring process, a journal,
+reports."""

@@ -1,4 +1,4 @@
-"""Compiling one tile, in a process that never touches a GPU; the image goes into the cache, its resources come back."""
+"""Compiles one tile in a process without a GPU: the image is stored in the cache, and its resources are returned."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ptxkit.workload.build import build
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compile gave.
+    """The result of compiling one tile.
 
     Attributes:
-        error: why there is nothing, or "".
-        seconds: that it took. cached: nothing had to be compiled.
-        fingerprint: hash of machine code and launch geometry: tiles with the same one run alike.
-        registers, spill_bytes, shared_bytes: the most of its kernels.
-        occupancy: the least of its kernels, 0 to 1. limiter: of that kernel.
+        error: why it could not be compiled, or "".
+        seconds: duration. cached: whether all images were in the cache.
+        fingerprint: hash of machine code and launch geometry: tiles with equal fingerprints perform equally.
+        registers, spill_bytes, shared_bytes: the maximum over its kernels.
+        occupancy: the minimum over its kernels, 0 to 1. limiter: what limits the occupancy of that kernel.
         threads: of the largest CTA. ctas: of the largest grid.
     """
 
@@ -42,7 +42,7 @@ class Compiled:
 
 
 def compile_tile(problem: Problem, tile: Mapping[str, Any]) -> Compiled:
-    """Compile; an error of the compiler is a result, too."""
+    """Compile a tile; a compile error is returned as a result."""
     begin = time.perf_counter()
     try:
         built = build(problem.workload, problem.chosen, problem.parsed_target, tile)

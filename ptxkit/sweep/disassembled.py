@@ -1,4 +1,4 @@
-"""What the machine code of a tile consists of; runs in the pool of compiling processes, beside the measurements."""
+"""The instruction mix of a tile's machine code; computed in the pool of compiling processes during measurements."""
 
 from __future__ import annotations
 

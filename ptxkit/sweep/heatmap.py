@@ -1,4 +1,4 @@
-"""Two axes of a tile space as a picture: in each cell the best of all configurations there."""
+"""A heat map over two tile parameters: each cell shows the best configuration with these two values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHAT = "a heat map"
 
 
 def grid(entries: Sequence[Entry], x: str, y: str, axes: dict[str, tuple[Any, ...]]) -> np.ndarray[Any, Any]:
-    """The least value in each cell, rows along ``y``; NaN where nothing worked.
+    """The minimum of each cell, rows along ``y``; NaN where no configuration works.
 
     Raises:
         UsageError: no such axis.
@@ -82,7 +82,8 @@ def draw(
     """Draw it to a file; the format follows from its suffix.
 
     Raises:
-        UsageError: another suffix, no such axis, or a file that cannot be written. UnavailableError: matplotlib is not here.
+        UsageError: another suffix, no such axis, or a file that cannot be written. UnavailableError: matplotlib is not
+            installed.
     """
     x, y = xy
     axes = {name: in_order(values) for name, values in axes.items()}

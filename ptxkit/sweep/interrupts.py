@@ -1,4 +1,5 @@
-"""Ctrl-C reaches every process of a terminal; one that is only starting would answer it with a traceback."""
+"""Starts processes with SIGINT blocked: Ctrl-C is sent to every process of a terminal, and would interrupt their
+imports with a traceback."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The journal of a sweep: one JSON line a configuration, appended in one write, so that a crash loses nothing that was written.
+"""The journal of a sweep: one JSON line for each configuration, appended in one write, so that a crash loses no earlier
+entry.
 
-The first line says what is swept. A last line that a crash cut short is ignored. The same command reads the journal again and
-goes on; a configuration whose machine code has changed since is measured anew, because entries are found by its fingerprint.
+The first line describes the sweep. A truncated last line is ignored. The same command reads the journal and continues
+the sweep. Entries are found by the fingerprint of the machine code, so a configuration whose code has changed is
+measured again.
 """
 
 from __future__ import annotations
@@ -33,15 +35,16 @@ class Entry:
 
     Attributes:
         tile: its parameters.
-        status: ``"ok"``; ``"slow"``, measured as far as was needed to know; or what went wrong.
-        error: the line that says it, or "".
-        time_us, spread_us, samples: median, half the interquartile range, how many; None where nothing was timed.
+        status: ``"ok"``; ``"slow"``, if measuring ended early because it is clearly slower than the best; or the kind
+            of failure.
+        error: the message of the failure, or "".
+        time_us, spread_us, samples: median, half the interquartile range, number of samples; None if it was not timed.
         cost: modelled instead of measured, in the emulator.
         compile_s: seconds in a compiling process. measured_s: seconds until the measuring process had answered, of them
         prepare_s: loading and binding, verify_s: the first launch and its check, time_s: the samples.
         fingerprint, registers, spill_bytes, shared_bytes, occupancy, limiter, threads, ctas: see
             :class:`ptxkit.sweep.compiling.Compiled`.
-        at: UTC.
+        at: time of the entry, UTC.
     """
 
     tile: Mapping[str, Any]
@@ -71,7 +74,7 @@ class Entry:
 
     @property
     def value(self) -> float:
-        """What is minimized; infinite where nothing came out."""
+        """The value that the sweep minimizes; infinite for a configuration that failed."""
         found = self.time_us if self.time_us is not None else self.cost
         return found if found is not None and self.status in ("ok", "slow") else float("inf")
 
@@ -87,7 +90,7 @@ class Journal:
     Args:
         path: of the file; its directory is made.
         problem: what is swept.
-        device: its name: times of another one do not count.
+        device: name of the device; a journal of another device is an error.
 
     Raises:
         UsageError, FileAccessError: the file is of another sweep, or cannot be read or written.
@@ -125,7 +128,7 @@ class Journal:
                     f"{self.path} is the journal of another sweep: {what}; choose another file with --journal"
                 )
         self.entries, self.leaders = read_again.entries, read_again.leaders
-        if read_again.cut_short:  # what follows starts a line of its own
+        if read_again.cut_short:  # so that the next entry begins on a new line
             self._write(b"\n")
 
     def add(self, entry: Entry, *, leader: bool = False) -> None:
@@ -183,7 +186,7 @@ def entry_of(value: Mapping[str, Any]) -> Entry:
 
 @dataclass(frozen=True)
 class Read:
-    """A journal as it was found.
+    """The contents of a journal.
 
     Attributes:
         head: the first line. entries: of the configurations. leaders: of the repeated measurements.
@@ -197,7 +200,7 @@ class Read:
 
 
 def read(path: Path) -> Read:
-    """A journal, whatever it is of; one that was put aside may be compressed (``.gz``).
+    """Read the journal of any sweep; the file may be compressed (``.gz``).
 
     Raises:
         UsageError: it cannot be read, or is no journal.

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from ptxkit.workload.variant import Variant
     from ptxkit.workload.verify import Verdict
 
-# A configuration is given up when its verified launch, which is its first and may be slow for other reasons, takes this many
-# times the best time.
-SURELY_HOPELESS = 1.6
-# It is also given up as soon as the fastest of its samples takes this many times the best time.
-HOPELESS = 1.25
+# Measuring a configuration ends early if its first launch, which is the verified one, takes this many times the best
+# time. The factor is large because a first launch can be slow for other reasons.
+FIRST_LAUNCH_CUTOFF = 1.6
+# It also ends early if the fastest sample takes this many times the best time.
+SAMPLE_CUTOFF = 1.25
 # The stopping rule is that of the benchmark with a lower precision: the leaders are measured again (Bench.leaders).
 SCREENING = Method(
     budget_s=0.01, precision=0.01, minimum=10, maximum=40, batch=2, sample_us=300.0, modes=("cold",), percentiles=False
@@ -50,7 +50,8 @@ BUILT = "built"
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of one configuration; see :class:`ptxkit.sweep.journal.Entry`. ``seconds``: until the answer was here."""
+    """The measurement of one configuration; see :class:`ptxkit.sweep.journal.Entry`. ``seconds``: until the answer
+    arrived."""
 
     status: str
     error: str = ""
@@ -64,7 +65,7 @@ class Measured:
 
 
 class MeasuringProcess:
-    """Starts the process, asks it, and replaces it when it hangs, faults or dies.
+    """Starts the measuring process, sends requests to it, and replaces it when it hangs, faults or dies.
 
     Args:
         problem: what is swept.
@@ -98,7 +99,7 @@ class MeasuringProcess:
         """Measure several against each other, interleaved: a row of the benchmark for each, as a dictionary.
 
         Raises:
-            FaultError: the process did not come back with an answer.
+            FaultError: the process did not answer.
         """
         answer = self._ask(("leaders", [dict(t) for t in tiles], budget_s), self.timeout_s * len(tiles) + 10 * budget_s)
         if not isinstance(answer, list):
@@ -106,7 +107,7 @@ class MeasuringProcess:
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it is doing; the next request starts another."""
+        """End the process, also during a request; the next request starts another process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -124,7 +125,7 @@ class MeasuringProcess:
             process.join()
 
     def _ask(self, request: Any, timeout_s: float) -> Any:
-        """The answer; None when none came ``timeout_s`` after the process had built all; a string when the process died."""
+        """The answer; None if it does not arrive within ``timeout_s`` after the tile was built; a string if the process died."""
         self.start()
         assert self._pipe is not None
         try:
@@ -142,10 +143,10 @@ class MeasuringProcess:
         return None
 
     def start(self) -> None:
-        """Have a process that is ready.
+        """Start the process unless it is running, and wait until it is ready.
 
         Raises:
-            UnavailableError: it does not get ready.
+            UnavailableError: it does not become ready.
         """
         with self._lock:
             if self._process is not None:
@@ -169,7 +170,7 @@ class MeasuringProcess:
 
 
 def serve(pipe: Connection, problem: Problem, seed: int) -> None:
-    """The process: answer requests until the pipe closes."""
+    """The main function of the process: answers requests until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     try:
@@ -186,7 +187,7 @@ def serve(pipe: Connection, problem: Problem, seed: int) -> None:
 
 
 class Bench:
-    """What the process holds: the GPU and the buffers."""
+    """The state of the measuring process: the GPU and the buffers."""
 
     def __init__(self, problem: Problem, seed: int) -> None:
         from ptxkit.runtime.device import timed_device
@@ -198,7 +199,7 @@ class Bench:
         count = SCREENING.sets(workload.bytes_needed(), self.device.l2_bytes, self.device.memory_bytes)
         self.sets = BufferSets(workload, self.device, count, seed)
         self.checks = DeviceChecks(self.device, self.sets.cases[0], problem.chosen)
-        self.device.timing.flush()  # compiled now
+        self.device.timing.flush()  # compiles the flush kernel before the first measurement
         self.device.synchronize()
 
     def measure(self, tile: Mapping[str, Any], best_us: float, built: Callable[[], None]) -> Measured:
@@ -239,7 +240,7 @@ class Bench:
 
     def _timed(self, prepared: execute.Prepared, first_us: float, best_us: float) -> Measured:
         """Cold samples: single launches, each after a flush, or of short ones a graph that rotates over the sets of buffers."""
-        if first_us > SURELY_HOPELESS * best_us:
+        if first_us > FIRST_LAUNCH_CUTOFF * best_us:
             return Measured("slow", "", first_us, 0.0, 1)
         timing, sets = self.device.timing, len(self.sets)
         calls = 1 if first_us > SCREENING.sample_us else SCREENING.calls_for(first_us, sets)
@@ -248,9 +249,9 @@ class Bench:
         else:
             others = [execute.bound(case, prepared.build) for case in self.sets.cases[1:]]
             take = partial(timing.replays, self._rotation([prepared, *others], calls // sets), warm=False)
-        times, hopeless = screened(lambda count: [t / calls for t in take(samples=count)], best_us)
+        times, cut_short = screened(lambda count: [t / calls for t in take(samples=count)], best_us)
         s = summarize(times)
-        return Measured("slow" if hopeless else "ok", "", s.median, s.spread, s.samples)
+        return Measured("slow" if cut_short else "ok", "", s.median, s.spread, s.samples)
 
     def _rotation(self, prepared: Sequence[execute.Prepared], rounds: int) -> Callable[[], None]:
         def calls() -> None:
@@ -263,10 +264,8 @@ class Bench:
     def leaders(
         self, tiles: Sequence[Mapping[str, Any]], budget_s: float, built: Callable[[], None]
     ) -> list[dict[str, Any]] | str:
-        """Several, interleaved, as the benchmark does it, but timed cold only and verified on the device.
-
-        Calls ``built`` before the first launch.
-        """
+        """Measure several tiles with interleaved samples, as the benchmark does, but with a cold L2 only and verified
+        on the device."""
         from ptxkit.bench.measure.session import Session
 
         session = Session(self.device, self.sets, replace(LEADERS, budget_s=budget_s))
@@ -290,22 +289,23 @@ class Bench:
 
 
 def screened(take: Callable[[int], Sequence[float]], best_us: float) -> tuple[list[float], bool]:
-    """Samples of a configuration by the rule of :data:`SCREENING`, and whether it was given up.
+    """Samples of a configuration by the rule of :data:`SCREENING`, and whether measuring ended early.
 
     Args:
-        take: takes so many samples. best_us: time of the best configuration so far.
+        take: takes the given number of samples. best_us: time of the best configuration so far.
     """
     begin = time.perf_counter()
     times: list[float] = []
     while not SCREENING.over([times], time.perf_counter() - begin):
         times += take(SCREENING.wants(times))
-        if min(times) > HOPELESS * best_us:
+        if min(times) > SAMPLE_CUTOFF * best_us:
             return times, True
     return times, False
 
 
 class Leader(VariantCandidate):
-    """A tile that is measured once more; what is verified on the device need not be compared on the host."""
+    """A leading tile in the repeated measurement; its outputs are verified on the device if possible, else on the
+    host."""
 
     def __init__(
         self, sets: BufferSets, variant: Variant, tile: Mapping[str, Any], checks: Callable[[int], DeviceChecks]

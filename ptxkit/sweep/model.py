@@ -1,8 +1,9 @@
-"""A cost from counts, for machines without a GPU: what each part of an SM and the memory needs at least, over what hides it.
+"""A cost model for machines without a GPU: the minimum time of each part of an SM and of the memory, from the
+emulator's exact counts, divided by the share of the peak that the resident warps can sustain.
 
-It is a model and is called one. It knows how many warp instructions are issued, how often shared memory is passed through, how
-many sectors and bytes are moved, how many CTAs the busiest SM gets and how many warps it holds at a time. It does not know
-latency chains, caches or the scheduler. ``scripts/search_quality.py --model`` holds its ranking against measured times.
+The model includes the number of issued warp instructions, the wavefronts of shared memory, the sectors and bytes moved,
+the CTAs of the busiest SM and its resident warps. It does not include latency chains, caches or the scheduler.
+``scripts/search_quality.py --model`` compares its ranking with measured times.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters
 
 ISSUE = 4  # warp instructions an SM issues in a clock
-ENOUGH_WARPS = (
-    9  # on an SM: fewer leave latency exposed, even at full unrolling. This and ALONE suit an H200's journals
-)
-ALONE = 0.2  # of the peak, what is left of it with hardly any warp
+# Resident warps per SM at which latency is hidden and the peak is reached, and the share of the peak as that number
+# approaches 0. Both were fitted to journals of sweeps on an H200.
+WARPS_FOR_PEAK = 9
+PEAK_WITHOUT_WARPS = 0.2
 SECTORS = 2.0  # 32-byte sectors of L1 traffic an SM and clock
-DRAM_SHARE = 0.55  # of those, from beyond L1
+DRAM_SHARE = 0.55  # of those sectors, the share that is read from beyond L1
 SPILL = 8  # clocks for each warp that stores or loads a spilled register, beyond the instruction
 
 
-_H200 = reference_facts("sm_90a")  # the GPU whose journals the constants above suit
+_H200 = reference_facts("sm_90a")  # the GPU that the constants above were fitted to
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What the launch looks like.
+    """The geometry of a launch, and the SMs that it is distributed over.
 
     Attributes:
         ctas: of the grid. threads: of a CTA.
@@ -58,7 +59,8 @@ def cost(counters: Counters, geometry: Geometry) -> float:
 def stretch(geometry: Geometry) -> float:
     """Clocks of the busiest SM for each clock of work of the whole grid.
 
-    An SM gets its share of the CTAs, and works on as many at a time as it holds, the last ones with fewer warps beside them.
+    The busiest SM executes its share of the CTAs in rounds of as many as are resident at a time. The last round may
+    have fewer CTAs, whose warps hide less latency.
     """
     warps = math.ceil(geometry.threads / 32)
     held = max(1, round(geometry.occupancy * geometry.max_warps / warps))
@@ -68,11 +70,11 @@ def stretch(geometry: Geometry) -> float:
 
 
 def transferred(value: float, counted: Geometry, launched: Geometry) -> float:
-    """The cost of a launch whose counts come from a smaller one of the same tile: work grows alike for all tiles, what an SM
-    holds at a time does not."""
+    """The cost of a launch, estimated from the cost of a smaller launch of the same tile: the total work is assumed to
+    grow by the same factor for all tiles, while the residency of CTAs is computed for the larger launch."""
     return value / stretch(counted) * stretch(launched)
 
 
 def hidden(warps: int) -> float:
-    """Part of the peak that so many warps keep an SM at."""
-    return min(1.0, ALONE + (1 - ALONE) * warps / ENOUGH_WARPS)
+    """The share of its peak that an SM reaches with this number of resident warps."""
+    return min(1.0, PEAK_WITHOUT_WARPS + (1 - PEAK_WITHOUT_WARPS) * warps / WARPS_FOR_PEAK)

@@ -16,18 +16,18 @@ from ptxkit.sweep.problem import Problem
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import execute
 
-_CASES: dict[str, execute.Case] = {}  # inputs and reference are made once a process
+_CASES: dict[str, execute.Case] = {}  # inputs and reference are made once per process
 
 
 def model_tile(problem: Problem, tile: Mapping[str, Any], compiled: Compiled, seed: int, timeout_s: float) -> Entry:
-    """Emulate one configuration and say what it would cost."""
+    """Verify and count one configuration in the emulator, and estimate its cost."""
     from ptxkit.runtime.device import emulating_device
 
     begin = time.perf_counter()
     around = partial(TimeLimit(timeout_s).around, problem.chosen.name)
     if problem.key not in _CASES:
         case = _CASES[problem.key] = execute.Case(problem.workload, emulating_device(), seed)
-        _ = case.expected  # outside the limit
+        _ = case.expected  # computed before the time limit starts
     base: dict[str, Any] = {"tile": dict(tile)}
     try:
         result = execute.run(

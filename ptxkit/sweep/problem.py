@@ -1,4 +1,5 @@
-"""What is swept: one variant at one size for one target, as plain values that go to other processes."""
+"""The subject of a sweep: one variant at one size for one target, as plain values that can be sent to other
+processes."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Problem:
     facts: DeviceFacts | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # what is cached stays behind: a workload's methods cannot be pickled
+        # without the cached properties: a workload's methods cannot be pickled
         return Problem, tuple(getattr(self, f.name) for f in fields(self))
 
     @cached_property
@@ -108,7 +109,7 @@ class Space:
 
     Attributes:
         tiles: those the constraints allow, preferred ones first.
-        refused: reason -> how many; numbers in the reasons are those of the first tile it met.
+        refused: reason -> number of tiles; sizes in a reason are those of the first such tile.
         size: of the whole product.
     """
 
@@ -140,7 +141,7 @@ def explore(problem: Problem) -> Space:
         else:
             refused[reason] += 1
     if not kept:
-        # says why, unless values were restricted besides
+        # raises an error with the reason, unless only the restricted values exclude all tiles
         variant.select_tile(workload, problem.parsed_target, problem.fixed)
         raise UsageError(f"{problem.title} has no tile for {problem.target}: {next(iter(refused), 'no values')}")
     return Space(tuple(kept), refused, len(wanted))
@@ -156,7 +157,7 @@ class LaunchShape:
 
 
 def shape_of(problem: Problem, tile: Tile) -> LaunchShape:
-    """What a tile's largest launch looks like, by what its description says before anything is compiled."""
+    """The shape of a tile's largest launch, from the description alone, before anything is compiled."""
     launches = problem.chosen.launches(problem.workload, tile)
     sizes = [(math.prod(launch.grid), math.prod(launch.block), launch.shared) for launch in launches]  # type: ignore[arg-type]
     return LaunchShape(*max(sizes, key=lambda size: size[0] * size[1]))

@@ -1,4 +1,4 @@
-"""What a sweep found: a table with the reasons, our JSON, and the auto-tuning community's T4.
+"""Reports of a sweep: a table with resources that may explain the ranking, JSON, and the T4 format.
 
 T4 is the results schema 1.0.0 of the auto-tuning community (github.com/odgaard/TuningSchema, also in Kernel Tuner's
 ``schema/T4/1.0.0``): https://doi.org/10.1016/j.future.2024.05.021.
@@ -33,7 +33,7 @@ INVALIDITY = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a sweep found.
+    """The outcome of a sweep.
 
     Attributes:
         problem, space: what was swept. entries: best first.
@@ -43,8 +43,8 @@ class Outcome:
         ceiling: what bounds the workload on this device, see :func:`ptxkit.bench.results.ceiling.ceiling`; None where that is
             not known.
         best_peer: name and microseconds of the fastest peer, or None.
-        mixes: fingerprint -> what its machine code consists of, see :func:`ptxkit.sweep.disassembled.sass_mix`.
-        partial: the sweep was stopped; what is here was known by then.
+        mixes: fingerprint -> instruction mix of its machine code, see :func:`ptxkit.sweep.disassembled.sass_mix`.
+        partial: the sweep was stopped early; the outcome has the results up to then.
     """
 
     problem: Problem
@@ -63,13 +63,13 @@ class Outcome:
 
     @property
     def best(self) -> Entry | None:
-        """The fastest, None when nothing worked."""
+        """The fastest configuration; None if all failed."""
         first = self.entries[0] if self.entries else None
         return first if first is not None and math.isfinite(first.value) else None
 
 
 def rows(outcome: Outcome, count: int) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows of the best, each with what may explain its place."""
+    """Headers and rows of the best configurations, with resources that may explain the ranking."""
     work = outcome.problem.workload.work()
     varied = [name for name, values in outcome.problem.axes.items() if len(values) > 1] or list(outcome.problem.axes)
     value = ["time", ""] if outcome.timed else ["modelled cost", ""]
@@ -122,7 +122,7 @@ def _time(entry: Entry) -> str:
 
 
 def failures(entries: Sequence[Entry]) -> list[str]:
-    """How many configurations failed, by what, with one example each."""
+    """For each kind of failure, the number of configurations and one example."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.status not in ("ok", "slow"):
@@ -157,7 +157,7 @@ def exit_code(entries: Sequence[Entry]) -> ExitCode:
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
-    """All of it; schema ``ptxkit.sweep/1``."""
+    """The whole outcome as JSON values; schema ``ptxkit.sweep/1``."""
     problem = outcome.problem
     return {
         "schema": SCHEMA,

@@ -1,4 +1,4 @@
-"""A sweep: compilers in a pool of processes, one process that measures what is ready, and a journal that loses nothing."""
+"""A sweep: a pool of processes compiles configurations, one process measures them, and a journal records each result."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from ptxkit.sweep.search import Search
 from ptxkit.workload.ahead import is_slow, processes
 from ptxkit.workload.launch import Tile
 
-LEADERS = 6  # measured once more, against each other
-NEAR = 1.05  # times the best: who is not within that is no leader
+LEADERS = 6  # number of configurations that are measured again with interleaved samples
+NEAR = 1.05  # only configurations within this factor of the best time can be leaders
 ORPHAN_CHECK_S = 0.25
 PARTS = ("search", "compile", "prepare", "verify", "time")
-AHEAD = 3  # tiles under way for each worker, so that neither compilers nor GPU wait
+AHEAD = 3  # tiles in flight for each worker, so that neither the compiling processes nor the GPU are idle
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Sweep:
     """One sweep.
 
     Args:
-        problem: what is swept. search: which configurations. journal: where it is written down.
-        evaluations: at most so many, those of an earlier run included.
+        problem: the subject of the sweep. search: selects the configurations. journal: where results are recorded.
+        evaluations: maximum number of configurations, including those of an earlier run.
         timed: on a GPU; else modelled in the emulator.
         workers: compiling processes. timeout_s: for measuring or emulating one configuration. seed: of the inputs.
         leader_budget_s: for the repeated measurement of the best.
-        shown: how many of the best will be shown, whose machine code is disassembled; 0 for none.
+        shown: how many of the best configurations will be shown; their machine code is disassembled; 0 for none.
 
     Attributes:
-        done: what came of each tile, so far. reused: tiles whose machine code had been measured before. measured: the others.
-        mixes: fingerprint of a tile that will be shown -> what its machine code consists of.
-        trouble: why the best could not be measured once more, or "".
+        done: tile -> its result so far. reused: tiles whose machine code had been measured before. measured: the others.
+        mixes: fingerprint of a tile that will be shown -> instruction mix of its machine code.
+        trouble: why the leaders could not be measured again, or "".
         spent: wall seconds: ``search``, in which the search chose; ``start``, until measuring could begin; ``explored``, until
             all were known; ``leaders``, after that. And sums over configurations: ``compile``, of the compiling processes;
             ``prepare``, ``verify`` and ``time``, of the measuring one.
@@ -82,16 +82,16 @@ class Sweep:
     _best: float = math.inf
     _repeated: set[Tile] = field(default_factory=set)  # leaders that the repeated measurement timed
     _before: list[Tile] = field(default_factory=list)
-    _alike: dict[str, list[tuple[Tile, Compiled]]] = field(
-        default_factory=dict
-    )  # fingerprint under way -> who waits for it
+    # fingerprint that is being measured -> other tiles with the same fingerprint, which take its result
+    _alike: dict[str, list[tuple[Tile, Compiled]]] = field(default_factory=dict)
 
     def run(self, say: Callable[[str], None] = lambda what: None) -> list[Entry]:
-        """Explore until the evaluations are spent or nothing is left; then measure the best once more.
+        """Explore until the evaluations are used up or all tiles are known; then measure the leaders again.
 
         Returns:
-            The entries of this run, one for each configuration. The leaders come first, by the repeated measurement; then the
-            others, by the first. Those times are not alike: a GPU that has run for a while at its power cap is slower.
+            The entries of this run, one for each configuration. The leaders come first, sorted by the repeated
+            measurement, then the others, sorted by the first measurement. The two kinds of times are not
+            comparable, because a GPU becomes slower after some time at its power cap.
 
         Raises:
             UnavailableError: measuring cannot start.
@@ -109,9 +109,9 @@ class Sweep:
             mp_context=get_context("spawn"),
             initializer=_without_gpu,
             initargs=(os.getpid(),),
-            max_tasks_per_child=1 if slow else None,  # a large compile keeps its gigabytes
+            max_tasks_per_child=1 if slow else None,  # a process does not return the gigabytes of a large compilation
         )
-        self._measurer = ThreadPoolExecutor(1)  # waits for the measuring process, so that this thread need not
+        self._measurer = ThreadPoolExecutor(1)  # a thread that waits for the measuring process
         starting = self._measurer.submit(self._start) if self.timed else None
         pending: dict[Future[Any], _Step] = {}
         try:
@@ -122,7 +122,7 @@ class Sweep:
                 for future in ready:
                     self._advance(pending.pop(future), future.result(), pending)
             self.spent["explored"] = time.perf_counter() - begin
-            mixing = self._disassemble()  # beside the repeated measurement, which leaves the compiling processes idle
+            mixing = self._disassemble()  # in the compiling processes, which are idle during the repeated measurement
             if starting is not None:
                 self.spent["start"] = starting.result() - begin
                 self._leaders(say)
@@ -131,7 +131,7 @@ class Sweep:
         except BrokenProcessPool:
             raise UnavailableError("a compiling process died; is there enough memory? --workers takes fewer") from None
         except BaseException:
-            for child in set(active_children()) - others:  # what they compile is of no use any more
+            for child in set(active_children()) - others:  # their results are not needed any more
                 child.kill()
             raise
         finally:
@@ -141,22 +141,23 @@ class Sweep:
         return self.entries()
 
     def entries(self) -> list[Entry]:
-        """What is known by now, in the order of :meth:`run`; of a sweep that was stopped, too."""
+        """The results so far, in the order of :meth:`run`; also after a sweep was stopped."""
         return sorted(self.done.values(), key=lambda e: (e.key not in self._repeated, e.value))
 
     def _gather(self, mixing: dict[Future[str], str], say: Callable[[str], None]) -> None:
-        """Wait for the disassemblies, the last of which start here: of what moved up where a leader turned out to be wrong."""
-        with suppress(BrokenProcessPool):  # the times are known all the same
+        """Wait for all disassemblies, after starting those of tiles that moved into the shown rows because a leader
+        failed."""
+        with suppress(BrokenProcessPool):  # the times are known even without disassemblies
             mixing |= self._disassemble(mixing.values())
             for number, future in enumerate(as_completed(mixing), 1):
                 say(f"disassembled {number} of {len(mixing)}")
                 self.mixes[mixing[future]] = future.result()
 
     def _disassemble(self, begun: Collection[str] = ()) -> dict[Future[str], str]:
-        """Start on the machine code of the tiles that will be shown, one of each fingerprint.
+        """Start the disassembly of the tiles that will be shown, one for each fingerprint.
 
         Args:
-            begun: fingerprints that need no further start.
+            begun: fingerprints whose disassembly has been started.
 
         Returns:
             Future -> fingerprint.
@@ -169,10 +170,10 @@ class Sweep:
             return {self._pool.submit(sass_mix, self.problem, dict(e.tile)): f for f, e in wanted.items()}
 
     def _ask(self, pending: dict[Future[Any], _Step]) -> bool:
-        """Start on as many tiles as the search and the processes can have under way; whether there were any."""
+        """Start as many tiles as the search and the processes can have in flight; returns whether there were any."""
         room = min(self.search.ahead, AHEAD * self.workers) - len(pending)
         left = self.evaluations - len(self.done) - len(pending) - sum(map(len, self._alike.values()))
-        if self._before:  # a search that goes on begins with what it knew
+        if self._before:  # a resumed sweep begins with the tiles of its journal
             tiles = self._before[: min(left, AHEAD * self.workers - len(pending))]
             del self._before[: len(tiles)]
             self._start_on(tiles, pending)
@@ -190,7 +191,7 @@ class Sweep:
             pending.update({self._pool.submit(compile_tile, self.problem, dict(t)): _Step(t) for t in tiles})
 
     def _advance(self, step: _Step, result: Any, pending: dict[Future[Any], _Step]) -> None:
-        """One step of a tile is done: what comes next, or its entry."""
+        """Called when a step of a tile is done: starts its next step or records its entry."""
         if step.compiled is None:
             self.spent["compile"] += result.seconds
             self._place(step.tile, result, pending)
@@ -200,7 +201,8 @@ class Sweep:
             self._place(tile, compiled, pending)
 
     def _place(self, tile: Tile, compiled: Compiled, pending: dict[Future[Any], _Step]) -> None:
-        """A compiled tile: it failed, is known, waits for one that runs alike, or is measured or modelled now."""
+        """Handle a compiled tile: record a failure or a known result, wait for a tile with the same fingerprint, or
+        measure it."""
         known = self.journal.known(compiled.fingerprint) if not compiled.error else None
         if compiled.error:
             self._record(tile, _with(Entry(tile, "compile", compiled.error), compiled))
@@ -262,7 +264,7 @@ class Sweep:
         say(f"measuring the best {len(chosen)} against each other")
         try:
             rows = self._process.leaders([e.tile for e in chosen], self.leader_budget_s)
-        except FaultError as error:  # what each was measured with before still holds
+        except FaultError as error:  # the first measurements remain valid
             self.trouble = str(error)
             return list(chosen)
         found = []
@@ -285,7 +287,8 @@ class Sweep:
 
 
 def leaders(entries: Sequence[Entry]) -> list[Entry]:
-    """Those that may be the best: within 5% of it, six at most, one of each machine code."""
+    """The configurations that may be the best: within NEAR of the best time, at most LEADERS, one for each
+    fingerprint."""
     good = sorted((e for e in entries if e.status == "ok" and e.time_us is not None), key=lambda e: e.value)
     distinct = list({e.fingerprint: e for e in reversed(good)}.values())
     distinct.sort(key=lambda e: e.value)
@@ -308,7 +311,7 @@ def _with(entry: Entry, compiled: Compiled) -> Entry:
 
 
 def _without_gpu(parent: int) -> None:
-    """Compilers and the emulator stay off the GPU; Ctrl-C is the parent's to handle, and nobody outlives it."""
+    """Initialise a worker process: it sees no GPU, leaves Ctrl-C to the parent process, and ends with it."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,8 +1,9 @@
-"""Which configuration to try next: an ask-and-tell interface, which returns tiles and is given their times. Pure.
+"""Selects the configurations to evaluate, through an ask-and-tell interface. The module does no input or output.
 
 *guided* models the logarithm of the time with extremely randomized trees (P. Geurts, D. Ernst, L. Wehenkel, 2006, through
-scikit-learn) over the parameters and the launch geometry, and asks for what may be best: the lowest of mean minus a part of the
-trees' disagreement. Trees, because tile spaces are full of steps: a spill, one CTA more an SM.
+scikit-learn) over the parameters and the launch geometry. It selects the tiles with the lowest bound: the mean of the
+trees minus CAUTION standard deviations. Trees model the steps of tile spaces well, such as a spill, or one CTA more per
+SM.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from ptxkit.workload.launch import Tile
 
 Features = Callable[[Tile], Sequence[float]]
 
-START_SHARE = 0.01  # of the space that guided tries before it has a model
-START_LEAST = 10
+START_SHARE = 0.01  # share of the space that the guided search evaluates before it has a model
+START_MINIMUM = 10
 TREES = 120
-SPLIT_SHARE = 0.5  # of the features that a split is chosen from: trees that differ disagree where little is known
-CAUTION = 1.0  # standard deviations of the trees that count as hope
+SPLIT_SHARE = 0.5  # share of the features that a split considers; it makes the trees differ where data is sparse
+CAUTION = 1.0  # standard deviations of the trees that are subtracted from their mean
 FAILED = 1.5  # logarithm of the factor by which a failed configuration counts as slower than the slowest
 
 
 class Shape(Protocol):
-    """What a launch looks like: CTAs of the grid, threads and bytes of shared memory of a CTA."""
+    """The shape of a launch: CTAs of the grid, threads and bytes of shared memory of a CTA."""
 
     @property
     def ctas(self) -> int: ...
@@ -45,21 +46,21 @@ class Search(Protocol):
     """An ask-and-tell interface: :meth:`ask` returns a tile to try, :meth:`tell` takes its time.
 
     Attributes:
-        ahead: so many tiles may be taken before the time of the first one is known; more would be chosen without knowledge.
-        batch: as many are asked for at once at least, where there is a choice.
+        ahead: maximum number of tiles in flight; further ones would be selected without the results of these.
+        batch: minimum number of tiles to request at once, while others are in flight.
     """
 
     ahead: int
     batch: int
 
     def ask(self, count: int) -> list[Tile]:
-        """Up to ``count`` tiles that were not asked for before; none when there are no more."""
+        """Up to ``count`` tiles that were not returned before; none when there are no more."""
 
     def claim(self, tiles: Iterable[Tile]) -> list[Tile]:
-        """Those of the tiles that were not asked for yet; they count as asked for now."""
+        """Those of the tiles that :meth:`ask` has not returned; it will not return them later."""
 
     def tell(self, tile: Tile, value: float) -> None:
-        """What a tile took; infinite when it failed."""
+        """Report the time of a tile; infinite when it failed."""
 
 
 class Listed:
@@ -83,16 +84,16 @@ class Listed:
         return found
 
     def tell(self, tile: Tile, value: float) -> None:
-        """Nothing is learnt."""
+        """Ignored: the order is fixed."""
 
 
 def exhaustive(tiles: Sequence[Tile]) -> Listed:
-    """All, preferred ones first."""
+    """All tiles, the preferred ones first."""
     return Listed(tiles)
 
 
 def shuffled(tiles: Sequence[Tile], seed: int) -> Listed:
-    """All, in a random order."""
+    """All tiles in a random order."""
     return Listed(random.Random(seed).sample(list(tiles), len(tiles)))
 
 
@@ -125,7 +126,7 @@ class Guided:
         self._place = {tile: i for i, tile in enumerate(tiles)}
         self._free = set(range(len(tiles)))
         self._known: dict[int, float] = {}
-        self._start = max(START_LEAST, math.ceil(START_SHARE * len(tiles)))
+        self._start = max(START_MINIMUM, math.ceil(START_SHARE * len(tiles)))
 
     def ask(self, count: int) -> list[Tile]:
         """See :class:`Search`."""
@@ -167,8 +168,8 @@ class Guided:
         free = np.array(sorted(self._free))
         rows = self._rows[free]
         trees = np.array([tree.predict(rows) for tree in self._model.estimators_])
-        hope = trees.mean(axis=0) - CAUTION * trees.std(axis=0)
-        order = np.argsort(hope, kind="stable")
+        bound = trees.mean(axis=0) - CAUTION * trees.std(axis=0)
+        order = np.argsort(bound, kind="stable")
         return [int(i) for i in free[order[:count]]]
 
 
@@ -176,8 +177,8 @@ def replayed(made: Search, times: Mapping[Tile, float], evaluations: int, in_fli
     """The best value after each evaluation of a search over tiles whose values are known, used as in a sweep.
 
     Args:
-        evaluations: after which it ends.
-        in_flight: most tiles whose times are not known yet.
+        evaluations: number of evaluations.
+        in_flight: maximum number of tiles whose times are not known yet.
     """
     best = math.inf
     seen: list[float] = []

@@ -1,6 +1,6 @@
 """Tile spaces in the auto-tuning community's T1 format, read as data: values are literals and conditions a small language.
 
-T1 carries values and conditions as Python text, which its other readers hand to ``eval``. Here values must be lists of
+T1 carries values and conditions as Python text, which other readers pass to ``eval``. Here values must be lists of
 literals, and conditions may use parameters, numbers, arithmetic, comparisons,
 ``and``, ``or``, ``not`` and ``in``. Schema: github.com/odgaard/TuningSchema, ``TuningSchema.json``.
 """

@@ -172,7 +172,7 @@ def test_what_is_known_is_shown_when_the_end_of_a_sweep_is_stopped(stop, code, t
     journal = tmp_path / "j.jsonl"
     assert exit_of(*SWEEP, "--journal", journal, "--json", tmp_path / "s.json") == code
     captured = capsys.readouterr()
-    assert "Stopped before the end: this is what was known by then." in captured.out
+    assert "Stopped early: these are the results so far." in captured.out
     assert captured.out.count("1.000x") == 1 and "THREADS" in captured.out
     assert f"3 configurations are in {journal}; the same command goes on from there" in captured.err
     assert len([json.loads(line) for line in journal.read_text().splitlines()]) == 4
@@ -220,7 +220,7 @@ def test_an_interrupt_loses_nothing(tmp_path):
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
-    assert "this is what was known by then" in out and "1.000x" in out
+    assert "these are the results so far" in out and "1.000x" in out
     assert "the same command goes on from there" in err
     assert "Traceback" not in err
     assert "leaked" not in err

@@ -120,7 +120,7 @@ def test_a_syntax_error(failing):
 def test_an_instruction_that_the_target_directive_lacks(failing):
     error = failing(PTX.replace("ret;", "wgmma.fence.sync.aligned; ret;"))
     assert str(error) == "mine.ptx:17:5: error: wgmma.fence needs sm_90a; the target is sm_80"
-    assert error.log.endswith("\n  .target sm_80 in line 3 decides that")
+    assert error.log.endswith("\n  the text is for this target because of .target sm_80 in line 3")
 
 
 def test_several_errors_are_counted(failing):

@@ -92,7 +92,7 @@ def _display(d: Interpreter, argument: str) -> Reply:
 
 @command("undisplay", usage="[NUMBER]", group="data")
 def _undisplay(d: Interpreter, argument: str) -> Reply:
-    """No longer show a value at every stop; without NUMBER, none."""
+    """Stop showing a value at every stop; without NUMBER, all values."""
     if argument:
         chosen = number(argument, "the number of a display")
         if chosen not in d.displays:
@@ -105,7 +105,7 @@ def _undisplay(d: Interpreter, argument: str) -> Reply:
 
 @command("list", "l", usage="[LINE | FILE:LINE | FUNCTION]", group="data", repeats=True)
 def _list(d: Interpreter, argument: str) -> Reply:
-    """Show the source around the focused thread, or around a place; again for the lines that follow."""
+    """Show the source around the focused thread or a location; repeat the command for the lines that follow."""
     file, line = _place_to_list(d, argument)
     text = _text_of(d, file)
     if line > len(text):

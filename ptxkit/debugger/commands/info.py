@@ -97,7 +97,7 @@ def _warps(d: Interpreter, argument: str) -> Reply:
 
 @command("info threads", "info t", group="status")
 def _threads(d: Interpreter, argument: str) -> Reply:
-    """Show all resident threads, those that stand at one instruction in one line."""
+    """Show all resident threads, with one line for those at the same instruction."""
     rows = overview.threads(d.session)
     shown = [
         [

@@ -15,11 +15,11 @@ GROUPS = ("running", "breakpoints", "data", "threads", "status")
 
 @dataclass(frozen=True)
 class Reply:
-    """What a command has to say.
+    """The output of a command.
 
     Attributes:
-        text: for people. data: the same for machines, as JSON values.
-        quit: the session is to end.
+        text: the output as text. data: the same as JSON values.
+        quit: whether the session ends.
     """
 
     text: str = ""
@@ -76,7 +76,7 @@ class Interpreter:
         style: format that the command line gave after a slash: ``"x"`` of ``p/x``.
         displays: expressions that every stop shows, by number.
         listed: (file, next line) of the last ``list``.
-        finished: makes text and JSON values of what the run returned, and says whether it is right.
+        finished: makes the reply for the outcome of a finished run, with the verdict on its results.
     """
 
     def __init__(self, session: Session, finished: Callable[[Any], Reply] | None = None) -> None:
@@ -120,7 +120,7 @@ class Interpreter:
                     return TABLE[first], style, rest
                 return TABLE[f"{first} {self._find(second, names, first)}"], style, after.strip()
             if first not in TABLE:
-                raise UsageError(f"{first} what? one of {', '.join(sorted(set(names)))}")
+                raise UsageError(f"{first} needs a subcommand: one of {', '.join(sorted(set(names)))}")
         return TABLE[first], style, rest
 
     def _find(self, word: str, names: list[str], before: str = "") -> str:
@@ -133,7 +133,7 @@ class Interpreter:
         if len(meant) == 1:
             return near[0]
         if near:
-            raise UsageError(f"'{prefix}{word}' may be {', '.join(prefix + n for n in near)}")
+            raise UsageError(f"'{prefix}{word}' is ambiguous: {', '.join(prefix + n for n in near)}")
         from difflib import get_close_matches
 
         close = get_close_matches(word, names, n=1)
@@ -145,7 +145,7 @@ def number(text: str, what: str, default: int | None = None, least: int = 0) -> 
     """A whole number argument.
 
     Raises:
-        UsageError: none.
+        UsageError: the text is not a whole number, or is too small.
     """
     text = text.strip()
     if not text and default is not None:

@@ -60,7 +60,7 @@ def _watch(d: Interpreter, argument: str) -> Reply:
 
 @command("delete", "d", usage="[NUMBER]...", group="breakpoints")
 def _delete(d: Interpreter, argument: str) -> Reply:
-    """Delete breakpoints and watchpoints, all of them without a number."""
+    """Delete the breakpoints and watchpoints with these numbers; without a number, delete all."""
     chosen = _numbers(d, argument)
     for point in chosen:
         d.session.delete(point.number)
@@ -88,7 +88,7 @@ def _switch(d: Interpreter, argument: str, on: bool) -> Reply:
 
 @command("condition", usage="NUMBER [CONDITION]", group="breakpoints")
 def _condition(d: Interpreter, argument: str) -> Reply:
-    """Stop only where CONDITION holds; without one always."""
+    """Stop only where CONDITION is true; without CONDITION, stop always."""
     word, _, text = argument.partition(" ")
     point = d.session.point(number(word, "the number of a breakpoint"))
     if not isinstance(point, Breakpoint):
@@ -100,7 +100,7 @@ def _condition(d: Interpreter, argument: str) -> Reply:
 
 @command("ignore", usage="NUMBER COUNT", group="breakpoints")
 def _ignore(d: Interpreter, argument: str) -> Reply:
-    """Pass over a breakpoint the next COUNT times."""
+    """Ignore the next COUNT stops at a breakpoint."""
     word, _, text = argument.partition(" ")
     point = d.session.point(number(word, "the number of a breakpoint"))
     if not isinstance(point, Breakpoint):

@@ -10,7 +10,7 @@ from ptxkit.errors import UsageError
 
 @command("run", "r", "restart", group="running")
 def _run(d: Interpreter, argument: str) -> Reply:
-    """Start the kernel; once more, with the memory as it was, when it has been started."""
+    """Start the kernel, or restart it with the initial contents of memory."""
     _none(argument, "run")
     return stop_reply(d, d.session.run())
 
@@ -24,7 +24,7 @@ def _start(d: Interpreter, argument: str) -> Reply:
 
 @command("continue", "c", "fg", usage="[COUNT]", group="running", repeats=True)
 def _continue(d: Interpreter, argument: str) -> Reply:
-    """Let all threads go on until the next stop; with COUNT, pass over the breakpoint that stopped COUNT-1 times."""
+    """Resume all threads until the next stop; with COUNT, ignore the current breakpoint COUNT-1 times."""
     count = number(argument, "the count", 1, 1)
     if not d.session.running and d.session.stop is None:
         return stop_reply(d, d.session.run())
@@ -39,38 +39,38 @@ def _continue(d: Interpreter, argument: str) -> Reply:
 
 @command("step", "s", usage="[COUNT]", group="running", repeats=True)
 def _step(d: Interpreter, argument: str) -> Reply:
-    """Let the focused thread go on to another source line, into functions too."""
+    """Execute the focused thread to another source line, entering called functions."""
     return stop_reply(d, d.session.step(number(argument, "the count", 1, 1)))
 
 
 @command("next", "n", usage="[COUNT]", group="running", repeats=True)
 def _next(d: Interpreter, argument: str) -> Reply:
-    """Let the focused thread go on to another source line, over calls."""
+    """Execute the focused thread to another source line, without stopping in called functions."""
     return stop_reply(d, d.session.next(number(argument, "the count", 1, 1)))
 
 
 @command("stepi", "si", usage="[COUNT]", group="running", repeats=True)
 def _stepi(d: Interpreter, argument: str) -> Reply:
-    """Let the focused thread execute one PTX instruction, or COUNT."""
+    """Execute one PTX instruction of the focused thread, or COUNT."""
     return stop_reply(d, d.session.stepi(number(argument, "the count", 1, 1)))
 
 
 @command("nexti", "ni", usage="[COUNT]", group="running", repeats=True)
 def _nexti(d: Interpreter, argument: str) -> Reply:
-    """Let the focused thread execute one PTX instruction; a call counts as one."""
+    """Execute one PTX instruction of the focused thread; a call counts as one."""
     return stop_reply(d, d.session.nexti(number(argument, "the count", 1, 1)))
 
 
 @command("finish", "fin", group="running")
 def _finish(d: Interpreter, argument: str) -> Reply:
-    """Let the focused thread return from its function."""
+    """Execute the focused thread until it returns from its function."""
     _none(argument, "finish")
     return stop_reply(d, d.session.finish())
 
 
 @command("until", "u", "advance", usage="[LOCATION]", group="running", repeats=True)
 def _until(d: Interpreter, argument: str) -> Reply:
-    """Let the focused thread go on to LOCATION; without one to a later line, past the end of a loop."""
+    """Execute the focused thread to LOCATION; without LOCATION, to a later line, which is after the end of a loop."""
     return stop_reply(d, d.session.until(argument or None))
 
 
@@ -92,8 +92,8 @@ def _quit(d: Interpreter, argument: str) -> Reply:
 
 @command("set scheduler-locking", usage="step|off", group="running")
 def _locking(d: Interpreter, argument: str) -> Reply:
-    """Say what other warps do while one is stepped: 'step' keeps them from running unless the focused warp waits for them (the
-    default), 'off' lets them run."""
+    """Set whether other warps execute while one is stepped: with 'step', the default, only while the focused warp waits
+    for them; with 'off', always."""
     if argument not in ("step", "off"):
         raise UsageError(f"scheduler-locking is step or off, not {argument!r}")
     d.session.locking = argument
@@ -102,4 +102,4 @@ def _locking(d: Interpreter, argument: str) -> Reply:
 
 def _none(argument: str, name: str) -> None:
     if argument:
-        raise UsageError(f"{name} takes no argument, and {argument!r} is one")
+        raise UsageError(f"{name} takes no argument, not {argument!r}")

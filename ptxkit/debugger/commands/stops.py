@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def stop_reply(d: Interpreter, stop: Stop) -> Reply:
-    """What a command that resumes the kernel says."""
+    """The output of a command that resumes the kernel."""
     data: dict[str, Any] = {
         "reason": stop.reason,
         "message": stop.message,

@@ -1,4 +1,4 @@
-"""Commands that choose the thread and the call that others are about."""
+"""Commands that select the thread and the call to which other commands apply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _shown(d: Interpreter) -> Reply:
 
 @command("thread", "t", usage="[T]", group="threads")
 def _thread(d: Interpreter, argument: str) -> Reply:
-    """Choose a thread of the CTA, linear or x,y,z; without an argument, show the position of the focused thread."""
+    """Select a thread of the CTA, linear or x,y,z; without an argument, show the position of the focused thread."""
     d.session.need_running()
     if argument:
         d.session.focus(thread=coordinates(argument, "thread"))
@@ -26,7 +26,7 @@ def _thread(d: Interpreter, argument: str) -> Reply:
 
 @command("cta", "block", usage="[C]", group="threads")
 def _cta(d: Interpreter, argument: str) -> Reply:
-    """Choose a CTA of the grid, linear or x,y,z; the thread stays the same."""
+    """Select a CTA of the grid, linear or x,y,z; the thread stays the same."""
     d.session.need_running()
     if argument:
         d.session.focus(cta=coordinates(argument, "CTA"))
@@ -35,7 +35,7 @@ def _cta(d: Interpreter, argument: str) -> Reply:
 
 @command("warp", usage="[W]", group="threads")
 def _warp(d: Interpreter, argument: str) -> Reply:
-    """Choose a warp of the CTA; the lane stays the same."""
+    """Select a warp of the CTA; the lane stays the same."""
     d.session.need_running()
     if argument:
         lane = d.session.controller.focus.thread % 32
@@ -45,7 +45,7 @@ def _warp(d: Interpreter, argument: str) -> Reply:
 
 @command("lane", usage="[L]", group="threads")
 def _lane(d: Interpreter, argument: str) -> Reply:
-    """Choose a lane of the warp."""
+    """Select a lane of the warp."""
     d.session.need_running()
     if argument:
         lane = number(argument, "a lane")
@@ -57,7 +57,7 @@ def _lane(d: Interpreter, argument: str) -> Reply:
 
 @command("cuda", usage="[thread T] [block C] [warp W] [lane L]", group="threads")
 def _cuda(d: Interpreter, argument: str) -> Reply:
-    """Choose block, thread, warp and lane together, as in cuda-gdb."""
+    """Select block, thread, warp and lane together, as in cuda-gdb."""
     d.session.need_running()
     words = argument.split()
     chosen = []
@@ -97,7 +97,7 @@ def _backtrace(d: Interpreter, argument: str) -> Reply:
 
 @command("frame", "f", usage="[LEVEL]", group="threads")
 def _frame(d: Interpreter, argument: str) -> Reply:
-    """Choose a call of the backtrace, whose registers and variables are shown."""
+    """Select a call of the backtrace, whose registers and variables are then shown."""
     calls = d.session.here.backtrace()
     level = number(argument, "the level", d.session.controller.focus.level)
     if level >= len(calls):
@@ -110,13 +110,13 @@ def _frame(d: Interpreter, argument: str) -> Reply:
 
 @command("up", usage="[COUNT]", group="threads", repeats=True)
 def _up(d: Interpreter, argument: str) -> Reply:
-    """Choose the caller."""
+    """Select the caller."""
     return _frame(d, str(d.session.controller.focus.level + number(argument, "the count", 1)))
 
 
 @command("down", usage="[COUNT]", group="threads", repeats=True)
 def _down(d: Interpreter, argument: str) -> Reply:
-    """Choose the call below."""
+    """Select the called function, one frame down."""
     level = d.session.controller.focus.level - number(argument, "the count", 1)
     if level < 0:
         raise UsageError("this is the innermost call")

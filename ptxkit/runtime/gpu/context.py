@@ -1,6 +1,6 @@
-"""A GPU's context through the CUDA driver API: its stream, its memory, and what becomes of it when a kernel fails.
+"""A GPU's context through the CUDA driver API: its stream, its memory, and the handling of failed kernels.
 
-cuda.core gives the device and the stream, the driver itself the memory.
+The device and the stream are those of cuda.core; memory is allocated through the driver API.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ FAULTS: dict[int, type[FaultError]] = {
     718: TrapError,  # INVALID_PC
     719: TrapError,  # LAUNCH_FAILED, which is also what trap gives
 }
-"""What a kernel can do to its context. The context is lost with it, and every later call fails in the same way."""
+"""CUresult of a failed kernel -> the exception. The kernel's context is then lost: every later call returns the same
+code."""
 
 
 class GpuContext(MakesArrays):
@@ -44,7 +45,7 @@ class GpuContext(MakesArrays):
     Attributes:
         target: its target, architecture-specific if available.
         properties: cuda.core's.
-        lost: which kernel failed and how, once one has; nothing works after that.
+        lost: the kernel that failed and its error; None while the context is usable.
         retired: functions that destroy objects which the GPU may still use, called at the next synchronization.
     """
 
@@ -66,8 +67,8 @@ class GpuContext(MakesArrays):
         self.stream = self.core.create_stream(options=StreamOptions(nonblocking=False))
         self.stream_handle = int(self.stream.handle)
         self.lost: str | None = None
-        self._recent: dict[str, None] = {}  # kernels launched since the device was last seen to be well, in order
-        self._not_cooperative: set[str] = set()  # launched so, of kernels that look for the workspace of this_grid()
+        self._recent: dict[str, None] = {}  # kernels launched since the last successful synchronization, in order
+        self._not_cooperative: set[str] = set()  # kernels with this_grid() that were launched without cooperative=True
         self.retired: list[Callable[[], object]] = []  # destroys objects that the GPU may still use
 
     @property
@@ -96,12 +97,12 @@ class GpuContext(MakesArrays):
 
     @property
     def multiprocessors(self) -> int:
-        """How many there are."""
+        """Number of SMs."""
         return int(self.properties.multiprocessor_count)
 
     @takes(target=TARGET | NOTHING)
     def facts_for(self, target: Target | None) -> DeviceFacts:
-        """What kernel descriptions and launch checks may know of this GPU, whatever they are compiled for."""
+        """The facts of this GPU for kernel descriptions and launch checks; they do not depend on ``target``."""
         assert self.target is not None
         return DeviceFacts(self.name, self.target, self.multiprocessors, self.l2_bytes, self.name)
 
@@ -112,7 +113,8 @@ class GpuContext(MakesArrays):
             self._fail(code)
 
     def _fail(self, code: int) -> None:
-        """Raise for a driver error. One that a kernel caused ends the context: all that follows fails with the same story."""
+        """Raise for a driver error. After an error that a kernel caused, every later call raises with the same
+        message."""
         self._usable()
         text = self.driver.message(int(code))
         if code == OUT_OF_MEMORY:
@@ -131,14 +133,14 @@ class GpuContext(MakesArrays):
             raise FaultError(f"the GPU's context was lost when {self.lost}; start a new process")
 
     def _enter(self) -> None:
-        """Make this GPU's context the calling thread's: another thread has none, another device its own."""
+        """Make this GPU's context current in the calling thread, which may have none or that of another device."""
         self._usable()
         self._check(self.driver.library.cuCtxSetCurrent(self._context))
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, name: str) -> int:
-        """Address of new memory; the contents are whatever was there."""
+        """Address of new memory, which is not initialised."""
         if nbytes > self.memory_bytes:
             what = f"'{name}'" if name else "an array"
             raise UnavailableError(
@@ -212,7 +214,8 @@ class GpuContext(MakesArrays):
         return encode(self.driver, self.name, tuple(self.core.compute_capability), m)
 
     def foreign(self, value: Any, what: str) -> int | np.ndarray[Any, Any] | None:
-        """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; one in host memory as numpy's.
+        """Address of an array in device memory, by DLPack or ``__cuda_array_interface__``; an array in host memory as a
+        numpy array.
 
         The stream waits for what the array's library has queued on its own.
 
@@ -251,7 +254,7 @@ class GpuContext(MakesArrays):
             self.retired.pop()()
 
     def reset_persisting_l2(self) -> None:
-        """Make lines that some kernel asked the L2 cache to keep ordinary again."""
+        """Reset the lines that kernels marked as persisting in the L2 cache to normal."""
         self._enter()
         self._check(self.driver.call("cuCtxResetPersistingL2Cache"))
 

@@ -22,16 +22,16 @@ class GpuDevice(GpuKernels):
     emulates = False
 
     def facts(self) -> GpuFacts:
-        """What this GPU is: multiprocessors, clocks, caches, driver."""
+        """The constant properties of this GPU: SMs, clocks, caches, driver."""
         return facts(self)
 
     def sensors(self) -> Sensors:
-        """How it is at the moment: clocks, power, temperature."""
+        """The current clocks, power and temperature."""
         return sensors(self)
 
     @cached_property
     def timing(self) -> Timing:
-        """How this device is measured."""
+        """The timing functions for this device."""
         return Timing(self)
 
     @takes(launch=CALLABLE, samples=whole(1))

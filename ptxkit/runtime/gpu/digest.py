@@ -1,4 +1,4 @@
-"""Whether an array changed, computed on the GPU: at the bandwidth of its memory, and without a copy to the host."""
+"""Hashes of arrays, computed on the GPU, which show whether an array has changed without a copy to the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ extern "C" __global__ void digest(unsigned long long address, unsigned long long
 }
 """
 CTAS = 1056
-WORD_BYTES = 2048  # of a CTA in one iteration
+CTA_BYTES = 2048  # bytes that a CTA reads in one iteration
 
 
 class Digests:
@@ -52,7 +52,7 @@ class Digests:
     def of(self, address: int, nbytes: int) -> int:
         """The digest of ``nbytes`` bytes at ``address``, a multiple of 8, after everything that was launched before."""
         self._sum.fill(0)
-        grid = max(1, min(CTAS, nbytes // WORD_BYTES))
+        grid = max(1, min(CTAS, nbytes // CTA_BYTES))
         launch: Callable[[], None] = self._kernel.prepare(
             np.uint64(address), np.uint64(nbytes), self._sum, grid=grid, block=256
         )

@@ -52,14 +52,14 @@ class Driver:
     def __init__(self) -> None:
         for name in ("libcuda.so.1", "nvcuda.dll"):
             try:
-                # PyDLL keeps the interpreter lock: a launch takes about a microsecond, handing the lock over costs as much
+                # PyDLL keeps the interpreter lock: releasing and acquiring it would take as long as a launch, about 1 us
                 self.library = ctypes.PyDLL(name)
                 self.waiting = ctypes.CDLL(name)
                 break
             except OSError:
                 continue
         else:
-            raise UnavailableError("the NVIDIA driver's library (libcuda.so.1) is not there")
+            raise UnavailableError("the NVIDIA driver's library (libcuda.so.1) cannot be loaded; install the driver")
 
     def message(self, code: int) -> str:
         """``CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered``."""
@@ -69,7 +69,7 @@ class Driver:
         return f"{(name.value or b'error').decode()}: {(text.value or str(code).encode()).decode()}"
 
     def call(self, function: str, *arguments: Any, wait: bool = False) -> int:
-        """Result code of a driver function; ``wait`` gives up the interpreter lock meanwhile."""
+        """Result code of a driver function; with ``wait``, the interpreter lock is released during the call."""
         code: int = getattr(self.waiting if wait else self.library, function)(*arguments)
         return code
 

@@ -1,4 +1,4 @@
-"""What a GPU is, and how it is at the moment: the context without which a measured time means little."""
+"""The properties of a GPU and the readings of its sensors, which results store with every measured time."""
 
 from __future__ import annotations
 

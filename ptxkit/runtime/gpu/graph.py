@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def capture(device: GpuContext, stream: int, queue: Callable[[], None], launch_on: int) -> Callable[[], int]:
-    """What ``queue`` queues on the stream with the handle ``stream``, as a graph.
+    """Capture the work that ``queue`` queues on the stream with the handle ``stream`` as a graph.
 
     Returns:
-        A call that launches it on the stream ``launch_on``, and gives the driver's result code.
+        A function that launches the graph on the stream ``launch_on`` and returns the driver's result code.
 
     Raises:
-        FaultError: the driver makes no graph of it.
+        FaultError: the driver cannot capture the work.
     """
     from cuda.bindings import driver as cu
 
@@ -41,10 +41,10 @@ def instantiated(device: GpuContext, graph: int, launch_on: int) -> Callable[[],
     """An executable graph from the handle of a graph, which the caller continues to own.
 
     Returns:
-        A call that launches it on the stream ``launch_on``, and gives the driver's result code.
+        A function that launches the graph on the stream ``launch_on`` and returns the driver's result code.
 
     Raises:
-        FaultError: the driver makes nothing executable of it.
+        FaultError: the driver cannot instantiate the graph.
     """
     from cuda.bindings import driver as cu
 

@@ -53,7 +53,7 @@ class GpuKernels(GpuContext):
         self._handles: dict[str, ctypes.c_void_p] = {}  # the driver's, of these modules
         self._plain = False
         self._shared_limits: dict[int, int] = {}  # function handle -> dynamic shared memory it may have
-        self._clusters: set[tuple[object, ...]] = set()  # function handle and geometry where there is room for
+        self._clusters: set[tuple[object, ...]] = set()  # launches that fit: function handle and geometry
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class GpuKernels(GpuContext):
         return tuple(found)
 
     def unload(self, image: Image) -> None:
-        """Give back what :meth:`load` took. None of the image's kernels, prepared launches and graphs may be used after it."""
+        """Unload the modules of an image. Its kernels, prepared launches and graphs must not be used afterwards."""
         key = image.key or str(id(image))
         if self._modules.pop(key, None) is None or self.lost is not None:
             return
@@ -118,10 +118,11 @@ class GpuKernels(GpuContext):
         self._check(self.driver.call("cuModuleUnload", self._handles.pop(key)))
 
     def _compare_layout(self, name: str, function: Any, parameters: tuple[Parameter, ...]) -> None:
-        """The driver's offsets and sizes must be the signature's.
+        """Raise LaunchError unless the driver's parameter offsets and sizes equal those of the signature.
 
-        Only what the signature has is asked for. Asking until the driver refuses would count its parameters as well, but
-        compute-sanitizer reports each refusal as an error of the program; cuFuncGetParamCount is newer than most drivers.
+        Only the parameters of the signature are queried. Queries until the driver returns an error would also give the
+        number of parameters, but compute-sanitizer reports each such error, and most drivers do not have
+        cuFuncGetParamCount yet.
         """
         offset, size = ctypes.c_size_t(), ctypes.c_size_t()
         theirs: list[tuple[int, int]] = []
@@ -158,7 +159,8 @@ class GpuKernels(GpuContext):
         once: bool = False,
         settings: EmulatorSettings | None = None,
     ) -> Callable[[], None]:
-        """A callable that launches once on the stream; its host cost is one driver call. ``once``: it is called but once.
+        """A callable that launches once on the stream; its host cost is one driver call. ``once``: it is called only
+        once.
 
         Raises:
             UsageError: with ``settings``, which are for the emulator.
@@ -202,7 +204,7 @@ class GpuKernels(GpuContext):
                 # a graph cannot be launched into a stream capture, a kernel can
                 return int(plainly()) if capturing() else graph()
 
-            # only this device captures its own stream, and then launches kernels directly; a query would double the cost
+            # the device's own stream is captured only by this class, which then launches plainly: no query is needed
             submit = graph if graph is plainly or where == self.stream_handle else replay
             return submit()
 
@@ -259,7 +261,8 @@ class GpuKernels(GpuContext):
             self._check(self.driver.call("cuFuncSetAttribute", kernel.handle, FUNCTION_NON_PORTABLE_CLUSTER, 1))
 
     def _find_room(self, kernel: Kernel, geometry: Geometry, config: LaunchConfig) -> None:
-        """A cluster runs within a GPC, and the number of SMs of a GPC depends on the GPU or on its partition."""
+        """Raise LaunchError if no GPC has room for a cluster; the SMs of a GPC depend on the GPU and on its MIG
+        partition."""
         ctas = int(np.prod(geometry.cluster or 1))
         asked = (kernel.handle.value, geometry.block, geometry.shared, geometry.cluster)
         if ctas == 1 or asked in self._clusters:
@@ -309,7 +312,7 @@ class GpuKernels(GpuContext):
 
     def digest(self, address: int, nbytes: int) -> int:
         """See :class:`ptxkit.runtime.gpu.digest.Digests`."""
-        self.synchronize()  # a kernel that failed before is named, not this one
+        self.synchronize()  # so that an earlier failure is not attributed to the digest kernel
         with self.plain_launches():
             return self._digests.of(address, nbytes)
 
@@ -332,8 +335,8 @@ class GpuKernels(GpuContext):
 
 
 def _waits_for_previous_grid(function: Function) -> bool:
-    """Whether a kernel waits by itself until the grid before has ended (programmatic dependent launch), so that it may start
-    before. Such a kernel touches no memory that the other writes ahead of its ``griddepcontrol.wait``."""
+    """Whether a kernel contains ``griddepcontrol.wait``, so that programmatic dependent launch may start it before the
+    previous grid has ended. Before the wait, such a kernel must not access memory that the previous grid writes."""
     return any(i.opcode == "griddepcontrol.wait" for i in function.instructions)
 
 

@@ -1,4 +1,4 @@
-"""Tensor maps in the encoding of the GPU: the driver's cuTensorMapEncodeTiled and its relative, through ctypes."""
+"""Tensor maps in the encoding of the GPU: the driver's cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def encode(driver: Driver, gpu: str, capability: tuple[int, int], m: Encoding) -
         gpu, capability: the GPU's name, for messages, and its compute capability.
 
     Raises:
-        UnavailableError: this GPU has no tensor maps, or not of this kind. UsageError: the driver refuses what the checks let
-            pass.
+        UnavailableError: this GPU has no tensor maps, or not of this kind. UsageError: the driver rejects a
+            description that passed the checks.
     """
     if capability < (9, 0):
         raise UnavailableError(f"{gpu} has no tensor maps; they need sm_90 or later")
     rank = len(m.dimensions)
-    # at an aligned place inside a larger buffer: ctypes aligns to 16 at most
+    # inside a larger buffer at an address that is a multiple of 64: ctypes aligns to 16 at most
     raw = (ctypes.c_ubyte * (BYTES + ALIGNMENT))()
     start = -ctypes.addressof(raw) % ALIGNMENT
     if m.im2col is None:

@@ -24,7 +24,7 @@ extern "C" __global__ void flush_l2(const uint4* data, unsigned long long words,
     if (found == 0x9e3779b9u) *never = found;
 }
 """
-FLUSH_FACTOR = 4  # times the L2's size: two are needed, more forgive a hashed or partitioned L2
+FLUSH_FACTOR = 4  # bytes read by a flush, in sizes of the L2; 2 suffice in theory, 4 also for a hashed or partitioned L2
 
 
 class Timing:
@@ -36,8 +36,8 @@ class Timing:
     def cold(self, launch: Callable[[], None], samples: int) -> list[float]:
         """Time of each of ``samples`` calls, in microseconds, with none of their data in the L2 cache.
 
-        The flush before each sample also keeps the stream busy while the host queues the launches, so that gaps between them
-        are the device's own.
+        The flush before each sample also keeps the stream busy while the host queues the launches, so that the host
+        does not cause gaps between them.
 
         Raises:
             FaultError: a kernel failed.
@@ -100,7 +100,7 @@ class Timing:
         return self.cold(copy, samples)
 
     def _copier(self, nbytes: int) -> Callable[[], None]:
-        """Queues a copy of ``nbytes`` from one array, which holds something, to another."""
+        """Queues a copy of ``nbytes`` from an initialised array to another array."""
         device = self.device
         source, destination = (device.empty(nbytes, np.uint8, f"copy {which}") for which in ("source", "destination"))
         source.fill(1)
@@ -120,7 +120,7 @@ class Timing:
 
     @cached_property
     def flush(self) -> Callable[[], None]:
-        """Queues a kernel that fills the L2 cache with something else."""
+        """Queues a kernel that fills the L2 cache with other data."""
         from ptxkit.compiler.nvrtc import compile_source
 
         device = self.device
@@ -135,7 +135,7 @@ class Timing:
 
         def flush() -> None:
             launch.fire()
-            device._recent.pop(name, None)  # when something fails, it was not this
+            device._recent.pop(name, None)  # never the kernel that failed
 
         return flush
 

@@ -1,8 +1,8 @@
 """Tensor maps: how an array in global memory is cut into boxes, for the copies by which the TMA unit moves them.
 
 One description serves both devices. A GPU's driver encodes it (:mod:`ptxkit.runtime.gpu.tensor_map`), the emulator has an
-encoding of its own (:mod:`ptxkit.emulator.tma.tensor_map`); the rules (:mod:`ptxkit.runtime.tensor_map.rules`) are the driver's
-on both::
+encoding of its own (:mod:`ptxkit.emulator.tma.tensor_map`); the rules of the driver
+(:mod:`ptxkit.runtime.tensor_map.rules`) are checked on both::
 
     a = device.upload(...)                               # (1024, 512), bfloat16
     kernel(ptxkit.TensorMap(a, box=(128, 64), swizzle="128B"), ..., grid=..., block=...)

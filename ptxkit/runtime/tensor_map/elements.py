@@ -64,7 +64,7 @@ def element_type(array: Any, dtype: Any = None) -> ElementType:
     if dtype is None:
         dtype = getattr(array, "dtype", None)
         if dtype is None or isinstance(array, np.generic):
-            raise UsageError("the array does not tell its element type; give dtype")
+            raise UsageError("the element type of the array is not known; give dtype")
     try:
         found = np.dtype(dtype)
     except TypeError:
@@ -97,7 +97,7 @@ def shape_in(array: Any, element: ElementType) -> tuple[int, ...]:
     """The shape of an array in elements; a row of bytes has twice as many 4-bit elements."""
     shape = getattr(array, "shape", None)
     if shape is None or isinstance(array, np.generic):
-        raise UsageError("the array does not tell its shape; give shape")
+        raise UsageError("the shape of the array is not known; give shape")
     shape = tuple(int(n) for n in shape)
     if not shape:
         raise UsageError("the array has no dimension; give shape")

@@ -10,7 +10,8 @@ from ptxkit.runtime.tensor_map.limits import CORNERS, MAX_BOX, MAX_PIXELS, whole
 
 @dataclass(frozen=True)
 class Im2col:
-    """What a load in im2col mode takes of an array of the shape (N, [[D,] H,] W, C): so many pixels, in a convolution's order.
+    """The pixels that a load in im2col mode copies from an array of shape (N, [[D,] H,] W, C), in the order of a
+    convolution.
 
     The corners bound where a filter's first element may stand: from ``lower`` to ``size - 1 + upper``. A convolution with
     padding p and a filter of f has ``lower=-p`` and ``upper=p - (f - 1)``.

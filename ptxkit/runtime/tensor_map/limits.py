@@ -16,7 +16,7 @@ from ptxkit.targets import SM_LIMITS
 BYTES = 128
 """Size of an encoded tensor map."""
 ALIGNMENT = 64
-"""Of an encoded tensor map in memory, in bytes."""
+"""Alignment of an encoded tensor map in memory, in bytes."""
 
 MAX_RANK = 5
 MAX_BOX = 256
@@ -25,7 +25,7 @@ MAX_DIMENSION = 1 << 32
 MAX_STRIDE = 1 << 40
 MAX_PIXELS = 1024
 MAX_BOX_BYTES = SM_LIMITS[90].shared_bytes
-"""What the driver takes at most, tried on an H200: the shared memory of a multiprocessor."""
+"""The maximum that the driver accepts, found by trial on an H200: the shared memory of an SM."""
 
 CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
 """Rank -> numbers that an im2col corner may have, -n to n - 1."""
@@ -50,7 +50,7 @@ class Encoding:
         dimensions: elements of each dimension.
         strides: bytes from one element to the next in each dimension but the innermost.
         box: elements that a box spans in each dimension; empty in im2col mode.
-        element_strides: every how many of them it takes one.
+        element_strides: distance between copied elements in each dimension.
         swizzle, l2_promotion, oob_fill: numbers of the driver's enumerations.
         im2col: lower and upper corner, channels and pixels, for cuTensorMapEncodeIm2col; None for tiles.
     """
