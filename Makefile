@@ -2,7 +2,7 @@
 # make test   the test suite
 # make lint   ruff, mypy, import directions
 #
-# Each sets up .venv first, from nothing but Python 3.11 or newer; a second call finds it ready.
+# Each target first creates .venv, which requires only Python 3.11 or newer, and reuses it in later calls.
 
 PYTHON ?= python3
 VENV := .venv

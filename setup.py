@@ -1,4 +1,4 @@
-"""Puts cu/ and ptx/ into the wheel as ptxkit/_data/; everything else about the package is in pyproject.toml."""
+"""Copies cu/ and ptx/ into the wheel as ptxkit/_data/. All other settings of the package are in pyproject.toml."""
 
 from pathlib import Path
 

@@ -98,7 +98,7 @@ def ptxkit(problem: Problem, tiles: list[Tile], journal: Path) -> tuple[float, S
 
 
 def main() -> int:
-    """Run both and print what came of it."""
+    """Run both and print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=2048)
     parser.add_argument("--configurations", type=int, default=60)

@@ -84,7 +84,7 @@ def open_gpu() -> Target:
 
 
 def compare(module: Any, function: SassFunction, block: int, dynamic: int) -> list[Any] | None:
-    """A row about a launch on which the two disagree, or None."""
+    """A table row for a launch for which ptxkit and the driver disagree, or None."""
     handle = checked(driver.cuModuleGetFunction(module, function.name.encode()))
     most = function.target.limits.shared_bytes_per_cta - function.resources.shared_bytes
     attribute = driver.CUfunction_attribute
@@ -107,7 +107,7 @@ def compare(module: Any, function: SassFunction, block: int, dynamic: int) -> li
 
 
 def attributes_differ(module: Any, function: SassFunction) -> list[str]:
-    """What the driver says of a function that our reading of the cubin does not."""
+    """Attributes of a function for which the driver and ptxkit's reading of the cubin disagree."""
     handle = checked(driver.cuModuleGetFunction(module, function.name.encode()))
     wanted = {
         "NUM_REGS": function.resources.registers,

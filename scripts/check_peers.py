@@ -65,7 +65,7 @@ def sound(row: Row) -> bool:
 
 
 def verdict(row: Row) -> str:
-    """What was found of the outputs."""
+    """The verdict on the outputs of a peer, in words."""
     if row.error:
         return f"FAILED: {row.error}"
     if row.verified is None:
@@ -78,7 +78,7 @@ def _us(timed: Any) -> str:
 
 
 def main() -> int:
-    """All of them."""
+    """Check all selected peers and kernels."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kernels", nargs="*")
     parser.add_argument("--sizes", choices=tuple(SIZES), default="small")

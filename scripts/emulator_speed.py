@@ -78,7 +78,7 @@ def main() -> int:
                 (f"{shape[0]} x {shape[1]}", "yes" if counters else "no", median(times), times[0], times[-1], rate)
             )
     print(f"fused_l2norm, variant fused; {platform.machine()}, {os.cpu_count()} processors, numpy {np.__version__}")
-    headers = ["size", "counters", "median ms", "least ms", "most ms", "M thread instructions/s"]
+    headers = ["size", "counters", "median ms", "min ms", "max ms", "M thread instructions/s"]
     print(tabulate(rows, headers, floatfmt=".1f"))
     if options.profile:
         case = FusedL2norm(1024, 4096, workers=1)

@@ -2,7 +2,7 @@
 
     python scripts/gpu_runtime_check.py
 
-Every fault runs in a process of its own. Exits with 1 when anything is not as it should be.
+Every fault runs in a process of its own. Exits with 1 if any check fails.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ def results() -> list[tuple[str, str]]:
 
 
 def host_cost() -> list[tuple[str, str]]:
-    """Host microseconds a launch of one small kernel, by who launches it; interleaved, medians of 15 rounds of 2000."""
+    """Host time per launch of one small kernel in microseconds, for each library; interleaved, medians of 15 rounds of
+    2000."""
     from cuda.bindings import driver as cu
     from cuda.core import LaunchConfig, ObjectCode, launch
 
@@ -241,7 +242,7 @@ def device_cost() -> list[tuple[str, str]]:
 
 
 def main() -> int:
-    """Everything, or one fault when called with its name."""
+    """Run all checks, or only the fault that is named on the command line."""
     if len(sys.argv) > 1:
         return fault(sys.argv[1])
     rows = results()

@@ -116,7 +116,7 @@ class Patched:
 
 
 def measured(device: Device, image: Image, threads: int) -> float:
-    """Cycles an FFMA of a sub-partition: the longer run less the shorter, so that what is not the loop cancels out."""
+    """Cycles per FFMA of a sub-partition, from the difference of two runs, so that the time outside the loop cancels."""
     kernel = device.load(image)["banks"]
     values = device.upload(np.zeros(REGISTERS * 256, np.float32))
     found = []
@@ -128,7 +128,7 @@ def measured(device: Device, image: Image, threads: int) -> float:
 
 
 def modelled(image: Image) -> float:
-    """The same by the model."""
+    """Cycles per FFMA by the model."""
     code = [i for i in sass(image)["banks"].instructions if i.opcode == "FFMA"]
     return 1 + sum(bank_stalls(code, fma_cycles=1)) / len(code)
 

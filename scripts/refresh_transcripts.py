@@ -101,7 +101,7 @@ def refreshed(text: str, run: Callable[[str], str], work: Path) -> str:
 
 
 def refreshed_page(text: str) -> str:
-    """The page as it would be now; its commands share an empty directory and an empty compile cache."""
+    """The page with current outputs; its commands share an empty directory and an empty compile cache."""
     with tempfile.TemporaryDirectory() as scratch:
         work, home = Path(scratch, "work"), Path(scratch, "home")
         work.mkdir()

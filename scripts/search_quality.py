@@ -62,8 +62,8 @@ def quality(path: Path, seeds: int) -> None:
 def correlation(modelled: Path, measured: Path) -> None:
     """Spearman's and Kendall's rank correlation over the configurations that both have.
 
-    The emulator cannot run what a GPU is measured with, so the two may be of different sizes: the work of a tile is taken to
-    grow alike for all, and what the GPU holds at a time comes from the measured launch.
+    The emulator is too slow for the sizes that a GPU is measured at, so the two journals may have different sizes. The
+    work is assumed to grow by the same factor for all tiles; residency is computed for the measured launch.
     """
     from scipy.stats import kendalltau, spearmanr
 
@@ -84,7 +84,7 @@ def correlation(modelled: Path, measured: Path) -> None:
 
 
 def geometry(entry: journal.Entry) -> Geometry:
-    """Of a configuration's launch."""
+    """The geometry of a configuration's launch."""
     return Geometry(entry.ctas, entry.threads, entry.occupancy)
 
 

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(THREADS) piece(const float* x, float* y, float
 
 @dataclass(frozen=True)
 class Size:
-    """Rows, and how the pieces lie over threads; the kernels that are put beside them."""
+    """A problem size, the launch shape of the pieces, and the kernels that they are compared with."""
 
     rows: int
     cols: int

@@ -1,4 +1,5 @@
-"""Compare kernels and peers on one GPU, each in blocks of calls that are so long that it runs at its own clock.
+"""Compare kernels and peers on one GPU, in blocks of calls that are long enough for each to reach its own sustained
+clock.
 
     python scripts/sustained_clock.py 4096x4096x4096 matmul_wgmma:step8_tma_store matmul_mma:step6_tma@BK=64,STAGES=3 cublas
     python scripts/sustained_clock.py 8192x8192x8192 matmul_wgmma:step8_tma_store cutlass --block 0.016  # one clock
@@ -93,7 +94,7 @@ def method_of(block_s: float, seconds: float) -> Method:
 
 
 def tracks(device: Any, words: Sequence[str], sizes: Sequence[str], block_us: float, method: Method) -> list[Track]:
-    """What the words name, verified.
+    """The candidates that the words name, after verifying them.
 
     Raises:
         UsageError: the first is a peer, or an output is wrong.

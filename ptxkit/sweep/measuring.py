@@ -125,7 +125,7 @@ class MeasuringProcess:
             process.join()
 
     def _ask(self, request: Any, timeout_s: float) -> Any:
-        """The answer; None if it does not arrive within ``timeout_s`` after the tile was built; a string if the process died."""
+        """The answer; None without one ``timeout_s`` after the tile was built; a string if the process died."""
         self.start()
         assert self._pipe is not None
         try:
