@@ -1,10 +1,11 @@
 """tcgen05.ld, tcgen05.st and tcgen05.wait. PTX ISA, "Tensor Memory and Register Load/Store Instructions".
 
 A warp can access the 32 lanes of its partition, from lane 32 (index modulo 4) on. Its address gives the first of them,
-or 0, which NVIDIA's own code passes in every warp; another partition is an error. Registers get their values when the
-load is executed, which the manual allows a thread to rely on ("Register dependencies, same thread"); that the memory may be
-written again is known after ``tcgen05.wait::ld`` alone, and what a store has written may be used after
-``tcgen05.wait::st``. Until then :mod:`~ptxkit.emulator.tensor_core.tcgen05.accesses` refuses what conflicts.
+or 0, which NVIDIA's own code passes in every warp; another partition is an error. Bits of the lane above 127 are ignored:
+kernels that run on a B200 add 128 for the second CTA of a pair. Registers get their values when the load is executed,
+which the manual allows a thread to rely on ("Register dependencies, same thread"); that the memory may be written again is
+known after ``tcgen05.wait::ld`` alone, and what a store has written may be used after ``tcgen05.wait::st``. Until then
+:mod:`~ptxkit.emulator.tensor_core.tcgen05.accesses` refuses what conflicts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ptxkit.emulator.tensor_core.collective import collective
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, Access, Region
 from ptxkit.emulator.tensor_core.tcgen05.fences import Fences
 from ptxkit.emulator.tensor_core.tcgen05.fragments import MAX_REGISTERS, SHAPES, Fragment, fragment, registers
-from ptxkit.emulator.tensor_core.tcgen05.memory import PARTITION, TensorMemory, address
+from ptxkit.emulator.tensor_core.tcgen05.memory import PARTITION, PARTITIONS, TensorMemory, address
 from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, require_target
 from ptxkit.errors import MemoryFault
 from ptxkit.isa.model import Immediate, Operand
@@ -81,8 +82,8 @@ class _Transfer:
             lane, column = address(value)
             cta, who = int(warps.cta[w]), warps.name(w)
             verb = "loads" if self.kind == "load" else "stores"
-            own = int(warps.warp[w]) % 4
-            if lane // PARTITION not in (0, own):
+            own = int(warps.warp[w]) % PARTITIONS
+            if lane // PARTITION % PARTITIONS not in (0, own):
                 reach = f"lanes {PARTITION * own} to {PARTITION * own + PARTITION - 1}"
                 raise MemoryFault(
                     f"{self.where}: {who} {verb} from lane {lane} on; it can access {reach} only, and its address must give "

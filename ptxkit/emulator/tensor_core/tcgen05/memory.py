@@ -26,6 +26,7 @@ _UNDEFINED = np.uint32(0xFFFFFFFF)
 UNIT = 32
 """Columns are allocated in multiples of this."""
 PARTITION = 32
+PARTITIONS = LANES // PARTITION
 """Lanes that one warp reaches."""
 
 
