@@ -26,8 +26,8 @@ _UNDEFINED = np.uint32(0xFFFFFFFF)
 UNIT = 32
 """Columns are allocated in multiples of this."""
 PARTITION = 32
-PARTITIONS = LANES // PARTITION
 """Lanes that one warp reaches."""
+PARTITIONS = LANES // PARTITION
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ def test_alloc_by_part_of_a_warp_is_an_error():
 
 
 def test_every_warp_reaches_its_own_lanes():
-    """Lane 0 stands for the first lane of the warp's partition. Other partitions are errors; bits above lane 127 are ignored."""
+    """Lane 0 stands for the first lane of the warp's partition. Other partitions are errors; bits above 127 are ignored."""
     body = ALLOC.format(32) + "mov.u32 %r4, 0; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r5}, [%r4];" + FREE.format(32)
     for lane in (0, 128, 1024):
         launch(body.replace("%r4, 0;", f"%r4, {lane << 16};"))
