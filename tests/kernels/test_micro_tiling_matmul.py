@@ -93,15 +93,20 @@ STREAM_TILE = {
 
 
 @pytest.mark.parametrize("completion", ["eager", "latest-legal"])
-@pytest.mark.parametrize("turns", [1, 2, 4])
 @pytest.mark.parametrize(
-    "sms,m,n,k",
+    "sms,m,n,k,turns",
     [
-        (1, 140, 260, 52),  # few to share with
-        (1, 128, 256, 148),  # as many whole tiles for each
-        (2, 260, 516, 52),  # whole tiles, and shares of a few steps
-        (4, 64, 64, 996),  # more than two share a tile
-        (3, 64, 640, 340),  # fewer tiles than CTAs
+        # 9 tiles for 2 CTAs: few to share with; at most 1, 2 and 4 tiles of a CTA are shared
+        (1, 140, 260, 52, 1),
+        (1, 140, 260, 52, 2),
+        (1, 140, 260, 52, 4),
+        (1, 128, 256, 84, 1),  # as many whole tiles for each, and nothing to share
+        # 15 tiles for 4 CTAs: whole tiles, and shares of a few steps; everything is shared
+        (2, 132, 516, 52, 1),
+        (2, 132, 516, 52, 2),
+        (2, 132, 516, 52, 4),
+        (4, 64, 64, 500, 1),  # 8 CTAs share one tile
+        (3, 64, 640, 148, 1),  # fewer tiles than CTAs
     ],
 )
 def test_shares(monkeypatch, completion, turns, sms, m, n, k):

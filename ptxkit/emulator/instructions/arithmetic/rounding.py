@@ -128,16 +128,16 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
     recomputed with :func:`to_odd`.
     """
     s = np.multiply(a, b, dtype=np.float64)
-    if s.shape == np.broadcast_shapes(s.shape, c.shape):
+    if s.shape == c.shape:
         np.add(s, c, out=s)
     else:
         s = s + c
     r = s.astype(np.float32)
     doubtful = (s.view(np.uint32)[..., ::2] & _LOW29) == _TIE
     small = np.abs(r) <= _TINY
-    if small.any():
+    if np.count_nonzero(small):
         doubtful |= small & (s != 0)
-    return recompute(r, doubtful, _fma_f32_odd, a, b, c) if doubtful.any() else r
+    return recompute(r, doubtful, _fma_f32_odd, a, b, c) if np.count_nonzero(doubtful) else r
 
 
 def _fma_f32_odd(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
