@@ -56,6 +56,15 @@ if TYPE_CHECKING:
     "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Compute occupancy for this dynamic shared memory per CTA."
 )
 @click.option("--cluster", type=click.IntRange(1, 16), metavar="N", help="Compute occupancy for clusters of this many CTAs.")
+@click.option(
+    "--arg",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="With --html: count the launch of a source file's kernel with this argument, as `ptxkit run` takes it.",
+)
+@click.option("--grid", metavar="X[,Y[,Z]]", help="With --arg: launch this many CTAs, of --block threads each.")
+@click.option("--cooperative", is_flag=True, help="With --arg: launch with all CTAs resident at once.")
 def command(
     subjects: tuple[str, ...],
     as_diff: bool,
@@ -80,6 +89,9 @@ def command(
     block: int | None,
     shared: int | None,
     cluster: int | None,
+    arguments: tuple[str, ...],
+    grid: str | None,
+    cooperative: bool,
 ) -> None:
     """Show the code that the compiler generated for SUBJECT. Needs no GPU.
 
@@ -105,6 +117,9 @@ def command(
     if (plain or output is not None) and (not ptx or source or sass):
         option = "--plain" if plain else "--output"
         raise UsageError(f"{option} applies to PTX only: give --ptx, without --source and --sass")
+    launches = bool(arguments) or grid is not None or cooperative
+    if launches and (html_file is None or as_diff):
+        raise UsageError("--arg, --grid and --cooperative describe the launch that --html shows counts of; give --html FILE")
     if as_diff:
         compare(subjects, settings, as_json=as_json, whole=sass, control=control, timed=not no_time)
         return
@@ -115,6 +130,10 @@ def command(
         raise UsageError(f"--cfg writes FILE.svg or FILE.dot, not {cfg}")
     with stdout_set_aside(), progress() as say:
         chosen = [subject for words in subjects for subject in found_subjects(words, settings, say)]
+    if launches:
+        from ptxkit.cli._inspect_launch import launched
+
+        chosen = [launched(chosen, arguments, grid, cooperative)]
     if plain or output is not None:
         write_ptx(chosen, output)
     elif html_file is not None:

@@ -20,6 +20,7 @@ from ptxkit.runtime.emulated import ptx_name
 if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters, LineCounters
     from ptxkit.workload.build import Build
+    from ptxkit.workload.case import Case
 
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
 _FILE = re.compile(r'\s*\.file\s+(\d+)\s+("(?:[^"\\]|\\.)*")')
@@ -35,38 +36,72 @@ def heat_of(subject: Subject) -> tuple[dict[str, Any] | None, str]:
         ``{"sizes": "... rows=128 cols=4096", "metrics": {"instructions": {file: {line: count}}, ...}, "ptx": {"instructions":
         {line: count}, ...}}`` and ""; metrics that are zero everywhere are left out, and so are the counts of PTX lines where
         the emulator ran other PTX than is shown, as it does when small sizes need another tile.
+
+    Raises:
+        PtxkitError: the launch that the subject was given fails.
     """
-    if subject.build is None:
-        return None, "no heat map: this is code without a launch; inspect a KERNEL:VARIANT or a description"
     from ptxkit.runtime.device import emulating_device
     from ptxkit.workload import execute
 
-    build = subject.build
-    small = type(build.workload).make((), build.workload.options, small=True)
-    case = execute.Case(small, emulating_device(), target=build.target)
     try:
-        try:
-            prepared = execute.prepare(case, build.variant, build.target, dict(build.tile))
-        except PtxkitError:  # a tile for large sizes may not suit small ones
-            prepared = execute.prepare(case, build.variant, build.target)
-        ran = _by_ptx_line(prepared.build)
+        if subject.launched is not None:
+            run, sizes = subject.launched, subject.launched.workload.size_text()
+            case = execute.Case(run.workload, emulating_device(), target=run.target)
+            if run.workload.outputs():
+                case.reset()
+        elif subject.build is not None:
+            case, run, sizes = _at_small_sizes(subject.build)
+        elif subject.function.ptx:
+            return None, (
+                "no heat map: a source file has no launch of its own; give one as to `ptxkit run`: --arg NAME=VALUE for each "
+                "parameter, --grid and --block"
+            )
+        else:
+            return None, "no heat map: the emulator executes PTX, which this file does not contain"
+        ran = _by_ptx_line(run)
         lines = case.device.measure(execute.bound(case, ran).launch, samples=1).lines
     except PtxkitError as error:
+        if subject.launched is not None:  # the launch is the user's
+            _fail_in_the_source(subject.launched)
+            raise
         return None, f"no heat map: the emulator cannot run it: {str(error).splitlines()[0]}"
     texts = {
         ptx_name(step.image.source_name): original.image.ptx
-        for step, original in zip(ran.steps, prepared.build.steps, strict=True)
+        for step, original in zip(ran.steps, run.steps, strict=True)
     }
     shown = [name for name, text in texts.items() if text == subject.function.ptx]
-    sizes = " ".join(f"{k}={v}" for k, v in small.sizes.items())
-    if prepared.build.tile != build.tile:
-        sizes += f", tile {prepared.build.tile}"
     heat: dict[str, Any] = {
         "sizes": f"counted in the emulator, {sizes}",
         "metrics": source_counts(lines, texts),
         "ptx": ptx_counts([line for line in lines if line.file in shown]),
     }
     return heat, ""
+
+
+def _fail_in_the_source(build: Build) -> None:
+    """Execute a launch that fails with the PTX as it is, so that the error names the line of the source."""
+    from ptxkit.runtime.device import emulating_device
+    from ptxkit.workload import execute
+
+    case = execute.Case(build.workload, emulating_device(), target=build.target)
+    execute.bound(case, build).launch()
+
+
+def _at_small_sizes(build: Build) -> tuple[Case, Build, str]:
+    """A variant at its emulator sizes: the case, what is launched, and the sizes as text."""
+    from ptxkit.runtime.device import emulating_device
+    from ptxkit.workload import execute
+
+    small = type(build.workload).make((), build.workload.options, small=True)
+    case = execute.Case(small, emulating_device(), target=build.target)
+    try:
+        prepared = execute.prepare(case, build.variant, build.target, dict(build.tile))
+    except PtxkitError:  # a tile for large sizes may not suit small ones
+        prepared = execute.prepare(case, build.variant, build.target)
+    sizes = " ".join(f"{k}={v}" for k, v in small.sizes.items())
+    if prepared.build.tile != build.tile:
+        sizes += f", tile {prepared.build.tile}"
+    return case, prepared.build, sizes
 
 
 def _by_ptx_line(build: Build) -> Build:

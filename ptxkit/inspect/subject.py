@@ -74,6 +74,7 @@ class Subject:
         dynamic_shared_bytes, cluster: of the launch; 0 and 1 without one.
         sources: source files by their path in the line table.
         build: the compiled variant; None for a file.
+        launched: a launch of the kernel of a source file, which is counted for the heat map; None without one.
     """
 
     title: str
@@ -87,6 +88,7 @@ class Subject:
     cluster: int = 1
     sources: Mapping[str, SourceFile] = field(default_factory=dict)
     build: Build | None = None
+    launched: Build | None = None
 
     @property
     def occupancy(self) -> Occupancy:

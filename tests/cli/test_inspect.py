@@ -387,3 +387,42 @@ def test_a_graphviz_that_does_not_work_is_unavailable(capsys, tmp_path, monkeypa
     err = output_of(capsys, "saxpy:scalar", "--cfg", tmp_path / "graph.svg", code=3)
     assert err.count("\n") == 1 and why in err and f"use --cfg {tmp_path}/graph.dot" in err
     assert not (tmp_path / "graph.svg").exists()
+
+
+TEMPLATE = """
+template <int N> __global__ void add(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] += N;
+}
+template __global__ void add<3>(float*, int);
+extern "C" __global__ void other(float* x) { x[0] = 1; }
+"""
+LAUNCH = ["--arg", "x=float32[128]:ones", "--arg", "n=100", "--grid", "2", "--block", "64"]
+
+
+def test_a_source_file_has_heat_of_the_launch_that_is_given(capsys, tmp_path):
+    file, page = tmp_path / "t.cu", tmp_path / "t.html"
+    file.write_text(TEMPLATE)
+    output_of(capsys, f"{file}:add<3>", "--html", page, *LAUNCH)
+    (kernel,) = json.loads(re.search(r"<script[^>]*json[^>]*>(.*?)</script>", page.read_text(), re.DOTALL)[1])["kernels"]
+    assert kernel["heat"]["sizes"] == "counted in the emulator, x=float32[128]"
+    (file_counts,) = kernel["heat"]["metrics"]["bytes"].values()
+    assert file_counts == {"4": 100 * 8}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["t.cu:add<3>", "--grid", "2"], 2, "give --html FILE"),
+        (["t.cu", "--html", "t.html", *LAUNCH], 2, "describe the launch of one kernel; name one of"),
+        (["saxpy:ptx", "--html", "t.html", *LAUNCH], 2, "the description of saxpy:ptx gives its launches"),
+        (["t.cu:add<3>", "--html", "t.html", *LAUNCH[:4], "--grid", "2"], 2, "lacks --block"),
+        (["t.cu:add<3>", "--html", "t.html", "--arg", "x=float64[128]", *LAUNCH[2:]], 2, "pass an array of float32"),
+        (["t.cu:add<3>", "--html", "t.html", "--arg", "x=float32[9]", *LAUNCH[2:]], 5, "t.cu:4) ld.global"),
+    ],
+)
+def test_a_launch_that_cannot_be_counted_is_an_error_and_no_page(capsys, tmp_path, monkeypatch, words, code, message):
+    monkeypatch.chdir(tmp_path)
+    Path("t.cu").write_text(TEMPLATE)
+    err = output_of(capsys, *words, code=code)
+    assert message in err and not Path("t.html").exists()

@@ -66,7 +66,7 @@ def test_code_alone_has_no_heat(tmp_path):
     file.write_text('extern "C" __global__ void k(float* y) { y[threadIdx.x] = 1; }\n')
     (kernel,) = data_of(html_page.page(subjects(str(file))))["kernels"]
     assert kernel["heat"] is None
-    assert "code without a launch" in kernel["heat_note"]
+    assert "give one as to `ptxkit run`: --arg NAME=VALUE" in kernel["heat_note"]
 
 
 def test_ptx_lines_belong_to_the_loc_before_them():
