@@ -8,7 +8,7 @@ from ptxkit.debugger.session import Session
 from ptxkit.debugger.subject import subject_of
 from ptxkit.errors import UsageError
 from ptxkit.runtime.device import is_emulating
-from ptxkit.runtime.kernel import dim3
+from ptxkit.runtime.geometry import dim3
 
 if TYPE_CHECKING:
     from ptxkit.runtime.kernel import Kernel

@@ -19,8 +19,9 @@ from ptxkit.isa.parser import parse
 from ptxkit.runtime.abilities import IMAGE, TARGET, Measurement
 from ptxkit.runtime.arguments import Bound
 from ptxkit.runtime.buffers import MakesArrays
+from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.host_arrays import host_array
-from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
+from ptxkit.runtime.kernel import Kernel, LoadedModule, check_resources
 from ptxkit.runtime.module_variables import ModuleVariable, written_variables
 from ptxkit.runtime.parameters import parameters_of
 from ptxkit.runtime.resources import launch_resources

@@ -12,7 +12,8 @@ from ptxkit.errors import UnavailableError
 from ptxkit.targets.occupancy import cta_registers
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.kernel import Geometry, Kernel
+    from ptxkit.runtime.geometry import Geometry
+    from ptxkit.runtime.kernel import Kernel
     from ptxkit.targets import Target
 
 

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.errors import DescriptionError, PtxkitError
-from ptxkit.workload.blame import blamed
+from ptxkit.workload.data import Data, is_array
 from ptxkit.workload.launch import Tolerance, array_spec
 from ptxkit.workload.memory import check_memory
 from ptxkit.workload.mismatch import element, holds, places, value_text
 from ptxkit.workload.resolve import ResolvedVariant, resolve
-from ptxkit.workload.tolerance import Rule, Sums
-from ptxkit.workload.verify import Verdict, check_real, compare_all
+from ptxkit.workload.verify import Verdict, compare_all
 from ptxkit.workload.workload import Workload, suggestion
 
 if TYPE_CHECKING:
@@ -41,75 +40,6 @@ first use two more sentinels.
 HIGH, LOW = 0x7B, 0xFB
 """Sentinels of opposite signs, large in every floating-point type: 1.3e36 and -2.6e36 as float32. Unsigned integers get 0 for
 :data:`LOW`."""
-
-
-class Data:
-    """Inputs of a workload and their reference. Cases can share them; each case has its own device arrays.
-
-    Args:
-        workload: the workload of the inputs.
-        seed: seed for random inputs.
-        inputs: inputs instead of random ones.
-    """
-
-    def __init__(self, workload: Workload, seed: int = 0, inputs: Mapping[str, Any] | None = None) -> None:
-        self.workload = workload
-        self.seed = seed
-        self._given = inputs
-
-    @cached_property
-    def inputs(self) -> dict[str, Any]:
-        """Input name -> numpy array or scalar."""
-        made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
-        return dict(made)
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether the workload has a ``reference()``; a kernel of a source file that is only run has none."""
-        return type(self.workload).reference is not Workload.reference
-
-    @cached_property
-    def expected(self) -> dict[str, Any]:
-        """Output name -> reference, computed from arrays that ``reference()`` cannot change.
-
-        Raises:
-            DescriptionError: the reference verifies nothing: no output, no element, no real numbers, or NaN everywhere.
-        """
-        found = self.workload.reference(**{name: _read_only(value) for name, value in self.inputs.items()})
-        expected = {name: np.asarray(value) for name, value in found.items()}
-        for name, value in expected.items():
-            check_real(f"{self.workload.name}: the reference of {name}", value.dtype)
-            if self._given is None and value.size and value.dtype.kind == "f" and np.isnan(value).all():
-                raise DescriptionError(f"{self.workload.name}: the reference of {name} is NaN everywhere")
-        if not any(value.size for value in expected.values()):
-            what = "only empty arrays" if expected else "no output"
-            raise DescriptionError(f"{self.workload.name}: reference() returns {what}; nothing would be verified")
-        return expected
-
-    def tolerance_rule(self, variant: Variant | None = None, own: Tolerance | None = None) -> Rule:
-        """The rule from which the tolerance of each output follows.
-
-        Args:
-            variant: its tolerance, if it has one, replaces that of the workload.
-            own: tolerance of a peer or of the caller, which replaces both.
-        """
-        if own is not None:
-            return Rule(own, "as given")
-        if variant is not None and variant.tolerance is not None:
-            return Rule(variant.tolerance, f"stated by variant {variant.name}")
-        stated = _stated_tolerance(self.workload)
-        if stated is not None:
-            return Rule(stated, "stated by the description")
-        elements = sum(value.size for value in self.expected.values())
-        kinds = [value.dtype for value in self.inputs.values() if _is_array(value)]
-        return Rule(sums=Sums.of(self.workload.work(), elements, kinds))
-
-    def renew(self, seed: int) -> None:
-        """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
-        fresh = self.workload.inputs(np.random.default_rng(seed))
-        self.inputs.update({name: value for name, value in fresh.items() if _is_array(value)})
-        self.seed = seed
-        self.__dict__.pop("expected", None)
 
 
 class Case:
@@ -211,7 +141,7 @@ class Case:
         declared = {name: array_spec(spec) for name, spec in self.workload.outputs().items()}
         if declared:
             return declared
-        arrays = {name: value for name, value in self.inputs.items() if _is_array(value)}
+        arrays = {name: value for name, value in self.inputs.items() if is_array(value)}
         kinds = {value.dtype for value in arrays.values()}
         specs = {}
         for name, value in self.expected.items():
@@ -226,7 +156,7 @@ class Case:
         """The device array of an input, output or temporary; uploaded or allocated at the first use."""
         if name in self._arrays:
             return self._arrays[name]
-        if _is_array(self.inputs.get(name)):
+        if is_array(self.inputs.get(name)):
             self._arrays[name] = self.device.upload(np.ascontiguousarray(self.inputs[name]), name)
             self._digests[name] = self._arrays[name].digest()
             return self._arrays[name]
@@ -243,7 +173,7 @@ class Case:
     def argument(self, name: str) -> Any:
         """The value of a launch argument given by name: a device array, or an input that is passed by value."""
         value = self.inputs.get(name)
-        return self.array(name) if value is None or _is_array(value) else value
+        return self.array(name) if value is None or is_array(value) else value
 
     def reset(self, poison: int | None = None) -> None:
         """Poison every byte of outputs and temporaries; restore inputs that are updated in place or were overwritten.
@@ -277,7 +207,7 @@ class Case:
     def upload(self) -> None:
         """Copy the inputs to the device again, after :meth:`Data.renew`."""
         for name, value in self.inputs.items():
-            if _is_array(value):
+            if is_array(value):
                 array = self.array(name)
                 array.copy_from(np.ascontiguousarray(value))
                 if name in self._digests:
@@ -360,10 +290,6 @@ class Case:
         )
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim > 0
-
-
 def with_overwritten(verdict: Verdict, complaints: list[str]) -> Verdict:
     """The verdict, changed to wrong if a launch overwrote inputs."""
     if not complaints:
@@ -371,27 +297,3 @@ def with_overwritten(verdict: Verdict, complaints: list[str]) -> Verdict:
     worst = verdict.worst or complaints[0]
     explanation = "\n".join(filter(None, [verdict.explanation, *complaints]))
     return replace(verdict, verified=False, worst=worst, explanation=explanation)
-
-
-def _read_only(value: Any) -> Any:
-    """A read-only view of an array; other values unchanged."""
-    if not _is_array(value):
-        return value
-    view = value.view()
-    view.flags.writeable = False
-    return view
-
-
-def _stated_tolerance(workload: Workload) -> Tolerance | None:
-    """The description's ``tolerance``: a class attribute, a property or a method.
-
-    Raises:
-        DescriptionError: it is not a Tolerance.
-    """
-    stated: Any = workload.tolerance
-    if callable(stated):
-        with blamed(type(workload).tolerance):  # type: ignore[arg-type]  # a method of the description
-            stated = stated()
-    if stated is not None and not isinstance(stated, Tolerance):
-        raise DescriptionError(f"{workload.name}: tolerance must be a Tolerance, not {stated!r}")
-    return stated

@@ -18,7 +18,8 @@ from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.runtime.tensor_map.description import TensorMap
 from ptxkit.targets import missing
 from ptxkit.workload.build import Build, compiled
-from ptxkit.workload.case import HIGH, LOW, POISON, Case, Data, with_overwritten
+from ptxkit.workload.case import HIGH, LOW, POISON, Case, with_overwritten
+from ptxkit.workload.data import Data
 from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
 from ptxkit.workload.memory import check_memory
 from ptxkit.workload.module_state import ModuleState

@@ -36,12 +36,11 @@ from ptxkit.targets import lowest_target
 from ptxkit.targets.gpus import DeviceFacts, reference_facts
 from ptxkit.workload.blame import METHODS, guarded
 from ptxkit.workload.launch import ArraySpec, Tolerance, Work, array_spec
+from ptxkit.workload.values import check_size, option_value, parse_size
 from ptxkit.workload.variant import Variant
 
 if TYPE_CHECKING:
     import numpy as np
-
-LARGEST_SIZE = 2**31 - 1  # kernels have sizes as 32-bit integers, and it is the maximum of gridDim.x
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -83,9 +82,9 @@ class Workload:
     def __post_init__(self) -> None:
         self._check_complete()
         for name in self.size_names():
-            _check_size(self.name, name, getattr(self, name))
+            check_size(self.name, name, getattr(self, name))
         for name, kind in self.option_types().items():
-            object.__setattr__(self, name, _option_value(self.name, name, kind, getattr(self, name)))
+            object.__setattr__(self, name, option_value(self.name, name, kind, getattr(self, name)))
         for complaint in self.constraints():
             raise UsageError(f"{self.name} with {self.size_text()}: {complaint}")
 
@@ -328,40 +327,3 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if near:
         return "did you mean " + " or ".join(repr(n) for n in near) + "?"
     return f"there are {', '.join(names)}" if names else "there are none"
-
-
-def parse_size(kernel: str, name: str, text: str | int) -> int:
-    """A size from the command line; UsageError if it is not a whole number. Its range is checked later."""
-    if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    if not re.fullmatch(r"[+-]?[0-9]+(_[0-9]+)*", str(text).strip()):
-        raise UsageError(f"{kernel}: size {name} must be a whole number, not {text!r}")
-    return int(text) if len(str(text)) < 4000 else LARGEST_SIZE + 1  # int() does not accept longer ones
-
-
-def _check_size(kernel: str, name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise UsageError(f"{kernel}: size {name} must be a whole number, not {value!r}")
-    if value < 1:
-        raise UsageError(f"{kernel}: size {name} must be at least 1, not {value}")
-    if value > LARGEST_SIZE:
-        shown = str(value) if value < 10**20 else "what is given"
-        raise UsageError(f"{kernel}: size {name} must be at most {LARGEST_SIZE} (2^31 - 1), not {shown}")
-
-
-def _option_value(kernel: str, name: str, kind: Any, value: Any) -> Any:
-    """An option converted to its declared type; UsageError if that is not possible."""
-    if typing.get_origin(kind) is Literal:
-        for choice in typing.get_args(kind):
-            if str(value) == str(choice):
-                return choice
-        known = ", ".join(map(str, typing.get_args(kind)))
-        raise UsageError(f"{kernel}: option {name} must be one of {known}, not {value!r}")
-    if kind is bool and isinstance(value, str):
-        if value.lower() not in ("true", "false", "1", "0"):
-            raise UsageError(f"{kernel}: option {name} must be true or false, not {value!r}")
-        return value.lower() in ("true", "1")
-    try:
-        return kind(value)
-    except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{kernel}: option {name} must be {kind.__name__}, not {value!r}") from None

@@ -15,11 +15,11 @@ from cuda.bindings import driver as bindings
 from ptxkit.errors import FaultError, LaunchError, MemoryFault, TrapError, UnavailableError
 from ptxkit.isa.parser import parse
 from ptxkit.runtime.arguments import bind
+from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.gpu import driver
 from ptxkit.runtime.gpu.context import own_target
 from ptxkit.runtime.gpu.device import GpuDevice
 from ptxkit.runtime.gpu.kernels import _waits_for_previous_grid, stream_pointer
-from ptxkit.runtime.kernel import Geometry
 from ptxkit.runtime.parameters import parameters_of
 from ptxkit.targets.gpus import reference_facts
 

@@ -20,6 +20,7 @@ from ptxkit.isa.parser import parse
 from ptxkit.isa.specials import reads_grid_workspace
 from ptxkit.runtime.abilities import IMAGE
 from ptxkit.runtime.arguments import Bound, buffer_size
+from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.gpu.context import FAULTS, GpuContext
 from ptxkit.runtime.gpu.driver import (
     FUNCTION_MAX_DYNAMIC_SHARED,
@@ -32,7 +33,7 @@ from ptxkit.runtime.gpu.driver import (
     launch_config,
 )
 from ptxkit.runtime.gpu.graph import capture, capture_check
-from ptxkit.runtime.kernel import Geometry, Kernel, LoadedModule, check_resources
+from ptxkit.runtime.kernel import Kernel, LoadedModule, check_resources
 from ptxkit.runtime.module_variables import ModuleVariable, written_variables
 from ptxkit.runtime.parameters import Parameter, parameters_of
 from ptxkit.runtime.source_names import source_text

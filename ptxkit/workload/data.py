@@ -1,0 +1,117 @@
+"""The inputs of a workload with their reference and tolerance, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptxkit.errors import DescriptionError
+from ptxkit.workload.blame import blamed
+from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.tolerance import Rule, Sums
+from ptxkit.workload.verify import check_real
+from ptxkit.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from ptxkit.workload.variant import Variant
+
+
+class Data:
+    """Inputs of a workload and their reference. Cases can share them; each case has its own device arrays.
+
+    Args:
+        workload: the workload of the inputs.
+        seed: seed for random inputs.
+        inputs: inputs instead of random ones.
+    """
+
+    def __init__(self, workload: Workload, seed: int = 0, inputs: Mapping[str, Any] | None = None) -> None:
+        self.workload = workload
+        self.seed = seed
+        self._given = inputs
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """Input name -> numpy array or scalar."""
+        made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
+        return dict(made)
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the workload has a ``reference()``; a kernel of a source file that is only run has none."""
+        return type(self.workload).reference is not Workload.reference
+
+    @cached_property
+    def expected(self) -> dict[str, Any]:
+        """Output name -> reference, computed from arrays that ``reference()`` cannot change.
+
+        Raises:
+            DescriptionError: the reference verifies nothing: no output, no element, no real numbers, or NaN everywhere.
+        """
+        found = self.workload.reference(**{name: _read_only(value) for name, value in self.inputs.items()})
+        expected = {name: np.asarray(value) for name, value in found.items()}
+        for name, value in expected.items():
+            check_real(f"{self.workload.name}: the reference of {name}", value.dtype)
+            if self._given is None and value.size and value.dtype.kind == "f" and np.isnan(value).all():
+                raise DescriptionError(f"{self.workload.name}: the reference of {name} is NaN everywhere")
+        if not any(value.size for value in expected.values()):
+            what = "only empty arrays" if expected else "no output"
+            raise DescriptionError(f"{self.workload.name}: reference() returns {what}; nothing would be verified")
+        return expected
+
+    def tolerance_rule(self, variant: Variant | None = None, own: Tolerance | None = None) -> Rule:
+        """The rule from which the tolerance of each output follows.
+
+        Args:
+            variant: its tolerance, if it has one, replaces that of the workload.
+            own: tolerance of a peer or of the caller, which replaces both.
+        """
+        if own is not None:
+            return Rule(own, "as given")
+        if variant is not None and variant.tolerance is not None:
+            return Rule(variant.tolerance, f"stated by variant {variant.name}")
+        stated = _stated_tolerance(self.workload)
+        if stated is not None:
+            return Rule(stated, "stated by the description")
+        elements = sum(value.size for value in self.expected.values())
+        kinds = [value.dtype for value in self.inputs.values() if is_array(value)]
+        return Rule(sums=Sums.of(self.workload.work(), elements, kinds))
+
+    def renew(self, seed: int) -> None:
+        """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
+        fresh = self.workload.inputs(np.random.default_rng(seed))
+        self.inputs.update({name: value for name, value in fresh.items() if is_array(value)})
+        self.seed = seed
+        self.__dict__.pop("expected", None)
+
+
+def is_array(value: Any) -> bool:
+    """Whether an input is an array in device memory; other inputs are passed by value."""
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def _read_only(value: Any) -> Any:
+    """A read-only view of an array; other values unchanged."""
+    if not is_array(value):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _stated_tolerance(workload: Workload) -> Tolerance | None:
+    """The description's ``tolerance``: a class attribute, a property or a method.
+
+    Raises:
+        DescriptionError: it is not a Tolerance.
+    """
+    stated: Any = workload.tolerance
+    if callable(stated):
+        with blamed(type(workload).tolerance):  # type: ignore[arg-type]  # a method of the description
+            stated = stated()
+    if stated is not None and not isinstance(stated, Tolerance):
+        raise DescriptionError(f"{workload.name}: tolerance must be a Tolerance, not {stated!r}")
+    return stated
