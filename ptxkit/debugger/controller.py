@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.debugger.breakpoints import Breakpoint, Watchpoint
-from ptxkit.debugger.evaluate import truth
+from ptxkit.debugger.hits import BreakpointTable
 from ptxkit.debugger.places import Lane, Place, Places, holds, lanes_of, only_of
 from ptxkit.debugger.plans import Plan
 from ptxkit.debugger.registers import Written, executing
 from ptxkit.debugger.thread import Thread
 from ptxkit.debugger.watchpoints import Stores, changed
 from ptxkit.emulator.instructions.branches import Return
-from ptxkit.errors import FaultError, UsageError
+from ptxkit.errors import FaultError
 
 if TYPE_CHECKING:
     from ptxkit.debugger.subject import Subject
@@ -65,7 +65,7 @@ class Event:
 
 @dataclass
 class Focus:
-    """The thread that commands are about: linear index of its CTA in the grid, and of the thread in the CTA."""
+    """The thread that commands apply to: linear index of its CTA in the grid, and of the thread in the CTA."""
 
     cta: int = 0
     thread: int = 0
@@ -118,12 +118,10 @@ class Controller:
         self.issued: dict[int, str] = {}
         self.mbarriers: set[int] = set()
         self.done_ctas: set[int] = set()
-        self._announced: Any = None
-        self._at: dict[int, list[Breakpoint]] = {}
-        self._resolved: tuple[Breakpoint, ...] = ()
+        self._table: BreakpointTable | None = None
         self._hazards = 0
 
-    # -- the session's side --------------------------------------------------------------------------------------
+    # -- called by the session --------------------------------------------------------------------------------------
 
     def start(self, target: Callable[[], Any], plan: Plan) -> Event:
         """Execute ``target`` on a new thread until the first stop."""
@@ -160,7 +158,7 @@ class Controller:
             return
         self.events.put(Event("finished", outcome=outcome))
 
-    # -- the observer's side --------------------------------------------------------------------------------------
+    # -- called by the emulator --------------------------------------------------------------------------------------
 
     def run(self, wave: Wave) -> None:
         """See :class:`~ptxkit.emulator.observer.Observer`."""
@@ -168,10 +166,10 @@ class Controller:
             self.launch = wave.launch
             self.launches += 1
             self.done_ctas = set()
-            self._resolved, self._at = (), {}
             self._hazards = 0
         self.wave, self.places, self.written = wave, Places(wave), Written(wave)
-        self.issued, self.mbarriers, self._announced = {}, set(), None
+        self._table = BreakpointTable(wave, self.breakpoints, self._thread_at)
+        self.issued, self.mbarriers = {}, set()
         for watch in self.watchpoints:
             watch.seen = watch.seen and watch.space == "global"
         try:
@@ -182,11 +180,12 @@ class Controller:
             raise
         finally:
             self.done_ctas.update(int(c) for c in wave.ctas)
-            self.wave = self.places = self.written = None
+            self.wave = self.places = self.written = self._table = None
 
     def step(self, wave: Wave, group: Group, block: BasicBlock) -> None:
         """See :class:`~ptxkit.emulator.observer.Observer`."""
         assert self.places is not None
+        assert self._table is not None
         if self.interrupted.is_set():
             self.interrupted.clear()
             wave.enter(group, block.index)
@@ -197,13 +196,15 @@ class Controller:
             wave.enter(group, block.index)
             self.places.isolate(lane.cta, lane.warp)
             return
-        if tuple(self.breakpoints) != self._resolved:
-            self._place_breakpoints()
-        if group.resume == 0 and block.index in self._at:
-            event = self._hit(wave, group, block)
-            if event is not None:
-                self._stop(event)
-                return
+        self._table.update()
+        hit = self._table.arrived(group, block, lane)
+        if hit is not None:
+            wave.enter(group, block.index)
+            if lane != hit.lane:
+                self._refocus(hit.lane)
+            self._stop(Event("breakpoint", hit.problems, numbers=hit.numbers, threads=hit.threads))
+            return
+        self._table.executes(group)
         pending = self._before(wave, group, block, lane)
         try:
             wave.step(group, block)
@@ -238,6 +239,12 @@ class Controller:
         subject = self.subjects[self.wave.launch.name]
         return Thread(subject, self.wave, self.places.find(lane), lane, self.written, level)
 
+    def _thread_at(self, lane: Lane, place: Place) -> Thread:
+        """A thread at a place that the groups of the wave do not contain at the moment."""
+        assert self.wave is not None
+        assert self.written is not None
+        return Thread(self.subjects[self.wave.launch.name], self.wave, place, lane, self.written)
+
     def changed(self, watch: Watchpoint) -> str:
         """See :func:`ptxkit.debugger.watchpoints.changed`."""
         return changed(watch, self.wave, partial(self._owner, watch))
@@ -267,100 +274,10 @@ class Controller:
         if cta in self.wave.ctas:
             self.focus = Focus(cta, thread)
 
-    # -- breakpoints --------------------------------------------------------------------------------------
-
-    def _place_breakpoints(self) -> None:
-        assert self.wave is not None
-        code = self.wave.launch.code
-        functions = {b.function.function.name: b.function for b in code.blocks}
-        self._at = {}
-        for breakpoint_ in self.breakpoints:
-            for address in breakpoint_.where.addresses:
-                function = functions.get(address.function)
-                if function is not None:
-                    self._at.setdefault(function.entry + address.position, []).append(breakpoint_)
-        self._resolved = tuple(self.breakpoints)
-
-    def _hit(self, wave: Wave, group: Group, block: BasicBlock) -> Event | None:
-        """The stop for threads that have arrived at a breakpoint; it puts them back. None lets them execute."""
-        mask = group.full_mask()
-        fresh = mask if self._announced is None else mask & ~self._announced
-        if not fresh.any():
-            return None
-        self._announced = mask.copy() if self._announced is None else self._announced | mask
-        problems = []
-        hit: list[Breakpoint] = []
-        chosen: Lane | None = None
-        for b in self._at[block.index]:
-            lane = self._holding(b, fresh, Place(group, block)) if b.enabled else None
-            if lane is None:
-                continue
-            if b.ignore > 0:
-                b.ignore -= 1
-                continue
-            b.hits += 1
-            hit.append(b)
-            chosen = chosen or lane
-            if b.problem:
-                problems.append(f"the condition of breakpoint {b.number} cannot be evaluated: {b.problem}")
-                b.problem = ""
-        if chosen is None:
-            return None
-        wave.enter(group, block.index)
-        if self.lane() != chosen:
-            self._refocus(chosen)
-        for b in hit:
-            if b.temporary:
-                self.breakpoints.remove(b)
-        return Event(
-            "breakpoint",
-            "; ".join(problems),
-            numbers=tuple(b.number for b in hit),
-            threads=_together(hit, fresh),
-        )
-
-    def _holding(self, b: Breakpoint, fresh: Any, place: Place) -> Lane | None:
-        """The thread that a breakpoint stops for, the focused one if it is among them; None where it stops for none."""
-        assert self.wave is not None
-        c, w, k = np.nonzero(fresh)
-        if b.thread != (None, None):
-            cta, thread = b.thread
-            keep = np.ones(len(c), np.bool_)
-            if cta is not None:
-                keep &= self.wave.ctas[c] == cta
-            if thread is not None:
-                keep &= w * 32 + k == thread
-            c, w, k = c[keep], w[keep], k[keep]
-        if not len(c):
-            return None
-        order = range(len(c))
-        focused = self.lane()
-        if focused is not None:
-            mine = np.flatnonzero((c == focused.cta) & (w == focused.warp) & (k == focused.lane))
-            order = [*mine.tolist(), *order] if len(mine) else order  # type: ignore[assignment]
-        for n in order:
-            lane = Lane(int(c[n]), int(w[n]), int(k[n]))
-            if b.condition is None or self._true(b, lane, place):
-                return lane
-        return None
-
-    def _true(self, b: Breakpoint, lane: Lane, place: Place) -> bool:
-        assert b.condition is not None
-        assert self.wave is not None
-        assert self.written is not None
-        subject = self.subjects[self.wave.launch.name]
-        try:
-            return truth(b.condition, Thread(subject, self.wave, place, lane, self.written))
-        except UsageError as error:
-            b.problem = str(error)
-            return True
-
     # -- around an instruction --------------------------------------------------------------------------------------
 
     def _before(self, wave: Wave, group: Group, block: BasicBlock, lane: Lane | None) -> _Pending:
         assert self.places is not None
-        if self._announced is not None:
-            self._announced &= ~group.full_mask()
         parked = None
         if block.gate is not None:
             parked = self._standing(wave, block, group.frame.serial)
@@ -378,7 +295,7 @@ class Controller:
         return _Pending(group, block, mask, parked, had, stores, wave.queue.issued, group.frame, wave.serial, returns)
 
     def _standing(self, wave: Wave, block: BasicBlock, serial: int) -> Any:
-        """Threads of one call that are parked at a block, or have been let through it and not executed it yet."""
+        """Threads of one call that wait at a block, or whose wait has ended and that have not executed it yet."""
         mask = np.zeros(wave.shape, np.bool_)
         for group, at in wave.parked_groups():
             if at == block.index and group.frame.serial == serial:
@@ -419,6 +336,7 @@ class Controller:
     def _follow(self, p: _Pending, lane: Lane) -> None:
         """Called when the focused thread may have executed its instruction; stops if the command is complete."""
         assert self.places is not None
+        assert self._table is not None
         place = self.places.find(lane)
         if place is None:
             self._stop(Event("exited", "the thread has ended"))
@@ -427,28 +345,13 @@ class Controller:
             return
         solo = self.plan.solo
         if self.plan.arrived(place):
-            self._arrive(place, lane)
+            numbers = self._table.stepped_to(place, lane)
+            self._stop(Event("breakpoint" if numbers else "step", numbers=numbers))
         elif solo and not self.plan.solo:
             self.places.release()
 
-    def _arrive(self, place: Place, lane: Lane) -> None:
-        assert self.wave is not None
-        numbers = []
-        if self._at and place.block.index in self._at and not place.waiting:
-            mask = np.zeros(self.wave.shape, np.bool_)
-            mask[lane.cta, lane.warp] = True
-            mask &= place.group.full_mask()
-            for b in self._at[place.block.index]:
-                if b.enabled and self._holding(b, _single(self.wave, lane), place) is not None:
-                    b.hits += 1
-                    numbers.append(b.number)
-                    if b.temporary:
-                        self.breakpoints.remove(b)
-            self._announced = mask if self._announced is None else self._announced | mask
-        self._stop(Event("breakpoint" if numbers else "step", numbers=tuple(numbers)))
-
     def _note_arguments(self, wave: Wave, p: _Pending) -> None:
-        """Called when a call has made frames: its register parameters now have values."""
+        """Called when a call has created frames: marks their register parameters as written."""
         assert self.written is not None
         for group in wave.ready.values():
             frame = group.frame
@@ -519,15 +422,3 @@ def linear(coordinates: Any, extent: tuple[int, int, int]) -> int:
 def _first(found: Any) -> Lane:
     c, w, k = found
     return Lane(int(c[0]), int(w[0]), int(k[0]))
-
-
-def _together(hit: list[Breakpoint], fresh: Any) -> int:
-    """How many threads stop together: all that arrive at a breakpoint that stops for every thread."""
-    plain = any(b.condition is None and b.thread == (None, None) for b in hit)
-    return int(np.count_nonzero(fresh)) if plain else 1
-
-
-def _single(wave: Wave, lane: Lane) -> Any:
-    mask = np.zeros(wave.shape, np.bool_)
-    mask[lane.cta, lane.warp, lane.lane] = True
-    return mask
