@@ -297,7 +297,7 @@ class Queue:
         pending = self.of(mechanism)
         pending.submit(operation)
         if self.times is not None:
-            self.times.issued(pending, operation)
+            self.times.issued(len(operation.owner), lambda which: pending.complete(operation, which))
 
     def commit(self, x: Selection, mechanism: Mechanism[Groups]) -> None:
         """The threads of ``x`` close their group."""

@@ -11,14 +11,11 @@ The numbers are the raw output of PCG64, which numpy keeps the same in all its v
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
 from ptxkit.emulator.arrays import Index
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.simt.asynchronous import Operation, Pending
 
 AT_ONCE, WHEN_FORCED = 0, 1
 """The values of the lowest two bits of a number that do not draw a delay."""
@@ -35,12 +32,17 @@ class RandomTimes:
     def __init__(self, seed: int, wave: int) -> None:
         self._numbers = np.random.PCG64([seed, wave])
         self._now = 0
-        self._due: list[tuple[int, int, Pending, Operation, Index]] = []
+        self._due: list[tuple[int, int, Callable[[Index], bool], Index]] = []
         self._entries = 0
 
-    def issued(self, pending: Pending, operation: Operation) -> None:
-        """Draw the points of an operation that ``pending`` holds."""
-        raw = np.asarray(self._numbers.random_raw(len(operation.owner)), np.uint64)
+    def issued(self, elements: int, complete: Callable[[Index], bool]) -> None:
+        """Draw the points of the elements of an operation.
+
+        Args:
+            elements: how many.
+            complete: completes the given elements; False if all of them were complete already.
+        """
+        raw = np.asarray(self._numbers.random_raw(elements), np.uint64)
         kind = raw & np.uint64(3)
         spread = np.uint64(2) << (raw >> np.uint64(2) & np.uint64(7))
         delay = np.where(kind == AT_ONCE, 0, 1 + (raw >> np.uint64(8)) % spread).astype(np.int64)
@@ -48,7 +50,7 @@ class RandomTimes:
         for value in np.unique(delay[drawn]).tolist():
             self._entries += 1
             which = np.flatnonzero(drawn & (delay == value))
-            heapq.heappush(self._due, (self._now + value, self._entries, pending, operation, which))
+            heapq.heappush(self._due, (self._now + value, self._entries, complete, which))
 
     def tick(self) -> None:
         """The wave has executed a block."""
@@ -72,6 +74,6 @@ class RandomTimes:
         """Complete what is due; False if all of it was complete already."""
         some = False
         while self._due and self._due[0][0] <= self._now:
-            _, _, pending, operation, which = heapq.heappop(self._due)
-            some |= pending.complete(operation, which)
+            _, _, complete, which = heapq.heappop(self._due)
+            some |= complete(which)
         return some
