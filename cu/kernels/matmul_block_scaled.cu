@@ -11,6 +11,7 @@
 //     accumulators.
 #include "ptxkit/gemm/block_scale.cuh"
 #include "ptxkit/gemm/row_output.cuh"
+#include "ptxkit/gemm/tensor_memory.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
@@ -201,20 +202,12 @@ __global__ void __launch_bounds__(128) matmul_block_scaled_single_issuer(
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
-    if (warp == 0) {
-        tcgen05_alloc<1>(base + L::address, L::columns);
-        tcgen05_relinquish_alloc_permit<1>();
-    }
-    if (threadIdx.x == 32) {
+    const unsigned tensor_memory = begin_tensor_memory<1, L::columns>(shared + L::address, warp, 0, 32, [&]() {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
         mbarrier_init(complete, 1);
         init_ring<STAGES>(full(0), 1, empty(0), 1);
-    }
-    tcgen05_fence_before_thread_sync();
-    barrier_sync();
-    tcgen05_fence_after_thread_sync();
-    const unsigned tensor_memory = *reinterpret_cast<volatile unsigned*>(shared + L::address);
+    });
     follow_previous_grid();
 
     if (warp == 0 && elect_sync(all_lanes)) {
@@ -244,9 +237,7 @@ __global__ void __launch_bounds__(128) matmul_block_scaled_single_issuer(
     tcgen05_fence_after_thread_sync();
     const RowOutput<PLAIN, bf16> output{c, nullptr, unsigned(m), unsigned(n), 1.0f, 0.0f};
     store_tensor_memory<BN>(tensor_memory + (warp * 32 << 16), output, row + threadIdx.x, col);
-    tcgen05_fence_before_thread_sync();
-    barrier_sync();
-    if (warp == 0) tcgen05_dealloc<1>(tensor_memory, L::columns);
+    end_tensor_memory<1, L::columns>(tensor_memory, warp, 0);
 }
 
 template <class Format, int BN, int STAGES, int GROUP>
@@ -264,11 +255,7 @@ __global__ void __launch_bounds__(192, 1) matmul_block_scaled_specialized(
     auto sums_empty = [&](unsigned i) { return base + L::sums_empty + 8 * i; };
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
 
-    if (warp == 5) {
-        tcgen05_alloc<1>(base + L::address, L::columns);
-        tcgen05_relinquish_alloc_permit<1>();
-    }
-    if (threadIdx.x == 0) {
+    const unsigned tensor_memory = begin_tensor_memory<1, L::columns>(shared + L::address, warp, 5, 0, [&]() {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
         for (int i = 0; i < ACCUMULATORS; i++) {
@@ -276,11 +263,7 @@ __global__ void __launch_bounds__(192, 1) matmul_block_scaled_specialized(
             mbarrier_init(sums_empty(i), 4);
         }
         init_ring<STAGES>(full(0), 1, empty(0), 1);
-    }
-    tcgen05_fence_before_thread_sync();
-    barrier_sync();
-    tcgen05_fence_after_thread_sync();
-    const unsigned tensor_memory = *reinterpret_cast<volatile unsigned*>(shared + L::address);
+    });
     follow_previous_grid();
 
     const Operands<Format, BN> operands{a_map, b_map, a_scales, b_scales, unsigned(m), unsigned(n), unsigned(k)};
@@ -331,8 +314,5 @@ __global__ void __launch_bounds__(192, 1) matmul_block_scaled_specialized(
             sums.advance();
         }
     }
-    __syncwarp();
-    tcgen05_fence_before_thread_sync();
-    barrier_sync();
-    if (warp == 5) tcgen05_dealloc<1>(tensor_memory, L::columns);
+    end_tensor_memory<1, L::columns>(tensor_memory, warp, 5);
 }

@@ -17,6 +17,7 @@
 // 8. The results are stored through shared memory by TMA: whole rows of 128 bytes, without address arithmetic.
 #include "ptxkit/gemm/gemm.cuh"
 #include "ptxkit/gemm/row_output.cuh"
+#include "ptxkit/gemm/tensor_memory.cuh"
 #include "ptxkit/ptx/bulk_copy.cuh"
 #include "ptxkit/ptx/cluster.cuh"
 #include "ptxkit/ptx/cluster_launch_control.cuh"
@@ -70,20 +71,12 @@ __global__ void __launch_bounds__(128) matmul_single_issuer(
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
     const int row = blockIdx.y * BM, col = blockIdx.x * BN;
 
-    if (warp == 0) {
-        tcgen05_alloc<1>(base + L::address, COLUMNS);
-        tcgen05_relinquish_alloc_permit<1>();
-    }
-    if (threadIdx.x == 32) {
+    const unsigned accumulator = begin_tensor_memory<1, COLUMNS>(shared + L::address, warp, 0, 32, [&]() {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
         mbarrier_init(base + L::complete, 1);
         init_ring<STAGES>(full(0), 1, empty(0), 1);
-    }
-    tcgen05_fence_before_thread_sync();
-    barrier_sync();
-    tcgen05_fence_after_thread_sync();
-    const unsigned accumulator = *reinterpret_cast<volatile unsigned*>(shared + L::address);
+    });
     follow_previous_grid();
 
     if (warp == 0 && elect_sync(all_lanes)) {
@@ -119,9 +112,7 @@ __global__ void __launch_bounds__(128) matmul_single_issuer(
     tcgen05_fence_after_thread_sync();
     const RowOutput<EPILOGUE, Out> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
     store_tensor_memory<BN>(accumulator + (warp * 32 << 16), output, row + threadIdx.x, col);
-    tcgen05_fence_before_thread_sync();
-    barrier_sync();
-    if (warp == 0) tcgen05_dealloc<1>(accumulator, COLUMNS);
+    end_tensor_memory<1, COLUMNS>(accumulator, warp, 0);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -231,11 +222,7 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
     const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
     const unsigned rank = CTAS > 1 ? cluster_ctarank() : 0;
 
-    if (warp == MULTIPLYING) {
-        tcgen05_alloc<CTAS>(base + L::address, COLUMNS);
-        tcgen05_relinquish_alloc_permit<CTAS>();
-    }
-    if (threadIdx.x == 0) {
+    const auto initialize = [&]() {
         prefetch_tensormap(a_map);
         prefetch_tensormap(b_map);
         if (Tile::STORE == BY_TMA) prefetch_tensormap(c_map);
@@ -250,16 +237,9 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
             mbarrier_init(answer_empty(i), 6 * CTAS);
         }
         init_ring<STAGES>(full(0), 1, empty(0), 1);
-    }
-    tcgen05_fence_before_thread_sync();
-    if constexpr (CTAS > 1) {
-        barrier_cluster_arrive_release();
-        barrier_cluster_wait_acquire();
-    } else {
-        barrier_sync();
-    }
-    tcgen05_fence_after_thread_sync();
-    const unsigned accumulators = *reinterpret_cast<volatile unsigned*>(shared + L::address);
+    };
+    const unsigned accumulators =
+        begin_tensor_memory<CTAS, COLUMNS>(shared + L::address, warp, MULTIPLYING, 0, initialize);
     follow_previous_grid();
 
     const unsigned tile_rows = (m - 1) / (BM * CTAS) + 1, tile_cols = (n - 1) / BN + 1;
@@ -392,13 +372,5 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
         // shared memory is released when the CTA exits
         if (Tile::STORE == BY_TMA && laneid() == 0) cp_async_bulk_wait_group_read<0>();
     }
-    __syncwarp();
-    tcgen05_fence_before_thread_sync();
-    if constexpr (CTAS > 1) {  // the other CTA may still arrive at this one's mbarriers
-        barrier_cluster_arrive_release();
-        barrier_cluster_wait_acquire();
-    } else {
-        barrier_sync();
-    }
-    if (warp == MULTIPLYING) tcgen05_dealloc<CTAS>(accumulators, COLUMNS);
+    end_tensor_memory<CTAS, COLUMNS>(accumulators, warp, MULTIPLYING);
 }

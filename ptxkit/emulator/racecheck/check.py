@@ -23,6 +23,7 @@ from ptxkit.emulator.racecheck.lifetimes import Lifetimes
 from ptxkit.emulator.racecheck.operations import Operations
 from ptxkit.emulator.racecheck.reports import RaceReports
 from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
+from ptxkit.emulator.racecheck.tensor_memory import TensorMemory
 from ptxkit.emulator.simt.hooks import AccessSite
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import WaveState
@@ -56,6 +57,7 @@ class Races(RaceReports):
         # places to synchronise through: words of shared memory as ~index, and addresses in global memory
         self._known: dict[int, int] = {}
         self.lifetimes = Lifetimes(self)
+        self.tensor_memory = None if hazards.copies_only else TensorMemory(self)
 
     # -- actors ------------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Hazard:
         place: the same in words, with the variable that it lies in.
         fix: the missing synchronisation, as an instruction to the reader.
         count: cells for which the two were found out of order.
+        verbs: what earlier and later did, in words; () for accesses to shared memory.
     """
 
     what: str
@@ -45,10 +46,13 @@ class Hazard:
     place: str
     fix: str
     count: int
+    verbs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         late = "reads" if self.what == "read-after-write" else "writes"
         early = "read" if self.what == "write-after-read" else "wrote"
+        if self.verbs:
+            early, late = self.verbs
         times = f", {self.count:,} times" if self.count > 1 else ""
         if self.what == EXIT:
             return (
@@ -102,7 +106,9 @@ class Hazards:
         if fault is not None:
             lines.append(f"and the launch failed: {fault}")
         many = f"{len(hazards)} races" if len(hazards) > 1 else "a race"
-        error = RaceError(f"{self.kernel}: {many} in shared memory:\n  " + "\n  ".join(lines), hazards)
+        spaces = [space for space in ("shared", "tensor") if any(bool(h.verbs) == (space == "tensor") for h in hazards)]
+        memory = f"{' and '.join(spaces)} memory"
+        error = RaceError(f"{self.kernel}: {many} in {memory}:\n  " + "\n  ".join(lines), hazards)
         raise error from fault
 
 

@@ -61,6 +61,7 @@ class Operations:
         self._arrived = self.clocks.table(8)
         self._done = self.clocks.table(8)
         self._phase: Index = np.zeros(words, np.int64)
+        self._copied: set[int] = set()  # places of mbarriers on which copies complete
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -189,6 +190,7 @@ class Operations:
         rows = threads >> self.clocks.shift
         self._require(where, rows, at, threads)
         numbers, intervals = self._agents(at), (self._phase[at] + 1) * INTERVAL
+        self._copied.update(np.unique(at % self.words_each).tolist())
         for write, starts, sizes in runs:
             self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
         self._passed_on(at, rows)
@@ -203,7 +205,16 @@ class Operations:
         agents = self.clocks.rank[rows] * self.clocks.width + g.first + self.clocks.actor[rows]
         np.maximum.at(flat, (keys, agents), g.current[rows] | LOW)
         g.current[np.unique(rows)] += INTERVAL
+        if self.clocks.size > 1:  # the arrival itself, which a CTA that has the mbarrier must not exit before
+            record = (self._phase[at] + 1) * INTERVAL | self.races.site(where)
+            self._note_remote(rows << self.clocks.shift, at * 8, self._rank(at), self._agents(at), record)
         self._passed_on(at, rows)
+
+    def issued(self, mechanism: Mechanism[object], threads: Index) -> tuple[Index, Index]:
+        """Agents and intervals of operations that ``threads``, (E,), issue now."""
+        rows = threads >> self.clocks.shift
+        g = self._of(mechanism)
+        return g.first + self.clocks.actor[rows], g.current[rows]
 
     def _passed_on(self, at: Index, rows: Index) -> None:
         """An operation happens after the earlier accesses of its thread, and so does what threads do that wait for it."""
@@ -302,4 +313,5 @@ class Operations:
                 return mechanism.operation.format(self.races.name(number - g.first)), mechanism.wait
         offset = int(np.flatnonzero(self._agent_of == number)[0])
         name = self.races.wave.part(Mbarriers).name(offset)
-        return f"a copy that completes on {name}", "wait for that phase of it (mbarrier.try_wait)"
+        what = "a copy that completes on" if offset in self._copied else "an arrival of a tcgen05.commit at"
+        return f"{what} {name}", "wait for that phase of it (mbarrier.try_wait)"

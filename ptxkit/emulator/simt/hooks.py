@@ -6,7 +6,7 @@ and the arguments of a hook are only computed if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Words
@@ -75,6 +75,50 @@ class OperationHooks(Protocol):
     def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
         """An arrival when all operations of the thread so far are complete, as cp.async.mbarrier.arrive makes it."""
 
+    def issued(self, mechanism: Mechanism[object], threads: Index) -> tuple[Index, Index]:
+        """Agents and intervals of operations that ``threads`` issue now."""
+
+
+class TensorCells(Protocol):
+    """Cells of one SM's tensor memory: 16-lane bands, and columns from ``low`` to ``high``."""
+
+    @property
+    def sm(self) -> int:
+        """Index of the SM in the wave."""
+
+    @property
+    def bands(self) -> tuple[int, ...]:
+        """Groups of 16 lanes."""
+
+    @property
+    def low(self) -> int:
+        """First column."""
+
+    @property
+    def high(self) -> int:
+        """Column after the last."""
+
+
+class TensorMemoryHooks(Protocol):
+    """Accesses to tensor memory; see :mod:`ptxkit.emulator.racecheck.tensor_memory`."""
+
+    def compare(self, kind: str, where: Where, who: str, threads: Index, cells: Iterable[TensorCells]) -> None:
+        """``threads`` are about to access cells."""
+
+    def record(
+        self,
+        kind: str,
+        where: Where,
+        who: str,
+        threads: Index,
+        cells: Iterable[TensorCells],
+        operation: tuple[Index, Index] | None = None,
+    ) -> None:
+        """An access of ``threads``; ``operation`` is the agent and the interval of one of the tensor cores."""
+
+    def forget(self, cells: Iterable[TensorCells]) -> None:
+        """Cells have been deallocated."""
+
 
 class RaceHooks(Protocol):
     """Hooks for accesses to shared memory, and for the synchronisation that orders them."""
@@ -82,6 +126,10 @@ class RaceHooks(Protocol):
     @property
     def operations(self) -> OperationHooks:
         """The hooks for asynchronous operations."""
+
+    @property
+    def tensor_memory(self) -> TensorMemoryHooks | None:
+        """The same of tensor memory; None where only what copies have written is followed."""
 
     def read(self, x: Selection, site: AccessSite, index: Index, start: int) -> None:
         """Lanes of ``x`` read the elements ``index + start``, of the site's size."""

@@ -18,8 +18,9 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarrier_instructions import address_type
 from ptxkit.emulator.tensor_core.collective import collective
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BANDS, COLUMNS
+from ptxkit.emulator.tensor_core.tcgen05.fences import Fences
 from ptxkit.emulator.tensor_core.tcgen05.memory import UNIT, TensorMemory, address
-from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, pair, require_target, warp_name
+from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, pair, require_target, warp_name, warp_threads
 from ptxkit.errors import MemoryFault, TrapError
 
 _GROUPS = "cta_group::1 cta_group::2"
@@ -27,13 +28,14 @@ _GROUPS = "cta_group::1 cta_group::2"
 
 @dataclass(frozen=True)
 class _Request:
-    """A warp that wants columns; ``group`` is 1 or 2 CTAs."""
+    """A warp that wants columns; ``group`` is 1 or 2 CTAs, ``who`` the warp in words."""
 
     cta: int
     warp: int
     count: int
     group: int
     where: Where
+    who: str
 
 
 class Allocator(Synchroniser):
@@ -58,7 +60,7 @@ class Allocator(Synchroniser):
         Raises:
             TrapError: a number of columns that cannot be allocated, or the CTA has given up the right.
         """
-        who = warp_name(group, request.cta, request.warp)
+        who = request.who
         n = request.count
         if n < UNIT or n > COLUMNS or n & (n - 1):
             raise TrapError(
@@ -102,7 +104,16 @@ class Allocator(Synchroniser):
             self.memory.allocate(ctas, start, first.count, first.where)
             for r in together:
                 self.granted[r.cta, r.warp] = start
+                self._note(r, start)
         self._requests = left
+
+    def _note(self, r: _Request, start: int) -> None:
+        """Others have to come after the allocation."""
+        wave, row = self.wave, r.cta * self.wave.shape[1] + r.warp
+        cells = self.memory.regions(r.cta, range(BANDS), start, start + r.count)
+        for races in wave.races:
+            if races.tensor_memory is not None:
+                races.tensor_memory.record("allocate", r.where, r.who, warp_threads(row), cells)
 
     def sleep(self, group: Group, block: int) -> None:
         """``group`` waits at the gate of ``block`` for columns."""
@@ -164,7 +175,7 @@ class _AllocGate(Gate):
         allocator = whole.wave.part(Allocator)
         counts = warps.uniform(operand_lanes(whole, self.columns, U32.dtype), "the number of columns")
         for cta, warp, count in zip(warps.cta.tolist(), warps.warp.tolist(), counts.tolist(), strict=True):
-            allocator.request(whole, _Request(cta, warp, count, self.group, self.where))
+            allocator.request(whole, _Request(cta, warp, count, self.group, self.where, warp_name(whole, cta, warp)))
         whole.wave.launch.machine.version += 1
         allocator.sleep(whole, block)
         allocator.wake()
@@ -203,13 +214,14 @@ def _dealloc(b: Binding) -> Step | Gated:
             found = memory.allocation(cta, column)
             if found is None or found.count != count:
                 raise MemoryFault(f"{where}: {warps.name(w)} deallocates {_refusal(memory, cta, column, count)}")
-            memory.accesses.require(
-                ("write", "read", "load", "store"),
-                where,
-                warps.name(w),
-                "deallocates",
-                memory.regions(cta, range(BANDS), column, column + count),
-            )
+            cells, who = memory.regions(cta, range(BANDS), column, column + count), warps.name(w)
+            memory.accesses.require(("write", "read", "load", "store"), where, who, "deallocates", cells)
+            row = cta * x.wave.shape[1] + int(warps.warp[w])
+            x.wave.part(Fences).forget(cells)
+            for races in x.wave.races:
+                if races.tensor_memory is not None:
+                    races.tensor_memory.compare("deallocate", where, who, warp_threads(row), cells)
+                    races.tensor_memory.forget(cells)
             memory.release(found)
         x.wave.launch.machine.version += 1
         x.wave.part(Allocator).wake()

@@ -2,9 +2,9 @@
 
 PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions": what synchronises the threads puts their
 tcgen05 operations in order only with ``tcgen05.fence::before_thread_sync`` ahead of it and
-``tcgen05.fence::after_thread_sync`` behind it; ``tcgen05.commit`` implies the first. CUTLASS's kernels for sm_100
-have neither, and run on hardware. So this is looked for with the race check alone, and each fence only in kernels
-that have it somewhere.
+``tcgen05.fence::after_thread_sync`` behind it; ``tcgen05.commit`` implies the first. alloc and dealloc are synchronous
+and need none here: what dealloc comes after has been waited for. CUTLASS's kernels for sm_100 have neither fence, and
+run on hardware. So this is looked for with the race check alone, and in kernels that have one of the fences.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class Fences:
 
     def __init__(self, wave: WaveState) -> None:
         opcodes = {i.opcode for _, i in wave.launch.code.instructions} if wave.races else set()
-        self.after = f"tcgen05.{AFTER}" in opcodes
-        self.before = f"tcgen05.{BEFORE}" in opcodes
+        self.used = not opcodes.isdisjoint((f"tcgen05.{AFTER}", f"tcgen05.{BEFORE}"))
         warps = wave.shape[0] * wave.shape[1]
         self._fenced: dict[str, NDArray[np.int64]] = {k: np.zeros(warps, np.int64) for k in (AFTER, BEFORE)}
         self._now = 0
@@ -52,7 +51,7 @@ class Fences:
 
     def complete(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
         """An access is complete: ``kind`` is ``"operation"`` (mma, cp, shift) or ``"transfer"`` (ld, st)."""
-        if not (self.after or self.before):
+        if not self.used:
             return
         self._now += 1
         record = self._records.setdefault(kind, _Record(self._sms))
@@ -60,6 +59,12 @@ class Fences:
         for r in regions:
             cells = np.s_[r.sm, r.bands, r.low : r.high]
             record.time[cells], record.warp[cells], record.site[cells] = self._now, warp, len(self._sites) - 1
+
+    def forget(self, regions: tuple[Region, ...]) -> None:
+        """The cells have been deallocated."""
+        for record in self._records.values():
+            for r in regions:
+                record.time[r.sm, r.bands, r.low : r.high] = 0
 
     def require(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
         """``warp`` is about to access what accesses of ``kind`` by other warps, or by the tensor cores, have left.
@@ -76,9 +81,9 @@ class Fences:
             others = times > 0 if kind == "operation" else (times > 0) & (warps != warp)
             if not others.any():
                 continue
-            if self.after and (found := others & (times > self._fenced[AFTER][warp])).any():
+            if (found := others & (times > self._fenced[AFTER][warp])).any():
                 raise self._error(record.site[cells][found], where, who, AFTER)
-            if kind == "transfer" and self.before:
+            if kind == "transfer":
                 found = others & (times > self._fenced[BEFORE][warps])
                 if found.any():
                     raise self._error(record.site[cells][found], where, who, BEFORE)

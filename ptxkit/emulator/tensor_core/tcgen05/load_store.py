@@ -24,7 +24,7 @@ from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, Access, Region
 from ptxkit.emulator.tensor_core.tcgen05.fences import Fences
 from ptxkit.emulator.tensor_core.tcgen05.fragments import MAX_REGISTERS, SHAPES, Fragment, fragment, registers
 from ptxkit.emulator.tensor_core.tcgen05.memory import PARTITION, PARTITIONS, TensorMemory, address
-from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, require_target
+from ptxkit.emulator.tensor_core.tcgen05.warps import Warps, require_target, warp_threads
 from ptxkit.errors import MemoryFault
 from ptxkit.isa.model import Immediate, Operand
 from ptxkit.isa.types import TYPES
@@ -109,7 +109,11 @@ class _Transfer:
             memory.accesses.require(("write", "store"), self.where, who, "reads", regions)
         else:
             memory.accesses.require(("write", "read"), self.where, who, "writes", regions)
-        x.wave.part(Fences).require("operation", warp[0] * x.wave.shape[1] + warp[1], self.where, who, regions)
+        row = warp[0] * x.wave.shape[1] + warp[1]
+        x.wave.part(Fences).require("operation", row, self.where, who, regions)
+        for races in x.wave.races:
+            if races.tensor_memory is not None:
+                races.tensor_memory.compare(self.kind, self.where, who, warp_threads(row), regions)
         access = memory.accesses.begin(self.kind, self.where, who, regions)
         x.wave.part(Transfers).open.setdefault((self.kind, *warp), []).append(access)
 
@@ -216,5 +220,8 @@ def _wait(b: Binding) -> Step | Gated:
                 memory.accesses.end(access)
                 row = cta * x.wave.shape[1] + warp
                 x.wave.part(Fences).complete("transfer", row, access.where, access.who, access.regions)
+                for races in x.wave.races:
+                    if races.tensor_memory is not None:
+                        races.tensor_memory.record(kind, access.where, access.who, warp_threads(row), access.regions)
 
     return collective(b, Step(wait))

@@ -79,6 +79,7 @@ class Pipelines:
         accesses.require(("load", "store"), where, who, "writes", writes)
         accesses.require(("store",), where, who, "reads", reads)
         self.fences.require("transfer", thread // 32, where, who, writes + reads)
+        self._race(thread, where, who, writes, reads)
         begun = []
         if writes:
             begun.append(accesses.begin("write", where, who, writes))
@@ -87,6 +88,18 @@ class Pipelines:
         issued = self._issued.setdefault(cta, [])
         issued.append(_Issued(perform, tuple(begun), thread // 32))
         self._last[thread] = self._done.get(cta, 0) + len(issued)
+
+    def _race(
+        self, thread: int, where: Where, who: str, writes: tuple[Region, ...], reads: tuple[Region, ...]
+    ) -> None:
+        threads = np.array([thread])
+        for races in self.memory.wave.races:
+            if races.tensor_memory is None:
+                continue
+            agent = races.operations.issued(MECHANISM, threads)
+            for kind, regions in (("write", writes), ("read", reads)):
+                races.tensor_memory.compare(kind, where, who, threads, regions)
+                races.tensor_memory.record(kind, where, who, threads, regions, agent)
 
     def position(self, thread: int) -> int:
         """The last operation that ``thread`` has issued, counted over its CTA: a commit waits for those of its thread."""

@@ -82,6 +82,11 @@ class Warps:
         return tuple(values[:, k].reshape(self.x.shape) for k in range(values.shape[1]))
 
 
+def warp_threads(row: int) -> NDArray[np.int64]:
+    """The threads of warp number ``row`` of the wave."""
+    return np.arange(32 * row, 32 * row + 32, dtype=np.int64)
+
+
 def warp_name(x: Group, cta: int, warp: int) -> str:
     """A warp in words."""
     return f"warp {warp} of CTA {x.wave.cta_coordinates(cta)}"

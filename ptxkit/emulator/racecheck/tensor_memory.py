@@ -1,0 +1,147 @@
+"""Races in tensor memory: accesses to the same lanes and columns that nothing puts in order, by vector clocks.
+
+PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations". An agent of its own are the tcgen05.mma,
+cp and shift of a thread, which is done where a thread has waited for the mbarrier of their tcgen05.commit. The
+tcgen05.ld and st of a warp are done at its tcgen05.wait, and what the warp releases from then on lets others know of
+them. Operations of the tensor cores are in order with each other, and so are the accesses of one warp. What is still in
+flight when it is used is found elsewhere, as an error at once (:mod:`ptxkit.emulator.tensor_core.tcgen05.accesses`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxkit.emulator.arrays import Index
+from ptxkit.emulator.racecheck.clocks import Clocks
+from ptxkit.emulator.racecheck.hazards import Hazard, Hazards
+from ptxkit.emulator.simt.hooks import TensorCells
+from ptxkit.emulator.simt.where import Where, named
+
+CONFLICTS = {
+    "load": ("store", "write", "allocate"),
+    "store": ("load", "store", "write", "read", "allocate"),
+    "write": ("load", "store", "allocate"),
+    "read": ("store", "allocate"),
+    "deallocate": ("load", "store", "write", "read", "allocate"),
+}
+"""What each kind of access has to come after. Loads and stores are tcgen05.ld and st; mma, cp and shift read and write."""
+
+_READING = ("load", "read")
+_EARLIER = {"load": "read", "read": "read", "store": "wrote", "write": "wrote", "allocate": "allocated"}
+_LATER = {"load": "reads", "read": "reads", "store": "writes", "write": "writes", "deallocate": "deallocates"}
+_MEND = {
+    "load": "put an arrival at an mbarrier (or a barrier) after the tcgen05.wait::ld, and a wait for it, between them",
+    "store": "put an arrival at an mbarrier (or a barrier) after the tcgen05.wait::st, and a wait for it, between them",
+    "read": "wait for the mbarrier of its tcgen05.commit between them",
+    "write": "wait for the mbarrier of its tcgen05.commit between them",
+    "allocate": "put __syncthreads() (bar.sync) or barrier.cluster between them",
+}
+
+
+class Reporter(Protocol):
+    """What holds the clocks and collects what is found."""
+
+    hazards: Hazards
+    clocks: Clocks
+
+
+@dataclass(frozen=True, eq=False)
+class _Record:
+    """One access.
+
+    Attributes:
+        kind, where, who: see :meth:`TensorMemory.access`.
+        warp: index in the wave of the warp that made it; -1 for an operation of the tensor cores.
+        rank, number, interval: (n,) its agents and their intervals.
+    """
+
+    kind: str
+    where: Where
+    who: str
+    warp: int
+    rank: Index
+    number: Index
+    interval: Index
+
+
+class TensorMemory:
+    """The last accesses to each cell of the tensor memory of a wave, by kind and warpgroup."""
+
+    def __init__(self, races: Reporter) -> None:
+        self.races = races
+        self._records: list[_Record] = []
+        self._cells: dict[tuple[str, int], dict[int, NDArray[np.int32]]] = {}
+
+    def _rows(self, threads: Index) -> Index:
+        return np.unique(threads >> self.races.clocks.shift)
+
+    def compare(self, kind: str, where: Where, who: str, threads: Index, cells: Iterable[TensorCells]) -> None:
+        """``threads``, by index in the wave, are about to access cells.
+
+        Args:
+            kind: of :data:`CONFLICTS`.
+            who: the warp or thread in words.
+        """
+        clocks = self.races.clocks
+        rows, warp = self._rows(threads), int(threads[0]) >> 5
+        for r in cells:
+            for (earlier, _), places in self._cells.items():
+                if earlier not in CONFLICTS[kind] or r.sm not in places:
+                    continue
+                found = places[r.sm][list(r.bands), r.low : r.high]
+                for number in np.unique(found[found > 0]).tolist():
+                    record = self._records[number - 1]
+                    known = clocks.now.data[rows[:, None], record.rank, record.number] >= record.interval
+                    if record.warp != warp and not known.all():
+                        columns = np.flatnonzero((found == number).any(0)) + r.low
+                        self._tell(kind, where, who, record, columns)
+
+    def record(
+        self,
+        kind: str,
+        where: Where,
+        who: str,
+        threads: Index,
+        cells: Iterable[TensorCells],
+        operation: tuple[Index, Index] | None = None,
+    ) -> None:
+        """An access of ``threads``, which others know of when they know the present.
+
+        Args:
+            kind: of :data:`CONFLICTS`, or ``"allocate"``.
+            operation: agent and interval of an operation of the tensor cores.
+        """
+        clocks = self.races.clocks
+        rows = self._rows(threads)
+        warp = int(threads[0]) >> 5 if operation is None else -1
+        number, interval = (clocks.actor[rows], clocks.interval[rows]) if operation is None else operation
+        self._records.append(_Record(kind, where, who, warp, clocks.rank[rows], number, interval))
+        # warps that reach the same lanes are in different warpgroups
+        places = self._cells.setdefault((kind, warp >> 2), {})
+        for r in cells:
+            if r.sm not in places:
+                places[r.sm] = np.zeros((8, 512), np.int32)
+            places[r.sm][list(r.bands), r.low : r.high] = len(self._records)
+
+    def forget(self, cells: Iterable[TensorCells]) -> None:
+        """Cells have been deallocated: they begin anew."""
+        for r in cells:
+            for places in self._cells.values():
+                if r.sm in places:
+                    places[r.sm][list(r.bands), r.low : r.high] = 0
+
+    def _tell(self, kind: str, where: Where, who: str, record: _Record, columns: Index) -> None:
+        reads, read = kind in _READING, record.kind in _READING
+        what = "read-after-write" if reads else "write-after-read" if read else "write-after-write"
+        first, last = int(columns[0]), int(columns[-1])
+        place = f"column {first} of tensor memory" if first == last else f"columns {first} to {last} of tensor memory"
+        early, late = _EARLIER[record.kind], _LATER[kind]
+        hazard = Hazard(
+            what, named(where), who, named(record.where), record.who, first, place, _MEND[record.kind], 1, (early, late)
+        )
+        self.races.hazards.add(hazard, where, record.where)

@@ -1,0 +1,63 @@
+"""Each wait of the Blackwell kernels is found to be missing when it is deleted, or a reason is known why not.
+
+A representative part; ``scripts/delete_waits.py`` deletes all waits of all steps, and docs/blackwell.md has its result.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts/delete_waits.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("delete_waits", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for their module there
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def examined(script, variant, match, modes=("warps",)):
+    (subject,) = [s for s in script.SUBJECTS if f"{s.kernel}:{s.variant}" == variant]
+    return script.examine(subject, match, modes)
+
+
+ORDERING = "matmul_tcgen05:step5_two_accumulators"
+PAIRS = "matmul_tcgen05:step6_cta_pairs"
+STORES = "matmul_tcgen05:step8_tma_store"
+SCALES = "matmul_block_scaled:step1_single_issuer"
+UNEXPLAINED = "^(?!fence.mbarrier_init|griddep|bar.warp|tcgen05.fence)"
+
+
+@pytest.mark.parametrize(
+    ("variant", "match", "count"),
+    [
+        ("matmul_tcgen05:step1_one_stage", UNEXPLAINED, 10),
+        (ORDERING, r"^(?!bar\.warp|fence).*(sums_(full|empty)\(|release|tcgen05_fence|store_tensor|end_tensor)", 9),
+        (PAIRS, r"^(?!fence).*(\(empty|cluster\.wait)", 10),
+        (STORES, r"tcgen05\.wait|cp\.async|proxy.*store_by_tma", 6),
+        (SCALES, r"try_wait|commit", 5),
+    ],
+)
+def test_a_deleted_wait_is_found(script, variant, match, count):
+    outcomes = examined(script, variant, match)
+    assert [o.deletion.name for o in outcomes if o.mode is None] == []
+    assert len(outcomes) == count
+
+
+def test_a_deleted_barrier_of_a_warp_is_found_where_lanes_are_told_apart(script):
+    (outcome,) = examined(script, ORDERING, r"bar\.warp.*release", ("lanes",))
+    assert "race in tensor memory" in outcome.message and "write-after-read" in outcome.message
+
+
+def test_what_is_not_found_has_a_reason(script):
+    outcomes = examined(script, ORDERING, r"mbarrier_init|griddepcontrol|bar\.warp: end")
+    assert [o.mode for o in outcomes] == [None] * 3
+    assert all(o.message for o in outcomes)
