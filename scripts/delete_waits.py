@@ -48,15 +48,16 @@ REASONS = {
     r"^fence\.mbarrier_init": "The emulator does not check it: kernels without it are common and run on hardware.",
     r"^griddepcontrol\.wait": "The emulator completes a grid before it starts the next.",
     r"^bar\.warp: (__syncwarp\(\);$|end_tensor_memory)": (
-        "It brings the lanes of a warp together for the .aligned instruction that follows. In the emulator lanes that have left "
-        "a branch join before they go on."
+        "It brings the lanes of a warp together for the .aligned instruction that follows. In the emulator lanes that have "
+        "left a branch join before they go on."
     ),
     r"^fence\.proxy\.async: fence_proxy_async_shared_cta\(\); <- (.*next_tile|more = read_answer)": (
-        "It orders a read before a later asynchronous write of the same place. The emulator follows proxies from writes to reads "
-        "alone, since common kernels have no fence in the other direction."
+        "It orders a read before a later asynchronous write of the same place. The emulator follows proxies from writes to "
+        "reads alone, since common kernels have no fence in the other direction."
     ),
     r"^step[123].*: tcgen05_fence_after_thread_sync": (
-        "It is the only tcgen05.fence of the kernel. Kernels that have none are not checked for them, since CUTLASS's have none."
+        "It is the only tcgen05.fence of the kernel. Kernels that have none are not checked for them, since CUTLASS's have "
+        "none."
     ),
     r"^step4.*(sums_empty|release\(\)|after_thread_sync: tcgen05_fence_after_thread_sync)": (
         "For tiles after the first: steps 4 to 8 share the source, and in step 4 a CTA computes one tile."

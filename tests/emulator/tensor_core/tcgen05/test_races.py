@@ -1,0 +1,140 @@
+"""Accesses to tensor memory that nothing puts in order: reported with both places, whatever the order of emulation was."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ptxkit.emulator import Machine
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import RaceError
+from ptxkit.isa.parser import parse
+
+TEXT = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry k()
+{
+    .reg .pred %p<8>; .reg .b32 %r<32>; .reg .b64 %rd<8>;
+    .shared .align 1024 .b8 tile[16384]; .shared .align 8 .b64 done;
+    .shared .align 8 .b64 again; .shared .align 8 .b64 free; .shared .b32 where;
+    mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 128; setp.ge.u32 %p2, %r1, 128;
+    @%p1 mbarrier.init.shared.b64 [done], 1;
+    @%p1 mbarrier.init.shared.b64 [again], 1;
+    @%p1 mbarrier.init.shared.b64 [free], 4;
+    @!%p2 bra allocated;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [where], 64;
+allocated:
+    fence.mbarrier_init.release.cluster; bar.sync 0; // ALLOCATED
+    ld.shared.b32 %r2, [where]; mov.u32 %r3, tile; shr.u32 %r4, %r3, 4; cvt.u64.u32 %rd1, %r4;
+    or.b64 %rd1, %rd1, 0x4000404000010000; mov.u32 %r5, 0x8110490; setp.ne.u32 %p3, %r1, %r1;
+    @!%p2 bra reader;
+    @!%p1 bra end;
+    tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd1, %rd1, %r5, %p3; // FIRST
+    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [done];
+wait:
+    mbarrier.try_wait.parity.shared.b64 %p4, [free], 0; // FREE
+    @!%p4 bra wait;
+    tcgen05.fence::after_thread_sync; // AFTER
+    tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd1, %rd1, %r5, %p3; // SECOND
+    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [again];
+last:
+    mbarrier.try_wait.parity.shared.b64 %p4, [again], 0; @!%p4 bra last;
+    bra end;
+reader:
+    mbarrier.try_wait.parity.shared.b64 %p4, [done], 0; // DONE
+    @!%p4 bra reader;
+    tcgen05.fence::after_thread_sync;
+    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r10}, [%r2]; // LOAD
+    tcgen05.wait::ld.sync.aligned; // WAIT
+    tcgen05.fence::before_thread_sync; // BEFORE
+    and.b32 %r11, %r1, 31; setp.eq.u32 %p5, %r11, 0;
+    bar.warp.sync -1; // WARP
+    @%p5 mbarrier.arrive.shared.b64 _, [free];
+end:
+    bar.warp.sync -1;
+    bar.sync 0; // LAST
+    @!%p2 bra freed;
+    tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 64; // DEALLOC
+freed:
+    ret;
+}
+"""
+"""Warp 4 multiplies twice; warps 0 to 3 load the first sums."""
+
+
+def launch(text: str, racecheck: str = "warps", completion: str = "eager") -> None:
+    machine = Machine(capacity=1 << 20, workers=1, sms=1)
+    program = machine.load(parse(text, "races.ptx"), "sm_100a")
+    settings = EmulatorSettings(racecheck=racecheck, completion=completion, counting=False)
+    program.launch("k", b"", grid=(1, 1, 1), block=(160, 1, 1), settings=settings)
+
+
+def without(mark: str) -> str:
+    """The program without the instruction on a line; a wait gives true."""
+    line = re.search(rf"^(.*); // {mark}$", TEXT, re.MULTILINE)
+    assert line is not None
+    instruction = line[1].split("; ")[-1]
+    return TEXT.replace(f"{instruction}; // {mark}", "setp.eq.u32 %p4, 0, 0;" if "try_wait" in instruction else "")
+
+
+def place(mark: str) -> str:
+    return f"races.ptx:{TEXT[: TEXT.index(f'// {mark}')].count(chr(10)) + 1} "
+
+
+@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+@pytest.mark.parametrize("racecheck", ["warps", "lanes"])
+def test_nothing_races_as_it_is(racecheck, completion):
+    launch(TEXT, racecheck, completion)
+
+
+@pytest.mark.parametrize(
+    ("mark", "racecheck", "later", "earlier", "message"),
+    [
+        ("DONE", "warps", "LOAD", "FIRST", "that is not known to be complete: let a thread wait for the mbarrier"),
+        ("FREE", "warps", "LOAD", "SECOND", "wait for the mbarrier of its tcgen05.commit between"),
+        ("WAIT", "warps", "SECOND", "LOAD", "put tcgen05.wait::ld after the load"),
+        ("AFTER", "warps", "SECOND", "LOAD", "has executed no tcgen05.fence::after_thread_sync since"),
+        ("BEFORE", "warps", "SECOND", "LOAD", "has executed no tcgen05.fence::before_thread_sync since"),
+        ("WARP", "lanes", "SECOND", "LOAD", "write-after-read: thread .* writes .* of tensor memory, which warp"),
+    ],
+)
+def test_both_places_are_reported(mark, racecheck, later, earlier, message):
+    text = without(mark)
+    with pytest.raises(RaceError, match=message) as found:
+        launch(text, racecheck)
+    assert place(later) in str(found.value) and place(earlier) in str(found.value)
+
+
+def relaxed(text: str) -> str:
+    """The wait for the readers, which then tells nothing of what they have done."""
+    return text.replace("try_wait.parity.shared.b64 %p4, [free]", "try_wait.parity.relaxed.cta.shared.b64 %p4, [free]")
+
+
+def test_a_wait_that_acquires_nothing():
+    message = "write-after-read: thread .* writes column 0 of tensor memory, which warp 0 .* read"
+    with pytest.raises(RaceError, match=f"a race in tensor memory:\\n.*{message}") as found:
+        launch(relaxed(TEXT))
+    assert place("SECOND") in str(found.value) and place("LOAD") in str(found.value)
+
+
+def test_columns_that_are_freed_before_the_loads_of_other_warps():
+    begin, end = TEXT.index("    tcgen05.fence::after_thread_sync; // AFTER"), TEXT.index("    bra end;\nreader")
+    freed = TEXT[:begin] + TEXT[end:]  # one product alone
+    launch(relaxed(freed))
+    acquired = "@!%p4 bra wait; last: mbarrier.try_wait.parity.shared.b64 %p4, [done], 0; @!%p4 bra last;"
+    text = relaxed(freed).replace("bar.sync 0; // LAST", "").replace("@!%p4 bra wait;", acquired)
+    message = "write-after-read: warp 4 .* deallocates column 0 of tensor memory, which warp 0 .* read"
+    with pytest.raises(RaceError, match=message) as found:
+        launch(text)
+    assert place("LOAD").split(":")[0] in str(found.value)
+
+
+def test_shared_memory_that_is_overwritten_while_a_product_reads_it():
+    text = TEXT.replace("wait:\n    mb", "wait:\n    st.shared.b32 [tile], %r1; fence.proxy.async.shared::cta; mb")
+    message = r"st.shared.*write-after-read.* writes .*\(tile\), which a tcgen05 operation"
+    with pytest.raises(RaceError, match=message) as found:
+        launch(text)
+    assert place("FREE") in str(found.value) and place("FIRST") in str(found.value)
