@@ -7,8 +7,8 @@ The model is independent of execution.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from ptxkit.isa.types import PtxType
@@ -159,6 +159,18 @@ Operand: TypeAlias = (
     Register | SpecialRegister | Immediate | Symbol | Vector | Address | Negated | Pair | ParameterList | Selection
 )
 """A sink ``_`` standing alone is represented by None in ``Instruction.operands``."""
+
+
+def symbols_in(operand: object) -> Iterator[str]:
+    """Names of the variables, functions and labels in an operand, wherever they stand in it."""
+    if isinstance(operand, Symbol):
+        yield operand.name
+    elif isinstance(operand, tuple):
+        for part in operand:
+            yield from symbols_in(part)
+    elif isinstance(operand, Address | Vector | Negated | Pair | ParameterList | Selection):
+        for field_ in fields(operand):
+            yield from symbols_in(getattr(operand, field_.name))
 
 
 @dataclass(frozen=True, slots=True)

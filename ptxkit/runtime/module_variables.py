@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ptxkit.isa.model import symbols_in
+
 if TYPE_CHECKING:
     from ptxkit.isa.model import Module, Variable
     from ptxkit.runtime.buffers import Memory
@@ -39,7 +41,13 @@ class ModuleVariable:
 
 
 def written_variables(module: Module) -> list[Variable]:
-    """The variables of a module, and of its functions, that kernels can write."""
+    """The variables of a module, and of its functions, that kernels can write: those that code or an initialiser names."""
     inside = (variable for function in module.functions.values() for variable in function.variables.values())
-    found = [*module.variables.values(), *inside]
-    return [v for v in found if v.space == "global" and v.bytes and not v.name.startswith(STRING)]
+    every = [*module.variables.values(), *inside]
+    found = [v for v in every if v.space == "global" and v.bytes and not v.name.startswith(STRING)]
+    if not found:
+        return []
+    instructions = (i for function in module.functions.values() for i in function.instructions)
+    named = {name for i in instructions for operand in i.operands for name in symbols_in(operand)}
+    named.update(symbol for variable in every for _, symbol, *_ in variable.relocations)
+    return [v for v in found if v.name in named]

@@ -20,7 +20,7 @@ from ptxkit.emulator.engine.launch import EmulatedLaunch, Shape
 from ptxkit.emulator.lowering.backend import BackEnd
 from ptxkit.emulator.lowering.code import Binder
 from ptxkit.emulator.memory.allocations import SHARED_WINDOW
-from ptxkit.emulator.memory.layout import callees, make_layout, plain
+from ptxkit.emulator.memory.layout import callees, make_layout
 from ptxkit.emulator.settings import DEFAULTS, EmulatorSettings
 from ptxkit.emulator.simt.state import Dim
 from ptxkit.errors import CompileError, LaunchError, UsageError
@@ -65,17 +65,19 @@ class Program:
         for f in module.functions.values():
             variables += [v for v in f.variables.values() if v.space in ("global", "const")]
         variables = [v for v in variables if v.space in ("global", "const")]
+        bases: list[int] = []
+        # Free the variables together with the program. The garbage collector may call this in the middle of an
+        # allocation: the next allocation then frees them
+        weakref.finalize(self, machine.memory.retired.extend, bases).atexit = False
         for v in variables:
             if v.linkage == "extern" and v.init is None:
                 raise CompileError(f"{module.path}:{v.line}: {v.name} is declared extern and defined nowhere")
-            allocation = machine.memory.allocate(max(v.bytes, 1), plain(v.name))
+            allocation = machine.memory.allocate(max(v.bytes, 1), v.name)
             self.globals[v.name] = (allocation.base, v.bytes)
             allocation.data[:] = 0
             if v.init:
                 allocation.data[: len(v.init)] = np.frombuffer(v.init, np.uint8)
-            # Free the variables together with the program. The garbage collector may call this in the middle of an
-            # allocation: the next allocation then frees them
-            weakref.finalize(self, machine.memory.retired.append, allocation.base).atexit = False
+            bases.append(allocation.base)
         for v in variables:
             self._relocate(v)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ptxkit.emulator.arrays import Lanes
+from ptxkit.emulator.memory.layout import plain
 from ptxkit.errors import MemoryFault, UnavailableError, UsageError
 
 GLOBAL_BASE = 0x7000_0000_0000
@@ -42,12 +43,12 @@ class Allocation:
             See :mod:`ptxkit.emulator.initcheck.memory`.
     """
 
-    __slots__ = ("base", "data", "fresh", "name", "nbytes", "sentinel", "undefined", "views")
+    __slots__ = ("base", "data", "fresh", "nbytes", "sentinel", "symbol", "undefined", "views")
 
     def __init__(self, base: int, nbytes: int, name: str, data: NDArray[np.uint8] | None = None) -> None:
         self.base = base
         self.nbytes = nbytes
-        self.name = name
+        self.symbol = name
         if data is None:
             data = np.full((nbytes + 31) // 16 * 16, POISON, np.uint8)
         self.data: NDArray[np.uint8] = data
@@ -55,6 +56,11 @@ class Allocation:
         self.fresh = False
         self.sentinel: int | None = None
         self.undefined: Allocation | None = None
+
+    @property
+    def name(self) -> str:
+        """The name for messages; that of a variable of a module is demangled when it is asked for, which takes long."""
+        return plain(self.symbol)
 
     def initialise(self, start: int, nbytes: int) -> None:
         """The host has written ``nbytes`` from byte ``start`` on."""
@@ -125,8 +131,8 @@ class GlobalMemory:
         """
         if nbytes < 0:
             raise UsageError(f"cannot allocate {nbytes} bytes")
-        while self.retired:
-            self.free(self.retired.pop())
+        if self.retired:
+            self._free_retired()
         if self.used + nbytes > self.capacity:
             raise UnavailableError(
                 f"{nbytes:,} bytes were asked for, the emulator has {self.capacity - self.used:,} left; use smaller sizes"
@@ -171,7 +177,21 @@ class GlobalMemory:
             gone = allocations[i]
             self._table = bases[:i] + bases[i + 1 :], allocations[:i] + allocations[i + 1 :]
             self.used -= gone.nbytes
-            self._freed.append((gone.base, gone.nbytes, gone.name))
+            self._freed.append((gone.base, gone.nbytes, gone.symbol))
+            del self._freed[:-256]
+
+    def _free_retired(self) -> None:
+        """Free all of ``retired`` at one time: a module may have thousands of variables, and each change copies the table."""
+        addresses = set()
+        while self.retired:
+            addresses.add(self.retired.pop())
+        with self._lock:
+            _, allocations = self._table
+            kept = [a for a in allocations if a.base not in addresses]
+            gone = [a for a in allocations if a.base in addresses]
+            self._table = [a.base for a in kept], kept
+            self.used -= sum(a.nbytes for a in gone)
+            self._freed += [(a.base, a.nbytes, a.symbol) for a in gone]
             del self._freed[:-256]
 
     def allocations(self) -> tuple[Allocation, ...]:
@@ -210,7 +230,7 @@ class GlobalMemory:
             return "null pointer" if address == 0 else f"null pointer plus {address}"
         for base, size, name in reversed(self._freed):
             if base <= address < base + size:
-                return f"{address - base} bytes into {label(name, size)}, which was freed"
+                return f"{address - base} bytes into {label(plain(name), size)}, which was freed"
         bases, allocations = self._table
         above_index = bisect_right(bases, address)
         above = allocations[above_index] if above_index < len(bases) else None

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from ptxkit.isa.model import (
-    Address,
-    Function,
-    Instruction,
-    Module,
-    Negated,
-    Pair,
-    ParameterList,
-    Selection,
-    SpecialRegister,
-    Symbol,
-    Variable,
-    Vector,
-)
+from ptxkit.isa.model import Function, Instruction, Module, SpecialRegister, Symbol, Variable, symbols_in
 
 SHARED_BASE = 1024
 """First shared-memory address of a CTA: the bytes below are reserved, as on hardware since sm_90. 0 is a null pointer."""
@@ -104,7 +91,7 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
     """
     functions = callees(module, entry)
     layout = Layout(globals=globals_, ranked=any(_sees_ranks(i) for f in functions for i in f.instructions))
-    used = {name for f in functions for i in f.instructions for o in i.operands for name in _symbols(o)}
+    used = {name for f in functions for i in f.instructions for o in i.operands for name in symbols_in(o)}
     shared = [v for v in module.variables.values() if v.space == "shared" and v.name in used]
     for f in functions:
         shared += [v for v in f.variables.values() if v.space == "shared"]
@@ -128,18 +115,6 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
     return layout
 
 
-def _symbols(operand: object) -> Iterator[str]:
-    """Names of the variables, functions and labels in an operand, wherever they stand in it."""
-    if isinstance(operand, Symbol):
-        yield operand.name
-    elif isinstance(operand, tuple):
-        for part in operand:
-            yield from _symbols(part)
-    elif isinstance(operand, Address | Vector | Negated | Pair | ParameterList | Selection):
-        for field_ in fields(operand):
-            yield from _symbols(getattr(operand, field_.name))
-
-
 def _sees_ranks(i: Instruction) -> bool:
     special = any(isinstance(o, SpecialRegister) and "cluster" in o.name for o in i.operands)
     return (
@@ -158,6 +133,10 @@ def frame_layout(function: Function) -> tuple[dict[str, int], int]:
     return offsets, align_up(at, 16)
 
 
+_NUMBER = re.compile(r"(?=(\d+))")
+_TAIL = re.compile(r"E?(_\d+)?(_\$_\d+)?$")
+
+
 def plain(name: str) -> str:
     """The source name of a variable: the last name in a mangled one (Itanium C++ ABI, "Mangling").
 
@@ -165,8 +144,10 @@ def plain(name: str) -> str:
     returned unchanged.
     """
     if name.startswith("_Z"):
-        for digits in re.finditer(r"(?=(\d+))", name):
+        tail = _TAIL.search(name)
+        assert tail is not None  # it may be empty
+        for digits in _NUMBER.finditer(name):
             end = digits.end(1) + int(digits[1])
-            if end <= len(name) and re.fullmatch(r"E?(_\d+)?(_\$_\d+)?", name[end:]):
+            if tail.start() <= end <= len(name) and _TAIL.fullmatch(name, end):
                 return name[digits.end(1) : end]
     return name
