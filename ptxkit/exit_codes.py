@@ -12,7 +12,7 @@ class ExitCode(IntEnum):
     meaning: str
 
     DONE = 0, "done; every variant that was run is verified"
-    WRONG = 1, "a wrong result, or a regression: a variant became slower, or has no time any more"
+    WRONG = 1, "a wrong result, or a regression: a variant became slower, or could not be timed"
     USAGE = 2, "usage: unknown kernel or option, bad size, a mistake in a kernel description"
     UNAVAILABLE = 3, "not available here: device, target, tool, package, memory or expectations"
     NOT_COMPILED = 4, "a source does not compile, or has PTX that the emulator does not implement"
@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     TIME_LIMIT = 8, "a time limit (`--timeout`) passed"
     INTERNAL = 9, "another failure: of ptxkit itself or of a package that it calls"
     INTERRUPTED = 130, "interrupted (Ctrl-C); what was measured by then is kept"
-    BROKEN_PIPE = 141, "the reader of the output went away"
+    BROKEN_PIPE = 141, "the reader of stdout has closed it"
     TERMINATED = 143, "terminated (SIGTERM); what was measured by then is kept"
 
     def __new__(cls, value: int, meaning: str = "") -> ExitCode:

@@ -46,7 +46,10 @@ class CommandFiles(Commands):
         return _with_exit_codes(command)
 
 
-EPILOG = """Shell completion, in ~/.bashrc: eval "$(_PTXKIT_COMPLETE=bash_source ptxkit)"; zsh_source, fish_source likewise."""
+EPILOG = (
+    "To enable shell completion, add to ~/.bashrc: "
+    'eval "$(_PTXKIT_COMPLETE=bash_source ptxkit)". For other shells, use zsh_source or fish_source.'
+)
 
 
 @click.command(cls=CommandFiles, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

@@ -68,7 +68,7 @@ def checked(expected: Mapping[str, Any], results: Results) -> ExitCode:
 
 
 def rerun(before: Results, after: Results) -> ExitCode:
-    """Exit code of a result file run again: 1 where a variant is slower, or has no time any more."""
+    """Exit code of a result file run again: 1 if a variant is slower, or could not be timed again."""
     from ptxkit.bench.results.comparison import compared
     from ptxkit.cli._text import to_stderr
 

@@ -38,10 +38,13 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
+@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array on stdout.")
 def list_(kind: Any, as_json: bool) -> int:
-    """List what can be measured: kernels, sizes, variants, and the peers that support them."""
+    """List the kernels that can be measured.
+
+    The table shows their sizes and variants, and the peers that support them.
+    """
     from ptxkit.bench.cases import plans
     from ptxkit.bench.peers import every, peers
     from ptxkit.bench.report import csv_text, tables
@@ -87,7 +90,7 @@ def list_(kind: Any, as_json: bool) -> int:
 @device_option
 @click.option("--no-counts", is_flag=True, help="Do not count memory traffic in the emulator.")
 @max_instructions_option
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
+@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
 @click.option(
     "--json", "json_file", metavar="FILE", help="Write the results as JSON (ptxkit.bench/4) to this file; - for stdout."
 )
@@ -111,7 +114,9 @@ def run(
     check: bool,
     update_expectations: bool,
 ) -> int:
-    """Measure KERNELs (KERNEL, KERNEL:VARIANT or a description file; all bundled kernels if none) and their peers.
+    """Measure kernels and their peers.
+
+    KERNEL: a name, NAME:VARIANT or a description file; without one, all bundled kernels are measured.
 
     On a GPU, variants and peers are timed cold and hot with interleaved samples, and verified before and after. The emulator
     has no times; there the memory traffic and the arithmetic intensity of every variant are counted.
@@ -198,9 +203,12 @@ def run(
 @command.command("compare")
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path(), required=False)
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
+@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
 def compare(before: str, after: str | None, kind: Any) -> int:
-    """Compare two results, time by time; of one alone, compare its variants with the unfused baseline."""
+    """Compare the times of two result files.
+
+    With one file, compare its variants with the unfused baseline.
+    """
     from ptxkit.bench.report import csv_text, tables
     from ptxkit.bench.results import files
     from ptxkit.cli import _bench_text
@@ -230,14 +238,16 @@ def compare(before: str, after: str | None, kind: Any) -> int:
     metavar="FILE",
     help="Write the new results as JSON (ptxkit.bench/4) to this file; - for stdout.",
 )
-@click.option("--format", "kind", type=FORMATS, default="table", show_default=True)
+@click.option("--format", "kind", type=FORMATS, default="table", show_default=True, help="Print in this format.")
 def verify(result: str, peer_names: str | None, time_budget: float | None, json_file: str | None, kind: Any) -> int:
-    """Measure the cases of RESULTS (a file of bench run --json) again, with its peers and its method. Judge each variant and
+    """Measure the cases of a result file again.
+
+    RESULTS: a file that bench run --json wrote. Its peers and its method are used again. Judge each variant and
     peer as same, faster, slower or ambiguous, show the ratios to the peers before and now, and name what has changed.
 
     Ctrl-C and SIGTERM end it early: what was measured by then is compared and written.
 
-    The exit code is 1 where a variant is slower or has no time any more, or a result is wrong; 0 where all are the same, faster
+    The exit code is 1 if a variant is slower or could not be timed again, or a result is wrong; 0 if all are the same, faster
     or ambiguous. A peer that became slower or is not installed any more is reported and does not change the exit code.
     """
     from ptxkit.bench.measure import rerun
@@ -271,9 +281,11 @@ def verify(result: str, peer_names: str | None, time_budget: float | None, json_
 @click.argument("result", metavar="RESULTS", type=click.Path())
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("-o", "--output", metavar="FILE", help="Draw to this file: .svg, .png or .pdf. Requires matplotlib.")
-@click.option("--mode", type=click.Choice(["cold", "hot"]), default="cold", show_default=True)
+@click.option("--mode", type=click.Choice(["cold", "hot"]), default="cold", show_default=True, help="Show these times.")
 def roofline(result: str, kernels: tuple[str, ...], output: str | None, mode: Any) -> int:
-    """Show the variants of RESULTS, of these KERNELs or all, below the roofs of their run, as text or as a drawing.
+    """Show results below the roofline of their run.
+
+    RESULTS: a file that bench run --json wrote. KERNEL: show only these kernels. With --output, draw the roofline.
 
     A type without a measured peak is compared with the documented one, which is marked as such; without either, the
     bound of the variant is not stated.

@@ -72,7 +72,7 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Step through KERNEL in the emulator, with the commands of gdb and cuda-gdb.
+    """Step through KERNEL in the emulator, as in cuda-gdb.
 
     KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file such as ./k.cu[:ENTRY] or ./k.ptx
     with --arg, --grid and --block as for `ptxkit run`. `help` at the prompt lists the commands; docs/debug.md explains them.

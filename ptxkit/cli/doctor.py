@@ -64,7 +64,9 @@ DETAIL = 26  # the column at which details begin
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def command(as_json: bool) -> int:
-    """Check the installation and name the command that fixes each problem.
+    """Check the installation.
+
+    Each problem is shown with the command that fixes it.
 
     Exits with 0 when kernels can be compiled and run in the emulator, whether or not there is a GPU.
     """

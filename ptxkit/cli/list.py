@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 @click.argument("kernels", nargs=-1, shell_complete=kernel_argument, metavar="[KERNEL]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def command(kernels: tuple[str, ...], as_json: bool) -> None:
-    """Show kernels, their sizes with defaults, and their variants with what each requires.
+    """Show kernels, their sizes and their variants.
+
+    The list has the default sizes, and the target or features that each variant requires.
 
     KERNEL: show only these; each is a name or a description file. Without one, all kernels are shown.
     """

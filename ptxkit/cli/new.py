@@ -93,7 +93,9 @@ def command(
     scalars: tuple[str, ...],
     ranges: tuple[str, ...],
 ) -> None:
-    """Write NAME.cu and NAME.py: a kernel and its description, which run and verify without changes.
+    """Write a new kernel, NAME.cu, and its description, NAME.py.
+
+    They can be run and verified without changes.
 
     With --expression, the kernel computes a formula in three variants: unfused (one launch for each operation), fused and
     vectorized; and test_NAME.py tests them. In a formula, bias, weight, gamma and beta have one value per column, and alpha,

@@ -75,7 +75,9 @@ def command(
     dry_run: bool,
     **given: Any,
 ) -> int:
-    """Compile, run and verify KERNEL, and time it on a GPU or count what it executes in the emulator.
+    """Compile, run, verify and measure KERNEL.
+
+    On a GPU the times are measured; in the emulator instructions and memory traffic are counted.
 
     KERNEL: a name from `ptxkit list`, a description file such as ./mine.py, or a source file without a description, such as
     ./k.cu[:ENTRY] or ./k.ptx[:ENTRY]. A source file alone lists its kernels; with --arg, --grid and --block, one of them runs.

@@ -84,7 +84,9 @@ def command() -> None:
     "--apply", "apply_it", is_flag=True, help="Record the best tile for this GPU; run and bench use it from then on."
 )
 def tiles(kernel: str, numbers: tuple[str, ...], **given: Any) -> int:
-    """Find the best tile of KERNEL, or of a VARIANT of it (the last that has a tile space), at SIZEs.
+    """Find the best tile parameters of a kernel.
+
+    VARIANT: the variant to search; the default is the last one with a tile space. SIZE: the sizes of the kernel.
 
     On a GPU configurations are compiled in a pool of processes while one process verifies and times what is ready; the best
     are then measured against each other. Without a GPU they are verified in the emulator and ranked by a model of what they
