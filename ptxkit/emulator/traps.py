@@ -3,7 +3,8 @@ any of these.
 
 A NaN is produced by an instruction whose result is one while none of its operands is; infinity likewise. Operands are what the
 instruction computes with: values that are loaded, moved, selected or exchanged between lanes were produced elsewhere, or were
-there before the launch. For a matrix product the operands are all elements of its warp's (or warpgroup's) matrices.
+there before the launch. For a matrix product the operands are all elements of its matrices, for a bulk reduction those of one
+operation.
 
 The first is the first in the order of emulation: of the lowest CTAs that are resident together, and of what one instruction
 computes for all of them, the lowest CTA's lowest thread.
@@ -11,14 +12,14 @@ computes for all of them, the lowest CTA's lowest thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import ml_dtypes
 import numpy as np
 
 from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.simt.instrumented import Instrumented
-from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.simt.where import Where, named
 from ptxkit.errors import ArithmeticTrap
 from ptxkit.isa.types import PtxType
@@ -38,7 +39,7 @@ _ELEMENTS: dict[str, tuple[str, int]] = {
 _COPIES = frozenset(("mov", "selp", "slct", "copysign", "abs", "neg", "ld", "ldu", "shfl", "set", "atom"))
 """Instructions that compute nothing, or a class or sign of what they are given. What atomics compute goes to memory."""
 
-_MATRICES = frozenset(("mma", "wmma", "wgmma"))
+_MATRICES = frozenset(("mma", "wmma"))
 
 Test = Callable[[Lanes], Mask]
 
@@ -74,8 +75,8 @@ class Traps:
         """
         if w.name in _COPIES or not {"nan", "inf"} & self.kinds or w.parts[:1] == ("load",):
             return
-        if w.name == "wgmma" and not x.wave.queue.eager:
-            return  # until they are waited for, its registers hold NaNs that name the instruction
+        if w.name == "wgmma":
+            return  # it reports what it produces when it is performed; until then its registers hold NaNs that name it
         for d, value in zip(w.destinations, results, strict=True):
             kind = _kind_of(w, d.type, False)
             if value is None or kind is None:
@@ -104,6 +105,22 @@ class Traps:
                     bad = bad & ~_any(operand, kind, test)
                 self._report(where, x, bad, None, f"computes {words} in memory, and no operand is one")
 
+    def produced(self, wave: WaveState, where: Where, thread: int, result: Lanes, operands: Sequence[Lanes]) -> None:
+        """A matrix product or a reduction of the thread with the wave-wide index ``thread`` has computed ``result``.
+
+        Raises:
+            ArithmeticTrap: a NaN or an infinity is in it, and none in the operands.
+        """
+        for name, test, words in (("nan", np.isnan, "a NaN"), ("inf", np.isinf, "an infinity")):
+            if name in self.kinds and np.any(test(result)) and not any(np.any(test(o)) for o in operands):
+                per_cta = wave.shape[1] * wave.shape[2]
+                cta = wave.cta_coordinates(thread // per_cta)
+                coordinates = wave.thread_coordinates(thread % per_cta)
+                wave.flush_output()
+                raise ArithmeticTrap(
+                    f"{named(where)}: issued by thread {coordinates} of CTA {cta}, computes {words}, and no operand is one"
+                )
+
     def _given(self, w: Instrumented, x: Group, values: tuple[Lanes, ...], test: Test) -> Mask:
         """Lanes in which an operand is one already."""
         out: Mask = np.zeros((1, 1, 1), np.bool_)
@@ -113,8 +130,6 @@ class Traps:
                 out = out | _any(value, kind, test)
         if w.name in _MATRICES or w.name == "redux":
             out = np.any(np.broadcast_to(out, x.shape), -1, keepdims=True)
-            if w.name == "wgmma":
-                out = np.broadcast_to(np.any(out, 1, keepdims=True), out.shape)
         return out
 
     @staticmethod

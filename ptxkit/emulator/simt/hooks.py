@@ -210,6 +210,10 @@ class ArithmeticHooks(Protocol):
         """The lanes of the group ``x`` have computed ``result`` from ``operands``; all have the type ``t``."""
 
 
+    def produced(self, wave: Any, where: Where, thread: int, result: Lanes, operands: Sequence[Lanes]) -> None:
+        """An operation that the thread ``thread`` of ``wave`` issued computes ``result`` from ``operands``, of any shapes."""
+
+
 class StackHooks(Protocol):
     """Hooks for local memory that is not written by an instruction of the program."""
 

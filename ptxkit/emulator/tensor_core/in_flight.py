@@ -142,7 +142,7 @@ class Issue:
                 if operand is not None:
                     chunks = operand.chunks(x.wave, groups.cta, bits)
                     races.operations.multiplied(MECHANISM, what.where, groups.owner, chunks)
-        given = Inputs(groups.cta, a, places, descriptors)
+        given = Inputs(groups.cta, groups.owner, a, places, descriptors)
         x.tally.add(what.number, what.flops, 2 * what.m * what.n * what.kept * groups.count)
         words = fragments.gather(x.shape, c_lanes, np.uint32)[groups.rows] if scale.any() else None
         if not x.wave.queue.eager:

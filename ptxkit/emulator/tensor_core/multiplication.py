@@ -31,12 +31,14 @@ class Inputs:
 
     Attributes:
         cta: (E,) whose shared memory.
+        owner: (E,) wave-wide index of the first thread of the warpgroup.
         a: A's elements, (E, m, kept) float32, or its descriptors, (E,).
         places: (E, m, kept), the columns of a sparse A's elements; None for a dense one.
         b: (E,) descriptors of B.
     """
 
     cta: Index
+    owner: Index
     a: Lanes
     places: Index | None
     b: Addresses
@@ -44,7 +46,7 @@ class Inputs:
     def select(self, which: Elements) -> Inputs:
         """Those of some warpgroups."""
         places = None if self.places is None else self.places[which]
-        return Inputs(self.cta[which], self.a[which], places, self.b[which])
+        return Inputs(self.cta[which], self.owner[which], self.a[which], places, self.b[which])
 
 
 class Multiplication:
@@ -147,7 +149,13 @@ class Multiplication:
             stored = None if stored is None else stored.reshape(a.shape)
         else:
             b = b[which]
-        return sparse.product(self.compute, a, stored, b.transpose(0, 2, 1), c).reshape(count, self.m, self.n)
+        d = sparse.product(self.compute, a, stored, b.transpose(0, 2, 1), c).reshape(count, self.m, self.n)
+        for hooks in wave.arithmetic if self.ta not in numerics.INTEGERS else ():
+            of = which if len(b) != count else np.arange(count)
+            before, rows = c.reshape(d.shape), a.reshape(count, self.m, self.k)
+            for e in range(count):
+                hooks.produced(wave, self.where, int(given.owner[e]), d[e], (rows[e], b[of[e]], before[e]))
+        return d
 
     def initial(self, words: Words | None, scale: Mask) -> Lanes:
         """(E, m, n): the accumulators, zero where ``scale``, (E,) bool, is false."""

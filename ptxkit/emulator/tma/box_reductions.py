@@ -39,6 +39,11 @@ _NANS = {2: 0x7FFF, 4: 0x7FFF_FFFF}
 """Size -> bits of the one NaN that results; those of float64 keep theirs."""
 
 
+def floats(cells: Lanes, name: str) -> Lanes | None:
+    """Elements of the type ``name`` as numbers; None for integers."""
+    return np.ascontiguousarray(cells).view(_FLOATS[name]) if name in _FLOATS else None
+
+
 def reduction(op: str, name: str) -> Reduction | None:
     """The reduction ``op`` of elements of the type ``name``; None if there is none.
 

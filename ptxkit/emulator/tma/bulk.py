@@ -14,7 +14,7 @@ from ptxkit.emulator.instructions.cp_async import newest
 from ptxkit.emulator.simt.step import U32, Binding, Step
 from ptxkit.emulator.simt.table import effect
 from ptxkit.emulator.simt.threads import Group
-from ptxkit.emulator.tma.bulk_operation import MECHANISM, BulkOperation, MemoryOperand
+from ptxkit.emulator.tma.bulk_operation import MECHANISM, BulkOperation, MemoryOperand, Reduction
 from ptxkit.emulator.tma.spans import Runs, fill
 from ptxkit.isa.types import TYPES
 
@@ -90,7 +90,7 @@ def _reduction(b: Binding) -> Step:
     operands = list(b.operands)
     if form["hint"]:
         operands.pop()
-    reduction = (operation_for(op, name), TYPES[name].dtype)
+    reduction = Reduction(operation_for(op, name), TYPES[name].dtype, name)
     return BulkOperation(b, (to, "shared::cta"), operands, reduction=reduction).step
 
 

@@ -8,11 +8,12 @@ instructions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from ptxkit.emulator.access.generic import widen
-from ptxkit.emulator.arrays import Addresses, Elements, Index, Lanes
+from ptxkit.emulator.arrays import Addresses, Bytes, Elements, Index, Lanes
 from ptxkit.emulator.counters.tally import UNWRITTEN
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.simt.asynchronous import EVERY, MBARRIER, Groups, Operation
@@ -21,6 +22,7 @@ from ptxkit.emulator.simt.step import U32, Binding, Step, Typed
 from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
 from ptxkit.emulator.sync.mbarriers import Mbarriers
+from ptxkit.emulator.tma.box_reductions import floats
 from ptxkit.emulator.tma.spans import Runs, Side, copy, fill
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES, PtxType
@@ -33,8 +35,19 @@ MECHANISM: Mechanism[Groups] = Mechanism(
 )
 ALIGNED = 128  # bytes that a copy to shared memory should be aligned to
 
-Reduction = tuple[Callable[..., Lanes], np.dtype]
-"""Operation (old, source) -> new, and element type. Subnormal numbers are kept, as on an H200, also those of f32."""
+@dataclass(frozen=True)
+class Reduction:
+    """What a reduction does to each element. Subnormal numbers are kept, as on an H200, also those of f32.
+
+    Attributes:
+        operation: (old, source) -> new.
+        dtype: of the arrays that ``operation`` takes.
+        name: of the PTX type.
+    """
+
+    operation: Callable[..., Lanes]
+    dtype: np.dtype
+    name: str
 
 
 class MemoryOperand:
@@ -196,7 +209,8 @@ class BulkOperation:
         def perform(which: Elements) -> None:
             if self.reduction is not None:
                 with wave.launch.machine.atomic_lock:
-                    _reduce(target, origin, sizes, which, self.reduction)
+                    for k in np.arange(len(sizes))[which].tolist():
+                        self._reduce(wave, int(threads[k]), *(side.run(k, int(sizes[k])) for side in (target, origin)))
             elif kept is not None:
                 _copy_masked(target, origin, sizes, which, kept)
             else:
@@ -226,6 +240,18 @@ class BulkOperation:
         else:
             wave.queue.submit(operation, MBARRIER)
 
+    def _reduce(self, wave: WaveState, thread: int, to: Bytes, source: Bytes) -> None:
+        """Combine the elements of one thread's operation with their destination."""
+        reduction = self.reduction
+        assert reduction is not None
+        cells, values = to.view(reduction.dtype), source.view(reduction.dtype)
+        result = reduction.operation(cells, values)
+        for hooks in wave.arithmetic:
+            new, old, given = (floats(v, reduction.name) for v in (result, cells, values))
+            if new is not None and old is not None and given is not None:
+                hooks.produced(wave, self.where, thread, new, (old, given))
+        cells[:] = result
+
 
 def _copy_masked(to: Side, source: Side, sizes: Index, which: Elements, masks: Lanes) -> None:
     """Copy, of each 16 bytes, those whose bit is set in the mask."""
@@ -233,12 +259,3 @@ def _copy_masked(to: Side, source: Side, sizes: Index, which: Elements, masks: L
         n = int(sizes[k])
         chosen = np.flatnonzero(int(masks[k]) >> np.arange(16) & 1)
         to.run(k, n).reshape(-1, 16)[:, chosen] = source.run(k, n).reshape(-1, 16)[:, chosen]
-
-
-def _reduce(to: Side, source: Side, sizes: Index, which: Elements, reduction: Reduction) -> None:
-    """Combine each element (a thread's operation) with its destination, one after the other."""
-    operation, dtype = reduction
-    for k in np.arange(len(sizes))[which].tolist():
-        n = int(sizes[k])
-        cells, values = to.run(k, n).view(dtype), source.run(k, n).view(dtype)
-        cells[:] = operation(cells, values)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,10 +13,10 @@ from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.simt.asynchronous import EVERY, MBARRIER, Operation
 from ptxkit.emulator.simt.step import Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
-from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.simt.threads import Group, WaveState
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
 from ptxkit.emulator.sync.mbarriers import Mbarriers
-from ptxkit.emulator.tma.box_reductions import reduction
+from ptxkit.emulator.tma.box_reductions import Reduction, floats, reduction
 from ptxkit.emulator.tma.boxes import SHARED_ALIGNMENT, Boxes
 from ptxkit.emulator.tma.bulk_operation import MECHANISM
 from ptxkit.emulator.tma.spans import Runs
@@ -178,7 +180,7 @@ class _Store:
         machine.version += 1
         for races in wave.races:
             races.operations.grouped(MECHANISM, self.where, x.thread[active], start, runs.sizes, False)
-        shared = wave.shared
+        shared, threads = wave.shared, x.thread[active]
         held = np.empty((0, boxes.nbytes), np.uint8)
         unread = np.ones(count, np.bool_)
 
@@ -206,15 +208,30 @@ class _Store:
                 region.write(elements, data, None)
             else:
                 with machine.atomic_lock:
-                    region.write(elements, data, operation)
+                    for k, e in enumerate(elements.tolist()) if wave.arithmetic else ():
+                        checked = partial(self._checked, operation, wave, int(threads[e]), boxes.element.name)
+                        region.write(elements[k : k + 1], data[k : k + 1], checked)
+                    if not wave.arithmetic:
+                        region.write(elements, data, operation)
             machine.version += 1
 
         def poison() -> None:
             elements = chosen(EVERY)
             region.write(elements, np.full((len(elements), boxes.nbytes), POISON, np.uint8), None)
 
-        operation_ = Operation(x.thread[active], perform, None if self.op else poison, capture)
+        operation_ = Operation(threads, perform, None if self.op else poison, capture)
         wave.queue.submit(operation_, MECHANISM)
+
+    def _checked(
+        self, operation: Reduction, wave: WaveState, thread: int, name: str, old: Lanes, new: Lanes
+    ) -> Lanes:
+        """A reduction of elements of the type ``name`` that tells the hooks what it produces."""
+        result = operation(old, new)
+        for hooks in wave.arithmetic:
+            produced, before, given = (floats(v, name) for v in (result, old, new))
+            if produced is not None and before is not None and given is not None:
+                hooks.produced(wave, self.where, thread, produced, (before, given))
+        return result
 
 
 @effect(

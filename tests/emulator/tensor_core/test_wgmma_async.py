@@ -13,14 +13,14 @@ from test_wgmma import Case
 
 from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import MemoryFault, TrapError, UnsupportedError
+from ptxkit.errors import ArithmeticTrap, MemoryFault, TrapError, UnsupportedError
 from ptxkit.isa.parser import parse
 
 CASE = Case(32, "f32", "bf16", "bf16")
 ONE = "wgmma.commit_group.sync.aligned;\n    wgmma.wait_group.sync.aligned 0;"
 
 
-def launch(source: str, case: Case, registers: np.ndarray, ctas: int, completion: str, block: int = 256) -> Any:
+def launch(source: str, case: Case, registers: np.ndarray, ctas: int, completion: str, block: int = 256, **settings) -> Any:
     """(D of each warpgroup, launch result) on an emulator."""
     machine = Machine(capacity=1 << 26, workers=1)
     given = np.ascontiguousarray(registers.astype(np.uint32))
@@ -30,7 +30,7 @@ def launch(source: str, case: Case, registers: np.ndarray, ctas: int, completion
     params = np.array([first, second], np.uint64).tobytes()
     program = machine.load(parse(source, "wgmma.ptx"), "sm_90a")
     result = program.launch(
-        "k", params, grid=(ctas, 1, 1), block=(block, 1, 1), settings=EmulatorSettings(completion=completion)
+        "k", params, grid=(ctas, 1, 1), block=(block, 1, 1), settings=EmulatorSettings(completion=completion, **settings)
     )
     words = machine.read(second, count * 256 * ctas * 4).view(np.uint32).reshape(count, -1).astype(np.uint64)
     return dense.unpacked(case, words), result
@@ -268,3 +268,18 @@ def test_base_offset():
     source = dense.text(case).replace("setp.eq.u32 %p1", f"add.u64 %rd14, %rd14, {8 | 1 << 49}; setp.eq.u32 %p1", 1)
     got, _ = launch(source, case, given, 1, "eager")
     np.testing.assert_array_equal(got, dense.expected(case, a, b, c))
+
+
+@MODES
+def test_traps_report_what_a_product_produces_and_not_what_it_is_given(completion):
+    """A NaN of B lies in shared memory and is an operand all the same."""
+    traps = {"completion": completion, "trap": ("nan", "inf")}
+    a, b, c = dense.matrices(CASE, 2)
+    launch(dense.text(CASE), CASE, dense.inputs(CASE, a, b, c), 2, **traps)
+    for nan_or_infinity, kind in ((np.nan, "nan"), (np.inf, "inf")):
+        given = b.copy()
+        given[..., 1, 3] = nan_or_infinity
+        launch(dense.text(CASE), CASE, dense.inputs(CASE, a, given, c), 2, **{**traps, "trap": (kind,)})
+    a[..., 2, 3] = b[..., 1, 3] = 2.0**100
+    with pytest.raises(ArithmeticTrap, match="wgmma.mma_async.*issued by thread .0, 0, 0. of CTA .0, 0, 0., computes an inf"):
+        launch(dense.text(CASE), CASE, dense.inputs(CASE, a, b, c), 2, **traps)

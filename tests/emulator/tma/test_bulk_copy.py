@@ -8,7 +8,7 @@ import pytest
 from either import bench  # noqa: F401  a fixture
 from programs import THREAD, Run, kernel
 
-from ptxkit.errors import DeadlockError, MemoryFault, RaceError, TrapError, UnsupportedError
+from ptxkit.errors import ArithmeticTrap, DeadlockError, MemoryFault, RaceError, TrapError, UnsupportedError
 
 POISON = 0xCBCBCBCB
 RNG = np.random.default_rng(5)
@@ -542,3 +542,25 @@ def test_every_lane_that_reduces_counts(bench, lanes):  # noqa: F811
     source = RNG.integers(0, 2**32, 32, np.uint32)
     _, out = bench(WARPS + body, source, np.zeros_like(source))
     assert (out == source * np.uint32(lanes)).all()
+
+
+@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+@pytest.mark.parametrize("t", ["f16.add", "bf16.add", "f32.add", "f64.add"])
+def test_traps_report_what_a_reduction_produces_and_not_what_it_is_given(t, completion):
+    name = t.partition(".")[0]
+    dtype = np.dtype(DTYPES[name])
+    most = ml_dtypes.finfo(dtype).max
+    opcode = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.add{'.noftz' * (dtype.itemsize == 2)}.{name}"
+    body = store("cp.async.bulk.wait_group 0;").replace("cp.async.bulk.global.shared::cta.bulk_group", opcode)
+
+    def launch(old, value, *traps):
+        whole = [np.full(512 // dtype.itemsize, v, dtype).view(np.uint32) for v in (value, old)]
+        Run(kernel(body))(*whole, block=128, trap=traps, completion=completion)
+
+    launch(1, 2, "nan", "inf")
+    launch(np.inf, 2, "inf")
+    launch(1, np.nan, "nan", "inf")
+    with pytest.raises(ArithmeticTrap, match=r"cp.reduce.*issued by thread \(0, 0, 0\) of CTA .*, computes an infinity"):
+        launch(most, most, "inf")
+    with pytest.raises(ArithmeticTrap, match="computes a NaN"):
+        launch(np.inf, -np.inf, "nan")

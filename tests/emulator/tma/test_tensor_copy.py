@@ -14,7 +14,7 @@ from tensor_boxes import HEAD, OPERATIONS, POISON, Boxed, Columns, source
 
 import ptxkit
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import MemoryFault, TrapError
+from ptxkit.errors import ArithmeticTrap, MemoryFault, TrapError
 from ptxkit.runtime.emulated import EmulatedDevice
 
 MODES = ("eager", "latest-legal")
@@ -678,3 +678,22 @@ def test_a_box_that_a_whole_warp_stores_counts_once(mode, wait):
     if mode.kind == "emulator":
         assert mode.counters.async_bytes == {"shared_to_global": 4 * 512}
         assert mode.counters.async_sectors == {"shared_to_global": 4 * 16}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_traps_report_what_a_reduction_produces(mode, dtype):
+    kind = dtype_of(dtype)
+    boxed = Boxed((4, 16), (16 * kind.itemsize, kind.itemsize), kind.itemsize, (4, 16), (1, 1))
+    most = np.full((4, 16), ml_dtypes.finfo(kind).max, kind)
+
+    def launch(value, *traps):
+        array = mode.upload(most.view(np.uint8).reshape(-1), "array")
+        region = np.full(64, value, kind).view(np.uint8)
+        arguments = tensor_map(boxed, dtype, array), padded([(0, 0)]), region, np.uint32(0), np.uint32(len(region))
+        with mode.settings(trap=traps):
+            kernels(mode)["reduce_add"](*arguments, grid=1, block=64, shared=len(region))
+
+    launch(-1, "nan", "inf")
+    launch(np.inf, "inf")
+    with pytest.raises(ArithmeticTrap, match="cp.reduce.async.bulk.tensor.*computes an infinity, and no operand is one"):
+        launch(ml_dtypes.finfo(kind).max, "inf")

@@ -9,6 +9,7 @@ import numpy as np
 
 from ptxkit.emulator.arrays import Lanes, Mask
 from ptxkit.emulator.simt.threads import Group
+from ptxkit.emulator.tensor_core import numerics
 from ptxkit.emulator.tensor_core.tcgen05 import scale_factors, sparsity, zero_columns
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, BANDS, Region
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import BITS, Product, product
@@ -218,7 +219,7 @@ class Execution:
                 "scale_type": p.scale,
                 "block": self.factors[0].block,
             }
-        return products(
+        d = products(
             self.form.kind,
             a,
             b,
@@ -233,6 +234,13 @@ class Execution:
             kept=kept,
             **scaling,
         )
+        for hooks in self.wave.arithmetic if self.form.kind != "i8" else ():
+            number = np.float16 if p.d == "f16" else np.float32
+            operands = [numerics.values(a, p.a), numerics.values(b, p.b)]
+            operands += [] if c is None else [np.ascontiguousarray(c).view(number)]
+            operands += [_scale_numbers(s, p.scale) for s in scales or ()]
+            hooks.produced(self.wave, self.form.where, self.thread, np.ascontiguousarray(d).view(number), operands)
+        return d
 
     def _words(self, part: Part) -> Lanes:
         """(128, 512), the tensor memory that has a part of D."""
@@ -313,6 +321,12 @@ class Execution:
             words = self.memory.words[self.memory.sm[cta], :, self.a_column : self.a_column + self.a_words]
             for lane in range(0, 128, 32):
                 words[lane : lane + 31] = words[lane + 1 : lane + 32].copy()
+
+
+def _scale_numbers(factors: Lanes, t: str | None) -> Lanes:
+    """Scale factors as far as a trap distinguishes them: NaN where the code is one, else 1."""
+    missing = factors == 0xFF if t == "ue8m0" else (factors & 0x7F) == 0x7F
+    return np.where(missing, np.float32(np.nan), np.float32(1))
 
 
 def unpacked(words: Lanes, t: str, padded: bool) -> Lanes:

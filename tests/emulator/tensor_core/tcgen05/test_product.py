@@ -10,7 +10,7 @@ import pytest
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import DeadlockError, MemoryFault, RaceError, UninitialisedError, UnsupportedError
+from ptxkit.errors import ArithmeticTrap, DeadlockError, MemoryFault, RaceError, UninitialisedError, UnsupportedError
 from ptxkit.isa.parser import parse
 
 SOURCE = Path(__file__).parent / "product.cu"
@@ -26,10 +26,13 @@ def ptx() -> str:
     return compile_source(SOURCE, target="sm_100a").ptx
 
 
-def launch(ptx: str, **settings) -> tuple[np.ndarray, np.ndarray]:
+def launch(ptx: str, scale: float = 1.0, given: float = 0.0, **settings) -> tuple[np.ndarray, np.ndarray]:
     """(D, A B^T) of integers, which every order of summation gives exactly."""
     rng = np.random.default_rng(3)
     a, b = rng.integers(-8, 9, (2, SIZE, SIZE)).astype(np.float32)
+    a *= np.float32(scale)
+    b *= np.float32(scale)
+    a[5, 7] += np.float32(given)
     machine = Machine(capacity=1 << 26, workers=1)
     addresses = []
     for data in (bf16(a), bf16(b), np.full((SIZE, SIZE), np.nan, np.float32)):
@@ -44,7 +47,8 @@ def launch(ptx: str, **settings) -> tuple[np.ndarray, np.ndarray]:
         shared_bytes=2 * SIZE * SIZE * 2,
         settings=EmulatorSettings(**settings),
     )
-    return machine.read(addresses[2], SIZE * SIZE * 4).view(np.float32).reshape(SIZE, SIZE), a @ b.T
+    with np.errstate(all="ignore"):
+        return machine.read(addresses[2], SIZE * SIZE * 4).view(np.float32).reshape(SIZE, SIZE), a @ b.T
 
 
 SETTINGS = [
@@ -128,3 +132,12 @@ def test_a_missing_fence_is_found_in_a_kernel_that_has_others(ptx):
     none = without(without(ptx, fence), "tcgen05.fence::before_thread_sync;")
     got, expected = launch(none, racecheck="warps")
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+def test_traps_report_what_a_product_produces_and_not_what_it_is_given(ptx, completion):
+    launch(ptx, trap=("nan", "inf"), completion=completion)
+    launch(ptx, given=np.inf, trap=("inf",), completion=completion)
+    launch(ptx, given=np.nan, trap=("nan", "inf"), completion=completion)
+    with pytest.raises(ArithmeticTrap, match=r"tcgen05.mma.*issued by thread \(\d+, 0, 0\) of CTA .*computes an infinity"):
+        launch(ptx, scale=2.0**100, trap=("inf",), completion=completion)
