@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_special
         const Output<EPILOGUE> output{c, bias, unsigned(m), unsigned(n), alpha, beta};
         const unsigned boxes = base + L::c + (warp - 4) * BOXES * L::box_bytes;
         float sums[ROWS][BN / 2];
-        // Tells every CTA that loads into this CTA's stage that the stage is free.
+        // Signals every CTA that loads into this CTA's stage that the stage is free.
         auto release = [&](unsigned stage) {
             if constexpr (CLUSTER == 1) {
                 if (lane == 0) mbarrier_arrive(empty(stage));

@@ -120,7 +120,8 @@ def _ends_statement(line: str) -> bool:
 
 
 def _column_of(message: str, source_line: str) -> int:
-    """Column of the first quoted or leading word of the message in the line, else of the line's first character."""
+    """Column of the word that the message quotes or begins with, if the line contains it, else of the line's first
+    character."""
     for word in (*re.findall(r"'([^']+)'", message), message.split()[0]):
         at = source_line.find(word)
         if at >= 0:

@@ -1,4 +1,4 @@
-"""What measurements on GPUs say about tiles: one entry for each GPU that was measured, and a rule for all others.
+"""Tiles and thresholds from measurements on GPUs: one entry for each measured GPU, and a rule for all others.
 
 Descriptions ask :func:`measured` with the facts of their device and combine the answer with what follows from the device itself
 (SM count, L2 cache, limits of the target). To add a GPU, add an entry to :data:`MEASURED`; no description changes.

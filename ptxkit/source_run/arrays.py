@@ -185,7 +185,8 @@ def _unreadable(file: str, error: str) -> str:
 
 
 def _typed(array: Array, dtype: str, file: str, what: str) -> Array:
-    """np.save writes the types of ml_dtypes as bytes without a type; the text has to name it."""
+    """Give the elements of a file that has no element type the type ``dtype``: np.save writes types of ml_dtypes as
+    plain bytes."""
     size = array.dtype.itemsize
     if not dtype:
         kinds = {1: "float8_e4m3fn or float8_e5m2", 2: "bfloat16"}.get(size, "it")

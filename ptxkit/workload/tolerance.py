@@ -28,7 +28,8 @@ BASES = {
     "float8_e4m3fn": Tolerance(ulp=1),
     "float8_e5m2": Tolerance(ulp=1),
 }
-"""Tolerance by dtype name, without sums. Values of other types, such as integers, must be equal to the reference."""
+"""The default tolerance by dtype name, for results that are not sums. Values of other types, such as integers, must be
+equal to the reference."""
 
 SMALLEST_NORMAL = {"float64": 2.0**-1022, "float32": 2.0**-126}
 """Numbers below these may be flushed to zero by ``.ftz`` instructions."""

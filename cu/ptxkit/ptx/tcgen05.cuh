@@ -256,8 +256,8 @@ __host__ __device__ constexpr unsigned tcgen05_instruction_block_scaled(unsigned
     return type << 7 | type << 10 | (n >> 3) << 17 | (ue8m0 ? 1u : 0u) << 23 | (m >> 7) << 27;
 }
 
-// Which byte of the 32-bit columns holds the scale factors of an instruction that needs one for each row: bits 4-5 for
-// b, 29-30 for a.
+// Sets the byte of the 32-bit columns that holds the scale factors, for an instruction with one factor per row: bits 4-5
+// for b, 29-30 for a.
 __device__ __forceinline__ unsigned tcgen05_scale_factor_byte(unsigned instruction, unsigned byte) {
     return instruction | byte << 4 | byte << 29;
 }

@@ -70,7 +70,7 @@ __device__ __forceinline__ void column_gradients(const T* x, const T* dy, const 
     });
 }
 
-// The same from partial sums of shape (count, cols).
+// As the function above, from partial sums of shape (count, cols).
 template <bool CENTERED, class T, int THREADS>
 __device__ __forceinline__ void finished_gradients(const float* gammas, const float* betas, T* dgamma, T* dbeta,
                                                    int count, int cols) {

@@ -419,7 +419,7 @@ private:
         }
     };
 
-    // The same for a thread without padding, from a prefetched array.
+    // Vector i of a prefetched array that all rows share, for a thread without padding.
     template <int COUNT, class T>
     __device__ __forceinline__ Piece piece_of(const PrefetchedVector<S, COUNT, T>& shared, int i) const {
         Vector<T, S::WIDTH> vector = shared.vectors[i < shared.count ? i : 0];

@@ -284,7 +284,7 @@ private:
             if (layout.vectors) {
 #pragma unroll
                 for (int i = 0; i < S::VECTORS; i++) {
-                    // keeps ptxas from hoisting so many loads that registers spill
+                    // limits how many loads ptxas hoists, so that registers do not spill
                     if (S::elements >= 64 && i > 0) bar_warp_sync(all_lanes);
                     int number = 0;
                     if (i * S::WIDTH < layout.valid) combine(row.v[i], f, vector_of(layout, i, number++, vectors)...);

@@ -1,6 +1,7 @@
 """Element-wise kernels in Triton, and the functions that all of them share. Importing this imports Triton.
 
-Elements are read in their own type, computed on in f32 and rounded once. Offsets of programs are 64-bit, within them 32-bit.
+Elements are read in their own type, computed on in f32 and rounded once. The offset of a program's first element is
+64-bit, and offsets from it are 32-bit.
 """
 
 import triton

@@ -22,7 +22,7 @@ from ptxkit.quantities import optional
 
 WHAT = "a roofline"
 MARKERS = "os^Dv"  # one more after every ten colours
-NAMED = 8  # up to so many cases have the name of their best variant beside it
+NAMED = 8  # with at most this many cases, the name of the best variant is drawn beside its point
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _roofs(results: Results) -> Roofs:
 
 
 def ridge(roofs: Roofs, peak: float) -> float:
-    """Intensity at which the memory roof meets a peak of so many TFLOP/s, in flops per byte."""
+    """The intensity, in flops per byte, at which the memory roof meets a given peak in TFLOP/s."""
     return peak * 1e3 / roofs.copy_gbs
 
 

@@ -269,7 +269,7 @@ def render(table: Table, kind: Format, width: int | None = None) -> str:
     align = ["left"] + ["left" if table.texts else "right"] * (len(table.headers) - 1)
     parts = [f"**{table.title}**" if kind == "markdown" else table.title] if table.title else []
     notes = "\n".join(f"- {n}" if kind == "markdown" else n for n in table.notes)
-    if table.rows or not notes:  # without rows the notes say why there are none
+    if table.rows or not notes:  # without rows, only the notes are shown, which state the reason
         whole = kind == "markdown"
         parts.append(_markdown(table, align) if whole else plain(table.rows, table.headers, align, width, table.keys))
     return "\n\n".join([*parts, *([notes] if notes else [])])

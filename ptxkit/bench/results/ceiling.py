@@ -44,7 +44,7 @@ class Roofs:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What bounds some work.
+    """The bound of some work: the roof that limits it, and the minimum time.
 
     Attributes:
         bound: ``"memory"``, or the type whose peak rate is the bound.
@@ -72,7 +72,7 @@ def documented_peaks(gpu: str) -> dict[str, float]:
 
 
 def ceiling(flops: float, nbytes: float, unit: str, roofs: Roofs, bandwidth_gbs: float | None = None) -> Ceiling | None:
-    """What bounds work of so many flops and bytes.
+    """The bound of work with the given flops and bytes: memory bandwidth or a peak rate.
 
     Args:
         bandwidth_gbs: of the memory that holds the data, instead of the copy in device memory.

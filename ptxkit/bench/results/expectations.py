@@ -50,7 +50,7 @@ class Expected:
 
 
 def directory() -> Path:
-    """Where the expectations are: beside the package in a checkout, in the working directory elsewhere."""
+    """The directory of the expectations: beside the package in a checkout, else in the working directory."""
     root = Path(__file__).resolve().parents[3]
     return (root if (root / "pyproject.toml").is_file() else Path.cwd()) / "expectations"
 
@@ -138,7 +138,8 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def prepared(path: Path) -> dict[str, Any] | None:
-    """What is recorded already, None where nothing is; called before measuring what :func:`save` is to write.
+    """The recorded expectations, or None; called before measuring, so that a file that :func:`save` cannot replace is
+    reported.
 
     Raises:
         UsageError: the file is something else, or cannot be written.

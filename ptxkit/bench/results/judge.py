@@ -37,8 +37,9 @@ class Judgement:
 def judge(before: Timed, after: Timed, extra: float = 0.0) -> Judgement:
     """Compare two medians, considering their spreads.
 
-    The noise is the root of the sum of the squares of both relative spreads (half the interquartile range), at least 0.5%. A
-    difference up to that is not significant, one beyond three times that is, and in between more samples are needed.
+    The noise is the square root of the sum of the squares of both relative spreads (half the interquartile range), and
+    at least 0.5%. A difference of up to the noise is not significant. One of more than three times the noise is
+    significant. In between, more samples are needed.
 
     Args:
         extra: relative difference between two machines or days that is to be expected, added to each of the two limits.
@@ -93,7 +94,7 @@ def alarms(cold_us: float, nbytes: int, flops: int, unit: str, in_l2: bool, roof
 
 
 def machine_difference(before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """What makes times of two environments incomparable, in words; "" when nothing does."""
+    """The difference between two environments that makes their times incomparable, in words; "" if there is none."""
     # earlier files lack some
     recorded = [k for k in ("gpu_uuid", "cuda_driver", "kernel_driver") if k in before and k in after]
     known = ["gpu", *recorded]

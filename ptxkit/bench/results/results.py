@@ -277,7 +277,7 @@ class Results:
 
     @property
     def iterations(self) -> int | None:
-        """Samples that were asked for; None where the method decides."""
+        """The requested number of samples; None where the stopping rule of the method applies."""
         return self.method.get("iterations")
 
     def to_json(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Hardware:
             a.sentinel = value
 
     def share(self, address: int, nbytes: int) -> NDArray[np.uint8]:
-        """:meth:`view`, for a host that may write it whenever it wants: the memory counts as initialised."""
+        """:meth:`view` for a host that may write the memory at any time, so that it counts as initialised."""
         self._initialise(address, nbytes)
         return self.view(address, nbytes)
 

@@ -28,7 +28,7 @@ from ptxkit.errors import FaultError, TimeLimitError
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.specials import RESERVED_SHARED
 
-LANES_PER_WAVE = 32768  # a 32-bit register of so many lanes has 128 KiB, so that several fit in the host's L2 cache
+LANES_PER_WAVE = 32768  # a 32-bit register of this many lanes has 128 KiB, so that several fit in the host's L2 cache
 MIN_LANES_PER_WAVE = 4096  # below this the interpreter's overhead outweighs the gain of a second worker
 SHARED_PER_WAVE = 256 << 20  # bytes of emulated shared memory that one wave may hold
 WORKSPACE_BYTES = 8  # cooperative_groups/details/driver_abi.h: grid_workspace
@@ -247,7 +247,7 @@ class EmulatedLaunch:
             futures: list[Future[None]] = []
             try:
                 for _ in range(count):
-                    futures.append(pool.submit(work))  # a signal that arrives here finds the futures so far
+                    futures.append(pool.submit(work))  # one by one: a signal handler needs those already started
                 for future in futures:
                     future.result()
             except BaseException as error:  # of a signal handler, since `work` raises nothing

@@ -65,7 +65,7 @@ class UndefinedMemory:
         return [(a.tracked(), lanes) for a, lanes in self.real.partition(addresses)]
 
     def record(self, a: Allocation, start: int, nbytes: int) -> bytes:
-        """A tensor map: its real bytes, but elements outside the array are filled with zeros, which are defined."""
+        """The bytes of a tensor map, with zero fill, so that elements outside the array count as defined."""
         real = self.real.owner(a.base)
         assert real is not None
         raw = self.real.record(real, start, nbytes)

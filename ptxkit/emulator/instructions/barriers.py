@@ -152,7 +152,7 @@ def _bar_red(b: Binding) -> Gated:
         raise b.fail("popc gives .u32, and and or give .pred")
 
     def result(x: Group, numbers: Lanes) -> Lanes:
-        # threads that have left different barriers may have joined one group before they get here
+        # threads released from different barriers may have been joined to one group since
         names = np.unique(np.broadcast_to(numbers, x.shape)[x.active()])
         row = 1 if op == "and" else 0
         barriers = x.wave.part(CtaBarriers)

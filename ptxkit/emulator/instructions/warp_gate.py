@@ -169,8 +169,8 @@ class WarpGate(Gate):
             there = g.full_mask()
             everyone = np.where(there, gate.named(g, there), everyone)
         together = ready(wave.live, everyone) & ~done & (everyone != 0)
-        # lanes at other instructions would have passed if they were complete without ``group``: they are complete with its
-        # lanes
+        # lanes that wait at other instructions did not suffice for a complete mask without ``group``, so every complete
+        # mask includes lanes of it
         if not together.any():
             return group
         if wave.divergence.open:

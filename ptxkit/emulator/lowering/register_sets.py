@@ -29,7 +29,7 @@ class RegisterSets:
 
 
 def register_sets(instructions: Sequence[TypedInstruction], block: BasicBlock, code: FunctionCode) -> RegisterSets:
-    """The registers of the run ``instructions`` of ``block``.
+    """The registers that the straight run ``instructions`` of ``block`` reads and writes.
 
     An instruction after a gate is executed only by the lanes for which its predicate holds, so that its write is unpredicated.
     """

@@ -1,4 +1,4 @@
-"""What the race check found, in words, collected over the waves of a launch."""
+"""The hazards that the race check found, as sentences, collected over the waves of a launch."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Hazards:
         """The launch is over.
 
         Raises:
-            RaceError: there is something to tell; ``fault`` is what ended the launch.
+            RaceError: hazards were found; ``fault`` is the error that ended the launch, if any.
         """
         if not self.found:
             return

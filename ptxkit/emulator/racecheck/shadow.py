@@ -36,7 +36,7 @@ ALWAYS = np.iinfo(np.int32).max
 
 @dataclass
 class Access:
-    """What one instruction accesses, n cells.
+    """The accesses of one instruction to n cells.
 
     Attributes:
         cells: (n,) index of each cell.

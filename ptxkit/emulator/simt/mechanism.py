@@ -15,7 +15,7 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Mechanism(Generic[T]):
-    """How the operations of a family complete.
+    """A mechanism by which the asynchronous operations of a family complete.
 
     Attributes:
         name: the name in messages and in the debugger.

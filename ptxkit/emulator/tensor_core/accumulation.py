@@ -134,7 +134,7 @@ class Accumulation:
         else:
             a, b = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None]
         product, term = np.empty(scale.shape, kind), np.empty(scale.shape, np.int32)
-        # a term has fraction + 2 bits: so many fit an int32 sum
+        # a term has fraction + 2 bits, so that this many terms fit an int32 sum
         room = 1 << 31 - self.fraction - 2
         for start in range(0, len(a), room):
             some: NDArray[np.int32] = np.zeros(scale.shape, np.int32)

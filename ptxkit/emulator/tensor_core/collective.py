@@ -54,7 +54,7 @@ def require_whole(x: Group, where: Where, span: int = 1) -> None:
     """Fail unless every warp (or warpgroup, for ``span`` 4) takes part with all of its lanes or none.
 
     Raises:
-        TrapError: some lanes have exited or went another way.
+        TrapError: some lanes have exited, or have taken another path.
     """
     if x.mask is not None:
         present = x.mask.sum(-1)

@@ -27,7 +27,7 @@ from ptxkit.isa.model import Immediate, Operand, Vector
 
 @dataclass(frozen=True)
 class Inputs:
-    """What E warpgroups multiply.
+    """The operands of E warpgroups that execute one instruction.
 
     Attributes:
         cta: (E,) whose shared memory.
@@ -50,7 +50,7 @@ class Inputs:
 
 
 class Multiplication:
-    """What one instruction computes, its operands taken apart.
+    """One decoded matrix instruction.
 
     Attributes:
         m, n, k: the shape.

@@ -43,7 +43,7 @@ def per_word(t: str) -> int:
 
 @lru_cache
 def _narrow(t: str) -> NDArray[np.float32]:
-    """What each byte is as float32 in a format of up to 8 bits; bits above the sign are ignored."""
+    """The value of each byte as float32, for a format of up to 8 bits; bits above the sign are ignored."""
     known = FORMATS[t]
     codes = np.arange(256, dtype=np.uint8) & np.uint8((2 << known.sign) - 1)
     table = codes.view(known.values).astype(np.float32)

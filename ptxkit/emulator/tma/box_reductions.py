@@ -1,6 +1,6 @@
-"""What cp.reduce.async.bulk.tensor does to each element. PTX ISA, "cp.reduce.async.bulk.tensor".
+"""The operations of cp.reduce.async.bulk.tensor on one element. PTX ISA, "cp.reduce.async.bulk.tensor".
 
-How NaNs, zeros and subnormal numbers fare is not documented; it is done here as an H200 does it.
+The treatment of NaNs, zeros and subnormal numbers is not documented; it is that of an H200.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def floats(cells: Lanes, name: str) -> Lanes | None:
 def reduction(op: str, name: str) -> Reduction | None:
     """The reduction ``op`` of elements of the type ``name``; None if there is none.
 
-    add of f64 and tf32 is in no table of the manual, and works.
+    The manual's tables lack add of f64 and tf32, which an H200 supports.
     """
     function, types = _INTEGERS[op]
     if name in types.split():

@@ -1,4 +1,5 @@
-"""What descriptions of element-wise kernels share: element types, tile parameters, and the preferred tiles by size.
+"""Common parts of the descriptions of element-wise kernels: element types, tile parameters, and the preferred tiles by
+size.
 
 Their kernels use ``cu/ptxkit/elementwise/elementwise.cuh`` and have the template arguments ``THREADS, VECTORS,
 CACHE, STRIDE`` last.

@@ -74,10 +74,10 @@ def fits(w: Any, t: Tile, weights: int) -> bool:
 
 
 def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
-    """A constraint for :data:`TILE`.
+    """A constraint for :data:`TILE`: rows must fit in the registers and the shared memory of a CTA.
 
     Args:
-        beside: registers that the kernel needs in addition to the row without spilling, read from compiled kernels.
+        beside: registers per thread that the kernel needs in addition to those of the row; taken from compiled kernels.
         weights: number of weight arrays, which all rows share.
     """
 

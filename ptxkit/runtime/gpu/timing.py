@@ -142,7 +142,7 @@ class Timing:
     def _event(self) -> Any:
         from cuda.core import EventOptions
 
-        # cuda.core 1.2.0 calls it enable_timing, later ones timing_enabled; it is the first field in both
+        # by position: the first field is enable_timing in cuda.core 1.2.0, and timing_enabled in later releases
         return self.device.stream.record(options=EventOptions(True))
 
 

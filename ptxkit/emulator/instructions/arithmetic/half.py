@@ -189,7 +189,7 @@ def _arithmetic(form: Form) -> Callable[..., Lanes]:
         wide = f(*(widen(flush_f16(v) if ftz else v, element) for v in lanes))
         wide = relu(wide) if clamp else saturate(wide) if sat else wide
         out = narrow(wide, element, mode)
-        if ftz:  # according to the value before rounding, as on an H200
+        if ftz:  # a result is flushed if its value before rounding is subnormal, as on an H200
             below = np.abs(wide) < _F16_NORMAL
             out = flush_f16(np.where(below, np.copysign(np.float16(0), out), out) if below.any() else out)
         return out

@@ -28,7 +28,7 @@ _GROUPS = "cta_group::1 cta_group::2"
 
 @dataclass(frozen=True)
 class _Request:
-    """A warp that wants columns; ``group`` is 1 or 2 CTAs, ``who`` the warp in words."""
+    """A warp that has requested columns and waits for them; ``group`` is 1 or 2 CTAs, ``who`` the warp in words."""
 
     cta: int
     warp: int
@@ -55,7 +55,7 @@ class Allocator(Synchroniser):
         self._sleepers: list[tuple[Group, int]] = []
 
     def request(self, group: Group, request: _Request) -> None:
-        """A warp wants columns.
+        """A warp requests columns.
 
         Raises:
             TrapError: a number of columns that cannot be allocated, or the CTA has given up the right.

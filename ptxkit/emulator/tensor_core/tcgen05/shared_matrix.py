@@ -50,7 +50,7 @@ class SharedMatrix:
         return 8 if self.padded else BITS[self.t]
 
     def refusal(self, bits: int, target: int) -> str:
-        """Why a descriptor is none for this matrix; "" where it is one."""
+        """Why a descriptor is invalid for this matrix; "" if it is valid."""
         why = refusal(bits, target)
         swizzle = Descriptor.parse(bits).swizzle
         if why or not self.mn_major:

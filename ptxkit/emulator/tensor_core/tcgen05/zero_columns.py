@@ -37,7 +37,7 @@ def shift(bits: int) -> int:
 
 
 def refusal(bits: int, allowed: int) -> str:
-    """Why the descriptor is none, naming the bits; "" where it is one. ``allowed`` is the maximum shift."""
+    """Why the descriptor is invalid, naming the bits; "" if it is valid. ``allowed`` is the maximum shift."""
     if bits >> 36 & 7:
         return f"bits 36 to 38 are {bits >> 36 & 7}, which are reserved"
     if bits >> 62:
