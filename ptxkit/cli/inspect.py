@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,32 @@ if TYPE_CHECKING:
 @click.option("--occupancy-curve", is_flag=True, help="Show how occupancy changes with registers, shared memory and threads.")
 @click.option("--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one self-contained HTML page; - is stdout.")
+@click.option(
+    "--overlap",
+    is_flag=True,
+    help="Launch KERNEL[:VARIANT] [SIZES] in the emulator and show what is in flight at the same time.",
+)
+@click.option(
+    "--timeline",
+    "timeline_file",
+    metavar="FILE",
+    help="With the table of --overlap, write a trace for Perfetto or chrome://tracing; - is stdout.",
+)
+@click.option(
+    "--ctas", metavar="LIST", help="With --timeline or --overlap: record these CTAs, such as 0-3,8, instead of the first."
+)
+@click.option(
+    "--latency",
+    type=click.IntRange(0, 10**6),
+    metavar="STEPS",
+    help="With --timeline or --overlap: let each asynchronous operation take this many steps, 500 by default.",
+)
+@click.option(
+    "--sms",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="With --timeline or --overlap: emulate a GPU of N SMs, so that each CTA of a persistent kernel has several tiles.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object (schema ptxkit.inspect/1).")
 @click.option("--target", "--arch", "target", metavar="TARGET", help="Compile for this target, such as sm_90a.")
 @click.option(
@@ -80,6 +106,11 @@ def command(
     occupancy_curve: bool,
     cfg: str | None,
     html_file: str | None,
+    overlap: bool,
+    timeline_file: str | None,
+    ctas: str | None,
+    latency: int | None,
+    sms: int | None,
     as_json: bool,
     target: str | None,
     kernel_options: tuple[str, ...],
@@ -117,6 +148,20 @@ def command(
     if (plain or output is not None) and (not ptx or source or sass):
         option = "--plain" if plain else "--output"
         raise UsageError(f"{option} applies to PTX only: give --ptx, without --source and --sass")
+    if overlap or timeline_file is not None:
+        refuse_together(
+            "--overlap" if timeline_file is None else "--timeline",
+            {
+                "--diff": as_diff, "--html": html_file, "--cfg": cfg, "--source": source, "--ptx": ptx, "--sass": sass,
+                "--registers": registers, "--control": control, "--encoding": encoding, "--block": block, "--shared": shared,
+                "--cluster": cluster, "--occupancy-curve": occupancy_curve, "--no-time": no_time,
+            },
+        )  # fmt: skip
+        record_timeline(subjects, settings, timeline_file, ctas, latency, sms, as_json)
+        return
+    for option, given in (("--ctas", ctas), ("--latency", latency), ("--sms", sms)):
+        if given is not None:
+            raise UsageError(f"{option} applies to --timeline and --overlap; add one of these")
     launches = bool(arguments) or grid is not None or cooperative
     if launches and (html_file is None or as_diff):
         raise UsageError("--arg, --grid and --cooperative describe the launch that --html shows counts of; give --html FILE")
@@ -147,6 +192,36 @@ def command(
         print_json(document(chosen))
     else:
         show(text_of(chosen, source, ptx, sass, registers, control, encoding, occupancy_curve))
+
+
+def refuse_together(option: str, others: Mapping[str, object]) -> None:
+    """Raise UsageError for an option that shows machine code, which a timeline does not."""
+    for other, given in others.items():
+        if given not in (None, False):
+            raise UsageError(f"{option} and {other} do not go together; give one of them")
+
+
+def record_timeline(
+    subjects: tuple[str, ...],
+    settings: Settings,
+    file: str | None,
+    ctas: str | None,
+    latency: int | None,
+    sms: int | None,
+    as_json: bool,
+) -> None:
+    """``--timeline`` and ``--overlap``: words after the subject that are numbers are its sizes."""
+    from ptxkit.cli._inspect_timeline import show_timeline
+    from ptxkit.emulator.timeline.record import DEFAULT_LATENCY
+    from ptxkit.inspect.timeline import Request, parse_ctas
+
+    request = Request(
+        sizes=subjects[1:],
+        ctas=None if ctas is None else parse_ctas(ctas),
+        latency=DEFAULT_LATENCY if latency is None else latency,
+        sms=sms,
+    )
+    show_timeline(subjects[0], settings, request, file, as_json)
 
 
 def text_of(

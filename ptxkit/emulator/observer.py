@@ -1,4 +1,4 @@
-"""The interface through which a debugger follows and steers the execution of a launch.
+"""The interfaces through which a debugger steers, and a timeline follows, the execution of a launch.
 
 The observer is a setting of the launch (:class:`~ptxkit.emulator.settings.EmulatorSettings`). An observed launch runs on the
 thread of the caller, without worker threads; its functions have one block for each instruction, and every register keeps its
@@ -29,3 +29,20 @@ class Observer(Protocol):
 
     def idle(self, wave: Any) -> bool:
         """Called before a deadlock is looked for: put back groups kept out of ``wave.ready``; False if there are none."""
+
+
+class StepHooks(Protocol):
+    """Follows what a wave executes, also as one of its race hooks: :class:`~ptxkit.emulator.timeline.steps.WaveSteps`."""
+
+    def enters(self, group: Any, block: Any) -> None:
+        """``group`` comes to the gate of ``block`` for the first time."""
+
+    def executes(self, group: Any, block: Any) -> None:
+        """``group`` is about to execute ``block`` behind its gate."""
+
+
+class Recorder(Protocol):
+    """Makes a timeline of launches: :class:`~ptxkit.emulator.timeline.record.Timeline`."""
+
+    def follow(self, wave: Any) -> Any | None:
+        """Called when a wave is made: its :class:`StepHooks`, or None where nothing of it is recorded."""

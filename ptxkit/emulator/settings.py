@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 
-from ptxkit.emulator.observer import Observer
+from ptxkit.emulator.observer import Observer, Recorder
 from ptxkit.errors import UsageError
 
 COMPLETIONS = ("eager", "latest-legal", "random")
@@ -32,6 +32,7 @@ class EmulatorSettings:
             says where its threads are; None is no limit.
         write_output: receives what kernels print; None is standard output.
         observer: follows and steers the execution, instruction by instruction; None for none.
+        timeline: records what warps and asynchronous operations do; None for nothing.
         initcheck: raise an UninitialisedError also when a kernel uses shared or global memory that was never initialised. For
             registers and local memory it is always raised.
         trap: raise an ArithmeticTrap at the first integer division by zero (``"div0"``), NaN (``"nan"``) or infinity
@@ -48,6 +49,7 @@ class EmulatorSettings:
     max_instructions: int | None = None
     write_output: Callable[[str], None] | None = None
     observer: Observer | None = None
+    timeline: Recorder | None = None
     initcheck: bool = False
     trap: tuple[str, ...] = ()
 

@@ -28,6 +28,7 @@ from ptxkit.isa.mangled import base_name
 from ptxkit.targets import TARGETS, Target
 
 if TYPE_CHECKING:
+    from ptxkit.runtime.device import Device
     from ptxkit.workload.build import Build
     from ptxkit.workload.launch import Launch
     from ptxkit.workload.resolve import ResolvedVariant
@@ -267,7 +268,7 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
     if variant_name:
         resolved = resolve(workload, workload.variant(variant_name), settings.target, settings.tile)
         compile_ahead([resolved], say)
-        return _of_variant(resolved, settings)
+        return built_subjects(resolved, settings)
     variants = [
         variant
         for variant in workload_class.variants().values()
@@ -277,16 +278,17 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
     compile_ahead(found_variants, say)
     found: dict[tuple[str, str, bytes | None], Subject] = {}
     for resolved in found_variants:
-        for subject in _of_variant(resolved, settings):
+        for subject in built_subjects(resolved, settings):
             image = subject.image
             found.setdefault((subject.title, subject.kernel, image.cubin if image else None), subject)
     if not found:
-        raise UsageError(
-            f"no variant of {name} can be compiled for {settings.target} with tile parameters {', '.join(settings.tile)}"
-            if settings.tile
-            else f"no variant of {name} can be compiled for {settings.target}"
-        )
+        raise UsageError(_none_found(name, settings.target, settings.tile))
     return tuple(found.values())
+
+
+def _none_found(name: str, target: Target | None, tile: Mapping[str, str]) -> str:
+    text = f"no variant of {name} can be compiled for {target}"
+    return f"{text} with tile parameters {', '.join(tile)}" if tile else text
 
 
 def _find_workload(name: str) -> tuple[type[Workload], str]:
@@ -299,7 +301,49 @@ def _find_workload(name: str) -> tuple[type[Workload], str]:
     return registry.get(head), variant
 
 
-def _of_variant(resolved: ResolvedVariant, settings: Settings) -> tuple[Subject, ...]:
+def resolved_variants(
+    words: str, sizes: Sequence[str], settings: Settings, device: Device, say: Callable[[str], None]
+) -> tuple[Workload, list[ResolvedVariant]]:
+    """The variants that ``words`` name, resolved for a launch on ``device`` and compiled, and their workload.
+
+    Args:
+        sizes: in the order of ``ptxkit list``; none for those among the settings, or else the emulator's.
+
+    Raises:
+        UsageError: a file without a description, which has no launch; no such kernel, variant, size, option or tile parameter.
+    """
+    from ptxkit.workload.ahead import compile_ahead
+    from ptxkit.workload.resolve import resolve, unavailable
+
+    name, settings = _with_settings(words, settings)
+    path, _ = _as_file(name)
+    if path is not None and path.suffix != ".py":
+        raise UsageError(f"{path} has no description with a launch, which a timeline needs; `ptxkit new` writes one for it")
+    kind, variant_name = _find_workload(name)
+    if settings.defines or settings.options:
+        raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu")
+    fields = kind.fields()
+    given = {**settings.kernel, **{n: v for n, v in settings.tile.items() if n in fields}}
+    tile = {n: v for n, v in settings.tile.items() if n not in fields}
+    named = [n for n in given if n in kind.size_names()]
+    if sizes and named:
+        raise UsageError(f"the size {named[0]} is given twice, by its name and by its place")
+    workload = kind.of(given) if named else kind.make(list(sizes), given, small=not sizes)
+    variants = [workload.variant(variant_name)] if variant_name else list(kind.variants().values())
+    chosen = [
+        v
+        for v in variants
+        if variant_name or (not unavailable(v, settings.target, workload) and set(tile) <= set(v.tile))
+    ]
+    found = [resolve(workload, v, settings.target, tile, device=device) for v in chosen]
+    if not found:
+        raise UsageError(_none_found(name, settings.target, tile))
+    compile_ahead(found, say)
+    return workload, found
+
+
+def built_subjects(resolved: ResolvedVariant, settings: Settings) -> tuple[Subject, ...]:
+    """The kernels of a variant, one for each launch."""
     from ptxkit.workload.build import compiled
 
     built = compiled(resolved)

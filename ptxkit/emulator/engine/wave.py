@@ -36,6 +36,7 @@ from ptxkit.emulator.engine.whereabouts import listing
 from ptxkit.emulator.instrumentation import Instrumentation
 from ptxkit.emulator.memory.allocations import POISON, poison
 from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
+from ptxkit.emulator.observer import StepHooks
 from ptxkit.emulator.racecheck.check import Races
 from ptxkit.emulator.simt.asynchronous import Queue
 from ptxkit.emulator.simt.blocks import BasicBlock
@@ -87,6 +88,11 @@ class Wave(WaveCalls, WaveValues):
         eager = launch.settings.completion == "eager"
         self.generic_writes: tuple[ProxyHooks, ...] = () if eager else (GenericWrites(self),)
         self.races = () if launch.hazards is None else (Races(self, launch.hazards),)
+        self.steps: StepHooks | None = None
+        if launch.settings.timeline is not None:
+            followed = launch.settings.timeline.follow(self)
+            if followed is not None:
+                self.steps, self.races = followed, (*self.races, followed)
         drawn = launch.settings.completion == "random"
         times = RandomTimes(launch.settings.completion_seed, number) if drawn else None
         self.queue = Queue(len(ctas) * warps * 32, eager, self.races, times)
@@ -204,6 +210,8 @@ class Wave(WaveCalls, WaveValues):
                 self.ticks += len(block.instructions)
             gate = block.gate
             if gate is not None:
+                if self.steps is not None and resume == 0:
+                    self.steps.enters(group, block)
                 if self.instrumentation is not None:
                     self.instrumentation.gate(group, block)
                 guard = block.instructions[0][1].predicate
@@ -225,6 +233,8 @@ class Wave(WaveCalls, WaveValues):
                     return
                 group = passed
         group.resume = 0
+        if self.steps is not None:
+            self.steps.executes(group, block)
         frame = group.frame
         predicate = None
         if block.fast is not None:
@@ -291,6 +301,7 @@ class Wave(WaveCalls, WaveValues):
         other = copy.copy(self)
         other.launch = self.launch.on_machine(machine)
         other.shared = shared
+        other.steps = None
         other.races, other.generic_writes, other.stack_hooks, other.arithmetic = (), (), (), ()
         other._parts, other.synchronisers = {}, []
         other.queue = Queue(self.queue.threads, True)

@@ -40,6 +40,8 @@ class Races(RaceReports):
         generation: (CTAs,) how often all warps of each CTA have met.
     """
 
+    compares = True
+
     def __init__(self, wave: WaveState, hazards: Hazards) -> None:
         super().__init__()
         self.wave = wave

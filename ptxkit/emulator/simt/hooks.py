@@ -124,6 +124,10 @@ class RaceHooks(Protocol):
     """Hooks for accesses to shared memory, and for the synchronisation that orders them."""
 
     @property
+    def compares(self) -> bool:
+        """Whether accesses are compared with each other, and not only followed."""
+
+    @property
     def operations(self) -> OperationHooks:
         """The hooks for asynchronous operations."""
 

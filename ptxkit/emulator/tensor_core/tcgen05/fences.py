@@ -35,7 +35,8 @@ class Fences:
     """The fences of a wave's warps, and the accesses to tensor memory that they have to be between."""
 
     def __init__(self, wave: WaveState) -> None:
-        opcodes = {i.opcode for _, i in wave.launch.code.instructions} if wave.races else set()
+        compares = any(races.compares for races in wave.races)
+        opcodes = {i.opcode for _, i in wave.launch.code.instructions} if compares else set()
         self.used = not opcodes.isdisjoint((f"tcgen05.{AFTER}", f"tcgen05.{BEFORE}"))
         warps = wave.shape[0] * wave.shape[1]
         self._fenced: dict[str, NDArray[np.int64]] = {k: np.zeros(warps, np.int64) for k in (AFTER, BEFORE)}
