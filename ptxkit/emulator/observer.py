@@ -42,7 +42,7 @@ class StepHooks(Protocol):
 
 
 class Recorder(Protocol):
-    """Makes a timeline of launches: :class:`~ptxkit.emulator.timeline.record.Timeline`."""
+    """Makes a timeline of launches: :class:`~ptxkit.emulator.timeline.recorder.Timeline`."""
 
     def follow(self, wave: Any) -> Any | None:
         """Called when a wave is made: its :class:`StepHooks`, or None where nothing of it is recorded."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxkit.emulator.timeline.record import DEFAULT_LATENCY, MOST_CTAS, Timeline
+from ptxkit.emulator.timeline.record import DEFAULT_LATENCY, MOST_CTAS
+from ptxkit.emulator.timeline.recorder import Timeline
 from ptxkit.errors import FaultError, UnavailableError, UsageError
 from ptxkit.inspect.overlap import Overlap, overlaps
 from ptxkit.inspect.subject import Settings, built_subjects, resolved_variants

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from ptxkit.emulator.arrays import Index, Lanes, Mask
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
+from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarriers import Mbarriers
-from ptxkit.emulator.timeline.record import Flight, PhaseSpan
-
-if TYPE_CHECKING:
-    from ptxkit.emulator.timeline.steps import WaveSteps
+from ptxkit.emulator.timeline.record import Flight, LaunchRecord, PhaseSpan
 
 STORE = "TMA store"
 
@@ -36,6 +34,32 @@ def kind_of(opcode: str) -> str:
     if opcode.startswith("cp.async.bulk") and ".global.shared" in opcode:
         return STORE
     return next((kind for prefix, kind in KINDS if opcode.startswith(prefix)), ".".join(opcode.split(".")[:2]))
+
+
+class Clock(Protocol):
+    """The clock of a wave's warps: :class:`~ptxkit.emulator.timeline.steps.WaveSteps`, which documents the attributes."""
+
+    wave: WaveState
+    record: LaunchRecord
+    latency: int
+    warps: int
+    now: Index
+    recorded: Mask
+
+    def rows(self, x: Selection) -> Index:
+        """Rows of the warps of ``x``."""
+
+    def offset(self, where: Where) -> int:
+        """Position of an instruction in what is being executed."""
+
+    def wait_offset(self) -> int:
+        """Position of the next wait for groups in what is being executed."""
+
+    def join(self, rows: Index, steps: Index, name: str, offset: int = 0, ends_epilogue: bool = False) -> None:
+        """``rows`` have waited for what was complete at ``steps``."""
+
+    def leave_epilogue(self, row: int, step: int) -> None:
+        """The epilogue of ``row`` is over, if it was in one."""
 
 
 class _Issued:
@@ -60,7 +84,7 @@ class _Earlier:
 class Flights:
     """The hooks of asynchronous operations and mbarriers. See :class:`~ptxkit.emulator.simt.hooks.OperationHooks`."""
 
-    def __init__(self, steps: WaveSteps) -> None:
+    def __init__(self, steps: Clock) -> None:
         self.steps = steps
         self.wave = steps.wave
         words = len(self.wave.shared) // 8

@@ -7,14 +7,7 @@ after the one that issued it. Steps say what can overlap with what; they are no 
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ptxkit.emulator.timeline.steps import WaveSteps
 
 DEFAULT_LATENCY = 500
 """Steps for which an asynchronous operation is in flight at least."""
@@ -128,58 +121,3 @@ class LaunchRecord:
         self.spans.sort(key=lambda s: (s.start, s.cta, s.warp, s.end, s.kind))
         self.phases.sort(key=lambda p: (p.start, p.cta, p.barrier, p.number))
         self.columns.sort(key=lambda c: (c.step, c.cta))
-
-
-class Timeline:
-    """Records launches; the setting ``timeline`` of a launch.
-
-    Args:
-        ctas: linear indices of the CTAs to record, with the other CTAs of their clusters; None is the first cluster.
-        latency: steps for which each asynchronous operation is in flight at least.
-
-    Attributes:
-        launches: what was recorded, in the order of the launches. Complete after :meth:`finish`.
-    """
-
-    def __init__(self, ctas: Iterable[int] | None = None, latency: int = DEFAULT_LATENCY) -> None:
-        self.ctas = None if ctas is None else frozenset(ctas)
-        self.latency = latency
-        self.launches: list[LaunchRecord] = []
-        self._serials: dict[int, LaunchRecord] = {}
-        self._waves: list[WaveSteps] = []
-        self._lock = threading.Lock()
-
-    def follow(self, wave: Any) -> WaveSteps | None:
-        """Called when ``wave`` is made; None where none of its CTAs is recorded."""
-        from ptxkit.emulator.timeline.steps import WaveSteps
-
-        launch = wave.launch
-        with self._lock:
-            record = self._serials.get(launch.serial)
-            if record is None:
-                record = LaunchRecord(
-                    launch.name, launch.grid, launch.block, launch.cluster, launch.cluster_size, launch.ctas
-                )
-                self._serials[launch.serial] = record
-                self.launches.append(record)
-            first = {int(launch.order()[0])} if self.ctas is None else self.ctas
-            chosen = [k for k, cta in enumerate(wave.ctas.tolist()) if cta in first]
-            if not chosen:
-                return None
-            size = launch.cluster_size
-            members = sorted({k // size * size + rank for k in chosen for rank in range(size)})
-            for k in members:
-                cta = int(wave.ctas[k])
-                record.recorded[cta] = launch.cta_coordinates(cta)
-                record.clusters[cta] = int(wave.ctas[k // size * size])
-            steps = WaveSteps(wave, record, members, self.latency)
-            self._waves.append(steps)
-            return steps
-
-    def finish(self) -> None:
-        """All launches are over, or one has failed: complete the records."""
-        for steps in self._waves:
-            steps.close()
-        self._waves.clear()
-        for record in self.launches:
-            record.sort()

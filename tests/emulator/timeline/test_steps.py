@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from programs import THREAD, Run, kernel
 from test_async_copy import STAGES, folded
 from test_bulk_copy import WAIT, load
 
-from ptxkit.emulator.timeline.record import EPILOGUE, WAIT as WAITING
-from ptxkit.emulator.timeline.record import Timeline
+from ptxkit.emulator.timeline import record as spans
+from ptxkit.emulator.timeline.recorder import Timeline
 from ptxkit.errors import DeadlockError
 
 SOURCE = np.arange(1, 513, dtype=np.uint32)
@@ -29,7 +31,7 @@ def test_a_load_is_in_flight_from_its_issue_to_the_wait():
     (flight,) = record.flights
     assert (flight.kind, flight.nbytes, flight.cta, flight.warp) == ("TMA load", 2048, 0, 0)
     assert flight.completes == flight.issued + 100 == flight.observed
-    waits = [s for s in record.spans if s.kind == WAITING and "mbarrier" in s.name]
+    waits = [s for s in record.spans if s.kind == spans.WAIT and "mbarrier" in s.name]
     assert {s.warp for s in waits} == {0, 1, 2, 3} and {s.end for s in waits} == {flight.observed}
     (phase,) = record.phases
     assert phase.number == 0 and phase.end == flight.completes
@@ -72,19 +74,19 @@ BARRIER = (
 
 def test_warps_that_are_early_wait_at_a_barrier():
     record, _ = traced(BARRIER, SOURCE, SOURCE, block=128)
-    waits = {s.warp: s for s in record.spans if s.kind == WAITING}
+    waits = {s.warp: s for s in record.spans if s.kind == spans.WAIT}
     assert set(waits) == {1, 2, 3}
     assert all(s.end - s.start > 140 and "barrier" in s.name for s in waits.values())
-    assert {s.warp for s in record.spans if s.kind == EPILOGUE} == {0, 1, 2, 3}
+    assert {s.warp for s in record.spans if s.kind == spans.EPILOGUE} == {0, 1, 2, 3}
 
 
 def test_spans_of_a_warp_cover_its_steps_without_gaps():
     record, _ = traced(BARRIER, SOURCE, SOURCE, block=128)
     for warp in range(4):
-        spans = [s for s in record.spans if s.warp == warp]
-        assert spans[0].start == 0
-        assert all(a.end == b.start for a, b in zip(spans, spans[1:], strict=False))
-        assert spans[-1].end == record.ends[0]
+        mine = [s for s in record.spans if s.warp == warp]
+        assert mine[0].start == 0
+        assert all(a.end == b.start for a, b in pairwise(mine))
+        assert mine[-1].end == record.ends[0]
 
 
 def test_chosen_ctas_alone_are_recorded():
