@@ -201,6 +201,8 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     mma_sync_m16n8k16_f32_f16_f16(d, m4, m2);
     mma_sync_m16n8k8_f32_tf32_tf32(d, m4, m2);
     mma_sync_m16n8k32_s32_s8_s8(integers, m4, m2);
+    mma_sp_sync_m16n8k32_f32_bf16_bf16<0>(d, m4, m4, a);
+    mma_sp_sync_m16n8k32_f32_f16_f16<1>(d, m4, m4, a);
     wgmma_fence();
     wgmma_mma_async_m64n64k16_f32_bf16_bf16(d64, descriptor, descriptor, a);
     wgmma_mma_async_m64n128k16_f32_bf16_bf16(d128, descriptor, descriptor, a);
@@ -210,6 +212,18 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_m64n128k16_f32_f16_f16(d128, descriptor, descriptor, a);
     wgmma_mma_async_m64n192k16_f32_f16_f16(d192, descriptor, descriptor, a);
     wgmma_mma_async_m64n256k16_f32_f16_f16(d256, descriptor, descriptor, a);
+    wgmma_mma_async_sp_m64n64k32_f32_bf16_bf16<0>(d64, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n128k32_f32_bf16_bf16<0>(d128, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n192k32_f32_bf16_bf16<0>(d192, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n256k32_f32_bf16_bf16<0>(d256, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n64k32_f32_f16_f16<1>(d64, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n128k32_f32_f16_f16<1>(d128, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n192k32_f32_f16_f16<1>(d192, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n256k32_f32_f16_f16<1>(d256, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n64k64_f32_e4m3_e4m3(d64, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n128k64_f32_e4m3_e4m3(d128, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n192k64_f32_e4m3_e4m3(d192, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n256k64_f32_e4m3_e4m3(d256, descriptor, descriptor, a, a);
     wgmma_commit_group();
     wgmma_wait_group<0>();
     warpgroup_fence_operand(d256);

@@ -1,6 +1,6 @@
-// ldmatrix, stmatrix, movmatrix, mma.sync. PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions". All 32
-// threads of a warp execute them together. Target: ldmatrix and movmatrix sm_75, mma.sync with these shapes sm_80,
-// stmatrix sm_90, or newer.
+// ldmatrix, stmatrix, movmatrix, mma.sync, mma.sp. PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions". All
+// 32 threads of a warp execute them together. Target: ldmatrix and movmatrix sm_75, mma.sync and mma.sp with these
+// shapes sm_80, stmatrix sm_90, or newer.
 //
 // A matrix has 8 rows of 16 bytes. Thread t holds 4 bytes of each matrix: with 16-bit elements, row t / 4, columns
 // 2 (t % 4) and 2 (t % 4) + 1. Operand `row` is the shared address (cvta_to_shared), a multiple of 16, of one row of 16
@@ -199,6 +199,41 @@ __device__ __forceinline__ void mma_sync_m16n8k32_s32_s8_s8(int (&d)[4], const u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     PTXKIT_UNSUPPORTED("mma.sync.m16n8k32", "sm_80");
+#endif
+}
+
+// mma.sp: d += a * b with a 2:4 sparse a of 16 x 32, b of 32 x 8 and d of 16 x 8 elements. Of every four neighbouring
+// elements of a row of a, two are stored: a has the layout of the 16 x 16 elements of a dense a, b[i] has rows 8 i to
+// 8 i + 7. The positions of the stored elements are in `metadata`, with the layout in wgmma_sparse.cuh for 16-bit
+// elements (PTX ISA, "Sparse MMA .m16n8k32 metadata layout for .f16/.bf16 type").
+
+template <int SELECTOR>
+__device__ __forceinline__ void mma_sp_sync_m16n8k32_f32_bf16_bf16(float (&d)[4], const unsigned (&a)[4],
+                                                                 const unsigned (&b)[4], unsigned metadata) {
+#if PTXKIT_SM >= 80
+    asm volatile(
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(metadata),
+          "n"(SELECTOR));
+#else
+    PTXKIT_UNSUPPORTED("mma.sp.m16n8k32", "sm_80");
+#endif
+}
+
+template <int SELECTOR>
+__device__ __forceinline__ void mma_sp_sync_m16n8k32_f32_f16_f16(float (&d)[4], const unsigned (&a)[4],
+                                                                const unsigned (&b)[4], unsigned metadata) {
+#if PTXKIT_SM >= 80
+    asm volatile(
+        "mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9, %10, %11}, {%0, %1, %2, %3}, %12, %13;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(metadata),
+          "n"(SELECTOR));
+#else
+    PTXKIT_UNSUPPORTED("mma.sp.m16n8k32", "sm_80");
 #endif
 }
 

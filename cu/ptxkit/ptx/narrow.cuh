@@ -7,6 +7,10 @@
 
 namespace ptxkit {
 
+struct e4m3 {
+    unsigned char bits;
+};
+
 // Two f32 to e4m3, to nearest even; beyond 448 becomes 448.
 __device__ __forceinline__ unsigned cvt_rn_satfinite_e4m3x2_f32(float low, float high) {
     unsigned short pair = 0;

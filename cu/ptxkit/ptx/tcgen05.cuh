@@ -14,7 +14,7 @@
 // CTAS is the cta_group of an instruction: 1, or 2 for the two CTAs of a pair, whose ranks in the cluster differ in the
 // lowest bit. A product of a pair reads the shared memory and writes the tensor memory of both.
 #pragma once
-#include "ptxkit/ptx/half.cuh"
+#include "ptxkit/ptx/narrow.cuh"
 
 #if PTXKIT_SM100F || defined(__CUDA_ARCH_FEAT_SM101_ALL) || defined(__CUDA_ARCH_FEAT_SM110_ALL) || \
     (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) &&                                                      \
@@ -27,10 +27,7 @@
 
 namespace ptxkit {
 
-// Element types of operands that are no CUDA type.
-struct e4m3 {
-    unsigned char bits;
-};
+// An element type of operands that is no CUDA type.
 struct tf32 {  // an f32 whose low 13 bits are ignored
     unsigned bits;
 };

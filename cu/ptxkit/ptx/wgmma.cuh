@@ -16,6 +16,7 @@
 // (PTX ISA, figure "WGMMA .m64nNk16 register fragment layout for accumulator matrix D").
 #pragma once
 #include "ptxkit/ptx/guard.cuh"
+#include "ptxkit/ptx/wgmma_operands.cuh"
 
 namespace ptxkit {
 
@@ -65,28 +66,14 @@ __device__ __forceinline__ unsigned long long matrix_descriptor_128B(unsigned ad
     return (address & 0x3ffff) >> 4 | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }
 
+// The same with the 64-byte swizzle: contiguous rows of 64 bytes, 512 bytes from 8 rows to the next 8, swizzle mode 2.
+// `address` is a multiple of 512, plus 32 for the second half of the rows.
+__device__ __forceinline__ unsigned long long matrix_descriptor_64B(unsigned address) {
+    return (address & 0x3ffff) >> 4 | 1ull << 16 | (512ull >> 4) << 32 | 2ull << 62;
+}
+
 // wgmma.mma_async: d = a * b^T, or d += a * b^T with `accumulate`, where a is 64 x 16, b is N x 16 and d is 64 x N. a
 // and b are the descriptors of K-major tiles in shared memory.
-
-#define PTXKIT_R32 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
-    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define PTXKIT_R64 \
-    PTXKIT_R32 \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
-    ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define PTXKIT_R96 \
-    PTXKIT_R64 \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define PTXKIT_R128 \
-    PTXKIT_R96 \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define PTXKIT_D8(i)                                                                                            \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-        "+f"(d[i + 7])
-#define PTXKIT_D32(i) PTXKIT_D8(i), PTXKIT_D8(i + 8), PTXKIT_D8(i + 16), PTXKIT_D8(i + 24)
 
 __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
     float (&d)[32], unsigned long long a, unsigned long long b, bool accumulate) {
@@ -183,13 +170,6 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async", "sm_90a");
 #endif
 }
-
-#undef PTXKIT_R32
-#undef PTXKIT_R64
-#undef PTXKIT_R96
-#undef PTXKIT_R128
-#undef PTXKIT_D8
-#undef PTXKIT_D32
 
 // The wgmma with bf16 operands whose N follows from the number of accumulators of a thread, N / 2.
 
