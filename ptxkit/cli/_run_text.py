@@ -98,10 +98,12 @@ def misaligned(row: Row) -> Iterator[str]:
 
 def header(case: CaseResult, device: str, target: str) -> list[str]:
     """The header: kernel, sizes and device, and the minimum work of the problem."""
+    from ptxkit.bench.report.tables import flops_text
+
     size_text = " ".join(f"{name}={value}" for name, value in case.sizes.items())
     return [
         f"{styled(case.kernel, bold=True)}  {size_text}  on {device} ({target})",
-        f"work: {quantity(case.flops, 'flop')}, {quantity(case.bytes, 'B')}, {case.intensity:.3g} flop/B",
+        f"work: {flops_text(case)}, {quantity(case.bytes, 'B')}, {case.intensity:.3g} flop/B",
     ]
 
 

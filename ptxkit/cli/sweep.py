@@ -277,7 +277,7 @@ def _with_roofs(outcome: Outcome, device: Any, peers: Sequence[Peer], seed: int)
     from ptxkit.bench.results.ceiling import ceiling
 
     work = outcome.problem.workload.work()
-    bound = ceiling(work.flops, work.bytes, work.unit, roofs(device, [work]))
+    bound = ceiling(work.executed, work.bytes, work.unit, roofs(device, [work]))
     outcome = replace(outcome, ceiling=bound)
     if not peers or outcome.best is None:
         return outcome

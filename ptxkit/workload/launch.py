@@ -215,12 +215,15 @@ class Work:
         unit: the peak rate that applies to the flops: ``"f32"`` of the CUDA cores, ``"bf16"``, ``"f16"``, ... of tensor cores.
         sum_length: number of terms of the longest sum that an output element depends on, such as k of a matrix product. The
             default tolerance follows from it. None: the multiply-adds per output element.
+        executed_flops: the operations that are executed, where fewer than ``flops`` are: a product with a 2:4 sparse matrix has
+            the flops of the dense product, and executes half of them. Bounds follow from these. None: all.
     """
 
     flops: int
     bytes: int
     unit: str = "f32"
     sum_length: int | None = None
+    executed_flops: int | None = None
 
     def __post_init__(self) -> None:
         check("flops of a Work", self.flops, NUMBER, DescriptionError)
@@ -229,6 +232,15 @@ class Work:
         length = self.sum_length
         if length is not None and (isinstance(length, bool) or not hasattr(length, "__index__") or length < 1):
             raise DescriptionError(f"sum_length of a Work must be a whole number of at least 1, not {length!r}")
+        if self.executed_flops is not None:
+            check("executed_flops of a Work", self.executed_flops, NUMBER, DescriptionError)
+            if self.executed_flops > self.flops:
+                raise DescriptionError(f"executed_flops of a Work are at most flops={self.flops}, not {self.executed_flops}")
+
+    @property
+    def executed(self) -> int:
+        """The operations that are executed."""
+        return self.flops if self.executed_flops is None else self.executed_flops
 
     @property
     def intensity(self) -> float:

@@ -7,6 +7,7 @@ import pytest
 from ptxkit_bench_samples import make_results
 
 from ptxkit.bench.report.run_json import run_json
+from ptxkit.bench.report.tables import flops_text
 from ptxkit.bench.results.results import CaseResult, Row
 from ptxkit.errors import CompileError, MemoryFault
 
@@ -59,3 +60,11 @@ def test_an_error_is_in_the_json_of_its_variant_only():
     bad = Row("a").failed(CompileError("x.cu:3: no"))
     good, bad = run_json(make_results(cases=(case(GOOD, bad),)))["variants"]
     assert "error" not in good and bad["error"] == "x.cu:3: no"
+
+
+def test_the_work_has_the_executed_flops_where_there_are_fewer():
+    fewer = replace(case(), executed_flops=1000)
+    value = run_json(replace(make_results(), cases=[fewer]))
+    assert value["work"]["executed_flops"] == 1000
+    assert flops_text(fewer) == "2 kflop (1 kflop executed)"
+    assert flops_text(case()) == "2 kflop"

@@ -316,6 +316,7 @@ class Benchmark:
             seed=self.seed,
             inputs_sha256=inputs_hash,
             description=description_of(type(workload)),
+            executed_flops=work.executed_flops,
             rows=sorted(rows, key=lambda r: (r.kind == "peer", order.index(r.name) if r.name in order else 0)),
         )
 

@@ -71,7 +71,7 @@ def points(results: Results, mode: Mode = "cold") -> Iterator[Point]:
                 rate = case.flops / timed.median_us / 1e6
                 if math.isinf(intensity):  # it moves nothing, so it has no place on the axis of intensities
                     continue
-                found = ceiling(case.flops, case.flops / intensity, case.unit, roofs, _bandwidth(case, roofs, mode))
+                found = ceiling(case.executed, case.flops / intensity, case.unit, roofs, _bandwidth(case, roofs, mode))
                 if found is None:
                     yield Point(case.key, row.name, intensity, rate, None, "")
                 else:

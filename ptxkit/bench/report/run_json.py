@@ -19,10 +19,16 @@ def run_json(results: Results) -> dict[str, Any]:
         "sizes": dict(case.sizes),
         "iterations": results.iterations,
         "device": {"kind": results.device_kind, "name": results.device, "target": results.target},
-        "work": {"flops": case.flops, "bytes": case.bytes, "intensity": case.intensity, "unit": case.unit},
+        "work": _work(case),
         "roof": case.ceiling and dataclasses.asdict(case.ceiling),
         "variants": [_variant(case, row) for row in case.rows],
     }
+
+
+def _work(case: CaseResult) -> dict[str, Any]:
+    """The work; ``executed_flops`` appears only where fewer flops are executed."""
+    value: dict[str, Any] = {"flops": case.flops, "bytes": case.bytes, "intensity": case.intensity, "unit": case.unit}
+    return value if case.executed_flops is None else {**value, "executed_flops": case.executed_flops}
 
 
 def _variant(case: CaseResult, row: Row) -> dict[str, Any]:

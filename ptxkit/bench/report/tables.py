@@ -65,9 +65,11 @@ def case_table(case: CaseResult, roof_gbs: float | None) -> Table:
     notes += [f"{row.name}: {row.note}" for row in case.rows if row.note and row.cold]
     if any(row.cold for row in case.rows):
         notes.append(f"of roof: {roof_note(case)}")
+    if executed := executed_text(case):
+        notes.append(executed)
     shown = [row for row in case.rows if row.cold or row.counted]
     title = (
-        f"{case.key}: {quantity(case.flops, 'flop')}, {quantity(case.bytes, 'B')}, {case.intensity:.3g} flop/B; "
+        f"{case.key}: {flops_text(case)}, {quantity(case.bytes, 'B')}, {case.intensity:.3g} flop/B; "
         f"{quantity(case.footprint_bytes, 'B')} of arrays"
     )
     if case.conditions:
@@ -82,6 +84,19 @@ def case_table(case: CaseResult, roof_gbs: float | None) -> Table:
     ]
     title += f", in {case.lives_in}"
     return Table(title, TIMED, [_timed_row(case, row) for row in shown], notes)
+
+
+def flops_text(case: CaseResult) -> str:
+    """``"1.1 Tflop"``, or ``"1.1 Tflop (550 Gflop executed)"`` where the work states that fewer are executed."""
+    text = quantity(case.flops, "flop")
+    return text if case.executed == case.flops else f"{text} ({quantity(case.executed, 'flop')} executed)"
+
+
+def executed_text(case: CaseResult) -> str:
+    """The variants' rates in executed flops, where these are fewer; the column has the rates in all flops."""
+    share = case.executed / case.flops if case.flops else 1.0
+    rates = [f"{row.name} {row.tflops * share:.3g}" for row in case.rows if row.kind == "variant" and row.tflops]
+    return f"TFLOP/s without skipped zeros: {', '.join(rates)}" if share < 1 and rates else ""
 
 
 def _timed_row(case: CaseResult, row: Row) -> list[str]:

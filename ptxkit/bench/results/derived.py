@@ -11,7 +11,7 @@ from ptxkit.bench.results.results import CaseResult, Row
 
 def with_ceiling(case: CaseResult, roofs: Roofs) -> CaseResult:
     """The case with what bounds its work, and each row with its fraction of that."""
-    found = ceiling(case.flops, case.bytes, case.unit, roofs)
+    found = ceiling(case.executed, case.bytes, case.unit, roofs)
     rows = [
         replace(row, roof_fraction=found.time_us / row.cold.median_us if found and row.cold else None)
         for row in case.rows
@@ -31,7 +31,7 @@ def _with_rates(case: CaseResult, row: Row, roofs: Roofs) -> Row:
     for mode, timed in (("cold", row.cold), ("hot", row.hot)):
         if timed is not None:
             in_l2 = mode == "hot" or case.lives_in == "L2"
-            complaints = alarms(timed.median_us, case.bytes, case.flops, case.unit, in_l2, roofs)
+            complaints = alarms(timed.median_us, case.bytes, case.executed, case.unit, in_l2, roofs)
             found += [f"{mode}: {complaint}" for complaint in complaints]
     row = replace(row, alarms=tuple(found))
     if row.cold is None:

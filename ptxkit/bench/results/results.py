@@ -186,6 +186,7 @@ class CaseResult:
         description: path of the description's file where the kernel is a user's own, else "".
         conditions: clock, power and temperature while it was measured; None where nothing was timed, and in earlier files.
         ceiling: what bounds the minimum work; None where nothing was timed, or no peak rate of ``unit`` is known.
+        executed_flops: ``Work.executed_flops``.
     """
 
     kernel: str
@@ -202,6 +203,12 @@ class CaseResult:
     description: str = ""
     conditions: Conditions | None = None
     ceiling: Ceiling | None = None
+    executed_flops: int | None = None
+
+    @property
+    def executed(self) -> int:
+        """The flops that are executed, from which bounds follow; ``flops`` where the work states no others."""
+        return self.flops if self.executed_flops is None else self.executed_flops
 
     @property
     def key(self) -> str:
