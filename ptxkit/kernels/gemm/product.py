@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ class Gemm:
         activation: gelu is the tanh formula.
         compute: ``"f32"`` for products of the unrounded inputs and sums in f32 (f64 for float64), ``"tf32"`` for float32
             inputs on tensor cores, ``"s32"`` for int8 inputs and exact sums.
+        sparse: ``"b"`` if of every four neighbouring elements along k of b at most two are not zero, which libraries may use.
+            It does not change the product, so that it is not compared.
     """
 
     m: int
@@ -38,6 +40,7 @@ class Gemm:
     bias: str | None = None
     activation: Literal["none", "relu", "gelu", "silu"] = "none"
     compute: Literal["f32", "tf32", "s32"] = "f32"
+    sparse: Literal["", "b"] = field(default="", compare=False)
 
     @property
     def plain(self) -> bool:
