@@ -69,7 +69,8 @@ def atomic_sectors(addresses: Addresses, size: int, mask: Mask | None, shape: Sh
     first = np.ones(keys.shape, np.bool_)
     first[:, 1:] = keys[:, 1:] != keys[:, :-1]
     rank = (lane - np.maximum.accumulate(np.where(first, lane, 0), axis=-1)).astype(np.uint64)
-    passes = np.where(keys == _INACTIVE, _INACTIVE, (keys & ~np.uint64(31)) | rank)  # pass in place of position
+    # the low five bits, the position in the sector, are replaced by the number of the pass
+    passes = np.where(keys == _INACTIVE, _INACTIVE, (keys & ~np.uint64(31)) | rank)
     passes = np.sort(passes, axis=-1)
     first[:, 1:] = passes[:, 1:] != passes[:, :-1]
     return int(np.count_nonzero(first & (passes != _INACTIVE)))

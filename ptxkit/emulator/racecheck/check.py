@@ -30,14 +30,14 @@ from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
 
 ADDRESS_BITS = 48
-"""Of global memory."""
+"""Number of bits of a global address; the bits above it distinguish clusters."""
 
 
 class Races(RaceReports):
     """Receives every access and every synchronisation of a wave.
 
     Attributes:
-        generation: (CTAs,) how often all warps of each CTA have met.
+        generation: (CTAs,) number of barriers that all warps of each CTA have completed together.
     """
 
     compares = True
@@ -56,7 +56,7 @@ class Races(RaceReports):
         clusters = wave.shape[0] // self.clocks.size
         self._cluster = self.clocks.table(clusters), self.clocks.table(clusters)
         self._locations: Table | None = None
-        # places to synchronise through: words of shared memory as ~index, and addresses in global memory
+        # the words through which threads synchronise: ~index in shared memory, or the address in global memory
         self._known: dict[int, int] = {}
         self.lifetimes = Lifetimes(self)
         self.tensor_memory = None if hazards.copies_only else TensorMemory(self)
@@ -64,7 +64,7 @@ class Races(RaceReports):
     # -- actors ------------------------------------------------------------------------------------------------------
 
     def rows(self, x: Selection) -> Index:
-        """Rows of the actors of ``x``, each once."""
+        """The rows (numbers in the wave) of the actors of ``x``, without repetition."""
         if self.clocks.shift == 0:
             return self.lanes(x)
         found = x.memo.get("race rows")
@@ -78,7 +78,7 @@ class Races(RaceReports):
         return found
 
     def lanes(self, x: Selection) -> Index:
-        """Row of each active lane's actor."""
+        """The row of the actor of each active lane."""
         found = x.memo.get("race lanes")
         if not isinstance(found, np.ndarray):
             threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
@@ -133,7 +133,7 @@ class Races(RaceReports):
         Args:
             ordering: ``""`` for weak accesses, else relaxed, acquire, release or acq_rel.
             remote: elements may be in other CTAs.
-            values: gives what they write, (lanes, size) bytes; None if that does not matter.
+            values: returns the written values, (lanes, size) bytes; None if equal values need not be recognised.
         """
         rows, clocks = self.lanes(x), self.clocks
         cells, parts = self.shadow.spread(elements, size)
@@ -167,13 +167,13 @@ class Races(RaceReports):
             self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
 
     def _note_remote(self, rows: NDArray[np.int64], places: NDArray[np.int64], low: int) -> None:
-        """Actors access bytes (of the wave's shared memory) of other CTAs."""
+        """Record that actors access shared memory of other CTAs, at these bytes of the wave's shared memory."""
         clocks = self.clocks
         home, address = np.divmod(places, self.wave.shared_stride)
         self.lifetimes.accessed(home, address, clocks.rank[rows], clocks.actor[rows], clocks.interval[rows] | low)
 
     def remote_barriers(self, where: Where, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
-        """Actors use mbarriers, some of them perhaps in other CTAs."""
+        """Record that actors use mbarriers, of which some may be in other CTAs."""
         if self.clocks.size > 1:
             elsewhere = at * 8 // self.wave.shared_stride != rows // self.actors
             if elsewhere.any():
@@ -207,10 +207,11 @@ class Races(RaceReports):
         return [c for c in found if len(c.at)]
 
     def _read_of_copies(self, a: Access, write: bool) -> list[Conflict]:
-        """Conflicts with what asynchronous operations wrote.
+        """Conflicts of reads with writes by asynchronous operations; other conflicts are not reported in this mode.
 
-        Until those are complete their destinations hold poison, and a read of it, which may be one whose result is not used,
-        shows as a wrong result. Reductions are left out: what they add to is no poison, so that one cannot tell.
+        Until an operation is complete its destination holds the poison value. A read of this value is not reported: if the
+        kernel uses it, the result is wrong. Reductions are not covered, because their destination does not hold the poison
+        value before they are performed.
         """
         if write:
             self.shadow.wrote(a)
@@ -224,7 +225,7 @@ class Races(RaceReports):
         return found
 
     def _differing(self, a: Access, c: Conflict, values: Callable[[], Bytes] | None, together: bool) -> Conflict:
-        """The conflict without writes that change nothing; with ``together``, without writes of the same value."""
+        """The conflict without writes that do not change memory; if ``together``, without equal writes of one instruction."""
         if values is None:
             return c
         unit = self.shadow.unit
@@ -248,7 +249,7 @@ class Races(RaceReports):
             self._synchronise(found.view(np.int64) + (clusters << ADDRESS_BITS), rows, ordering, write)
 
     def _synchronise(self, places: Index, rows: Index, ordering: str, write: bool) -> None:
-        """A strong access: through its place threads may synchronise. PTX ISA, "Release and Acquire Patterns"."""
+        """Strong accesses, by which threads may synchronise. PTX ISA, "Release and Acquire Patterns"."""
         clocks = self.clocks
         releases = ordering in ("release", "acq_rel")
         passes_on = write and (releases or clocks.has_fenced)
@@ -272,16 +273,16 @@ class Races(RaceReports):
     # -- barriers ----------------------------------------------------------------------------------------------------
 
     def fence(self, x: Selection) -> None:
-        """A fence by the threads of ``x``."""
+        """The threads of ``x`` have executed a memory fence."""
         self.clocks.fence(self.rows(x))
 
     def warps_met(self, groups: Sequence[Selection]) -> None:
-        """bar.warp.sync lets these go."""
+        """The threads of these selections have synchronised at bar.warp.sync."""
         if self.clocks.shift == 0:
             self.clocks.meet_in_warps(np.concatenate([self.rows(x) for x in groups]))
 
     def met(self, x: Selection) -> None:
-        """All live threads of the wave have met, each CTA's at its barrier."""
+        """In each CTA, all threads that have not exited have synchronised at a barrier."""
         self.generation += self.clocks.meet(self.rows(x))
 
     def arrived(self, number: int, x: Selection) -> None:
@@ -293,7 +294,7 @@ class Races(RaceReports):
         self.clocks.release(table, rows // self.actors, rows)
 
     def complete(self, number: int, ctas: Mask, waiting: Mask) -> None:
-        """Barrier ``number`` lets go the lanes ``waiting`` (wave shape) of ``ctas``."""
+        """Barrier ``number`` of ``ctas`` has completed; the lanes ``waiting`` (wave shape) continue."""
         table = self._arrived[number]
         actors = waiting.any(-1) if self.clocks.shift else waiting.reshape(len(ctas), -1)
         actors = actors & ctas[:, None]
@@ -303,17 +304,17 @@ class Races(RaceReports):
         self.generation += actors.all(1)
 
     def cluster_arrived(self, x: Selection, relaxed: bool) -> None:
-        """barrier.cluster.arrive."""
+        """The threads of ``x`` have executed barrier.cluster.arrive."""
         rows = self.rows(x)
         self.clocks.release(self._cluster[0], rows // (self.actors * self.clocks.size), rows, relaxed)
 
     def cluster_complete(self, clusters: Mask) -> None:
-        """A phase of barrier.cluster is over."""
+        """A phase of barrier.cluster has completed."""
         arrived, done = self._cluster
         done.data[clusters] = arrived.data[clusters]
         arrived.data[clusters] = 0
 
     def cluster_waited(self, x: Selection) -> None:
-        """barrier.cluster.wait has let ``x`` go."""
+        """The threads of ``x`` have completed barrier.cluster.wait."""
         rows = self.rows(x)
         self.clocks.acquire(self._cluster[1], rows // (self.actors * self.clocks.size), rows)

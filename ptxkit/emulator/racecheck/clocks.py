@@ -1,13 +1,14 @@
 """Vector clocks: which accesses of other warps happened before the next access of each warp.
 
-An *agent* accesses shared memory: a warp, or something asynchronous that a warp has started. (With ``--racecheck lanes``, a
-thread takes the place of a warp; *actor* stands for either.) An agent's time is divided into intervals, which end where it
-releases: where others can synchronise with it. An actor's clock holds, for every agent of its cluster, the last interval whose
-accesses happened before whatever it does next (Flanagan and Freund, "FastTrack", 2009; PTX ISA, "Memory Consistency Model",
+An *agent* accesses shared memory: it is an actor, or asynchronous operations that an actor has issued. An *actor* is a warp,
+or a thread with ``--racecheck-lanes``. The time of an agent is divided into intervals, each of which ends at a release, where
+others can synchronise with the agent. The clock of an actor contains, for every agent of its cluster, the last interval whose
+accesses happened before the actor's next access (Flanagan and Freund, "FastTrack", 2009; PTX ISA, "Memory Consistency Model",
 causality order).
 
-An interval is written as a number whose low bits are free for the access that falls into it, so that a record of an access and
-the limit up to which an actor knows an agent compare as they are: :data:`INTERVAL` apart, limits with all :data:`LOW` bits set.
+Intervals are multiples of :data:`INTERVAL`, so that their low bits are 0. A record of an access has the number of the
+instruction in these bits, and a clock has all :data:`LOW` bits set. A record is therefore ordered before an actor if it is at
+most the actor's clock.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from numpy.typing import NDArray
 from ptxkit.emulator.simt.threads import WaveState
 
 INTERVAL = 1 << 21
-"""From one interval of an agent to the next."""
+"""The difference between consecutive intervals of an agent."""
 LOW = INTERVAL - 1
 
 Rows = NDArray[np.int64]
-"""(n,): actors of the wave: index of the CTA times actors a CTA plus the actor."""
+"""(n,): actors of the wave, each as index of its CTA * actors of a CTA + index of the actor in the CTA."""
 
 
 class Table:
-    """Clocks, one a row: (rows, CTAs of a cluster, agents of a CTA)."""
+    """An array of clocks, one in each row: (rows, CTAs of a cluster, agents of a CTA)."""
 
     def __init__(self, rows: int, size: int, width: int) -> None:
         self.data: NDArray[np.int64] = np.zeros((rows, size, width), np.int64)
@@ -37,23 +38,23 @@ class Table:
         return self.data.reshape(len(self.data), -1)
 
     def widen(self, width: int) -> None:
-        """Make room for more agents a CTA."""
+        """Extend the clocks for more agents of a CTA."""
         self.data = np.pad(self.data, ((0, 0), (0, 0), (0, width - self.data.shape[2])))
 
     def lengthen(self, rows: int) -> None:
-        """Have at least so many rows."""
+        """Extend the table to at least this number of rows."""
         if rows > len(self.data):
             self.data = np.pad(self.data, ((0, max(rows, 2 * len(self.data)) - len(self.data)), (0, 0), (0, 0)))
 
     def merge(self, keys: NDArray[np.int64], known: NDArray[np.int64], rows: Rows) -> None:
-        """Let the rows ``keys``, (n,), which may repeat, know what the rows ``rows``, (n,), of ``known`` know, too.
+        """Merge the clocks ``rows``, (n,), of ``known`` into the clocks ``keys``, (n,), of this table; keys may repeat.
 
         Args:
             known: (..., agents), no view of this table.
         """
         flat = self.flat
         runs = _runs(keys, rows)
-        if runs is not None:  # in place: whole clocks of thousands of threads are too much to be copied
+        if runs is not None:  # in place, because the clocks of thousands of threads are too large for copies
             for first, last in runs:
                 target, source = flat[keys[first] : keys[last] + 1], known[rows[first] : rows[last] + 1]
                 if len(target) < len(source):
@@ -71,8 +72,8 @@ class Table:
 def _runs(keys: NDArray[np.int64], rows: Rows) -> list[tuple[int, int]] | None:
     """First and last index of the runs in which each of ``keys`` and ``rows`` is constant or ascends by 1.
 
-    All runs are of one kind: one key for ascending rows, ascending keys for one row, or both ascending. None where they are
-    too short to be worth a loop.
+    All runs are of the same kind: one key for ascending rows, ascending keys for one row, or both ascending. None if they are
+    too short for a loop to be faster.
     """
     n = len(keys)
     if n < 2:
@@ -87,14 +88,14 @@ def _runs(keys: NDArray[np.int64], rows: Rows) -> list[tuple[int, int]] | None:
 
 
 class Clocks:
-    """The clocks of a wave's actors, and of what they synchronise through.
+    """The clocks of a wave's actors.
 
     Args:
         lanes: an actor is a thread, not a warp.
 
     Attributes:
         actors: of a CTA; ``shift``: bits from a thread's index to its actor's.
-        now: what each actor knows.
+        now: the clock of each actor.
         interval: (rows,) the current interval of each actor.
         rank, actor: (rows,) the CTA's rank in its cluster, and the actor in its CTA.
     """
@@ -117,7 +118,7 @@ class Clocks:
         self._held: Table | None = None
 
     def table(self, rows: int) -> Table:
-        """New clocks that know nothing."""
+        """A new table of clocks, in which no access is ordered."""
         made = Table(rows, self.size, self.width)
         self.tables.append(made)
         return made
@@ -140,15 +141,15 @@ class Clocks:
         return self._fenced is not None
 
     def tick(self, rows: Rows) -> None:
-        """A new interval begins for ``rows``, (n,) distinct: no other actor has synchronised with what they do in it."""
+        """Begin a new interval for ``rows``, (n,) distinct: no other actor has synchronised with it."""
         self.interval[rows] += INTERVAL
         self.now.data[rows, self.rank[rows], self.actor[rows]] = self.interval[rows] | LOW
 
     def release(self, into: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
-        """What ``rows`` know is to be had from the rows ``keys`` of ``into``.
+        """Release: merge the clocks of ``rows`` into the rows ``keys`` of ``into``.
 
         Args:
-            relaxed: only what they knew at their last fence.
+            relaxed: take the clocks at the last fence of each actor.
         """
         if relaxed:
             if self._fenced is not None:
@@ -158,7 +159,7 @@ class Clocks:
         self.tick(np.unique(rows))
 
     def acquire(self, source: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
-        """``rows`` learn what the rows ``keys`` of ``source`` know; if ``relaxed`` at their next fence."""
+        """Acquire: merge the rows ``keys`` of ``source`` into the clocks of ``rows``; if ``relaxed``, at their next fence."""
         if relaxed:
             if self._held is None:
                 self._held = self.table(len(self.interval))
@@ -167,7 +168,7 @@ class Clocks:
         self.now.merge(rows, source.flat, keys)
 
     def fence(self, rows: Rows) -> None:
-        """A fence by ``rows``, (n,) distinct: relaxed accesses synchronise through it. PTX ISA, "membar, fence"."""
+        """A fence by the actors ``rows``, (n,) distinct, by which relaxed accesses synchronise. PTX ISA, "membar, fence"."""
         now = self.now.flat
         if self._held is not None:
             now[rows] = np.maximum(now[rows], self._held.flat[rows])
@@ -177,7 +178,7 @@ class Clocks:
         self.tick(rows)
 
     def meet(self, rows: Rows) -> NDArray[np.bool_]:
-        """``rows``, (n,) distinct, have met the others of their CTA among them; (CTAs,) where none was missing."""
+        """Synchronise the actors ``rows``, (n,) distinct, within each CTA. Returns (CTAs,) bool: all actors took part."""
         now = self.now.flat
         if len(rows) == len(self.interval):
             together = now.reshape(self.ctas, self.actors, -1)
@@ -193,7 +194,7 @@ class Clocks:
         return whole
 
     def meet_in_warps(self, rows: Rows) -> None:
-        """Threads have met the others of their warp among them."""
+        """Synchronise threads within each warp."""
         _, which = np.unique(rows >> 5, return_inverse=True)
         gathered = Table(int(which.max(initial=0)) + 1, self.size, self.width)
         gathered.merge(which, self.now.flat, rows)
@@ -201,6 +202,6 @@ class Clocks:
         self.tick(rows)
 
     def learn(self, rows: Rows, agents: NDArray[np.int64], intervals: NDArray[np.int64]) -> None:
-        """``rows`` know agents of their own CTA up to ``intervals``; (n,) each."""
+        """Order the accesses of agents of an actor's own CTA, up to ``intervals``, before ``rows``; (n,) each."""
         flat = self.now.flat
         np.maximum.at(flat, (rows, self.rank[rows] * self.width + agents), intervals | LOW)

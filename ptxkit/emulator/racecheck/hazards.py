@@ -11,19 +11,19 @@ from ptxkit.errors import FaultError, RaceError
 from ptxkit.isa.model import Instruction
 
 SHOWN = 20
-"""Pairs of source lines that a message lists."""
+"""The maximum number of pairs of source lines that a message lists."""
 
 
 EXIT = "access-after-exit"
-"""An access to the shared memory of a CTA of the cluster that may have ended by then."""
+"""The kind of hazard for an access to the shared memory of a CTA of the cluster that may have exited."""
 
 
 @dataclass(frozen=True)
 class Hazard:
-    """Two instructions that access the same shared memory, one of them writing, with nothing that puts them in order.
+    """Two instructions that access the same shared memory, at least one of them writing, without synchronisation in between.
 
-    They are the first that were found of their source lines. Where a CTA may have ended, ``later`` is the access to its shared
-    memory, and ``earlier_thread`` the CTA.
+    They are the first pair that was found for two source lines. For ``access-after-exit``, ``later`` is the access to the
+    shared memory, and ``earlier_thread`` the CTA that may have exited.
 
     Attributes:
         what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``, earlier and later as emulated; or
@@ -66,10 +66,10 @@ class Hazard:
 
 
 class Hazards:
-    """All that a launch found.
+    """The hazards of a launch.
 
     Attributes:
-        lanes: lanes of one warp are told apart.
+        lanes: threads are checked instead of warps.
         ordered: the kernel has fences, or accesses that acquire or release.
         copies_only: only reads of what an asynchronous operation has written are reported, once it is complete.
     """
@@ -85,14 +85,14 @@ class Hazards:
         self._lock = threading.Lock()
 
     def add(self, h: Hazard, later: Where, earlier: Where) -> None:
-        """One more; those of the same two source lines, which a compiler may have unrolled, are counted together."""
+        """Add a hazard. Hazards of the same two source lines are counted together, since loops may be unrolled."""
         key = h.what, *_line(later), *_line(earlier)
         with self._lock:
             known = self.found.get(key)
             self.found[key] = h if known is None else replace(known, count=known.count + h.count)
 
     def finish(self, fault: FaultError | None = None) -> None:
-        """The launch is over.
+        """Called at the end of the launch.
 
         Raises:
             RaceError: hazards were found; ``fault`` is the error that ended the launch, if any.

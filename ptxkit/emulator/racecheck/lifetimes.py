@@ -1,9 +1,9 @@
-"""Accesses to the shared memory of other CTAs of the cluster, and whether those CTAs still exist.
+"""Checks that a CTA of the cluster has not exited when other CTAs access its shared memory.
 
 The shared memory of a CTA exists until its last thread has exited, and all CTAs of a cluster have to exist while it is accessed
-(CUDA C++ Programming Guide, "Distributed Shared Memory"). An access is safe where it happens before that exit, whatever the
-timing. So the last access of every agent to every other CTA is remembered, and when a CTA ends, its threads have to know of all
-of them.
+(CUDA C++ Programming Guide, "Distributed Shared Memory"). An access is safe if synchronisation orders it before the exit. The
+last access of every agent to every other CTA is recorded. When a CTA exits, the vector clocks of its threads must include all
+of these accesses.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ FIX = "put barrier.cluster (cluster.sync()) between the access and the end of th
 
 
 class Reporter(Protocol):
-    """What names agents and places."""
+    """The interface for the texts of messages; ``Races`` implements it."""
 
     wave: WaveState
     hazards: Hazards
     clocks: Clocks
 
     def agent(self, cta: int, number: int) -> tuple[str, str]:
-        """An agent of a CTA in words, and what it takes to know that it is done."""
+        """The text that names an agent of a CTA, and the wait that orders a thread after it."""
 
     def place(self, address: int) -> str:
-        """An address in shared memory in words."""
+        """The text that names an address in shared memory."""
 
     def instruction(self, record: int) -> Where:
-        """The instruction of a record."""
+        """The instruction that made a record."""
 
 
 class Lifetimes:
@@ -45,7 +45,7 @@ class Lifetimes:
     def __init__(self, races: Reporter) -> None:
         self.races = races
         clocks = races.clocks
-        self._last = clocks.table(clocks.ctas)  # by CTA whose memory is accessed: record of every agent's last access
+        self._last = clocks.table(clocks.ctas)  # for each accessed CTA, the last access of every agent
         self._address = clocks.table(clocks.ctas)
         self._any = np.zeros(clocks.ctas, np.bool_)
 
@@ -57,7 +57,7 @@ class Lifetimes:
         number: NDArray[np.int64],
         record: NDArray[np.int64],
     ) -> None:
-        """Agents (``rank``, ``number``) access ``address`` of the shared memory of ``cta``, not their own; all (E,)."""
+        """Agents (``rank``, ``number``) access ``address`` in the shared memory of another CTA, ``cta``; all (E,)."""
         agents = rank * self.races.clocks.width + number
         self._last.flat[cta, agents] = record
         self._address.flat[cta, agents] = address
@@ -70,9 +70,9 @@ class Lifetimes:
             known = clocks.now.flat[cta * clocks.actors : (cta + 1) * clocks.actors].max(0)
             last = self._last.flat[cta]
             for agent in np.flatnonzero(last > known).tolist():
-                self._tell(cta, agent, int(last[agent]))
+                self._report(cta, agent, int(last[agent]))
 
-    def _tell(self, cta: int, agent: int, record: int) -> None:
+    def _report(self, cta: int, agent: int, record: int) -> None:
         races = self.races
         rank, number = divmod(agent, races.clocks.width)
         home = cta // races.clocks.size * races.clocks.size + rank

@@ -1,13 +1,13 @@
-"""Asynchronous operations and mbarriers, as the race check sees them.
+"""Asynchronous operations and mbarriers in the race check.
 
-An asynchronous operation accesses memory as an agent of its own, from when it is issued until a thread has waited for it:
+An asynchronous operation accesses memory as a separate agent, from its issue until a thread has waited for it:
 
-- What completes on an mbarrier is that mbarrier's agent, and its intervals are the mbarrier's phases: a thread that has
-  waited for a phase has synchronised with what completed in it.
-- What completes in groups (``cp.async``, bulk stores, ``wgmma``) is an agent of the warp (of a warpgroup's first warp) that
-  issued it, and its intervals are the groups.
+- Operations that complete on an mbarrier belong to the agent of that mbarrier. Its intervals are the phases of the mbarrier: a
+  thread that has waited for a phase has synchronised with the operations that completed in it.
+- Operations that complete in groups (``cp.async``, bulk stores, ``wgmma``) belong to an agent of the warp that issued them (of
+  the first warp of a warpgroup). Its intervals are the groups.
 
-Accesses are compared when they are issued, in either completion mode, with what the issuing warp knows by then.
+In all completion modes, accesses are compared at their issue with the clock of the issuing warp.
 PTX ISA, "Async Operations", "mbarrier".
 """
 
@@ -26,16 +26,16 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarriers import INVALIDATED, Mbarriers
 
 RING = 64
-"""Groups a thread may have in flight; of older ones the ends are forgotten."""
+"""The maximum number of groups in flight of a thread for which the ends are recorded."""
 
 
 class _Groups:
-    """One group mechanism.
+    """The groups of one mechanism.
 
     Attributes:
-        first: number of the first warp's agent.
-        current: (rows,) interval of what is issued now.
-        committed: (threads,) groups of each thread.
+        first: number of the agent of the first warp.
+        current: (rows,) interval of the operations that are issued now.
+        committed: (threads,) number of groups that each thread has committed.
         ends: (rows, RING) interval of the last group with each number, modulo RING.
     """
 
@@ -47,7 +47,7 @@ class _Groups:
 
 
 class Operations:
-    """Asynchronous agents and mbarriers of one wave. mbarriers are named by their index among its 8-byte words."""
+    """The asynchronous agents and mbarriers of a wave. An mbarrier is identified by its index among the 8-byte words."""
 
     def __init__(self, races: Recorder) -> None:
         self.races = races
@@ -73,15 +73,15 @@ class Operations:
         return g
 
     def _leader(self, mechanism: Mechanism[object], rows: Index) -> Index:
-        """The row whose agent the operations of ``rows`` are."""
+        """The row to whose agent operations of the actors ``rows`` belong: the first one of a warpgroup."""
         return rows if mechanism.span <= 1 else rows - self.clocks.actor[rows] % self._actors(mechanism)
 
     def _actors(self, mechanism: Mechanism[object]) -> int:
-        """Actors whose operations are one agent's."""
+        """The number of actors that share an agent of the mechanism."""
         return max(mechanism.span * 32 >> self.clocks.shift, 1)
 
     def commit(self, x: Selection, mechanism: Mechanism[object]) -> None:
-        """The threads of ``x`` close their group."""
+        """The threads of ``x`` commit their group."""
         g = self._of(mechanism)
         threads = x.thread[x.active()]
         rows = self._leader(mechanism, threads >> self.clocks.shift)
@@ -90,7 +90,7 @@ class Operations:
         g.current[np.unique(rows)] += INTERVAL
 
     def wait(self, x: Selection, mechanism: Mechanism[object], newest: int) -> None:
-        """The threads of ``x`` know that all groups but the ``newest`` ones are complete."""
+        """The threads of ``x`` have waited for all of their groups except the ``newest`` ones."""
         g = self.groups.get(mechanism)
         if g is None or newest >= RING:
             return
@@ -117,7 +117,7 @@ class Operations:
         races, clocks = self.races, self.clocks
         rows = owners >> self.clocks.shift
         g = self._of(mechanism)
-        # each of the four warps reads, so each has to know of what was written
+        # all four warps read the tile, so that each must be ordered after its writes
         views = clocks.now.flat[rows[:, None] + np.arange(self._actors(mechanism))].min(1)
         element = np.repeat(np.arange(len(owners)), chunks.shape[1])
         cells, parts = races.shadow.spread(chunks.reshape(-1), 16)
@@ -136,7 +136,7 @@ class Operations:
         self.races.touch(x, where, np.broadcast_to(index, x.shape)[x.active()], 8, True)
 
     def invalidated(self, x: Selection, where: Where, index: Index) -> None:
-        """mbarrier.inval, a plain write of one value, which any number of threads may make."""
+        """mbarrier.inval, a plain write. All threads write the same value, so that several of them are no race."""
         words = np.broadcast_to(index, x.shape)[x.active()]
         values = np.full(len(words), INVALIDATED, np.uint64).view(np.uint8).reshape(-1, 8)
         self.races.touch(x, where, words, 8, True, values=lambda: values)
@@ -155,7 +155,7 @@ class Operations:
         self.races.remote_barriers(where, rows, at)
 
     def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
-        """The lanes ``done`` have seen that a phase is complete."""
+        """The lanes ``done`` have observed that a phase is complete."""
         self._require(where, *self.races.per_actor(x, index))
         if done.any():
             rows, at = self.races.per_actor(x, index, None if done.all() else done)
@@ -196,7 +196,7 @@ class Operations:
         self._passed_on(at, rows)
 
     def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
-        """An arrival when all operations of the thread so far are complete, as cp.async.mbarrier.arrive makes it."""
+        """cp.async.mbarrier.arrive: an arrival when all earlier operations of the thread are complete."""
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
         g = self._of(mechanism)
@@ -217,7 +217,7 @@ class Operations:
         return g.first + self.clocks.actor[rows], g.current[rows]
 
     def _passed_on(self, at: Index, rows: Index) -> None:
-        """An operation happens after the earlier accesses of its thread, and so does what threads do that wait for it."""
+        """Order threads that wait for an operation after the earlier accesses of the thread that issued it."""
         self.clocks.release(self._arrived, self._keys_of(at), rows)
 
     def _rank(self, at: Index) -> Index:
@@ -298,7 +298,7 @@ class Operations:
         number: NDArray[np.int64],
         record: NDArray[np.int64],
     ) -> None:
-        """Accesses that outlive the wait of a CTA's own threads: by a thread, or through an mbarrier, of another CTA."""
+        """Record accesses to a CTA by a thread of another CTA, or by operations that complete on an mbarrier of another CTA."""
         home, address = np.divmod(starts, self.races.wave.shared_stride)
         issuer = threads // (self.races.wave.shape[1] * 32)
         elsewhere = (home != issuer) | (home % self.clocks.size != rank)
@@ -307,7 +307,7 @@ class Operations:
             self.races.lifetimes.accessed(*chosen)
 
     def describe(self, number: int) -> tuple[str, str]:
-        """An asynchronous agent in words, and how to wait for it."""
+        """The text that names an asynchronous agent, and the one that states how to wait for it."""
         for mechanism, g in self.groups.items():
             if g.first <= number < g.first + self.clocks.actors:
                 return mechanism.operation.format(self.races.name(number - g.first)), mechanism.wait

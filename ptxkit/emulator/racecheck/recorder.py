@@ -22,7 +22,7 @@ class Recorder(Protocol):
     """Compares accesses to shared memory with earlier ones, and records them.
 
     Attributes:
-        generation: (CTAs,) how often all warps of each CTA have met.
+        generation: (CTAs,) number of barriers that all warps of each CTA have completed together.
     """
 
     wave: WaveState
@@ -60,4 +60,4 @@ class Recorder(Protocol):
         """The text that names an actor in messages."""
 
     def remote_barriers(self, where: Where, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
-        """Actors use mbarriers, some of them perhaps in other CTAs."""
+        """Record that actors use mbarriers, of which some may be in other CTAs."""

@@ -19,10 +19,10 @@ CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, 
 
 
 class RaceReports:
-    """Instructions by the numbers that records hold, and the hazards that follow from conflicts.
+    """Maps instructions to the numbers in records, and turns conflicts into hazards.
 
     Attributes:
-        actors: warps, or threads, of a CTA.
+        actors: number of actors (warps or threads) of a CTA.
     """
 
     wave: WaveState

@@ -1,8 +1,8 @@
 """The last accesses to each cell of shared memory: its last write, and the last read of every agent.
 
-A cell is as small as the smallest access so far; smaller ones split the cells. A record of an access is a number: the agent's
-interval, whether the access was strong, and the number of its site (see :mod:`ptxkit.emulator.racecheck.clocks`). Agents are
-named by rank << 16 | number in their CTA.
+The size of a cell is that of the smallest access so far; a smaller access splits all cells. A record of an access is a number
+that contains the agent's interval, whether the access was strong, and the number of the instruction (see
+:mod:`ptxkit.emulator.racecheck.clocks`). An agent is identified by rank << 16 | number in its CTA.
 
 For most cells no clocks are compared: a barrier of all warps of a CTA begins a new *generation*, and accesses of earlier
 generations happened before those of the current one.
@@ -22,16 +22,16 @@ STRONG = 1 << 20
 """Set in records of volatile, relaxed and atomic accesses, which do not race with each other."""
 
 SITES = STRONG - 1
-"""Mask of a record's site."""
+"""The bits of a record that contain the number of the instruction."""
 
 LARGEST = 16
-"""Bytes of a cell at first."""
+"""Size of a cell in bytes before it is split."""
 
 CHUNK = 1 << 19
-"""Records that are compared at one time."""
+"""Number of records that are compared in one numpy operation."""
 
 ALWAYS = np.iinfo(np.int32).max
-"""Generation of what no barrier of the CTA alone puts in order: accesses by other CTAs and by asynchronous agents."""
+"""The generation of accesses that a barrier of the CTA does not order: those by other CTAs and asynchronous agents."""
 
 
 @dataclass
@@ -40,9 +40,9 @@ class Access:
 
     Attributes:
         cells: (n,) index of each cell.
-        rows: (n,) row of ``view`` that holds the clock of who accesses it.
+        rows: (n,) row of ``view`` with the clock of the accessing actor.
         view: clocks, (rows, agents of the cluster).
-        rank, number: (n,) whom it is recorded as: an agent.
+        rank, number: (n,) the agent as which the access is recorded.
         record: (n,) see the module's text.
         generation: (n,) of the accessing CTA; None where the access is not by an actor to its own CTA's memory.
         strong: see :data:`STRONG`.
@@ -60,7 +60,7 @@ class Access:
 
 @dataclass
 class Conflict:
-    """Accesses with no synchronisation in between: positions in the later one, and records and names of the earlier."""
+    """Accesses without synchronisation in between: positions in the later access, and records and agents of the earlier."""
 
     what: str
     at: Index
@@ -93,7 +93,7 @@ class Shadow:
         self.others: dict[tuple[int, int], Index] = {}
 
     def split(self, size: int) -> None:
-        """Have cells of at most ``size`` bytes."""
+        """Split cells to at most ``size`` bytes."""
         if size < self.unit:
             parts = self.unit // size
             self.unit = size
@@ -112,14 +112,14 @@ class Shadow:
             self.others = {key: np.repeat(records, parts) for key, records in self.others.items()}
 
     def spread(self, elements: Index, size: int) -> tuple[Index, int]:
-        """Cells of elements of ``size`` bytes, and how many each has."""
+        """The cells of elements of ``size`` bytes, and the number of cells of each element."""
         self.split(min(size, LARGEST))
         parts = size // self.unit
         if parts == 1:
             return elements, 1
         return (elements[:, None] * parts + np.arange(parts)).reshape(-1), parts
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- comparing ---------------------------------------------------------------------------------------------------
 
     def earlier_writes(self, a: Access, what: str) -> list[Conflict]:
         """Conflicts with the last write of each cell."""
@@ -188,7 +188,7 @@ class Shadow:
     # -- recording ---------------------------------------------------------------------------------------------------
 
     def wrote(self, a: Access) -> Conflict | None:
-        """Record a write. Agents that write one cell in the same instruction are a conflict."""
+        """Record a write. Returns the conflict of agents that write the same cell in one instruction, or None."""
         code = a.rank << 16 | a.number
         self.writes[a.cells] = a.record
         self.writer[a.cells] = code
@@ -220,7 +220,7 @@ class Shadow:
             column[a.cells[chosen]] = a.record[chosen]
 
     def _read_anywhere(self, a: Access, relative: Index) -> None:
-        """Actors have read cells of CTAs from which theirs is ``relative`` CTAs away."""
+        """Record reads by actors whose CTA has the rank of the cell's CTA plus ``relative``."""
         near = relative == 0
         cells = a.cells[near]
         self._of_actors()[cells, a.number[near]] = a.record[near]

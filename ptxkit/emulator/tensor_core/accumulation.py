@@ -1,16 +1,16 @@
-"""How tensor cores add up floating-point products: aligned to the largest, cut off, added as integers.
+"""How tensor cores add floating-point products: the terms are aligned to the largest one, truncated, and added as integers.
 
-PTX leaves order, rounding and precision open. What hardware does has been measured: Fasi, Higham, Mikaitis, Pranesh, "Numerical
-behavior of NVIDIA tensor cores" (2021); Xie, Wang, Yang, Yang, "MMA-Sim" (arXiv 2511.10909), which reports agreement bit for
-bit. The model here is theirs:
+PTX does not define order, rounding and precision of the sums. The behaviour of hardware has been measured: Fasi, Higham,
+Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores" (2021); Xie, Wang, Yang, Yang, "MMA-Sim" (arXiv 2511.10909),
+which reports bitwise agreement. This module implements their model:
 
 1. Products are exact. With e the largest exponent among the products (the sum of their factors' exponents) and the accumulator,
    every term is truncated toward zero to a multiple of 2 ** (e - fraction).
 2. The terms are added exactly.
 3. The sum is truncated to float32 (to 13 bits of fraction where ``short``), or rounded to nearest as float16.
 
-An instruction takes its terms in groups of ``terms``, one after the other. Data for which nothing is cut off, such as integers
-of moderate size, needs none of this: a float64 product is exact then, and several times as fast.
+An instruction adds its terms in groups of ``terms``, one group after the other. If no term is truncated, as for integers of
+moderate size, the result is computed as a float64 matrix product, which is then exact and several times as fast.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from ptxkit.emulator.arrays import Lanes
 
-_ELEMENTS = 1 << 15  # of the result in one go: the arrays of the loop along K stay in the L2 cache
+_ELEMENTS = 1 << 15  # elements of the result at a time, so that the arrays of the loop along K stay in the host's L2 cache
 _SPREAD = 8  # binary orders of magnitude per term: the largest determines the exponent of a sum of up to 2**7 powers
 _LOWEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0}
-"""Exponent of the smallest normal value, which subnormal ones have too."""
+"""Exponent of the smallest normal value, which is also used for subnormal values."""
 
 
 @dataclass(frozen=True)
 class Accumulation:
-    """One generation's way.
+    """The parameters of one generation of tensor cores.
 
     Attributes:
         fraction: bits kept below the largest exponent.
@@ -89,7 +89,7 @@ class Accumulation:
         return out
 
     def _nothing_is_cut_off(self, left: _Factor, right: _Factor, c: Lanes) -> bool:
-        """Whether every term is surely a multiple of the smallest unit that is kept."""
+        """Whether every term is known to be a multiple of the smallest unit that is kept."""
         size = float(np.abs(c).max())
         high = left.highest + right.highest
         if size:
@@ -116,7 +116,7 @@ class Accumulation:
             largest += raised
         shift = self.fraction - np.maximum(largest, own)
         total = np.trunc(wide * powers(shift))
-        # exponents beyond these belong to products that are zero, or far below the others
+        # exponents outside of this range belong to products that are zero or negligible
         up = shift if raised is None else np.clip(shift + raised, -120, 120)
         exponents = left.highest + right.highest, left.smallest + right.smallest
         narrow = exponents[0] < 127 and exponents[1] > -126 and up.min() > -126 and up.max() < 127
@@ -125,7 +125,7 @@ class Accumulation:
         b: Lanes = right.values.astype(kind, copy=False)
         scale: Lanes = ((up + 127) << 23).view(np.float32) if narrow else powers(up)
         few = c.shape[-1] < 32
-        if few:  # rows too short for numpy: the axis of matrices becomes the inner one
+        if few:  # for short rows numpy is faster if the axis of matrices is the inner one
             a, b = (
                 np.ascontiguousarray(a.transpose(2, 1, 0))[:, :, None],
                 np.ascontiguousarray(b.transpose(1, 2, 0))[:, None],
@@ -157,8 +157,8 @@ class _Factor:
 
     Attributes:
         values: (U, rows, columns) float32.
-        exponents: of the values, int32; of zeros far below any other.
-        highest, smallest: exponents; of no value at all, 0.
+        exponents: of the values, int32; those of zeros are far below all others.
+        highest, smallest: the largest and smallest exponent; 0 if all values are zero.
     """
 
     def __init__(self, values: Lanes, t: str) -> None:
@@ -186,12 +186,12 @@ class _Factor:
         mantissa = bits & np.uint32(0x7FFFFF)
         exponent = (bits >> np.uint32(23)).view(np.int32) & 255
         mantissa |= (exponent != 0).astype(np.uint32) << np.uint32(23)
-        # the exponent field of a power of two as float32 is its logarithm
+        # the exponent field of a power of two in float32 is its logarithm
         lowest = (mantissa & (~mantissa + np.uint32(1))).astype(np.float32).view(np.int32) >> 23
         return int((lowest - 277 + np.maximum(exponent, 1)).min(where=mantissa != 0, initial=120))
 
     def part(self, chosen: slice) -> _Factor:
-        """Some of the matrices; the extents stay."""
+        """A selection of the matrices, with unchanged extents."""
         other = object.__new__(_Factor)
         other.__dict__.update(self.__dict__)
         other.values, other.exponents = self.values[chosen], self.exponents[chosen]
@@ -206,7 +206,7 @@ class _Factor:
 
 
 def multiples(values: Lanes, exponent: int) -> bool:
-    """Whether all values are multiples of 2 ** exponent; False where that is hard to tell."""
+    """Whether all values are multiples of 2 ** exponent; may be False although they are."""
     if not -100 < exponent < 100:
         return False
     scaled = values.astype(np.float32, copy=False) * np.float32(2.0**-exponent)
@@ -223,7 +223,7 @@ def _exact(a: Lanes, b: Lanes, c: Lanes) -> NDArray[np.float64]:
 def _largest(left: _Factor, right: _Factor) -> NDArray[np.int32]:
     """(U, m, n): the largest exponent among the products of each row and column; about -900 where all are zero."""
     if (left.highest - left.smallest + right.highest - right.smallest) * _SPREAD < 1000 and left.values.shape[-1] < 128:
-        # the largest term of a sum of powers of 2 ** 8 shows in its exponent, and a matrix product finds it
+        # the exponent of a sum of powers of 2 ** 8 is that of its largest term, so that a matrix product finds the largest term
         found = (np.matmul(left.spread(), right.spread()).view(np.int64) >> 52).astype(np.int32)
         found -= 1023
         found >>= 3
@@ -256,14 +256,14 @@ def powers(exponents: NDArray[np.int32]) -> NDArray[np.float64]:
 
 
 def to_f32_toward_zero(exact: NDArray[np.float64], fraction: int = 23) -> NDArray[np.float32]:
-    """float64 truncated to float32 with ``fraction`` bits of fraction; what is beyond float32 becomes infinite."""
+    """Truncates float64 to float32 with ``fraction`` bits of fraction; values beyond the range of float32 become infinite."""
     kept = np.uint64((1 << 64) - (1 << 52 - fraction))
     short = (exact.view(np.uint64) & kept).view(np.float64)
     out = short.astype(np.float32)
     nan = np.isnan(out)
     if nan.any():
         out[nan] = np.uint32(0x7FFFFFFF).view(np.float32)
-    # subnormal results have fewer bits than were kept: the conversion has rounded them to nearest
+    # the conversion has rounded subnormal results to nearest: truncate them instead
     small = np.abs(short) < 2.0**-126
     small &= short != 0
     if small.any():
@@ -283,7 +283,7 @@ def to_f16_nearest(exact: NDArray[np.float64]) -> NDArray[np.float16]:
 
 @dataclass(frozen=True)
 class Unpacked(Accumulation):
-    """8-bit floating-point types where mma.sync has no unit for them.
+    """mma.sync with 8-bit floating-point types on targets where ptxas converts them to f16.
 
     ptxas for sm_90, sm_100, sm_103 and sm_110 widens both factors to f16, multiplies the lower halves of all registers and then
     the upper ones onto that, and adds the accumulator last, rounding to nearest. Seen in SASS: F2FP.F16.E4M3.UNPACK_B,

@@ -1,8 +1,8 @@
 """Instructions that whole warps or warpgroups execute together (``.sync.aligned``).
 
-PTX leaves it undefined what happens when a lane is missing; here that is an error. Waiting costs a block of its own in the
-generated code, so it is done once per straight run: behind one such instruction the warp stays together up to the next label
-or branch, and the next one need not wait again.
+PTX does not define the behaviour if a lane is missing; here that is an error. A wait needs a separate basic block. Therefore
+only the first such instruction after a label or branch has a gate: after it, the lanes of the warp stay together up to the
+next label or branch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SPANS: dict[str, int] = {}
 
 
 def acts_together(span: int, *names: str) -> None:
-    """Declare that ``span`` whole warps execute the instructions of these names together."""
+    """Declare that ``span`` whole warps execute the instructions with these names together."""
     _SPANS.update(dict.fromkeys(names, span))
 
 
 def collective(b: Binding, step: Step | None, span: int = 1) -> Step | Gated:
-    """``step`` behind a gate that lets ``span`` whole warps pass, or alone where they are known to be together."""
+    """``step`` with a gate that waits for ``span`` whole warps, or without one if they are known to be together."""
     if step is not None and _together(b, span):
         return step
     return Gated(WarpGate(b.where, None, span), step)

@@ -9,9 +9,9 @@ bytes), chunk c along K of row r, or chunk j along M or N of column k, lie at
     MN-major, S = 1     16 (k % 8) + LBO (k / 8) + SBO j
     MN-major, S > 1     16 S (k % 8) + SBO (k / 8) + 16 (j % S) + LBO (j / S)
 
-bytes behind the start address, and then address bits 4..6 (as many as S has) are exclusive-ored with bits 7..9, of the whole
-address: a tile may start anywhere in the pattern. The base offset is subtracted from bits 7..9 first, for patterns that do not
-start at a multiple of their size.
+bytes after the start address. Then address bits 4 to 6 (1, 2 or 3 of them for 32, 64 or 128 bytes) are combined with bits 7
+to 9 of the whole address by exclusive or, so that a tile may start anywhere in the pattern. The base offset is subtracted
+from bits 7 to 9 first, for patterns that do not start at a multiple of their size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SWIZZLES = {0: "no swizzle", 1: "128-byte swizzle", 2: "64-byte swizzle", 3: "32
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One descriptor's fields, in bytes.
+    """The fields of a descriptor, in bytes.
 
     Attributes:
         start: shared-memory address of the tile.
@@ -47,7 +47,7 @@ class Descriptor:
 
     @classmethod
     def parse(cls, bits: int) -> Descriptor:
-        """Take 64 bits apart."""
+        """Split a descriptor of 64 bits into its fields."""
         return cls(
             (bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, bits >> 49 & 7, bits >> 62 & 3
         )
@@ -61,11 +61,11 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a tile lies.
+    """The location of a tile in shared memory.
 
     Attributes:
         chunks: indices of 16-byte chunks from address 0: (rows, chunks along K), or (K, chunks along M or N) for MN-major.
-        low, high: first byte, and the byte behind the last.
+        low, high: address of the first byte, and of the byte after the last.
     """
 
     chunks: NDArray[np.int64]
@@ -75,7 +75,7 @@ class Tile:
 
 @lru_cache(maxsize=8192)
 def tile(bits: int, extent: int, k_bytes: int, mn_major: bool) -> Tile:
-    """The tile that a descriptor means.
+    """The tile that a descriptor describes.
 
     Args:
         bits: the descriptor.

@@ -1,7 +1,7 @@
-"""One spelling for each matrix opcode.
+"""Brings the modifiers of matrix opcodes into the order of the manual.
 
-ptxas takes the modifiers of these instructions in any order (``mma.sync.aligned.row.col.m16n8k16...`` too). What stands for
-itself is sorted; layouts and types keep their order, since it tells A from B.
+ptxas takes the modifiers of these instructions in any order (``mma.sync.aligned.row.col.m16n8k16...`` too). Modifiers
+are sorted; layouts and types keep their order, which distinguishes A from B.
 """
 
 from __future__ import annotations

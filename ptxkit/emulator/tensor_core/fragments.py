@@ -1,7 +1,8 @@
-"""Where the elements of a matrix lie in the registers of a warp: index tables, one per shape and register width.
+"""Index tables of the elements of a matrix in the registers of a warp, one for each shape and register width.
 
 A fragment is gathered as words (32-bit registers; 64-bit ones for f64): ``words[..., register * 32 + lane]``. A word of a
-multiplicand holds neighbours along K, low bits first, so a table gives for every (row, word along K) the position of the word.
+multiplicand contains adjacent elements along K, low bits first. A table contains the position of the word for every (row, word
+along K).
 
 All layouts but m8n8k4.f16's follow one rule (PTX ISA, "Matrix Fragments for mma.*"; CuTe's ``mma_traits_sm80.hpp`` writes it
 as shape and stride). With g = lane / 4 and t = lane % 4:

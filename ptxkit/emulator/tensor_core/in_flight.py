@@ -1,8 +1,9 @@
-"""wgmma instructions that have been issued and not waited for: ``completion="latest-legal"``.
+"""wgmma instructions in flight, for late completion.
 
 From its issue until a ``wgmma.wait_group`` covers it, an instruction's accumulator registers hold tags: NaNs that name the
-instruction. Shared memory is read at the wait. An instruction that accumulates on tags takes its accumulator from the one they
-name. So compilers may copy accumulators in flight, as they do, but a program that computes with them shows NaNs.
+instruction. Shared memory is read at the wait. If the accumulator of an instruction holds tags, its value is the result of the
+instruction that they name. Compilers may therefore copy accumulators in flight, but a program that computes with them gets
+NaNs.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class InFlight:
 
 
 class Issued:
-    """One instruction in flight, for E warpgroups. See the module's text."""
+    """One instruction in flight, for E warpgroups."""
 
     def __init__(
         self, what: Multiplication, x: Group, groups: Warpgroups, given: Inputs, scale: Mask, words: Words | None
@@ -81,7 +82,7 @@ class Issued:
         return self.groups.spread(x, np.ascontiguousarray(tag), self.what.d_type)
 
     def perform(self, which: Elements) -> None:
-        """Compute the elements ``which``, and put the results where their tags are."""
+        """Compute the elements ``which``, and replace their tags in all registers by the results."""
         for earlier, mine, theirs in self.before:
             self.c[mine] = earlier.d[theirs]
         self.d[which] = self.what.product(self.wave, self.given.select(which), self.c[which])
@@ -116,14 +117,14 @@ class Issue:
     """Executes wgmma.mma_async: at once, or when it is waited for.
 
     Attributes:
-        what: the multiplication.
+        what: the operands and the shape of the product.
     """
 
     def __init__(self, what: Multiplication) -> None:
         self.what = what
 
     def __call__(self, x: Group, *lanes: Lanes) -> tuple[Lanes, ...]:
-        """Execute, or put into the queue; returns the accumulator registers."""
+        """Execute the instruction or submit it to the queue; returns the accumulator registers."""
         what = self.what
         groups = warpgroups.of(x, what.where)
         warpgroups.require_fence(x, groups, what.where)

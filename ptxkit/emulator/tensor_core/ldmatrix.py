@@ -37,18 +37,18 @@ def transposed(rows: Words) -> Words:
 class RowSite(SharedSite):
     """Rows of 16 bytes whose addresses the lanes of a warp give, 8 for each matrix.
 
-    With one or two matrices the other lanes' addresses do not count. They are replaced by copies of those that do, which
-    address the same bytes, and the counts are divided accordingly.
+    With one or two matrices the addresses of the other lanes are ignored. They are replaced by copies of the used addresses,
+    and the counts are divided accordingly.
     """
 
     def __init__(self, b: Binding, offset: int, matrices: int, write: bool) -> None:
         super().__init__(b.where, b.index, offset, np.uint32, 4, write)
         self.matrices = matrices
-        self.nbytes = self.size * matrices // 4  # on average: lanes beyond the rows give no address
+        self.nbytes = self.size * matrices // 4  # average for each lane: lanes beyond the rows provide no address
         self.givers = np.arange(32) % (8 * matrices)
 
     def addresses(self, base: Lanes) -> Addresses:
-        """The addresses with a full lane axis."""
+        """The addresses as an array with 32 lanes."""
         base = widen(base)
         if base.shape[2] != 32:
             return np.ascontiguousarray(np.broadcast_to(base, (*base.shape[:2], 32)))
@@ -68,12 +68,12 @@ class RowSite(SharedSite):
         return got.reshape(x.shape[0], x.shape[1], 4, 32)[:, :, : self.matrices]
 
     def write_rows(self, x: Group, base: Lanes, words: Words) -> None:
-        """The reverse; ``words`` is (C, W, matrices, 32)."""
+        """Write rows from the registers ``words``, (C, W, matrices, 32)."""
         lanes = words.reshape(*x.shape[:2], 8 * self.matrices, 4).take(self.givers, axis=2)
         self.store(x, self.addresses(base), tuple(np.moveaxis(lanes, -1, 0)))
 
     def wavefronts(self, addresses: Addresses, mask: Mask | None, shape: Shape) -> tuple[int, int]:
-        """Of the matrices that are there: one for every 8 rows without conflicts."""
+        """Wavefronts of one execution, and those beyond the minimum, which is one for each matrix."""
         passes, conflicts = wavefronts(addresses, self.size, mask, shape)
         return passes * self.matrices // 4, conflicts * self.matrices // 4
 
@@ -86,7 +86,7 @@ def address_source(b: Binding, operand: Operand | None) -> tuple[Typed, int]:
 
 
 def require_shared(x: Group, address: Lanes, offset: int, where: Where) -> None:
-    """A generic address has to lie in shared memory."""
+    """Check that a generic address is in shared memory."""
     for space, part, _ in by_space(x, widen(address), offset):
         if space != "shared":
             cta, thread = part.first(part.active())

@@ -1,6 +1,6 @@
 """ldmatrix and stmatrix of 8-bit elements, and of narrower ones that are widened on the way (sm_100 and newer).
 
-PTX ISA, "ldmatrix", "stmatrix"; where the manual has figures alone, CuTe's ``copy_traits_sm100.hpp`` (SM100_U8x8_LDSM_T,
+PTX ISA, "ldmatrix", "stmatrix". Where the manual has figures only, CuTe's ``copy_traits_sm100.hpp`` (SM100_U8x8_LDSM_T,
 SM100_U8x4_STSM_T) and ``mma_traits_sm120.hpp`` (which bits of a byte a 4-bit element gets). With g = lane / 4, t = lane % 4:
 
 - ldmatrix.m16n16.trans: 16 lanes give the rows of a matrix; register r holds, as bytes e, element (4 t + e, g + 8 r).

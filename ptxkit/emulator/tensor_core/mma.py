@@ -30,7 +30,7 @@ def shape_of(name: str) -> tuple[int, int, int]:
 
 
 def register_type(t: str) -> PtxType:
-    """Type of a register that holds elements of ``t``: packed ones lie in .b32."""
+    """The type of a register with elements of type ``t``: .b32 for packed elements."""
     return {"f32": F32, "f64": F64, "s32": S32}.get(t, B32)
 
 
@@ -47,13 +47,13 @@ def registers(b: Binding, operand: Operand | None, count: int, t: str, what: str
 
 
 def fragment_registers(rows: int, columns: int, t: str) -> int:
-    """Registers a lane holds of a matrix; elements narrower than 32 bits are packed."""
+    """Number of registers of a lane for a matrix; elements narrower than 32 bits are packed."""
     bits = {"f32": 32, "s32": 32}.get(t) or numerics.BITS[t]
     return rows * columns * bits // (32 * max(32, bits))
 
 
 def load_accumulator(words: Lanes, table: Index, t: str) -> Lanes:
-    """C, (warps, m, n), in its own type; f16 pairs unpacked."""
+    """C as (warps, m, n) in its own type; pairs of f16 are unpacked."""
     picked = words.take(table.reshape(-1), axis=1).reshape(len(words), *table.shape)
     return picked.view(np.float16) if t == "f16" else picked
 
@@ -230,13 +230,13 @@ def active_warps(x: Group) -> Mask | None:
 
 
 class Expansion:
-    """Makes A dense by its metadata.
+    """Expands a sparse A to a dense matrix by its metadata.
 
     Args:
         t: element type.
         k: columns of the dense matrix.
-        selector: the sparsity selector's operand.
-        ordered: positions must ascend.
+        selector: the operand with the sparsity selector.
+        ordered: positions must be ascending.
     """
 
     def __init__(self, b: Binding, t: str, k: int, selector: Operand | None, ordered: bool) -> None:
@@ -251,7 +251,7 @@ class Expansion:
     def columns(self, words: Words, active: Mask | None) -> Index:
         """(warps, 16, k / 2): the columns of the elements that are kept, from the metadata register, (warps, 32).
 
-        ``active``, (warps,) bool: warps that do not take part may hold anything; None for all.
+        ``active``, (warps,) bool: the metadata of warps that do not take part are not checked; None for all warps.
         """
         found = sparse.chunks(words, self.how, self.selector)
         if active is not None:

@@ -1,12 +1,12 @@
 """mma.sync and mma.sp with ``.kind``: the narrow and block-scaled forms of sm_120. PTX ISA, "mma", "mma.sp".
 
-Their sums are those of tcgen05.mma (:mod:`~ptxkit.emulator.tensor_core.tcgen05_arithmetic`), of one m16n8 tile a warp, as was
-recorded on an RTX PRO 6000. The fragments lie as those of 8-bit and 4-bit integers. In the 8-bit containers of ``f8f6f4`` and
-``mxf8f6f4`` the lowest six bits of a 6-bit element count, and e2m1 is in bits 2 to 5. The hardware reads it as e2m3: the two
-bits below it count too where they are not zero.
+Their sums are those of tcgen05.mma (:mod:`~ptxkit.emulator.tensor_core.tcgen05_arithmetic`), according to results recorded on
+an RTX PRO 6000. The fragments have the layout of 8-bit and 4-bit integers. In the 8-bit containers of ``f8f6f4`` and
+``mxf8f6f4``, a 6-bit element is in the lowest six bits, and e2m1 is in bits 2 to 5. The hardware reads e2m1 as e2m3, so that
+the two bits below it are not ignored.
 
-Scale factors (PTX ISA, "Block Scaling for mma.sync") of rows g and g + 8 of A are in the registers of lane 4 g + 2 thread-id-a
-and of the next one, those of column g of B in lane 4 g + thread-id-b; each time from byte byte-id on.
+PTX ISA, "Block Scaling for mma.sync": the scale factors of rows g and g + 8 of A are in lane 4 g + 2 thread-id-a and in the
+next lane, those of column g of B in lane 4 g + thread-id-b; they begin at byte byte-id of the register.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Factors:
     """Scale factors of the warps of one instruction.
 
     Attributes:
-        count: that a row or column has: 1, 2 or 4 bytes of a register.
+        count: factors of a row or column: 1, 2 or 4 bytes of a register.
         t: ``"ue8m0"`` or ``"ue4m3"``.
-        block: elements of K that one applies to.
+        block: number of elements along K to which one factor applies.
         where: the instruction, for errors.
     """
 
@@ -65,7 +65,7 @@ class Factors:
         """(warps, rows, count) uint8 from a register, (warps, 32) uint32, and its selectors, (warps, 32) uint16.
 
         Raises:
-            TrapError: selectors that PTX leaves undefined.
+            TrapError: selectors for which PTX defines no behaviour.
         """
         sources = 2 if rows == 16 else 4
         for what, values, allowed in (

@@ -1,4 +1,4 @@
-"""One wgmma.mma_async: its operands taken apart, and what it computes."""
+"""The operands of a wgmma.mma_async instruction, and the computation of its product."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Inputs:
     """The operands of E warpgroups that execute one instruction.
 
     Attributes:
-        cta: (E,) whose shared memory.
+        cta: (E,) the CTA whose shared memory holds the operands.
         owner: (E,) wave-wide index of the first thread of the warpgroup.
         a: A's elements, (E, m, kept) float32, or its descriptors, (E,).
         places: (E, m, kept), the columns of a sparse A's elements; None for a dense one.
@@ -44,7 +44,7 @@ class Inputs:
     b: Addresses
 
     def select(self, which: Elements) -> Inputs:
-        """Those of some warpgroups."""
+        """The inputs of some of the warpgroups."""
         places = None if self.places is None else self.places[which]
         return Inputs(self.cta[which], self.owner[which], self.a[which], places, self.b[which])
 

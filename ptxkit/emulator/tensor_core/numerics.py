@@ -1,4 +1,4 @@
-"""Element formats, and what the tensor cores compute with them.
+"""Element formats of tensor cores, and the arithmetic on them.
 
 How f16 and narrower floating-point products are added up is in :mod:`~ptxkit.emulator.tensor_core.accumulation`. f64 is one
 fused multiply-add after the other along K, and integers are exact: they wrap, or are limited with ``.satfinite``.
@@ -31,7 +31,7 @@ BITS = {
     "u4": 4,
     "b1": 1,
 }
-"""Bits of an element as registers and memory hold it."""
+"""Bits of an element in registers and memory."""
 
 INTEGERS = frozenset(("s8", "u8", "s4", "u4", "b1"))
 
@@ -74,7 +74,7 @@ def decode(words: Lanes, t: str) -> Lanes:
             wide <<= 16
             return wide.view(np.float32)
         case "tf32":
-            # the lower 13 bits are not looked at
+            # the lower 13 bits are ignored
             return (words & np.uint32(0xFFFFE000)).view(np.float32)
         case "e4m3" | "e5m2":
             return _narrow(t).take(words.view(np.uint8))
@@ -114,11 +114,11 @@ def double(a: Lanes, b: Lanes, c: Lanes, mode: str) -> Lanes:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What one instruction does with decoded elements.
+    """The computation of an instruction on decoded elements.
 
     Attributes:
         ta, tb: element types of A and B.
-        accumulate: for floating-point types below f64.
+        accumulate: the model of accumulation for floating-point types other than f64.
         op: rounding of f64 (``"rn"``, ...); ``"and"`` or ``"xor"`` of b1; ``"mul"`` otherwise.
         limit: ``.satfinite``.
     """
@@ -147,7 +147,7 @@ def integer(a: Lanes, b: Lanes, c: Lanes, op: str, limit: bool) -> Lanes:
     """``c + a @ b`` of integers held in float32, as int32.
 
     Args:
-        op: ``"mul"``; for b1 ``"and"`` or ``"xor"`` in its place, with the bits counted.
+        op: ``"mul"``; for b1 ``"and"`` or ``"xor"``, whose result bits are counted.
         limit: clamp to the range of int32 instead of wrapping (``.satfinite``).
     """
     # at most 256 terms below 2**16: exact in float32

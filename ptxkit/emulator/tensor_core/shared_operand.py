@@ -1,4 +1,4 @@
-"""Multiplicands of wgmma that lie in shared memory: bounds, visibility, and their elements."""
+"""Multiplicands of wgmma in shared memory: checks of bounds and proxy fences, and their elements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SharedOperand:
         """Every tile must lie in the CTA's shared memory, visible to the async proxy.
 
         Raises:
-            MemoryFault: one does not.
+            MemoryFault: a tile is outside of shared memory, or not visible.
         """
         end = SHARED_BASE + x.wave.launch.shared_bytes
         for bits in {int(d) for d in descriptors} if descriptors.size > 1 else {int(descriptors[0])}:
@@ -71,7 +71,7 @@ class SharedOperand:
                     )
 
     def load(self, wave: WaveState, cta: Index, descriptors: Addresses) -> tuple[Lanes, Index]:
-        """Distinct tiles, (U, extent, k) float32, and which of them each element has. MN-major ones are transposed views."""
+        """The distinct tiles, (U, extent, k) float32, and each element's tile number. MN-major tiles are transposed views."""
         stride = wave.shared_stride >> 4
         kinds, kind = np.unique(descriptors, return_inverse=True) if descriptors.size > 1 else (descriptors, None)
         if kind is None or len(kinds) == 1:
@@ -81,7 +81,7 @@ class SharedOperand:
             _, first, which = np.unique(cta * len(kinds) + kind, return_index=True, return_inverse=True)
             tables = np.stack([self._chunks(d) for d in kinds])
             chunks = tables[kind[first]] + (cta[first] * stride)[:, None]
-        # complex128 stands for 16 bytes: take() copies them as one element
+        # complex128 is used as a type of 16 bytes, so that take() copies them as one element
         words = wave.shared.view(np.complex128).take(chunks).view(np.uint32)
         values = numerics.decode(words, self.t)
         if self.mn_major:
@@ -91,7 +91,7 @@ class SharedOperand:
         return (-values if self.negated else values), which
 
     def chunks(self, wave: WaveState, cta: Index, descriptors: Addresses) -> Index:
-        """(E, n): the units of 16 bytes of the wave's shared memory that each element's tile consists of."""
+        """(E, n): indices of the 16-byte units of each element's tile in the wave's shared memory."""
         tables = np.stack([self._chunks(d) for d in descriptors])
         return tables + (cta * (wave.shared_stride >> 4))[:, None]
 

@@ -1,4 +1,4 @@
-"""2:4 sparsity: the metadata of mma.sp and wgmma.mma_async.sp, and the dense matrix that it stands for.
+"""2:4 sparsity: the metadata of mma.sp and wgmma.mma_async.sp, and the expansion to a dense matrix.
 
 A row of A keeps half of its elements. For every chunk of the row there are four bits of metadata (PTX ISA, "Sparse matrix
 storage"):
@@ -7,8 +7,9 @@ storage"):
 - 4-bit elements: a chunk has 4 pairs of elements, and the positions are those of pairs;
 - tf32: a chunk has 2 elements; 0b0100 keeps the first, 0b1110 the second.
 
-Which lanes hold it is drawn in the manual's figures 119 to 147 and 176 to 181; CuTe's ``ELayout_64x*``
-(``mma_traits_sm90_gmma_sparse.hpp``) writes the same as shape and stride. With g = lane / 4 and t = lane % 4 a register holds
+The lanes that hold the metadata are shown in the manual's figures 119 to 147 and 176 to 181; CuTe's ``ELayout_64x*``
+(``mma_traits_sm90_gmma_sparse.hpp``) has the same layouts as shapes and strides. With g = lane / 4 and t = lane % 4 a
+register holds
 
 - ``"one"``: of the lane t = selector: row g in bits 0-15, row g + 8 in bits 16-31;
 - ``"halves"``: of the lanes t = 2 selector + (0, 1): the same, in the first lane for the lower half of K, in the second for
@@ -29,7 +30,7 @@ from ptxkit.emulator.tensor_core.numerics import BITS
 from ptxkit.errors import TrapError
 
 SELECTORS = {"one": 4, "halves": 2, "rows": 2, "all": 1}
-"""How many values the sparsity selector can have."""
+"""Number of valid values of the sparsity selector."""
 
 
 def arrangement(t: str, k: int) -> str:
@@ -42,7 +43,7 @@ def arrangement(t: str, k: int) -> str:
 
 
 def chunk_elements(t: str) -> int:
-    """Elements of a row that four bits of metadata are about."""
+    """Number of elements of a row to which four bits of metadata apply."""
     return {32: 2, 16: 4, 8: 4, 4: 8}[BITS[t]]
 
 
@@ -69,7 +70,7 @@ def columns(found: Bytes, t: str, ordered: bool, where: Where) -> Index:
     """(warps, 16, k / 2) int64: the column of every element that is kept.
 
     Raises:
-        TrapError: metadata that PTX leaves undefined.
+        TrapError: metadata for which PTX defines no behaviour.
     """
     first, second = found & 3, found >> 2
     if t == "tf32":
@@ -106,10 +107,10 @@ def kept(places: Index) -> Mask:
 def product(
     compute: Callable[[Lanes, Lanes, Lanes], Lanes], a: Lanes, stored: Mask | None, b: Lanes, c: Lanes
 ) -> Lanes:
-    """``compute(a, b, c)``, where elements of B count only for the elements of A that are stored.
+    """``compute(a, b, c)``, in which elements of B are only multiplied with elements of A that are stored.
 
-    Zeros in the place of the others would do, except that zero times infinity or NaN is NaN: an H200 leaves such an element
-    of B out, as a B200 does.
+    Zeros in place of the other elements of A give the same result, unless the element of B is infinite or NaN, because the
+    product is then NaN. H200 and B200 ignore such elements of B.
 
     Args:
         a: (U, m, k), expanded. stored: (U, m, k), its elements that are stored; None for a dense A.

@@ -1,18 +1,18 @@
-"""What one tcgen05.mma computes: D = A B + C on bit patterns, for every kind.
+"""The arithmetic of tcgen05.mma: D = A B + C on bit patterns, for every kind.
 
-How a B200 adds up products was found by running it. The model is that of github.com/sf-tensor/tcgen05 (commit affce0c), which
-its authors compared with a B200; it is written anew here. M, N, ``.cta_group`` and ``.ws`` do not change an element of D.
+This is a new implementation of the model of github.com/sf-tensor/tcgen05 (commit affce0c), which its authors compared with a
+B200. The value of an element of D does not depend on M, N, ``.cta_group`` and ``.ws``.
 
-- ``f16``, ``tf32``, ``f8f6f4``, ``mxf8f6f4``: the way of :mod:`~ptxkit.emulator.tensor_core.accumulation` with 25 bits, all of
-  the instruction's K at once. The largest exponent is that of the products that are not zero and of a C that is not zero; where
-  nothing is scaled it is at least -133, near the end of float32's subnormal range. Exponents are those of the encodings: a
-  subnormal value has the exponent of the smallest normal one.
-- ``i8``: exact; wraps, or is limited once, after the sum.
+- ``f16``, ``tf32``, ``f8f6f4``, ``mxf8f6f4``: the model of :mod:`~ptxkit.emulator.tensor_core.accumulation` with 25 bits and
+  all products of the instruction in one group. The largest exponent is that of the products that are not zero and of a C that
+  is not zero; where nothing is scaled it is at least -133, near the end of float32's subnormal range. Exponents are those of
+  the encodings: a subnormal value has the exponent of the smallest normal one.
+- ``i8``: exact; the sum wraps or, at the end, saturates.
 - ``mxf4``, ``mxf4nvf4``: :mod:`~ptxkit.emulator.tensor_core.tcgen05_fp4`.
 
-Types are cut to their bits before they are classified: a tf32 NaN with a payload in the 13 lowest bits only is an infinity.
-NaN results are 0x7fffffff and 0x7fff; results that are zero are +0. What sparse A leaves out counts as nothing, also where B
-has a NaN or an infinity there.
+Elements are truncated to the bits of their type before they are classified: a tf32 NaN whose payload is in the 13 lowest bits
+only is an infinity. NaN results are 0x7fffffff or 0x7fff; zero results are +0. Elements that a sparse A does not store have
+no effect, even if the corresponding element of B is NaN or infinite.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _WORDS: dict[str, tuple[DTypeLike, DTypeLike]] = {
     "f16": (np.uint16, np.float16),
     "s32": (np.uint32, np.int32),
 }
-"""Unsigned words and numbers of the types of C and D."""
+"""Type of C and D -> numpy types of its bits and of its values."""
 _MAX_LOWERED = 15
 _FP4 = ("mxf4", "mxf4nvf4")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kind of tcgen05.mma multiplies.
+    """The types of a kind of tcgen05.mma.
 
     Attributes:
         inputs: types of A's and of B's elements.
         outputs: types of C and D.
         scales: pairs of scale type and K elements (of a dense A) that one scale factor applies to; empty without scaling.
-        lowers: takes ``scale-input-d``.
+        lowers: whether it accepts ``scale-input-d``.
     """
 
     inputs: tuple[str, ...]
@@ -181,7 +181,7 @@ def _floating(
     lowered: int,
     kept: Mask | None,
 ) -> Lanes:
-    """Everything but integers: (U, M, K), (U, N, K) float32 and (U, M, N) float32 or float16."""
+    """The floating-point kinds: (U, M, K), (U, N, K) float32 and (U, M, N) float32 or float16."""
     ta, tb, td = types
     infinite = None
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.isfinite(c).all()):
@@ -208,7 +208,7 @@ def _floating(
 
 
 def _infinite(a: Lanes, b: Lanes, c: Lanes, kept: Mask | None) -> Lanes:
-    """(U, M, N) float64: NaN or an infinity where the result is that for the sake of a NaN or an infinity given, else 0."""
+    """(U, M, N) float64: the result where it is NaN or infinite because of a NaN or infinite input, else 0."""
     present = np.ones(a.shape, bool) if kept is None else kept
     a = np.where(present, a, np.float32(1))
     not_a_number = _any(np.isnan(a) & present, np.ones(b.shape, bool)) | _any(present, np.isnan(b))

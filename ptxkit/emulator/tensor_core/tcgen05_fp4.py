@@ -4,11 +4,11 @@ The model is the one that :mod:`~ptxkit.emulator.tensor_core.tcgen05_arithmetic`
 scale factors and R the largest exponent of a scaled product, both over products that are not zero, and the exponent of C:
 
 - ue8m0: the 16 products of a group are added exactly, and the sum is truncated toward zero to a multiple of 2**(S - 35), or of
-  2**(C's exponent - 35) if that is more and C's exponent is at least the group's own R. Where the result is subnormal, it is
-  computed again without groups that are less than 2**-174. (The model has this for groups of scale factors below S; others are
-  never so small where it matters.)
-- ue4m3: groups of 4 products are truncated so to multiples of 2**(S - 35); if C's exponent is R or more, groups of 16 products
-  to multiples of 2**(C's exponent - 35) instead.
+  2**(C's exponent - 35) if that is larger and C's exponent is at least the group's own R. A subnormal result is recomputed
+  without groups whose sum is less than 2**-174. (In the model this only applies to groups with scale factors below S; the
+  sums of other groups are large enough.)
+- ue4m3: sums of groups of 4 products are truncated to multiples of 2**(S - 35); if C's exponent is R or more, groups of 16
+  products to multiples of 2**(C's exponent - 35) instead.
 - C is truncated likewise, all is added exactly, and the sum is rounded toward zero to float32.
 
 A product of two e2m1 has an exponent of 0 to 4 before it is scaled, so R - 39, which the model has too, is never above S - 35.
@@ -25,7 +25,7 @@ from ptxkit.emulator.tensor_core.accumulation import exponents_of, multiples, po
 from ptxkit.emulator.tensor_core.tcgen05_scales import Scales
 
 _BELOW = -5000
-"""Stands for the exponent of nothing."""
+"""The exponent of groups without products other than zero."""
 _FRACTION = 35
 _FLOOR = -174
 _SPREAD = 6  # binary orders of magnitude per term: the largest determines the exponent of a sum of up to 2**5 powers
@@ -35,10 +35,10 @@ class _Factor:
     """A or B: elements (G, U, rows, width) float32 and scale factors.
 
     Attributes:
-        values: elements, K taken apart into groups of 16 that are stored.
+        values: elements, with K divided into groups of 16 stored elements.
         scale: (G, U, rows) float64, the scale factors; finite.
         raw: (G, U, rows) int32, the exponents of their encoding.
-        unit: (G, U, rows) int32, the exponents of the last bit of their encoding.
+        unit: (G, U, rows) int32, the exponents of the lowest bit of their encoding.
     """
 
     def __init__(self, values: Lanes, bits: Lanes, t: str, group: int, groups_a_scale: int) -> None:
@@ -83,7 +83,7 @@ def sums(a: Lanes, b: Lanes, c: Lanes, scales: Scales, stored: int) -> Lanes:
 
 
 def _without_truncation(left: _Factor, right: _Factor, c: Lanes) -> NDArray[np.float64] | None:
-    """The sums in float64 if surely no group is truncated, else None."""
+    """The sums in float64 if it is known that no group is truncated, else None."""
     top = int(left.raw.max() + right.raw.max())
     size = float(np.abs(c).max())
     if size:

@@ -1,1 +1,1 @@
-"""Bulk and tensor copies: the TMA unit, its tensor maps, and the boxes they cut."""
+"""Bulk and tensor copies (TMA): instructions, tensor maps, and the boxes that they describe."""

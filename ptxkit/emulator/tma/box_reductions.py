@@ -13,7 +13,7 @@ import numpy as np
 from ptxkit.emulator.arrays import Lanes
 
 Reduction = Callable[[Lanes, Lanes], Lanes]
-"""(old elements, new elements) -> what memory holds afterwards. bfloat16 goes as its bits."""
+"""(elements in memory, elements of the box) -> new elements in memory. bfloat16 is represented by its bits."""
 
 _INTEGERS: dict[str, tuple[Reduction, str]] = {
     "add": (np.add, "u32 s32 u64"),
@@ -36,7 +36,7 @@ _FLOATS = {
     "f64": np.dtype(np.float64),
 }
 _NANS = {2: 0x7FFF, 4: 0x7FFF_FFFF}
-"""Size -> bits of the one NaN that results; those of float64 keep theirs."""
+"""Size -> bits of every NaN result. NaNs of float64 keep their payload."""
 
 
 def floats(cells: Lanes, name: str) -> Lanes | None:
@@ -92,5 +92,5 @@ def _is_nan(values: Lanes) -> Lanes:
 
 
 def flushed(values: Lanes) -> Lanes:
-    """float32 with subnormal numbers as zeros of their sign."""
+    """Replaces subnormal float32 numbers by zeros of the same sign."""
     return np.where(np.abs(values) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), values), values)

@@ -1,11 +1,11 @@
-"""Boxes of tensor maps: which bytes of global memory one consists of, and where they lie in shared memory.
+"""Boxes of tensor maps: their bytes in global memory, and the layout of these bytes in shared memory.
 
 Everything that depends on the map alone is computed once per map: the offsets of a box's rows, and the order in which a
-swizzle puts its atoms. A copy of many boxes at once, the usual case, is then one gather and one scatter.
+swizzle permutes its atoms. Copies of many boxes at once, which are usual, then need one gather and one scatter.
 
 In shared memory a box is dense, innermost dimension first. A swizzle permutes atoms by the bits of their absolute address
-(PTX ISA, "Swizzling modes"; CUTLASS, ``cute/swizzle.hpp``); rows that are narrower than its span then begin a span apart, and
-what lies between them is left alone (seen on an H200).
+(PTX ISA, "Swizzling modes"; CUTLASS, ``cute/swizzle.hpp``). If rows are narrower than the span of the swizzle, each begins at a
+multiple of the span, and the bytes in between are not written (observed on an H200).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ptxkit.emulator.tma.box_reductions import Reduction
 from ptxkit.emulator.tma.tensor_map import ELEMENTS, MAGIC, Element
 
 UNIT = np.dtype(np.complex128)
-"""Sixteen bytes as one element: numpy moves them faster than two of eight."""
+"""A numpy type of sixteen bytes: numpy copies it faster than two elements of eight."""
 
 SHARED_ALIGNMENT = 128
-"""Of a box in shared memory, bytes (PTX ISA, "Tensor copy restrictions")."""
+"""Alignment of a box in shared memory in bytes (PTX ISA, "Tensor copy restrictions")."""
 
 PERIOD = 1024
-"""Bytes after which every swizzle repeats."""
+"""Number of bytes after which every swizzle pattern repeats."""
 
 _SWIZZLES = {
     (1, 0): ((0x080, 3),),
@@ -38,11 +38,11 @@ _SWIZZLES = {
     (3, 2): ((0x180, 2), (0x080, 4)),
     (3, 3): ((0x080, 1),),
 }
-"""(mode, atomicity) -> (address bits, shift): each set of bits, shifted right, is XORed onto the address."""
+"""(mode, atomicity) -> (address bits, shift): these address bits are shifted right and combined with the address by XOR."""
 
 
 _SPANS = (0, 32, 64, 128)
-"""Bytes within which a swizzle mode moves atoms."""
+"""Swizzle mode -> number of bytes within which it permutes atoms."""
 
 
 class Boxes:
@@ -53,12 +53,12 @@ class Boxes:
         element: type of an element.
         dims, strides, steps, counts: (D,) int64: elements of the array, bytes from one to the next, elements that a box
             advances at a time, and how many it takes.
-        nbytes: of a box; so many bytes an mbarrier is told.
-        pitch, shared_bytes: from one row to the next in shared memory, and all that a box occupies there.
-        atom: what a swizzle moves as a whole.
+        nbytes: of a box, which is also the number of bytes that its copy reports to an mbarrier.
+        pitch, shared_bytes: bytes from one row to the next in shared memory, and bytes that a box occupies there.
+        atom: bytes that a swizzle moves as a unit.
 
     Raises:
-        ValueError: the map cannot be used; says why.
+        ValueError: the map is not valid; the message contains the reason.
     """
 
     def __init__(self, record: Lanes) -> None:
@@ -110,7 +110,7 @@ class Boxes:
             raise ValueError(f"a box row of {row} bytes: it is a multiple of 16, and at most the swizzle's span")
 
     def describe(self) -> str:
-        """For messages: what the map is of."""
+        """The text that describes the map in messages."""
         shape = " x ".join(map(str, self.dims[::-1]))
         return f"a tensor map of {shape} .{self.element.name}"
 
@@ -142,9 +142,9 @@ class Boxes:
         return len(offsets) < 2 or int(np.diff(offsets).min()) >= self.row_bytes
 
     def order(self, at: int) -> NDArray[np.int64]:
-        """Where the atoms of a box at shared address ``at`` go: places behind ``at``, in atoms, of each in dense order.
+        """The swizzled position of each atom of a box at shared address ``at``, in atoms from ``at``, in dense order.
 
-        Where rows fill the span this is a permutation, and its own inverse.
+        If rows fill the span, this is a permutation that is its own inverse.
         """
         at %= PERIOD
         found = self._orders.get(at)
@@ -187,7 +187,7 @@ class Boxes:
         return out
 
     def _by_order(self, at: NDArray[np.int64]) -> list[tuple[Elements, Index | None]]:
-        """Boxes with the same order of atoms: (which, the order; None without swizzle)."""
+        """Groups boxes by the order of their atoms: (which boxes, the order; None without swizzle)."""
         if not self.mode[0]:
             return [(slice(None), None)]
         phases = at % PERIOD
@@ -198,22 +198,22 @@ class Boxes:
     # -- global memory -----------------------------------------------------------------------------------------------
 
     def rows_at(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(E, R, D - 1): where the rows of boxes at these coordinates start, in the outer dimensions."""
+        """(E, R, D - 1): coordinates in the outer dimensions at which the rows of boxes start."""
         return coordinates[:, None, 1:] + self.places
 
     def misplaced(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(E,): which boxes do not start at a multiple of 16 bytes of a row, as they have to (PTX ISA, "Bounding Box")."""
+        """(E,): which boxes do not start at a multiple of 16 bytes of a row, as required (PTX ISA, "Bounding Box")."""
         result: NDArray[np.bool_] = (coordinates[:, 0] * self.element.nbytes & 15) != 0
         return result
 
     def inside(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(E,): which boxes at these coordinates, (E, D), lie wholly inside the array."""
+        """(E,): which boxes at these coordinates, (E, D), are completely inside of the array."""
         return np.all((coordinates >= 0) & (coordinates + self.spans <= self.dims), 1)
 
     def extent(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """First and last address (one behind it) that boxes touch inside the array, and bytes that they touch; (E,) each.
+        """First address, end address and number of the bytes of boxes inside of the array; (E,) each.
 
-        A box that is wholly outside touches 0 bytes, and its addresses mean nothing.
+        A box completely outside of the array has 0 bytes, and its addresses are undefined.
         """
         first = np.maximum(0, -(coordinates // self.steps))
         last = np.minimum(self.counts - 1, (self.dims - 1 - coordinates) // self.steps)
@@ -223,7 +223,7 @@ class Boxes:
         return low, high, taken.prod(1) * self.element.nbytes
 
     def sectors(self, coordinates: NDArray[np.int64]) -> int:
-        """32-byte sectors that the rows of boxes touch, each row by itself."""
+        """Number of 32-byte sectors of boxes, counted separately for each row."""
         rows = self.rows_at(coordinates)
         valid = ((rows >= 0) & (rows < self.dims[1:])).all(2)
         first = np.maximum(coordinates[:, 0], 0)
@@ -234,7 +234,7 @@ class Boxes:
         return int(touched[valid].sum())
 
     def read(self, a: Allocation, coordinates: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Dense boxes (E, nbytes), filled where they lie outside the array; what they touch of it is in ``a``."""
+        """Read dense boxes (E, nbytes) from the allocation ``a``; elements outside of the array get the fill value."""
         whole = self.inside(coordinates)
         if whole.all():
             data = self._read_whole(a, coordinates)
@@ -246,7 +246,7 @@ class Boxes:
         return data
 
     def _units(self, a: Allocation, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(E, units): which units of 16 bytes of ``a`` boxes inside the array consist of."""
+        """(E, units): indices in ``a`` of the 16-byte units of boxes inside of the array."""
         starts: NDArray[np.int64] = coordinates @ self.strides + (self.address - a.base)
         return (starts >> 4)[:, None] + self.unit_offsets
 
@@ -255,11 +255,11 @@ class Boxes:
         return data if self.element.convert is None else self.element.convert(data)
 
     def _elements(self, a: Allocation, coordinates: NDArray[np.int64], writes: bool = False) -> tuple[Index, Mask]:
-        """Index in ``a`` of every element of boxes, (E, R, n), 0 for one outside the array, and which are inside.
+        """Index in ``a`` of every element of boxes, (E, R, n), 0 for elements outside of the array; and which are inside.
 
         Args:
-            writes: all of the last 16 bytes of a row count as inside, though the array may end within them: so an H200
-                writes, while it reads to the element.
+            writes: all of the last 16 bytes of a row count as inside, even if the array ends within them, because an H200
+                writes whole units of 16 bytes. It reads single elements.
         """
         end = int(self.dims[0])
         if writes:
@@ -284,7 +284,7 @@ class Boxes:
         return data.reshape(len(coordinates), -1).view(np.uint8)
 
     def write(self, a: Allocation, coordinates: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
-        """Write dense boxes (E, nbytes) where they lie inside the array."""
+        """Write those elements of dense boxes, (E, nbytes), that are inside of the array."""
         whole = self.inside(coordinates)
         if whole.any():
             chosen = slice(None) if whole.all() else whole
@@ -295,7 +295,7 @@ class Boxes:
             a.typed(self.element.bits)[index[valid]] = values[valid]
 
     def reduce(self, a: Allocation, coordinates: NDArray[np.int64], data: NDArray[np.uint8], operation: Reduction) -> None:
-        """Combine dense boxes (E, nbytes) with what lies in global memory, one after the other.
+        """Reduce dense boxes, (E, nbytes), into global memory, one after the other.
 
         Args:
             operation: on arrays of the element's type.

@@ -16,8 +16,9 @@ from ptxkit.emulator.tma.tensor_map import BYTES, LAYOUT
 class Columns(ListedRows):
     """Boxes of a map in im2col mode: R pixels of the dimensions N, D, H, W in the order of a convolution, C channels of each.
 
-    Coordinates are (E, D + D - 2): where the filter's corner stands, and behind them the offsets in it. Pixels follow each
-    other inside the bounding box, W first, and go on in the next image; then the offsets are added (PTX ISA, "im2col mode").
+    Coordinates are (E, D + D - 2): the position of the filter's corner, followed by the offsets in the filter. The pixels are
+    consecutive within the bounding box, W first, and continue in the next image; then the offsets are added (PTX ISA, "im2col
+    mode").
     """
 
     def _counts(self, record: Lanes) -> tuple[NDArray[np.int64], int]:
@@ -41,12 +42,12 @@ class Columns(ListedRows):
         rows = np.empty((len(coordinates), self.rows, rank - 1), np.int64)
         for k, count in enumerate(self.positions.tolist()):
             step, start = int(self.steps[1 + k]), corner[:, 1 + k, None]
-            # the first row begins where the filter stands, and the others at the lower corner
+            # the first row begins at the position of the filter, the others at the lower corner
             first = np.maximum((self.high[k] - start) // step + 1, 0)
             later = moves - first
             place = np.where(later < 0, start + moves * step, self.low[k] + later % count * step)
             rows[:, :, k] = place + offsets[:, k, None]
-            moves = np.where(later < 0, 0, 1 + later // count)  # carried into the next dimension
+            moves = np.where(later < 0, 0, 1 + later // count)  # the carry into the next dimension
         rows[:, :, -1] = corner[:, -1, None] + moves
         return rows
 

@@ -1,4 +1,4 @@
-"""Boxes whose rows are not neighbours in the array: im2col, and the four rows of gather4 and scatter4."""
+"""Boxes whose rows are not adjacent in the array: im2col, and the four rows of gather4 and scatter4."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ptxkit.emulator.tma.tensor_map import BYTES, LAYOUT
 
 
 class ListedRows(Boxes):
-    """Boxes whose rows are where :meth:`rows_at` says; they are copied element by element."""
+    """Boxes whose rows have the positions that :meth:`rows_at` returns; they are copied element by element."""
 
     def inside(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """No box counts as wholly inside the array: every element is checked by itself."""
+        """False for all boxes, so that the bounds of every element are checked."""
         return np.zeros(len(coordinates), np.bool_)
 
     def extent(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -52,7 +52,7 @@ class FourRows(ListedRows):
 
     @property
     def distinct(self) -> bool:
-        """A row may be given twice."""
+        """False, because the coordinates may name the same row twice."""
         return False
 
 

@@ -1,7 +1,7 @@
-"""Runs of bytes that bulk operations move: where they lie, whether they may, and copying many of them at once.
+"""Runs of bytes that bulk operations copy: their location, the checks of their bounds, and copying many of them at once.
 
-An operation has E elements, one for each thread that issued it, in the order of ``x.active()``; a :class:`Side` says for each
-of them where its run starts. Arrays of the sides and of the sizes are (E,) int64 unless said otherwise.
+An operation has E elements, one for each thread that issued it, in the order of ``x.active()``; a :class:`Side` contains the
+start of each run. Arrays of the sides and of the sizes are (E,) int64 unless said otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.proxies import NOT_FENCED
 from ptxkit.errors import MemoryFault
 
-LONG = 4096  # bytes from which a memcpy a run is faster than one gather of all of them
+LONG = 4096  # bytes of a run from which separate copies are faster than one gather of all runs
 
 
 @dataclass
@@ -65,7 +65,7 @@ def fill(to: Side, sizes: NDArray[np.int64], value: int) -> None:
 
 
 def _batches(to: Side, source: Side, sizes: NDArray[np.int64], which: Elements) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """The elements ``which``, those together that have the same arrays and the same size; empty runs left out."""
+    """Groups the elements ``which`` by arrays and size; empty runs are omitted."""
     elements = np.arange(len(sizes))[which]
     elements = elements[sizes[elements] > 0]
     if not len(elements):
@@ -81,7 +81,7 @@ class Runs:
     """Finds and checks the runs of one instruction.
 
     Args:
-        where: names the instruction in messages.
+        where: the instruction, for messages.
         sizes: bytes of each run, multiples of ``multiple``.
     """
 
@@ -90,22 +90,22 @@ class Runs:
         self.x = x
         self.sizes = sizes
         self.active = x.active()
-        self.unwritten = 0  # runs read from global memory whose contents were perhaps never written
+        self.unwritten = 0  # number of runs read from global memory that may be uninitialised
         self.cta: NDArray[np.int64] = np.broadcast_to(x.cta, x.shape)[self.active]
         wrong = (sizes & (multiple - 1)) != 0
         if wrong.any():
             self.fail(wrong, f"{int(sizes[np.argmax(wrong)])} bytes; a bulk operation moves a multiple of {multiple}")
 
     def lanes(self, value: Lanes) -> Lanes:
-        """One value an element of a lane array."""
+        """The values of a lane array, one for each element."""
         return np.broadcast_to(value, self.x.shape)[self.active]
 
     def leaders(self, *columns: Index) -> NDArray[np.int64] | None:
-        """For each element the first of its warp with the same values in all ``columns``; None where no two are alike.
+        """For each element the first one of its warp with the same values in all ``columns``; None if all elements differ.
 
         ptxas issues a copy to global memory once for all lanes of a warp that give it the same operands (SASS of sm_90a:
-        UTMASTG and UBLKCP.G.S stand in no loop, or in one over the operands that differ). CUTLASS's epilogues rely on it:
-        there a whole warp stores one box. Loads and reductions are issued once a lane.
+        UTMASTG and UBLKCP.G.S are not in a loop, or in a loop over different operands). CUTLASS's epilogues, in which a whole
+        warp stores the same box, depend on it. Loads and reductions are issued for each lane.
         """
         warps = self.x.thread[self.active] >> 5
         if len(warps) == 1 or (warps[1:] != warps[:-1]).all():
@@ -126,7 +126,7 @@ class Runs:
             self._fault(bad, addresses, verb, "misaligned, bulk operations need a multiple of 16")
         first = memory.find(int(addresses[0]))
         if first is not None:
-            # everything in one allocation, as it usually is
+            # the usual case: everything is in one allocation
             end = np.uint64(first.base + first.nbytes)
             start = addresses - np.uint64(first.base)
             if (addresses >= np.uint64(first.base)).all() and (addresses + self.sizes.view(np.uint64) <= end).all():
@@ -147,20 +147,20 @@ class Runs:
         return Side(arrays, which, begin)
 
     def _notice_unwritten(self, a: Allocation, verb: str) -> None:
-        """A bulk copy reads from ``a``; whether it was written there is not looked at."""
+        """Count a bulk copy that reads from ``a``, if ``a`` was marked as uninitialised; the bytes are not examined."""
         if a.sentinel is not None and verb == "reads":
             self.unwritten += 1
 
     def in_shared(
         self, addresses: NDArray[np.uint64], verb: str, remote: bool, alignment: int = 16, generic_proxy: bool = False
     ) -> Side:
-        """Runs in shared memory of the executing CTA or, if ``remote``, where the address says.
+        """Runs in shared memory of the executing CTA or, if ``remote``, of the CTA that the address names.
 
         Args:
             generic_proxy: the instruction accesses them as ld and st do, so that no fence is needed.
 
         Raises:
-            MemoryFault: misaligned, out of bounds, in no CTA of the cluster, or written with no proxy fence behind.
+            MemoryFault: misaligned, out of bounds, not in the cluster, or written without a later proxy fence.
         """
         wave = self.x.wave
         window = np.uint64(SHARED_WINDOW)
@@ -197,7 +197,7 @@ class Runs:
         """Fail if one of ``ctas``, indices in the wave, has exited.
 
         Args:
-            element: the run that each belongs to; None where there is one for each, in order.
+            element: the run to which each belongs; None if there is one CTA for each run, in order.
         """
         ended = self.x.wave.ended
         if ended is None or not ended[ctas].any():

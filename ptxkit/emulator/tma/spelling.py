@@ -1,4 +1,4 @@
-"""One spelling for the opcodes of tensor copies, of which ptxas takes the modifiers in several orders."""
+"""Brings the modifiers of tensor copies, which ptxas accepts in several orders, into the order of the patterns."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class _Load:
         self.step = Step(self.issue, sources)
 
     def issue(self, x: Group, to: Lanes, base: Lanes, barrier: Lanes, *rest: Lanes) -> None:
-        """Check the operation and hand it to the queue."""
+        """Check the operation and submit it to the queue."""
         for part, address in self.map.parts(x, base):
             self._one(part, self.map.boxes(part, address), to, barrier, *rest)
 
@@ -75,7 +75,7 @@ class _Load:
             runs.require_running(cta, element)
             target = cta * stride + target[element] % stride
             signalled = cta
-            if self.pair:  # in each pair, the CTA whose rank is as even or odd as that of the mbarrier that is given
+            if self.pair:  # in each pair, the CTA whose rank has the same parity as that of the mbarrier operand
                 parity = wave.cluster_rank[barrier[element] * 8 // stride] % 2
                 signalled = cta - wave.cluster_rank[cta] % 2 + parity
             barrier = signalled * (stride >> 3) + barrier[element] % (stride >> 3)
@@ -83,7 +83,7 @@ class _Load:
             for writes in wave.generic_writes:
                 writes.replaced(target, runs.sizes[element])
         else:
-            wave.part(Mbarriers).check(x, index, self.where)  # a multicast's are when it completes
+            wave.part(Mbarriers).check(x, index, self.where)  # the mbarriers of a multicast are checked when it completes
             self._require_near(runs, target // stride, barrier * 8 // stride)
         region.count(x, self.number, "global_to_shared")
         wave.launch.machine.version += 1
@@ -123,7 +123,7 @@ class _Load:
             )
 
     def _receivers(self, runs: Runs, masks: Lanes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The element and the receiving CTA's index in the wave, one of each per copy that results."""
+        """The copies of a multicast: for each, the number of its element, and the index of the receiving CTA in the wave."""
         wave = runs.x.wave
         size = wave.launch.cluster_size
         bad: NDArray[np.bool_] = masks >= 1 << size
@@ -138,7 +138,7 @@ class _Store:
     """cp.async.bulk.tensor and cp.reduce.async.bulk.tensor from shared to global memory.
 
     Args:
-        op: of the reduction, "" for a copy.
+        op: the reduction; "" for a copy.
     """
 
     def __init__(self, b: Binding, op: str = "") -> None:
@@ -153,7 +153,7 @@ class _Store:
         self.step = Step(self.issue, (self.source.source, self.map.source, *self.map.coordinates))
 
     def issue(self, x: Group, source: Lanes, base: Lanes, *coordinates: Lanes) -> None:
-        """Check the operation and hand it to the queue."""
+        """Check the operation and submit it to the queue."""
         for part, address in self.map.parts(x, base):
             self._one(part, self.map.boxes(part, address), source, coordinates)
 
@@ -236,24 +236,15 @@ class _Store:
 
 @effect(
     "cp.async.bulk.tensor.<dim>.<to>.global{.<mode>}.mbarrier::complete_tx::bytes{.multicast::cluster}{.<group>}{.L2::cache_hint}",
-    dim=_DIMS,
-    to="shared::cta shared::cluster",
-    mode=_LOADS,
-    group=_PAIRS,
+    dim=_DIMS, to="shared::cta shared::cluster", mode=_LOADS, group=_PAIRS,
 )
 @effect(
     "cp.async.bulk.tensor.<dim>.<mode>.<to>.global.mbarrier::complete_tx::bytes{.multicast::cluster}{.<group>}{.L2::cache_hint}",
-    dim=_DIMS,
-    to="shared::cta shared::cluster",
-    mode=_LOADS,
-    group=_PAIRS,
+    dim=_DIMS, to="shared::cta shared::cluster", mode=_LOADS, group=_PAIRS,
 )
 @effect(
     "cp.async.bulk.tensor.<dim>.<to>.global.mbarrier::complete_tx::bytes.<mode>{.multicast::cluster}{.<group>}{.L2::cache_hint}",
-    dim=_DIMS,
-    to="shared::cta shared::cluster",
-    mode=_LOADS,
-    group=_PAIRS,
+    dim=_DIMS, to="shared::cta shared::cluster", mode=_LOADS, group=_PAIRS,
 )
 def _load(b: Binding) -> Step:
     multicast = b.form.has("multicast__cluster")
@@ -280,7 +271,7 @@ def _reduce(b: Binding) -> Step:
 
 @effect("cp.async.bulk.prefetch.tensor.<dim>.L2.global{.<mode>}{.L2::cache_hint}", dim=_DIMS, mode=_LOADS)
 def _prefetch(b: Binding) -> Step:
-    """A hint to the cache, but the tensor map has to be one."""
+    """A prefetch has no effect, but its tensor map must be valid."""
     mode = b.form["mode"]
     operand = MapOperand(b, b.operands[0], mode, b.operands[1] if mode == "im2col" else None)
 

@@ -1,4 +1,4 @@
-"""The emulator's own encoding of a tensor map: 128 bytes, as many as a GPU's, whose layout NVIDIA keeps to itself.
+"""The emulator's own encoding of a tensor map in 128 bytes. (NVIDIA does not publish that of a GPU.)
 
 ======  =====  =======================================================================================================
 offset  bytes  field
@@ -23,7 +23,7 @@ offset  bytes  field
 110     2      im2col: pixels of a column
 ======  =====  =======================================================================================================
 
-What is not listed is 0. The fields are those that tensormap.replace can write (PTX ISA, "tensormap.replace").
+All other bytes are 0. The fields are those that tensormap.replace can write (PTX ISA, "tensormap.replace").
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ LAYOUT = np.dtype(
         "itemsize": BYTES,
     }
 )
-"""The fields by the names that tensormap.replace gives them."""
+"""The fields by their names in tensormap.replace."""
 
 SWIZZLES = ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """CUtensorMapSwizzle -> (swizzle mode, atomicity)."""
@@ -87,10 +87,10 @@ class Element:
     """A type of tensor map elements.
 
     Attributes:
-        nbytes: size; 0 for those that the emulator does not copy.
-        dtype: for reductions; None where there are none. bfloat16 goes as its bits.
-        nan: bits that fill what lies outside the array.
-        convert: what a load does to the values on their way, on dense bytes; None for nothing.
+        nbytes: size in bytes; 0 for types that the emulator does not copy.
+        dtype: numpy type for reductions; None for types without reductions. bfloat16 is represented by its bits.
+        nan: the fill value NaN for elements outside of the array, as bits.
+        convert: the conversion that a load applies to the dense bytes; None for no conversion.
     """
 
     name: str
@@ -135,10 +135,10 @@ ELEMENTS = (
     Element("b4x16_p64", 0),
     Element("b6x16_p32", 0),
 )
-"""Element types by the numbers that tensormap.replace gives them.
+"""Element types by their numbers in tensormap.replace.
 
-As an H200 does it: the NaN that fills is 0x7ff7 in every two bytes; a load rounds tf32 and nothing else, ``.ftz`` matters to
-reductions alone; a store changes no bits.
+The behaviour is that of an H200: the fill value NaN is 0x7ff7 in every two bytes; a load only rounds tf32; ``.ftz`` affects
+reductions only; a store changes no bits.
 """
 
 ELEMENT_NUMBERS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 8, 11, 12, 13, 14, 15)

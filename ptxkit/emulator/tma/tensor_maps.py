@@ -1,4 +1,4 @@
-"""Tensor maps that a kernel changes. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy"."""
+"""Instructions that modify tensor maps. PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy"."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES, LAYOUT, MAGIC
 from ptxkit.isa.model import Immediate, Operand
 
 _ORDINALS = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
-"""Fields that have one value a dimension -> how many."""
+"""Fields with a value for each dimension -> number of values."""
 
 _CHOICES = {"elemtype": 16, "interleave_layout": 3, "swizzle_mode": 5, "swizzle_atomicity": 4, "fill_mode": 2}
-"""Fields whose value is a constant -> how many values it has."""
+"""Fields whose value is a constant -> number of valid values."""
 
 
 def _runs(b: Binding, x: Group) -> Runs:
@@ -26,7 +26,7 @@ def _runs(b: Binding, x: Group) -> Runs:
 
 
 def _find(runs: Runs, addresses: Lanes, space: str, verb: str) -> Side:
-    """The maps at these addresses.
+    """Find the tensor maps at these addresses.
 
     Raises:
         MemoryFault: misaligned or out of bounds.
@@ -86,7 +86,7 @@ def _constant(b: Binding, operand: Operand | None, count: int, what: str) -> int
 def _set(runs: Runs, side: Side, element: int, field: str, ordinal: int, value: int) -> None:
     record = side.run(element, BYTES).view(LAYOUT)
     if not record["magic"][0]:
-        record["magic"] = MAGIC  # a map that is built in zeroed memory, field by field
+        record["magic"] = MAGIC  # makes a map of zeroed memory, which a kernel then fills field by field
     elif record["magic"][0] != MAGIC:
         bad = np.arange(len(runs.sizes)) == element
         runs.fail(bad, "there is no tensor map to change; copy one here first, or zero the 128 bytes")

@@ -1,4 +1,4 @@
-"""The operands that tensor instructions share: the tensor map with its coordinates, and what they touch in global memory."""
+"""Operands of tensor instructions: the tensor map with the coordinates, and the global memory that the boxes access."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ptxkit.isa.types import TYPES
 
 
 class Pointer:
-    """A memory operand: a source of the step, with the constant offset that is added to it."""
+    """An address operand: a register, which is a source of the step, and a constant offset."""
 
     def __init__(self, b: Binding, operand: Operand | None) -> None:
         self.operand, offset = b.address(operand)
@@ -41,11 +41,11 @@ class MapOperand(Pointer):
     """The operand ``[tensorMap, {c0, c1, ...}]``.
 
     Args:
-        mode: of the instruction: ``"im2col"``, which has offsets (``info``, one a spatial dimension), ``"im2col_no_offs"``,
-            ``"tile::gather4"`` or ``"tile::scatter4"``, which have the coordinates of four rows, or anything else for tiles.
+        mode: of the instruction: ``"im2col"``, which has offsets (one for each spatial dimension), ``"im2col_no_offs"``,
+            ``"tile::gather4"`` or ``"tile::scatter4"``, which have the coordinates of four rows, or any other string for tiles.
 
     Attributes:
-        coordinates: sources of the step, offsets behind coordinates.
+        coordinates: sources of the step: the coordinates, followed by the offsets.
     """
 
     def __init__(self, b: Binding, operand: Operand | None, mode: str = "", info: Operand | None = None) -> None:
@@ -70,7 +70,7 @@ class MapOperand(Pointer):
         self.coordinates += tuple((o, TYPES["u16"]) for o in offsets)
 
     def parts(self, x: Group, base: Lanes) -> list[tuple[Group, int]]:
-        """The group by the tensor map that it uses, usually one: (threads, address of the map)."""
+        """Divides the group by tensor map, of which there is usually one: (threads, address of the map)."""
         addresses = self.lanes(base)
         if addresses.size == 1:
             return [(x, int(addresses.flat[0]))]
@@ -84,7 +84,7 @@ class MapOperand(Pointer):
         """The decoded map.
 
         Raises:
-            MemoryFault, TrapError: none is there, or not one for this instruction.
+            MemoryFault, TrapError: the address holds no tensor map, or one that is not valid for the instruction.
         """
         memory = x.wave.launch.machine.memory
         if address % ALIGNMENT:
@@ -105,17 +105,17 @@ class MapOperand(Pointer):
         return boxes
 
     def at(self, x: Group, why: str) -> str:
-        """A message about the first thread of ``x``."""
+        """A message with the first thread of ``x``."""
         cta, thread = x.first(x.active())
         x.wave.flush_output()
         return f"{self.where}: thread {thread} of CTA {cta}: {why}"
 
 
 class Region:
-    """The part of global memory that the boxes of one instruction touch, E of them.
+    """The global memory that the E boxes of an instruction access.
 
     Args:
-        coordinates: (E, D) int64, in im2col mode with the offsets behind them.
+        coordinates: (E, D) int64, in im2col mode followed by the offsets.
 
     Raises:
         MemoryFault: some of it is outside every allocation.
@@ -131,7 +131,7 @@ class Region:
             runs.fail(bad, f"{verb} a box at column {first}, {offset} bytes into a row; it has to be a multiple of 16")
         low, high, self.touched = boxes.extent(coordinates)
         some = self.touched > 0
-        # for boxes wholly outside any allocation serves, since nothing of it is read
+        # for a box completely outside of the array any allocation is fine, since nothing is read
         only = memory.find(int(low[some].min())) if some.any() else runs.x.wave.launch.param_allocation
         self.parts: list[tuple[Allocation, Index]] = []
         if only is not None and (not some.any() or int(high[some].max()) <= only.base + only.nbytes):
@@ -155,14 +155,14 @@ class Region:
             x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates[which]))
 
     def _each(self, elements: NDArray[np.int64]) -> list[tuple[Allocation, Elements]]:
-        """The boxes ``elements`` by allocation: (allocation, positions in ``elements``)."""
+        """Groups the boxes ``elements`` by allocation: (allocation, positions in ``elements``)."""
         if len(self.parts) == 1:
             return [(self.parts[0][0], slice(None))]
         found = [(a, np.flatnonzero(np.isin(elements, mine))) for a, mine in self.parts]
         return [(a, chosen) for a, chosen in found if len(chosen)]
 
     def read(self, elements: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Boxes, (len(elements), nbytes)."""
+        """Read boxes: (len(elements), nbytes)."""
         each = self._each(elements)
         if len(each) == 1:
             return self.boxes.read(each[0][0], self.coordinates[elements])
@@ -172,7 +172,7 @@ class Region:
         return out
 
     def write(self, elements: NDArray[np.int64], data: NDArray[np.uint8], operation: Reduction | None) -> None:
-        """Write boxes, or combine them with what is there."""
+        """Write boxes, or reduce them into memory."""
         for a, chosen in self._each(elements):
             coordinates = self.coordinates[elements[chosen]]
             if operation is None:
@@ -182,5 +182,5 @@ class Region:
 
 
 def coordinates_of(runs: Runs, coordinates: tuple[Lanes, ...]) -> NDArray[np.int64]:
-    """(E, D) from one lane array a dimension."""
+    """(E, D) coordinates, from one lane array for each dimension."""
     return np.stack([runs.lanes(c) for c in coordinates], axis=-1).astype(np.int64)

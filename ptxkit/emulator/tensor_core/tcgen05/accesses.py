@@ -1,4 +1,4 @@
-"""Accesses to tensor memory that have been issued and are not known to be complete, and what conflicts with them.
+"""Finds accesses to tensor memory that conflict with accesses that may not be complete.
 
 PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations". Two asynchronous instructions are
 ordered where they form a pipeline (mma after mma, cp or shift; shift after mma), or where the program has waited for
@@ -24,7 +24,7 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import RaceError
 
 LANES, COLUMNS = 128, 512
-"""Tensor memory of an SM. PTX ISA, "Tensor Memory"."""
+"""Size of the tensor memory of an SM. PTX ISA, "Tensor Memory"."""
 BAND = 16
 BANDS = LANES // BAND
 
@@ -61,10 +61,10 @@ class Access:
     """One access in flight.
 
     Attributes:
-        number: in the cells.
+        number: the number that stands for it in the cells.
         kind: see :data:`Kind`.
         where: its instruction.
-        who: the thread or warp that issued it, in words.
+        who: the text that names the thread or warp that issued it.
     """
 
     number: int
@@ -97,7 +97,7 @@ class Accesses:
         return access
 
     def end(self, access: Access) -> None:
-        """It is complete."""
+        """The access is complete."""
         del self._open[access.number]
         for r in access.regions:
             cells = self._cells[access.kind][r.sm, r.bands, r.low : r.high]
@@ -105,7 +105,7 @@ class Accesses:
                 self._cells[access.kind][r.sm, r.bands, r.low : r.high] = np.where(cells == access.number, 0, cells)
 
     def require(self, kinds: tuple[Kind, ...], where: Where, who: str, verb: str, regions: tuple[Region, ...]) -> None:
-        """No access of these kinds to the regions may be in flight.
+        """Check that no access of these kinds to the regions is in flight.
 
         Raises:
             RaceError: there is one.

@@ -1,4 +1,4 @@
-"""One tcgen05.mma of one thread: what it reads and writes, and its result."""
+"""The execution of a tcgen05.mma by one thread: its accesses and its result."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ptxkit.errors import MemoryFault, TrapError
 
 
 class Execution:
-    """One instruction of one thread, its operands known and checked.
+    """An instruction of one thread, with decoded and checked operands.
 
     Raises:
-        TrapError, MemoryFault: from the constructor, for what cannot be executed.
+        TrapError, MemoryFault: raised by the constructor for operands that are not valid.
     """
 
     def __init__(self, form: Form, x: Group, issuers: Issuers, e: int, given: Operands) -> None:
@@ -93,7 +93,7 @@ class Execution:
         self._require_columns(self.a_column, self.a_words, "reads A from")
 
     def _place_b(self) -> int:
-        """Columns by which B is shifted."""
+        """The number of columns by which B is shifted."""
         form, p = self.form, self.product
         if form.ws and p.m == 32 and p.max_shift:
             raise self._bits(
@@ -140,7 +140,7 @@ class Execution:
     # -- issue -------------------------------------------------------------------------------------------------------
 
     def _regions(self, low: int, count: int, everywhere: bool = False) -> tuple[Region, ...]:
-        """The lanes that D uses, or all of them, with other columns."""
+        """The tensor memory of D's lanes, or of all lanes, in these columns."""
         found: list[Region] = []
         for rank, cta in enumerate(self.ctas):
             parts = [p for p in self.layout.parts if p.cta == rank]
@@ -149,7 +149,7 @@ class Execution:
         return tuple(found)
 
     def issue(self) -> None:
-        """Hand it to the pipeline."""
+        """Submit the operation to the pipeline."""
         form, p, given = self.form, self.product, self.given
         for races in self.wave.races:
             owner = np.array([self.thread])
@@ -243,7 +243,7 @@ class Execution:
         return d
 
     def _words(self, part: Part) -> Lanes:
-        """(128, 512), the tensor memory that has a part of D."""
+        """(128, 512), the tensor memory that contains a part of D."""
         return self.memory.words[self.memory.sm[self.ctas[part.cta]]]
 
     def _accumulator(self) -> Lanes:
@@ -256,7 +256,7 @@ class Execution:
         return c.astype(np.uint16) if p.d == "f16" else c
 
     def _a_from_memory(self, column: int) -> Lanes:
-        """(M, kept) codes of the A that the lanes hold which compute the columns of D from ``column`` on."""
+        """(M, kept) codes of A from the lanes that compute the columns of D from ``column`` on."""
         words = np.empty((self.product.m, self.a_words), np.uint32)
         for part in self.layout.parts:
             if part.column == column:
@@ -265,7 +265,7 @@ class Execution:
         return unpacked(words, self.product.a, self.form.padded)
 
     def _expanded(self, a: Lanes, column: int) -> tuple[Lanes, Lanes]:
-        """A with its zeros, and which elements are stored, by the metadata in the lanes that compute these columns."""
+        """A expanded with zeros, and which elements are stored, by the metadata in the lanes that compute these columns."""
         p = self.product
         parts = [part for part in self.layout.parts if part.column == column]
         at = address(self.given.metadata)[1]
@@ -316,7 +316,7 @@ class Execution:
                 shadow.words[sm, lanes, self.column : self.column + part.columns] = 0
 
     def _shift_a(self) -> None:
-        """``.ashift``: each row of A but the last takes the next one, in each partition."""
+        """``.ashift``: in each partition, every row of A except the last is replaced by the next one."""
         for cta in self.ctas:
             words = self.memory.words[self.memory.sm[cta], :, self.a_column : self.a_column + self.a_words]
             for lane in range(0, 128, 32):

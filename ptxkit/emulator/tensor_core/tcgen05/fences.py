@@ -1,10 +1,10 @@
-"""Missing ``tcgen05.fence``: tcgen05 operations of different threads that other instructions put in order, but no fence.
+"""Finds a missing ``tcgen05.fence`` between tcgen05 operations of threads that have synchronised by other instructions.
 
-PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions": what synchronises the threads puts their
-tcgen05 operations in order only with ``tcgen05.fence::before_thread_sync`` ahead of it and
-``tcgen05.fence::after_thread_sync`` behind it; ``tcgen05.commit`` implies the first. alloc and dealloc are synchronous
-and need none here: what dealloc comes after has been waited for. CUTLASS's kernels for sm_100 have neither fence, and
-run on hardware. So this is looked for with the race check alone, and in kernels that have one of the fences.
+PTX ISA, "Specialized Inter-thread Synchronization for tcgen05 instructions": a synchronisation of threads orders their
+tcgen05 operations only with ``tcgen05.fence::before_thread_sync`` before it and ``tcgen05.fence::after_thread_sync`` after it;
+``tcgen05.commit`` implies the former. alloc and dealloc are synchronous and need no fence: the operations before a dealloc have
+been waited for. CUTLASS's kernels for sm_100 have neither fence, and run on hardware. Therefore only the race check looks for
+missing fences, and only in kernels that contain one of the two.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Record:
 
 
 class Fences:
-    """The fences of a wave's warps, and the accesses to tensor memory that they have to be between."""
+    """The fences of a wave's warps, and the accesses to tensor memory that they must separate."""
 
     def __init__(self, wave: WaveState) -> None:
         compares = any(races.compares for races in wave.races)
@@ -46,7 +46,7 @@ class Fences:
         self._sites: list[tuple[Where, str]] = []
 
     def fence(self, x: Group, which: str) -> None:
-        """The warps of ``x`` execute one."""
+        """The warps of ``x`` execute a fence."""
         self._now += 1
         self._fenced[which][np.unique(x.thread[x.active()]) // 32] = self._now
 
@@ -68,7 +68,7 @@ class Fences:
                 record.time[r.sm, r.bands, r.low : r.high] = 0
 
     def require(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
-        """``warp`` is about to access what accesses of ``kind`` by other warps, or by the tensor cores, have left.
+        """``warp`` is about to access cells that accesses of ``kind`` by other warps, or by the tensor cores, have used.
 
         Raises:
             RaceError: a fence is missing.

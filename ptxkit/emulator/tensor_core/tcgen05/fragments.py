@@ -1,4 +1,4 @@
-"""Which cells of tensor memory the registers of a warp correspond to in tcgen05.ld and tcgen05.st.
+"""The cells of tensor memory that correspond to the registers of a warp in tcgen05.ld and tcgen05.st.
 
 PTX ISA, "Matrix fragments for shape ..."; the figures' content is derived from CuTe's ``atom/copy_traits_sm100.hpp``
 (``DstLayout`` of SM100_TMEM_LOAD_*). With thread t and register r, in lanes and columns from the address:
@@ -23,14 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WORDS = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
-"""Registers of the form ``.x1``."""
+"""Number of registers of the form ``.x1``."""
 SHAPES = " ".join(_WORDS)
 MAX_REGISTERS = 128
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """Where the registers of a warp lie.
+    """The cells of the registers of a warp.
 
     Attributes:
         lanes: (registers, 32), lanes from that of the address; below 32.

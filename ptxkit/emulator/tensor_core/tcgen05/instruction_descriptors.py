@@ -30,7 +30,7 @@ BITS = {
 
 @dataclass(frozen=True)
 class KindOf:
-    """What a ``.kind`` allows.
+    """The valid fields of a ``.kind``.
 
     Attributes:
         k: elements along K of a dense product.
@@ -63,7 +63,7 @@ KINDS: dict[str, KindOf] = {
 
 @dataclass(frozen=True)
 class Product:
-    """A descriptor taken apart.
+    """The fields of a descriptor.
 
     Attributes:
         m, n, k: shape of the product, over both CTAs of a pair; ``k`` of a sparse one counts the zeros.
@@ -101,10 +101,10 @@ class _Bad(Exception):
 
 @lru_cache(maxsize=1024)
 def product(bits: int, kind: str, sparse: bool, ws: bool, group: int, target: int) -> Product | str:
-    """The product that 32 bits describe, or why they describe none.
+    """The product that a descriptor describes, or the reason why the descriptor is not valid.
 
     Args:
-        kind: without ``kind::``.
+        kind: the name without ``kind::``.
         sparse: of ``.sp``.
         ws: of ``.ws``.
         group: CTAs, 1 or 2.

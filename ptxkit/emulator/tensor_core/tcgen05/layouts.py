@@ -1,4 +1,4 @@
-"""Where the parts of D, and of an A in tensor memory, lie: the data path layouts A to G of the manual.
+"""The location of D, and of an A in tensor memory: the data path layouts A to G of the manual.
 
 PTX ISA, "Data Path Layout Organization", names the layouts and has their content as figures; it is derived from
 CuTe's ``atom/mma_traits_sm100.hpp`` (``tmem_frg``, ``tmem_frg_ws``). A part is a run of rows and of columns of D in
@@ -22,7 +22,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Part:
-    """One part of D.
+    """A part of D.
 
     Attributes:
         cta: 0, or 1 for the second CTA of a pair.
@@ -45,7 +45,7 @@ class Layout:
 
     Attributes:
         name: the manual's letter.
-        parts: of D, which cover it.
+        parts: the parts of which D consists.
         alignments: lanes at which the matrices may begin.
     """
 

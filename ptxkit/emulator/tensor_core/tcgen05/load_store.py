@@ -36,14 +36,14 @@ _REDUCING = frozenset((101, 103, 110))
 
 
 class Transfers:
-    """Loads and stores of a wave that no wait has followed, by warp."""
+    """The loads and stores of a wave that have not been waited for, by warp."""
 
     def __init__(self, wave: WaveState) -> None:
         self.open: dict[tuple[str, int, int], list[Access]] = {}
 
 
 class _Transfer:
-    """What ld and st share: the form and its operands.
+    """Base class of ld and st: the form and its operands.
 
     Attributes:
         kind: ``"load"`` or ``"store"``.
@@ -72,7 +72,7 @@ class _Transfer:
         return operand.value
 
     def cells(self, x: Group, warps: Warps, at: Lanes) -> tuple[Index, Index, Index]:
-        """SM, lane and column of each register, (W, registers, 32); checked and noted as in flight."""
+        """SM, lane and column of each register, (W, registers, 32), after checks. The access is recorded as in flight."""
         memory = x.wave.part(TensorMemory)
         addresses = warps.uniform(at, "the tensor memory address") + self.offset
         lanes = np.empty(len(warps), np.int64)
@@ -165,7 +165,7 @@ def _extreme(values: Lanes, least: bool, propagates: bool) -> Lanes:
     """(W, 1, 32), the minimum or maximum along the registers of (W, registers, 32); -0 is less than +0.
 
     Args:
-        propagates: a NaN gives NaN; else NaNs do not count, where there is another value.
+        propagates: a NaN gives NaN; otherwise NaNs are ignored if there is another value.
     """
     pick = np.min if least else np.max
     if values.dtype.kind != "f":

@@ -11,9 +11,9 @@ M or N of column k, lie at
     MN-major, S = 1     16 (k % 8) + LBO (k / 8) + SBO j
     MN-major, S > 1     16 S (k % P) + SBO (k / P) + 16 (j % S) + LBO (j / S)
 
-bytes from the start address. Then address bits 4 to 6 (as many as S has) are exclusive-ored with bits 7 to 9 of the
-whole address, from which the base offset is subtracted first; where 32 bytes stay together, bits 5 and 6 with bits 7
-and 8.
+bytes from the start address. Then address bits 4 to 6 (1, 2 or 3 of them for 32, 64 or 128 bytes) are combined with bits 7
+to 9 of the whole address by exclusive or, after the base offset has been subtracted from the latter. In the mode with atoms
+of 32 bytes, bits 5 and 6 are combined with bits 7 and 8.
 
 With an absolute leading dimension (bit 52) the chunks that lie beyond the 128 bytes in which the matrix starts begin
 at the address that LBO gives.
@@ -43,7 +43,7 @@ ATOM_32 = 1
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One descriptor's fields, in bytes.
+    """The fields of a descriptor, in bytes.
 
     Attributes:
         start: shared-memory address of the matrix.
@@ -61,7 +61,7 @@ class Descriptor:
 
     @classmethod
     def parse(cls, bits: int) -> Descriptor:
-        """Take 64 bits apart."""
+        """Split a descriptor of 64 bits into its fields."""
         return cls(
             (bits & 0x3FFF) << 4,
             (bits >> 16 & 0x3FFF) << 4,
@@ -79,7 +79,7 @@ class Descriptor:
 
 
 def refusal(bits: int, target: int) -> str:
-    """Why 64 bits are no descriptor, naming them; "" where they are one."""
+    """The reason why a descriptor is not valid, with its bits; "" if it is valid."""
     if bits >> 46 & 7 != 1:
         return f"bits 46 to 48 are {bits >> 46 & 7:#05b}; a descriptor of tcgen05 has 0b001"
     if bits >> 53 & 0xFF:
@@ -97,7 +97,7 @@ def refusal(bits: int, target: int) -> str:
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a matrix lies.
+    """The location of a matrix in shared memory.
 
     Attributes:
         chunks: indices of 16-byte chunks from address 0: (rows, chunks along K), or (K, chunks along M or N) for MN-major.

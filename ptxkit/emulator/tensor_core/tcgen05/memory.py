@@ -24,15 +24,15 @@ from ptxkit.errors import MemoryFault, TrapError
 POISONED = np.uint32(int.from_bytes(bytes([POISON]) * 4, "little"))
 _UNDEFINED = np.uint32(0xFFFFFFFF)
 UNIT = 32
-"""Columns are allocated in multiples of this."""
+"""Columns are allocated in multiples of this number."""
 PARTITION = 32
-"""Lanes that one warp reaches."""
+"""Number of lanes that a warp can access."""
 PARTITIONS = LANES // PARTITION
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One allocation.
+    """An allocation of columns.
 
     Attributes:
         cta: index in the wave of the CTA that it belongs to.
@@ -48,7 +48,7 @@ class Columns:
 
 
 class _Leaks(Pending):
-    """Looks at the end of a wave for columns that were not deallocated."""
+    """Checks at the end of a wave that all columns were deallocated."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
@@ -69,8 +69,8 @@ class TensorMemory:
         words: (SMs, 128, 512) uint32.
         sm: (CTAs,) index of each CTA's SM.
         tracked: accesses in flight are followed: unless completion is eager, and where races are checked.
-        accesses: those in flight.
-        shadow: of the same columns, the bits that are not initialised; None where they are not followed.
+        accesses: the accesses in flight.
+        shadow: the uninitialised bits of the same columns; None if they are not tracked.
     """
 
     def __init__(self, wave: WaveState) -> None:
@@ -90,7 +90,7 @@ class TensorMemory:
     # -- allocations -------------------------------------------------------------------------------------------------
 
     def free_range(self, ctas: list[int], count: int) -> int | None:
-        """First column of ``count`` neighbours that are free on the SMs of all of ``ctas``; None if there are none."""
+        """First of ``count`` adjacent columns that are free on the SMs of all of ``ctas``; None if there are none."""
         taken = (self.owner[self.sm[ctas]] != 0).any(0).reshape(-1, UNIT).any(1)
         units = count // UNIT
         for start in range(COLUMNS // UNIT - units + 1):
@@ -99,7 +99,7 @@ class TensorMemory:
         return None
 
     def allocate(self, ctas: list[int], start: int, count: int, where: Where) -> None:
-        """Give columns to each of ``ctas``; they hold garbage."""
+        """Allocate columns for each of ``ctas``; their contents are uninitialised."""
         for cta in ctas:
             sm = self.sm[cta]
             self.owner[sm, start : start + count] = cta + 1
@@ -113,16 +113,16 @@ class TensorMemory:
         return self._allocations.get((cta, start))
 
     def release(self, columns: Columns) -> None:
-        """Columns are free again."""
+        """Free the columns of an allocation."""
         self.owner[self.sm[columns.cta], columns.start : columns.start + columns.count] = 0
         del self._allocations[columns.cta, columns.start]
 
     def held(self, cta: int) -> list[Columns]:
-        """What CTAs on the SM of ``cta`` hold."""
+        """The allocations of the CTAs on the SM of ``cta``."""
         return [a for a in self._allocations.values() if self.sm[a.cta] == self.sm[cta]]
 
     def require_empty(self) -> None:
-        """All threads have exited.
+        """Check that no columns are allocated; called when all threads have exited.
 
         Raises:
             MemoryFault: columns are still allocated.
@@ -134,7 +134,7 @@ class TensorMemory:
             )
 
     def follow(self, wave: WaveState) -> None:
-        """Follow which bits are not initialised; ``wave`` executes instructions on those."""
+        """Begin to track uninitialised bits; ``wave`` executes instructions on them."""
         if self.shadow is None:
             self.shadow = TensorMemory(wave)
             self.shadow.words[:] = _UNDEFINED
@@ -144,10 +144,10 @@ class TensorMemory:
     # -- use ---------------------------------------------------------------------------------------------------------
 
     def use_group(self, cta: int, group: int, where: Where) -> None:
-        """All tcgen05 instructions of a kernel have the same cta_group.
+        """Check that all tcgen05 instructions of a kernel have the same cta_group.
 
         Raises:
-            TrapError: ``cta`` has executed one with the other.
+            TrapError: ``cta`` has executed an instruction with the other cta_group.
         """
         first = self._groups.setdefault(cta, (group, where))
         if first[0] != group:
@@ -157,10 +157,10 @@ class TensorMemory:
             )
 
     def require_columns(self, cta: int, low: int, count: int, where: Where, who: str, verb: str) -> None:
-        """``cta`` must own the columns.
+        """Check that the columns are allocated by ``cta``.
 
         Raises:
-            MemoryFault: it does not.
+            MemoryFault: they are not.
         """
         high = low + count
         end = min(max(high, 0), COLUMNS)
@@ -180,7 +180,7 @@ class TensorMemory:
         raise MemoryFault(f"{where}: {who} {verb} columns {low} to {high - 1} of tensor memory; {why}")
 
     def regions(self, cta: int, bands: Iterable[int], low: int, high: int) -> tuple[Region, ...]:
-        """Cells of one CTA's tensor memory."""
+        """The cells of these lanes and columns in the tensor memory of a CTA."""
         return (Region(int(self.sm[cta]), tuple(bands), low, high),)
 
 

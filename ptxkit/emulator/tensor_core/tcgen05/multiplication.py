@@ -1,4 +1,4 @@
-"""One tcgen05.mma, bound: its form and its operands. PTX ISA, "tcgen05.mma" and its relatives."""
+"""A bound tcgen05.mma instruction: its form and its operands. PTX ISA, "tcgen05.mma" and its variants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ptxkit.isa.types import PtxType
 
 @dataclass(frozen=True)
 class Form:
-    """What the opcode and the constant operands say.
+    """The properties that follow from the opcode and the constant operands.
 
     Attributes:
         kind: without ``kind::``.
@@ -75,11 +75,11 @@ class Operands:
 
 
 class Multiplication:
-    """An instruction, its operands taken apart.
+    """An instruction with its operands.
 
     Attributes:
-        form: what does not depend on registers.
-        sources: of the step.
+        form: the properties that do not depend on registers.
+        sources: the sources of the step.
     """
 
     def __init__(self, b: Binding) -> None:

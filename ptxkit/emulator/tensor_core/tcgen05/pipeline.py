@@ -1,8 +1,8 @@
-"""mma, cp and shift that have been issued, and tcgen05.commit, by whose mbarrier a program learns that they are complete.
+"""The operations mma, cp and shift in flight, and tcgen05.commit, which signals their completion to an mbarrier.
 
 PTX ISA, "tcgen05.commit", "Pipelined tcgen05 Instructions". The operations of a CTA are performed in the order of
-issue. Where accesses in flight are followed, they are performed when a thread waits for the mbarrier of a later
-commit and no other thread can continue; else when they are issued.
+issue. If accesses in flight are tracked, they are performed when a thread waits for the mbarrier of a later commit and no
+other thread can continue; otherwise when they are issued.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MECHANISM: Mechanism[Groups] = Mechanism(
     "wait for the mbarrier of its tcgen05.commit",
     span=0,
 )
-"""How the race check names the agents; completion is by mbarriers."""
+"""The mechanism that names these operations in messages; they complete on mbarriers."""
 
 
 @dataclass(frozen=True)
 class _Issued:
-    """An operation that is not performed yet."""
+    """An operation that has not been performed."""
 
     perform: Callable[[], None]
     accesses: tuple[Access, ...]
@@ -126,7 +126,7 @@ def _rounds(x: Group, issuers: Issuers, element: Index, barrier: Index) -> Itera
         element: issuer of each arrival, in order. barrier: its mbarrier.
     """
     counts = np.bincount(element, minlength=len(issuers))
-    if not counts.all():  # a mask that names no CTA orders nothing
+    if not counts.all():  # a commit whose mask names no CTA has no effect
         return
     first = np.cumsum(counts) - counts
     for number in range(int(counts.max())):
@@ -200,7 +200,7 @@ def _receivers(x: Group, issuers: Issuers, masks: list[int], barrier: Lanes, whe
 
 @effect("tcgen05.<which>", which="fence::before_thread_sync fence::after_thread_sync")
 def _fence(b: Binding) -> Step:
-    """Orders tcgen05 operations of different threads around what synchronises them; here they are in order anyway."""
+    """tcgen05.fence has no effect on results, because operations are performed in order; only the race check uses it."""
     require_target(b)
     which = b.form["which"]
     return Step(lambda x: x.wave.part(Fences).fence(x, which))

@@ -1,4 +1,4 @@
-"""Scale factors in tensor memory: where those of A's rows and of B's columns lie.
+"""The location of the scale factors of A's rows and B's columns in tensor memory.
 
 PTX ISA, "Scale Factor A ID", "Scale Factor B ID": content of the figures from CuTe's ``atom/mma_traits_sm100.hpp``
 (``tmem_sf_frg``). A factor is a byte. The factors of row r are in lane r % 32 of each partition that computes with them,
@@ -27,11 +27,11 @@ _ALLOWED = {
 
 @dataclass(frozen=True)
 class Factors:
-    """How many factors a row has, and where they begin.
+    """The number of factors of a row, and their location.
 
     Attributes:
         count: of a row along K.
-        block: elements of K that one applies to, as they are stored.
+        block: number of stored elements along K to which one factor applies.
         first: byte of the first one in its word.
         columns: words of tensor memory that they occupy.
         step: words from one group of four bytes to the next.
@@ -52,7 +52,7 @@ class Factors:
 
 
 def refusal(kind: str, vector: str) -> str:
-    """Why the modifier for the size of the scale vector does not go with the kind; "" where it does."""
+    """The reason why the modifier for the size of the scale vector is not valid for the kind; "" if it is."""
     if vector in _ALLOWED[kind]:
         return ""
     allowed = ", ".join(f".{v}" for v in _ALLOWED[kind] if v)

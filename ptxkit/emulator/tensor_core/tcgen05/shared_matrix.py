@@ -1,4 +1,4 @@
-"""A and B of tcgen05.mma in shared memory, and what tcgen05.cp copies: bounds, visibility, and the elements."""
+"""Matrices in shared memory for tcgen05.mma and tcgen05.cp: checks of bounds and proxy fences, and their elements."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SharedMatrix:
 
     @property
     def slot(self) -> int:
-        """Bits that an element occupies on average."""
+        """Average number of bits that an element occupies."""
         return 8 if self.padded else BITS[self.t]
 
     def refusal(self, bits: int, target: int) -> str:
@@ -65,13 +65,13 @@ class SharedMatrix:
         return ""
 
     def tile(self, bits: int) -> Tile:
-        """Its chunks."""
+        """The 16-byte chunks of the matrix."""
         if self.mn_major:
             return mn_major(bits, self.extent, 128 // self.slot, self.k)
         return k_major(bits, self.extent, self.k * self.slot // 8)
 
     def check(self, wave: WaveState, cta: int, bits: int, target: int, where: Where, who: str) -> None:
-        """The descriptor must be one, and the matrix lie in the CTA's shared memory, visible to the async proxy.
+        """Check that the descriptor is valid, and that the matrix is in the CTA's shared memory and visible to the async proxy.
 
         Raises:
             TrapError, MemoryFault: it does not.
@@ -82,20 +82,20 @@ class SharedMatrix:
         require_visible(wave, cta, self.tile(bits), f"{self.name}, given by {bits:#018x}", bits, where, who)
 
     def chunks(self, wave: WaveState, cta: int, bits: int) -> NDArray[np.int64]:
-        """Units of 16 bytes of the wave's shared memory, flat."""
+        """Indices of the 16-byte units of the matrix in the wave's shared memory."""
         return self.tile(bits).chunks.reshape(-1) + cta * (wave.shared_stride >> 4)
 
     def load(self, wave: WaveState, cta: int, bits: int) -> Lanes:
-        """(extent, k) element codes, unsigned."""
+        """Load the elements: (extent, k) unsigned codes."""
         found = self.tile(bits)
-        # complex128 stands for 16 bytes: take() copies them as one element
+        # complex128 is used as a type of 16 bytes, so that take() copies them as one element
         units = wave.shared.view(np.complex128).take(found.chunks + cta * (wave.shared_stride >> 4)).view(np.uint8)
         codes = elements(units, BITS[self.t], self.padded)
         return codes[:, : self.extent].T if self.mn_major else codes
 
 
 def require_visible(wave: WaveState, cta: int, found: Tile, what: str, bits: int, where: Where, who: str) -> None:
-    """A tile must lie in the CTA's shared memory, and the async proxy see what is there.
+    """Check that a tile is in the CTA's shared memory, and visible to the async proxy.
 
     Raises:
         MemoryFault: it does not.

@@ -1,4 +1,4 @@
-"""Metadata of a sparse A in tensor memory, and A with its zeros.
+"""The metadata of a sparse A in tensor memory, and the expansion of A to a dense matrix.
 
 PTX ISA, "Sparse Matrices", has the meaning of an index; where it lies is the content of figures, taken from CuTe's
 ``atom/mma_traits_sm100.hpp`` (``tmem_e_frg``, ``tmem_e_frg_ws``) for M = 128 and ``.ws``, and continued to the layouts
@@ -16,11 +16,11 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import BITS
 
 _PAIRS = {0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE}
-"""Indices of two of four; the low two bits are the first one's."""
+"""Valid 4-bit metadata for two of four elements; the low two bits are the index of the first."""
 _SINGLE = {0x4: 0, 0xE: 1}
-"""Indices of one of two."""
+"""Valid 4-bit metadata for one of two elements."""
 CHUNKS = 16
-"""Rows whose metadata 16 lanes have together."""
+"""Number of rows whose metadata is in a group of 16 lanes."""
 
 
 def columns(t: str) -> int:
@@ -46,7 +46,7 @@ def nibbles(words: Lanes, t: str, lane: int, rows: int) -> Lanes:
 
 
 def expand(stored: Lanes, indices: Lanes, t: str, pairs: bool) -> tuple[Lanes, Lanes] | str:
-    """A with its zeros, (M, 2 kept) codes, and which elements are stored; or why an index means nothing.
+    """A expanded with zeros, (M, 2 kept) codes, and which elements are stored; or the reason why metadata is not valid.
 
     Args:
         stored: (M, kept) codes.

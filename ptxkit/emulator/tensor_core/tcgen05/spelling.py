@@ -1,7 +1,7 @@
-"""One spelling for each tcgen05 opcode.
+"""Brings the modifiers of tcgen05 opcodes into the order of the manual.
 
-ptxas takes the modifiers in any order: CUTLASS writes ``.shared::cluster`` ahead of ``.multicast::cluster``, Triton
-``.warpx4.32x128b``. What stands for itself is sorted into the manual's order.
+ptxas accepts the modifiers in any order: CUTLASS writes ``.shared::cluster`` before ``.multicast::cluster``, Triton writes
+``.warpx4.32x128b``.
 """
 
 from __future__ import annotations

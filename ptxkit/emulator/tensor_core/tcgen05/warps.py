@@ -17,10 +17,10 @@ TARGETS = frozenset((100, 101, 103, 107, 110))
 
 
 def require_target(b: Binding) -> None:
-    """Refuse the instruction where the target has no tensor memory.
+    """Refuse the instruction if the target has no tensor memory.
 
     Raises:
-        UnsupportedError: it has not.
+        UnsupportedError: the target has none.
     """
     if b.target not in TARGETS:
         raise b.fail("needs sm_100a or sm_100f, sm_103a, or sm_110a; other targets have no tensor memory")
@@ -51,10 +51,10 @@ class Warps:
         return len(self.cta)
 
     def uniform(self, lanes: Lanes, what: str) -> NDArray[np.int64]:
-        """(W,) values of an operand that all threads of a warp must agree on.
+        """(W,) values of an operand that must be the same in all threads of a warp.
 
         Raises:
-            TrapError: they do not.
+            TrapError: they differ.
         """
         values = np.broadcast_to(lanes, self.x.shape).reshape(self.total, 32)[self.rows]
         first = values[:, 0]
@@ -66,11 +66,11 @@ class Warps:
         return np.asarray(first, np.int64)
 
     def name(self, w: int) -> str:
-        """A warp in words."""
+        """The text that names a warp in messages."""
         return warp_name(self.x, int(self.cta[w]), int(self.warp[w]))
 
     def gather(self, lanes: Lanes) -> Lanes:
-        """(W, 32) of one operand."""
+        """The values of an operand, (W, 32)."""
         return np.broadcast_to(lanes, self.x.shape).reshape(self.total, 32)[self.rows]
 
     def spread(self, values: Lanes) -> tuple[Lanes, ...]:
@@ -88,7 +88,7 @@ def warp_threads(row: int) -> NDArray[np.int64]:
 
 
 def warp_name(x: Group, cta: int, warp: int) -> str:
-    """A warp in words."""
+    """The text that names a warp in messages."""
     return f"warp {warp} of CTA {x.wave.cta_coordinates(cta)}"
 
 
@@ -110,13 +110,13 @@ class Issuers:
         return len(self.cta)
 
     def values(self, lanes: Lanes) -> list[int]:
-        """An operand of each thread."""
+        """The value of an operand for each thread."""
         if lanes.size == 1:
             return [int(lanes.flat[0])] * len(self)
         return [int(v) for v in np.broadcast_to(lanes, self.x.shape)[self.active]]
 
     def name(self, e: int) -> str:
-        """A thread in words."""
+        """The text that names a thread in messages."""
         cta = int(self.cta[e])
         linear = int(self.thread[e]) - cta * self.x.wave.shape[1] * 32
         return f"thread {self.x.wave.thread_coordinates(linear)} of CTA {self.x.wave.cta_coordinates(cta)}"

@@ -1,7 +1,7 @@
 """The zero-column mask of tcgen05.mma.ws: columns of B that count as zero. PTX ISA, "Zero-Column Mask Descriptor".
 
-The manual's text and its examples disagree about which span is which; here it is as in the examples: runs of ones (B
-counts as zero) have "skip span" + 1 columns, runs of zeros "use span" + 1.
+The manual's text and its examples contradict each other in the meaning of the two spans. Here the examples are followed: runs
+of ones (B counts as zero) have "skip span" + 1 columns, runs of zeros "use span" + 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def mask(bits: int, m: int, n: int) -> Lanes:
 
 
 def shift(bits: int) -> int:
-    """By how many columns B is shifted."""
+    """The number of columns by which B is shifted."""
     return bits >> 56 & 63
 
 
