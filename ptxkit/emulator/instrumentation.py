@@ -15,6 +15,7 @@ from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.instrumented import Instrumented
 from ptxkit.emulator.simt.threads import Frame, Group, WaveState
+from ptxkit.emulator.simt.undefined import Shadow
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.traps import Traps
 from ptxkit.isa.model import Register
@@ -96,10 +97,10 @@ class Instrumentation:
         if self.check is not None:
             self.check.passed(x, source, register, target, into)
 
-    def written(self, x: Group, register: int) -> None:
-        """Something other than generated code has written a register for ``x``."""
+    def written(self, x: Group, register: int, undefined: Shadow | None = None) -> None:
+        """Something other than generated code has written a register for ``x``, with these undefined bits (wave shape)."""
         if self.check is not None:
-            self.check.written(x, register)
+            self.check.written(x, register, undefined)
 
     def lost(self, x: Group, register: int, lanes: Mask, where: Where) -> None:
         """The instruction ``where`` has written a register; its value is undefined in ``lanes`` (wave shape)."""

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from ptxkit.emulator.arrays import Bytes, Index, Mask
+from ptxkit.emulator.arrays import Bytes, Index, Lanes, Mask
 from ptxkit.emulator.counters.tally import Tally
 from ptxkit.emulator.engine.calls import WaveCalls
 from ptxkit.emulator.engine.divergence import Divergence
@@ -33,6 +33,7 @@ from ptxkit.emulator.engine.stops import (
 )
 from ptxkit.emulator.engine.values import WaveValues
 from ptxkit.emulator.engine.whereabouts import listing
+from ptxkit.emulator.initcheck.meeting import met
 from ptxkit.emulator.instrumentation import Instrumentation
 from ptxkit.emulator.memory.allocations import POISON, poison
 from ptxkit.emulator.memory.layout import SHARED_BASE, align_up
@@ -43,8 +44,9 @@ from ptxkit.emulator.simt.blocks import BasicBlock
 from ptxkit.emulator.simt.hooks import ArithmeticHooks, ProxyHooks, StackHooks
 from ptxkit.emulator.simt.random_times import RandomTimes
 from ptxkit.emulator.simt.state import MachineState
-from ptxkit.emulator.simt.step import Gate
+from ptxkit.emulator.simt.step import Gate, Step
 from ptxkit.emulator.simt.threads import Group, P, Synchroniser, WaveState
+from ptxkit.emulator.simt.undefined import Shadow
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.proxies import GenericWrites
 from ptxkit.errors import InstructionLimitError, TimeLimitError
@@ -271,12 +273,21 @@ class Wave(WaveCalls, WaveValues):
             self.instrumentation = Instrumentation(self, None, None)
         return self.instrumentation
 
-    def collected(self, group: Group, result: Operand | None, lost: Mask | None, where: Where) -> None:
+    def undefined_together(
+        self, step: Step, where: Where, union: Group, values: list[Lanes], parts: list[tuple[Group, Step]]
+    ) -> Shadow | None:
+        """See :class:`~ptxkit.emulator.simt.threads.WaveState`."""
+        check = None if self.instrumentation is None else self.instrumentation.check
+        return None if check is None else met(check, step, where, union, values, parts)
+
+    def collected(
+        self, group: Group, result: Operand | None, lost: Mask | None, where: Where, undefined: Shadow | None
+    ) -> None:
         """A collective outside of generated code has written the register ``result``; it is undefined in the lanes ``lost``."""
         if not isinstance(result, Register) or (lost is None and self.instrumentation is None):
             return
         k = group.frame.function.register_index[result.name]
-        self._checks().written(group, k)
+        self._checks().written(group, k, undefined)
         if lost is not None:
             self._checks().lost(group, k, lost, where)
 

@@ -81,9 +81,13 @@ class InitCheck:
             s = shadow(bits, x.select(s.origin))
         self._put(target, into, s, x)
 
-    def written(self, x: Group, register: int) -> None:
+    def written(self, x: Group, register: int, undefined: Shadow | None = None) -> None:
         """Something other than generated code has written a register for ``x``."""
-        self._put(x.frame, register, None, x)
+        s = None
+        if undefined is not None:
+            bits = resized(x.select(undefined.bits), unsigned(x.frame.function.register_types[register]))
+            s = shadow(bits, x.select(undefined.origin))
+        self._put(x.frame, register, s, x)
 
     def lost(self, x: Group, register: int, lanes: Mask, where: Where) -> None:
         """``where`` has written a register with no value in the ``lanes`` (wave shape) of ``x``."""

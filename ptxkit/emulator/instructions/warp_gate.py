@@ -223,6 +223,8 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
     union = wave.new_group(parts[0][0].frame, mask)
     results = first.step.call(union, *(union.select(v) for v in wide))
     lost, wave.lost = wave.lost, None
+    steps = [(g, getattr(wave.gate_at(b), "step", None)) for g, b in parts]
+    undefined = wave.undefined_together(first.step, first.where, union, wide, steps)
     whole = [None if r is None else wave_wide(union, r) for r in result_tuple(results)]
     wave.retire(union)
     for g, b in parts:
@@ -238,7 +240,7 @@ def execute_together(parts: list[tuple[Group, int]]) -> None:
                     value = value.view(dtype) if value.dtype.itemsize == dtype.itemsize else value.astype(dtype)
                 g.store(k, g.select(np.broadcast_to(value, wave.shape)))
         if gate.step.destinations:
-            wave.collected(g, gate.step.destinations[0][0], lost, gate.where)
+            wave.collected(g, gate.step.destinations[0][0], lost, gate.where, undefined)
         wave.go(g, wave.after(b))
 
 

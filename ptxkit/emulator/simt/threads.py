@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -277,8 +277,27 @@ class WaveState(Protocol):
     def parked(self, group: Group, block: int) -> Group | None:
         """Remove and return the group that waits at ``block``, where ``group`` has arrived; None if there is none."""
 
-    def collected(self, group: Group, result: Operand | None, lost: Mask | None, where: Where) -> None:
-        """A collective outside of generated code has written the register ``result``; it is undefined in the lanes ``lost``."""
+    def undefined_together(
+        self, step: Any, where: Where, union: Group, values: list[Lanes], parts: list[tuple[Group, Any]]
+    ) -> Shadow | None:
+        """Undefined bits of the first result of a collective, wave shape, that groups execute at different instructions.
+
+        Args:
+            step: the Step of ``where``, one of the instructions.
+            union: all lanes.
+            values: of the sources, wave shape.
+            parts: each group with its own Step.
+        """
+
+    def collected(
+        self, group: Group, result: Operand | None, lost: Mask | None, where: Where, undefined: Shadow | None
+    ) -> None:
+        """A collective outside of generated code has written the register ``result``.
+
+        Args:
+            lost: lanes (wave shape) for which it has no value.
+            undefined: undefined bits of the result, wave shape.
+        """
 
     def gate_at(self, block: int) -> object:
         """The gate of a block, or None."""

@@ -364,3 +364,31 @@ def test_a_second_copy_makes_a_tile_uninitialised_again():
     to, x = np.zeros(256, np.float32), np.arange(256, dtype=np.float32)
     launch(to, x, grid=1, block=32)
     assert (to[:128] == x[128:]).all() and (to[128:160] == x[:32]).all()
+
+
+AT_TWO_PLACES = """
+    setp.lt.u32 %p0, %r0, 5; @%p0 mov.b32 %r10, 7;
+    and.b32 %r9, %r0, 1; setp.eq.u32 %p2, %r9, 1; @%p2 bra ODD;
+    {collective} bra MEET;
+ODD: {collective}
+MEET: {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("collective", "use", "wrong"),
+    [
+        ("shfl.sync.idx.b32 %r4, %r10, 4, 31, -1;", "", False),  # lane 4 is defined
+        ("shfl.sync.idx.b32 %r4, %r10, 5, 31, -1;", "", True),
+        ("shfl.sync.down.b32 %r4, %r10, 1, 31, -1;", "setp.ge.u32 %p3, %r0, 4; @%p3 mov.b32 %r4, 0;", False),
+        ("shfl.sync.down.b32 %r4, %r10, 1, 31, -1;", "setp.ge.u32 %p3, %r0, 5; @%p3 mov.b32 %r4, 0;", True),
+        ("shfl.sync.idx.b32 %r4, %r0, %r10, 31, -1;", "", True),  # which lane to read is undefined
+        ("redux.sync.add.u32 %r4, %r10, -1;", "", True),
+    ],
+)
+def test_a_collective_at_two_places_passes_on_what_is_undefined(collective, use, wrong):
+    body = AT_TWO_PLACES.format(collective=collective, use=use) + "st.global.u32 [%rd21], %r4;"
+    if wrong:
+        refused(body, "writes to global memory an uninitialised value: register %r10, which nothing has written")
+    else:
+        run(body)
