@@ -44,6 +44,7 @@ from ptxkit.emulator.simt.hooks import RaceHooks
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.random_times import RandomTimes
 from ptxkit.emulator.simt.selection import Selection
+from ptxkit.errors import FaultError
 
 P = TypeVar("P", bound="Pending")
 
@@ -63,6 +64,8 @@ class Operation:
             memory.
         barrier: (E,) int64, the mbarrier that an element completes on; None for group mechanisms.
         group: (E,) int64, number of the group that an element belongs to; set by the queue.
+        leader: (E,) int64, the element that stands for several that do the same; None where each stands for itself.
+        lost: makes the error for an element whose source was not read when its CTA ended; None where that does no harm.
         left: elements that have not been performed; None means all of them. The queue maintains it.
         unread: elements that have not been captured, in the same form.
         serial: order of issue.
@@ -74,6 +77,8 @@ class Operation:
     capture: Callable[[Elements], None] | None = None
     barrier: Index | None = None
     group: Index | None = None
+    leader: Index | None = None
+    lost: Callable[[int], FaultError] | None = None
     left: Index | None = None
     unread: Index | None = None
     serial: int = 0
@@ -112,6 +117,21 @@ class Operation:
         if len(now):
             self.capture(now)
             self.unread = self.unread[~chosen[self.unread]]
+
+    def abandoned(self) -> Index:
+        """The elements that are neither performed nor captured, where no other element that does the same is."""
+        size = len(self.owner)
+        done: Mask = np.ones(size, np.bool_)
+        done[np.arange(size) if self.left is None else self.left] = False
+        if self.unread is not None:
+            read: Mask = np.ones(size, np.bool_)
+            read[self.unread] = False
+            done |= read
+        if self.leader is None:
+            return np.flatnonzero(~done)
+        known: Mask = np.zeros(size, np.bool_)
+        known[self.leader[done]] = True
+        return np.flatnonzero(~known[self.leader])
 
 
 def _both(first: Callable[[Elements], None], second: Callable[[Elements], None]) -> Callable[[Elements], None]:
@@ -191,14 +211,20 @@ class Groups(Pending):
         self.operations = [o for o in self.operations if o.serial > before or not o.run(mine[o.owner])]
 
     def finish(self) -> None:
-        """Perform the operations whose source has been captured: their writes to global memory remain visible."""
-        for operation in self.operations:
-            if operation.unread is None:
-                continue
-            read = np.ones(len(operation.owner), np.bool_)
-            read[operation.unread] = False
-            operation.run(read)
-        self.operations = []
+        """Perform the operations whose source has been captured: their writes to global memory remain visible.
+
+        Raises:
+            FaultError: :attr:`Operation.lost`, of a source that has not been read.
+        """
+        operations, self.operations = self.operations, []
+        for operation in operations:
+            abandoned = operation.abandoned()
+            if operation.unread is not None:
+                read = np.ones(len(operation.owner), np.bool_)
+                read[operation.unread] = False
+                operation.run(read)
+            if operation.lost is not None and len(abandoned):
+                raise operation.lost(int(abandoned[0]))
 
     def describe(self, operation: Operation, name: Callable[[int], str]) -> str:
         assert operation.group is not None

@@ -20,10 +20,12 @@ from ptxkit.emulator.simt.asynchronous import EVERY, MBARRIER, Groups, Operation
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.step import U32, Binding, Step, Typed
 from ptxkit.emulator.simt.threads import Group, WaveState
+from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
 from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tma.box_reductions import floats
 from ptxkit.emulator.tma.spans import Runs, Side, copy, fill
+from ptxkit.errors import RaceError
 from ptxkit.isa.model import Operand
 from ptxkit.isa.types import TYPES, PtxType
 
@@ -234,7 +236,9 @@ class BulkOperation:
                 origin.start[rows] = buffers.start[rows]
 
         poison = None if self.reduction is not None else lambda: fill(target, sizes, POISON)
-        operation = Operation(threads, perform, poison, capture, barrier)
+        operation = Operation(threads, perform, poison, capture, barrier, leader=leaders)
+        if capture is not None:
+            operation.lost = lambda element: unread_at_exit(x, where, int(threads[element]))
         if barrier is None:
             wave.queue.submit(operation, MECHANISM)
         else:
@@ -251,6 +255,20 @@ class BulkOperation:
             if new is not None and old is not None and given is not None:
                 hooks.produced(wave, self.where, thread, new, (old, given))
         cells[:] = result
+
+
+def unread_at_exit(x: Group, where: Where, thread: int) -> RaceError:
+    """A CTA has ended, and with it its shared memory, while a store may still read it.
+
+    CUDA C++ Programming Guide, "Asynchronous data copies using TMA": the thread that has issued the store waits until the
+    source has been read. That the store then reaches global memory needs no wait.
+    """
+    cta, linear = divmod(thread, x.wave.shape[1] * 32)
+    return RaceError(
+        f"{where}: the CTA exits before this store is known to have read its shared memory: thread "
+        f"{x.wave.thread_coordinates(linear)} of CTA {x.wave.cta_coordinates(cta)} has issued it and not waited for it; put "
+        "cp.async.bulk.commit_group and cp.async.bulk.wait_group.read 0 before the end of the kernel"
+    )
 
 
 def _copy_masked(to: Side, source: Side, sizes: Index, which: Elements, masks: Lanes) -> None:

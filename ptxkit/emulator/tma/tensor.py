@@ -18,7 +18,7 @@ from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite
 from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.emulator.tma.box_reductions import Reduction, floats, reduction
 from ptxkit.emulator.tma.boxes import SHARED_ALIGNMENT, Boxes
-from ptxkit.emulator.tma.bulk_operation import MECHANISM
+from ptxkit.emulator.tma.bulk_operation import MECHANISM, unread_at_exit
 from ptxkit.emulator.tma.spans import Runs
 from ptxkit.emulator.tma.tensor_operands import MapOperand, Pointer, Region, coordinates_of
 from ptxkit.errors import TrapError
@@ -219,7 +219,8 @@ class _Store:
             elements = chosen(EVERY)
             region.write(elements, np.full((len(elements), boxes.nbytes), POISON, np.uint8), None)
 
-        operation_ = Operation(threads, perform, None if self.op else poison, capture)
+        operation_ = Operation(threads, perform, None if self.op else poison, capture, leader=leaders)
+        operation_.lost = lambda element: unread_at_exit(x, self.where, int(threads[element]))
         wave.queue.submit(operation_, MECHANISM)
 
     def _checked(

@@ -160,8 +160,8 @@ def test_a_store_whose_source_is_overwritten_or_lost_shows():
     _, out = early(source, np.zeros_like(source), block=128, completion="latest-legal")
     assert out[0] == 77 and (out[1:] == source[1:]).all()
     one_may_be_pending = Run(kernel(store("cp.async.bulk.wait_group.read 1; st.shared.b32 [%r11], 77;")))
-    _, out = one_may_be_pending(source, np.zeros_like(source), block=128, completion="latest-legal")
-    assert (out == POISON).all()  # never waited for: the CTA has gone, and its shared memory with it
+    with pytest.raises(RaceError, match=r"cp.async.bulk.global.*: the CTA exits before this store .* thread \(0, 0, 0\) of CTA"):
+        one_may_be_pending(source, np.zeros_like(source), block=128, completion="latest-legal")
     _, out = one_may_be_pending(source, np.zeros_like(source), block=128, completion="eager")
     assert (out == source).all()
 
@@ -523,7 +523,7 @@ def test_lanes_that_store_the_same_count_once(bench, distinct):  # noqa: F811
 def test_one_lane_may_wait_for_what_its_warp_stored():
     body = """
     cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r11], 512;
-    cp.async.bulk.commit_group; setp.eq.u32 %p2, %r0, 5;
+    cp.async.bulk.commit_group; and.b32 %r0, %r0, 31; setp.eq.u32 %p2, %r0, 5;
     @%p2 cp.async.bulk.wait_group.read 0; bar.sync 0; st.shared.b32 [%r12], -1;
     """
     source = RNG.integers(0, 2**32, 128, np.uint32)
