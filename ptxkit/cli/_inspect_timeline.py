@@ -136,6 +136,7 @@ def lines_of(found: list[Timed], latency: int) -> list[str]:
         f"One step is one warp instruction; all warps advance together, and an asynchronous operation takes {latency} steps or "
         "more. Steps are no time."
     )
-    left = f"recorded: {' to '.join(map(str, recorded))} CTAs of each launch; left out: {number_of(ctas, 'CTA')}"
+    each = " or ".join(map(str, recorded[:-1])) + " or " * (len(recorded) > 1)
+    left = f"recorded: {each}{number_of(recorded[-1], 'CTA')} of each launch; left out: {number_of(ctas, 'CTA')}"
     text.append(left + (f", and {number_of(spans, 'span')} beyond the limit" if spans else ""))
     return text

@@ -169,6 +169,10 @@ class Flights:
             issued = self._issue(where, row, row // self.steps.warps, 0, thread, int(committed[thread]))
             self._groups.setdefault(mechanism, []).append(issued)
 
+    def issued(self, mechanism: Mechanism[object], threads: Index) -> tuple[Index, Index]:
+        """Agents of the race check, of which there are none."""
+        return np.zeros(len(threads), np.int64), np.zeros(len(threads), np.int64)
+
     def _is_known(self, mechanism: Mechanism[object], key: tuple[int, int, int]) -> bool:
         """Whether the operation is recorded: one of its operands was reported before."""
         earlier = self._groups.get(mechanism, ())

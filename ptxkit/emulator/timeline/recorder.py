@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from ptxkit.emulator.simt.hooks import RaceHooks
 from ptxkit.emulator.timeline.record import DEFAULT_LATENCY, LaunchRecord
 from ptxkit.emulator.timeline.steps import WaveSteps
 
@@ -51,6 +52,8 @@ class Timeline:
                 record.recorded[cta] = launch.cta_coordinates(cta)
                 record.clusters[cta] = int(wave.ctas[k // size * size])
             steps = WaveSteps(wave, record, members, self.latency)
+            hooks: RaceHooks = steps  # it has all hooks, as the type checker sees here
+            assert not hooks.compares
             self._waves.append(steps)
             return steps
 

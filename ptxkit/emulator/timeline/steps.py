@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
-from ptxkit.emulator.simt.hooks import AccessSite
+from ptxkit.emulator.simt.hooks import AccessSite, OperationHooks
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.tensor_core.tcgen05.memory import TensorMemory
@@ -52,6 +52,7 @@ class WaveSteps:
     """
 
     compares = False
+    tensor_memory = None
 
     def __init__(self, wave: WaveState, record: LaunchRecord, ctas: list[int], latency: int) -> None:
         self.wave = wave
@@ -61,7 +62,7 @@ class WaveSteps:
         self.now: Index = np.zeros(count * self.warps, np.int64)
         self.recorded: Mask = np.repeat(np.isin(np.arange(count), ctas), self.warps)
         self.size = wave.launch.cluster_size
-        self.operations = Flights(self)
+        self.operations: OperationHooks = Flights(self)
         self._rows: Index = np.empty(0, np.int64)
         self._left = 0
         self._block: _Block | None = None
