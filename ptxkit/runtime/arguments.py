@@ -162,6 +162,8 @@ def _check_element(kernel: str, p: Parameter, value: Any, dtype: np.dtype[Any] |
 def _host_array(bound: Bound, kernel: str, p: Parameter, array: np.ndarray[Any, Any]) -> None:
     if array.dtype.hasobject:
         raise _wrong(kernel, p, array, "an array of numbers")
+    if isinstance(array, np.ma.MaskedArray):
+        raise LaunchError(f"{kernel}: {p.label} got a masked array; a kernel sees no mask, pass .filled(value) or .data of it")
     _check_element(kernel, p, array, array.dtype, array.nbytes)
     if not array.flags.c_contiguous:
         raise LaunchError(

@@ -51,6 +51,8 @@ def contiguous(given: Any, what: str) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = np.asarray(given)
     except ValueError as error:
         raise UsageError(f"{what} cannot become a numpy array: {error}") from None
+    if isinstance(given, np.ma.MaskedArray):
+        raise UsageError(f"{what} is a masked array; a device array has no mask, pass .filled(value) or .data of it")
     if array.dtype.kind == "U" and not isinstance(given, np.ndarray):
         raise UsageError(f"{what} is text; pass an array of numbers")
     if array.dtype.hasobject:

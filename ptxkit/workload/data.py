@@ -37,6 +37,7 @@ class Data:
     def inputs(self) -> dict[str, Any]:
         """Input name -> numpy array or scalar."""
         made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
+        self._refuse_masks(made, "the input {}", "a kernel sees no mask")
         return dict(made)
 
     @property
@@ -52,6 +53,7 @@ class Data:
             DescriptionError: the reference verifies nothing: no output, no element, no real numbers, or NaN everywhere.
         """
         found = self.workload.reference(**{name: _read_only(value) for name, value in self.inputs.items()})
+        self._refuse_masks(found, "the reference of {}", "every element is compared")
         expected = {name: np.asarray(value) for name, value in found.items()}
         for name, value in expected.items():
             check_real(f"{self.workload.name}: the reference of {name}", value.dtype)
@@ -61,6 +63,12 @@ class Data:
             what = "only empty arrays" if expected else "no output"
             raise DescriptionError(f"{self.workload.name}: reference() returns {what}; nothing would be verified")
         return expected
+
+    def _refuse_masks(self, arrays: Mapping[str, Any], what: str, why: str) -> None:
+        for name, value in arrays.items():
+            if isinstance(value, np.ma.MaskedArray):
+                place = f"{self.workload.name}: {what.format(name)}"
+                raise DescriptionError(f"{place} is a masked array, and {why}; return .filled(value) of it")
 
     def tolerance_rule(self, variant: Variant | None = None, own: Tolerance | None = None) -> Rule:
         """The rule from which the tolerance of each output follows.

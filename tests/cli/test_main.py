@@ -265,3 +265,21 @@ def test_an_input_that_numpy_cannot_allocate_is_too_little_memory(monkeypatch, t
     )
     assert exit_of(["run", "./mine.py", "1000"]) == 3
     assert "error: not enough memory on this machine: Unable to allocate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("inputs(self, rng): return {**super().inputs(rng), 'x': np.ma.masked_array(np.zeros(self.n, np.float32))}",
+         "the input x is a masked array"),
+        ("reference(self, **inputs): return {'y': np.ma.masked_array(inputs['y'])}", "the reference of y is a masked array"),
+    ],
+)  # fmt: skip
+def test_a_mask_that_would_be_ignored_is_refused(method, message, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nfrom ptxkit.kernels.elementwise.saxpy import Saxpy\n\n"
+        f"class Mine(Saxpy):\n    name = 'mine'\n\n    def {method}\n"
+    )
+    assert exit_of(["run", "./mine.py", "1000"]) == 2
+    assert message in capsys.readouterr().err

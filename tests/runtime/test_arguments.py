@@ -106,6 +106,7 @@ def test_what_fits(p, value, expected):
         (FLOAT, True, ["got a Python bool"]),
         (FLOAT, np.int32(1), ["np.float32(...)"]),
         (FLOAT, np.zeros(3, np.float32), ["an array of float32"]),
+        (POINTER, np.ma.masked_array([1.0, 2.0], mask=[0, 1]), ["'x' (pointer) got a masked array", ".filled(value)"]),
         (BFLOAT, np.float32(1), ["ml_dtypes.bfloat16(...)"]),
         (INT, np.int64(1), ["got a numpy int64", "np.int32(...)"]),
         (INT, 1.0, ["got a Python float", "np.int32(...)"]),
