@@ -1,4 +1,5 @@
-"""Who may import whom, and how little a start loads. The layers themselves are import-linter's, in pyproject.toml."""
+"""Import cycles, forbidden imports, and the modules that a start loads. import-linter checks the layers
+(pyproject.toml)."""
 
 from __future__ import annotations
 

@@ -170,7 +170,8 @@ _caches: dict[tuple[Path, int], Cache] = {}
 
 
 def default_cache() -> Cache:
-    """The cache that the environment asks for: ``PTXKIT_CACHE_DIR`` or the platform's place, ``PTXKIT_CACHE_LIMIT`` bytes.
+    """The cache in ``PTXKIT_CACHE_DIR``, or else in the user's cache directory, with a limit of ``PTXKIT_CACHE_LIMIT``
+    bytes.
 
     Raises:
         UsageError: ``PTXKIT_CACHE_LIMIT`` is not a size.

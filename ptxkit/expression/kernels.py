@@ -238,7 +238,7 @@ elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, operation, out, {arrays});
         return self._kernel("class T, int THREADS", "THREADS", "fused", ["unsigned cols"], "\n".join(lines) + "\n")
 
     def _ready(self, rows: list[int], before: int) -> list[str]:
-        """Operations on values of the row that come before a value and after the reduction before it."""
+        """The row operations between the last reduction that precedes a value, and the value."""
         earlier = [n for n in self.expression.reductions if n < before]
         if not earlier:
             return []

@@ -1,4 +1,4 @@
-"""What the words of bench run mean."""
+"""The arguments of bench run: kernels, variants and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark shows of the emulator's counts."""
+"""The emulator's counts in benchmark results."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_numbers_are_bare_and_their_units_stand_in_the_header(results):
     assert (torch["kind"], torch["version"], torch["counted_load_bytes"]) == ("peer", "torch 2.11", "")
 
 
-def test_columns_that_nobody_fills_are_left_out(results):
+def test_empty_columns_are_left_out(results):
     (line, *_) = lines(csv_text.results_csv(results))
     assert "dram_read_bytes" not in line and "reason" not in line
     assert "" not in line and None not in line

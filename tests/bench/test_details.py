@@ -1,4 +1,4 @@
-"""What stands behind the times."""
+"""The details of benchmark results besides the times."""
 
 from __future__ import annotations
 

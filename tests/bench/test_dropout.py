@@ -1,4 +1,5 @@
-"""Dropout with other random numbers is held to what each element may be and to how many are kept."""
+"""Dropout with other random numbers is verified by the possible values of each element and the share of kept
+elements."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_time_below_the_bandwidth_floor_is_an_alarm():
     assert not alarms(200.0, 800_000_000, 1, "f32", False, ROOFS)
 
 
-def test_what_fits_into_l2_is_held_against_l2():
+def test_what_fits_into_l2_is_compared_with_the_l2_bandwidth():
     assert alarms(2.2, 10_000_000, 1, "f32", False, ROOFS)
     assert not alarms(2.2, 10_000_000, 1, "f32", True, ROOFS)
 

@@ -1,4 +1,4 @@
-"""scripts/measure_register_banks.py: what it says where it cannot measure."""
+"""scripts/measure_register_banks.py: its errors where it cannot measure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ncu prints, read."""
+"""Parsing of the output of ncu."""
 
 from __future__ import annotations
 

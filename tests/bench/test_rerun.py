@@ -1,4 +1,4 @@
-"""Running a result again: which peers, by which method, and what is said of what is missing."""
+"""Running a result file again: the peers, the method, and the messages about missing candidates."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_no_times_no_roofline(results, tmp_path):
         roofline.draw(results, tmp_path / "r.gif")
 
 
-def test_names_leave_out_the_options_that_do_not_tell_targets_apart(results):
+def test_names_leave_out_options_that_are_equal_in_all_cases(results):
     (case,) = results.cases
     two = [replace(case, options={"dtype": d, "eps": 1e-5}) for d in ("f32", "bf16")]
     named = replace(results, cases=two)

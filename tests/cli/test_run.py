@@ -139,7 +139,7 @@ def test_wrong_result_is_1_and_names_an_element(mine, capsys):
     assert "WRONG" in one_error(capsys, "mine simple: wrong result: y[0] is", "the reference says")
 
 
-def test_an_element_nobody_wrote_is_noticed(mine, capsys):
+def test_an_unwritten_element_is_a_wrong_result(mine, capsys):
     extra = ('"y": y}', '"z": y}'), ('{"y": np', '{"z": np'), ('"x", "y", self.n', '"x", "y", "z", self.n')
     kernel = ("float* __restrict__ y, int", "float* y, float* z, int"), ("y[i] = sum;", "if (i != 7) z[i] = sum;")
     assert exit_of("run", mine(*extra[1:], *kernel), 1000, *EMULATOR) == 1

@@ -53,7 +53,7 @@ def test_the_roof_of_a_product_is_its_peak_and_a_type_without_one_has_none():
     assert row(unknown, "a")[-3:] == ["-", "-", "0.167"]
 
 
-def test_bulk_copies_to_poorly_aligned_shared_memory_are_told():
+def test_bulk_copies_to_poorly_aligned_shared_memory_are_reported():
     poor = Row("ahead", counted=counted(copied_bytes=4000, misaligned_bytes=1000), **GOOD)
     report = text(poor, device_kind="emulator")
     assert "ahead: 25% of the bytes" in report and "__align__(128)" in report

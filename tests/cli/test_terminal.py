@@ -1,4 +1,4 @@
-"""What a terminal sees: colours, progress and tables, and Ctrl-C. stdout and stderr are terminals of their own here."""
+"""Output to a terminal: colours, progress, tables, and Ctrl-C. stdout and stderr are two pseudo-terminals here."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_colours_and_progress_on_a_terminal():
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 @pytest.mark.parametrize("words", [KERNEL, ["list", "saxpy"], ["run", "no_such_kernel"]])
-def test_no_escapes_where_nobody_wants_them(environment, words):
+def test_no_escapes_where_colour_is_disabled(environment, words):
     found = seen(*words, **environment)
     assert not ESCAPE.search(found.out + found.err)
     assert found.code == (2 if "no_such_kernel" in words else 0)

@@ -156,7 +156,7 @@ def test_every_option_is_part_of_the_key(project, change):
     assert not image.from_cache
 
 
-def test_another_nvrtc_compiles_anew(project, monkeypatch):
+def test_another_nvrtc_compiles_again(project, monkeypatch):
     compiled()
     monkeypatch.setattr(incremental.toolkit, "nvrtc_identity", lambda: "14.0")
     assert not compiled().from_cache
@@ -173,7 +173,7 @@ def test_damaged_entries_are_rebuilt(project, own_cache):
     assert compiled().from_cache
 
 
-def test_an_entry_that_is_whole_but_makes_no_sense_is_rebuilt(project):
+def test_an_intact_entry_that_cannot_be_decoded_is_rebuilt(project):
     cache = incremental.default_cache()
     image = compiled()
     cache.put(image.key, b'{"target": "sm_90a"}\n')

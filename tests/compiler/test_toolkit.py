@@ -37,7 +37,7 @@ def test_header_directories_hold_headers():
         (toolkit.cuobjdump, "nvidia-cuda-cuobjdump"),
     ],
 )
-def test_what_is_missing_names_the_command_that_mends_it(nothing_installed, find, package):
+def test_what_is_missing_names_the_command_that_installs_it(nothing_installed, find, package):
     with pytest.raises(UnavailableError, match=f"is not installed; run: pip install '{package}>=13,<14'"):
         find()
     assert toolkit.headers() == ()

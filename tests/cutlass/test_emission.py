@@ -1,5 +1,5 @@
-"""What CUTLASS writes for every type and schedule, and the program that is made of it. Nothing here is compiled for sm_90a or
-sm_100a, which takes half a minute: test_emulated.py does that."""
+"""The source that CUTLASS generates for every type and schedule, and the program made from it. Nothing here is compiled
+for sm_90a or sm_100a, which takes half a minute: test_emulated.py does that."""
 
 import re
 from pathlib import Path

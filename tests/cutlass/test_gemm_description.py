@@ -103,7 +103,7 @@ def test_a_description_is_refused_or_fits_the_machine(arch, schedule, dtype, lay
     assert all(size % unit == 0 for size, unit in zip(d.tile, d.instruction, strict=True))
 
 
-def test_names_tell_descriptions_apart():
+def test_different_descriptions_have_different_names():
     base = GemmDescription()
     others = [
         GemmDescription(cluster=(2, 1, 1)),

@@ -21,7 +21,7 @@ def one_line(caught):
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_package_is_said_with_the_mend(monkeypatch):
+def test_a_missing_package_is_reported_with_the_fix(monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

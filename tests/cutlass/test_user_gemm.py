@@ -81,7 +81,7 @@ def names(peer, kernel, **options):
     return [f"{other.name}:{variant.name}" for other, variant in peer.candidates(workload)]
 
 
-def test_who_competes_with_whom():
+def test_peers_of_each_user_gemm():
     assert "cutlass_gemm:cooperative" in names(CutlassPeer(), "matmul_wgmma")
     assert "cutlass_gemm:simt" in names(CutlassPeer(), "micro_tiling_matmul")
     assert "matmul_wgmma:step8_tma_store" in names(PtxkitGemmPeer(), "cutlass_gemm")
@@ -188,7 +188,7 @@ def test_slow_programs_are_compiled_in_processes_of_their_own_and_only_once(proj
     assert ahead.compile_ahead(resolvable(w, [variant, variant])) == 0
 
 
-def test_a_compile_that_fails_ahead_is_left_to_whoever_builds_it(monkeypatch):
+def test_a_compile_that_fails_ahead_is_reported_by_the_build(monkeypatch):
     said = []
     monkeypatch.setattr(
         ahead, "_slow", lambda *_: [{"text": "not C++ {", "name": "bad.cu", "target": "sm_90a", "defines": {}}]

@@ -1,4 +1,5 @@
-"""Asks ptxas, inside nvJitLink, which instructions it takes. It reports every error of a module, so one call judges many.
+"""Finds out which instructions ptxas (in nvJitLink) accepts. ptxas reports every error of a module, so one call tests
+many.
 
 nvJitLink runs in a process of its own that answers many calls: invalid code can corrupt its memory, which would show much later
 as a crash of some other test.

@@ -1,4 +1,4 @@
-"""What the TMA unit does, written down naively, one element after the other; and kernels that make it do so.
+"""A simple model of the TMA unit, one element after the other, and kernels that execute its copies.
 
 The kernels exist once for each rank. Each CTA takes coordinates of its own from an array and dumps, or fills, a region of
 its shared memory, so that a test sees every byte that a copy wrote and every one that it left alone.

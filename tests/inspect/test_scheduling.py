@@ -69,7 +69,7 @@ def test_results_of_variable_latency_are_waited_for(kernels, target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_stores_release_their_operands_or_nobody_overwrites_them(kernels, target):
+def test_stores_release_their_operands_before_these_are_overwritten(kernels, target):
     stores = [i for f in kernels(target).values() for i in f.instructions if i.opcode in ("STG", "STS")]
     assert stores and all(i.control.write_barrier is None for i in stores)
     assert any(i.control.read_barrier is not None for i in stores)

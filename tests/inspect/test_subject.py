@@ -1,4 +1,4 @@
-"""What can be inspected, by words; sources; the JSON document."""
+"""Subjects of inspect in their text form, their source files, and the JSON document."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_deleted_wait_is_found(script, variant, match, count):
     assert len(outcomes) == count
 
 
-def test_a_deleted_barrier_of_a_warp_is_found_where_lanes_are_told_apart(script):
+def test_a_deleted_barrier_of_a_warp_is_found_with_racecheck_lanes(script):
     (outcome,) = examined(script, ORDERING, r"bar\.warp.*release", ("lanes",))
     assert "race in tensor memory" in outcome.message and "write-after-read" in outcome.message
 

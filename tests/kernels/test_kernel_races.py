@@ -92,7 +92,7 @@ SPLIT = [
 
 
 @pytest.mark.parametrize(("name", "variant", "sizes", "tile", "unneeded"), SPLIT)
-def test_a_warps_barrier_that_is_deleted_is_missed_where_lanes_are_told_apart(name, variant, sizes, tile, unneeded):
+def test_a_deleted_warp_barrier_is_reported_with_racecheck_lanes(name, variant, sizes, tile, unneeded):
     without_each(WARP_BARRIER, "lanes", name, variant, sizes, tile, unneeded)
     without_each(WARP_BARRIER, "warps", name, variant, sizes, tile, None)
 

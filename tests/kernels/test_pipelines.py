@@ -54,7 +54,7 @@ def test_n_is_a_multiple_of_4():
         TwoStagePipeline(n=10)
 
 
-def test_who_copies():
+def test_the_instructions_that_copy():
     assert_sass("two_stage_pipeline:two_stage@sm_80", has={"LDGSTS": 16, "LDGDEPBAR": 2}, spills=0)
     assert_sass("two_stage_pipeline:bulk@sm_90a", has=["UBLKCP"], lacks="LDGSTS", spills=0)
     assert_sass("warp_specialized:named_barriers@sm_80", has=["LDGSTS", "BAR.ARV"], spills=0)

@@ -170,7 +170,7 @@ VARIABLE = """.version 8.7
 """
 
 
-def test_the_emulator_gives_modules_back_that_nobody_uses(emulator):
+def test_the_emulator_frees_unused_modules(emulator):
     images = [
         assemble(VARIABLE.format(n=n), target="sm_90a", name=f"v{n}.ptx", cubin=False, cache=False)
         for n in range(KEPT_MODULES + 80)

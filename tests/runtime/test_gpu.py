@@ -1,4 +1,4 @@
-"""What only a GPU can show: faults, streams, other libraries' arrays, threads, graphs, time."""
+"""Tests that need a GPU: faults, streams, other libraries' arrays, threads, graphs, time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def torch():
     return pytest.importorskip("torch")
 
 
-def test_the_gpu_knows_itself(gpu):
+def test_the_facts_of_the_gpu(gpu):
     assert gpu.kind == "gpu" and gpu.name
     assert gpu.target.cc == int("".join(map(str, gpu.core.compute_capability)))
     assert 1 << 30 < gpu.memory_bytes < 1 << 40

@@ -175,7 +175,7 @@ def test_another_threads_first_launch_enters_the_context(gpu, code):
     assert gpu.driver.calls == ["cuLaunchKernelEx", "cuCtxSetCurrent", "cuLaunchKernelEx"]
 
 
-def test_other_driver_errors_are_told_as_they_are_and_lose_nothing(gpu):
+def test_other_driver_errors_keep_the_context_usable(gpu):
     gpu.driver.script["cuMemcpyHtoD_v2"] = [1]
     with pytest.raises(FaultError, match="^NVIDIA Test: CUDA_ERROR_1$"):
         gpu.upload(np.zeros(4))
@@ -185,7 +185,7 @@ def test_other_driver_errors_are_told_as_they_are_and_lose_nothing(gpu):
     assert gpu.lost is None
 
 
-def test_memory_that_is_not_there_is_not_asked_for(gpu):
+def test_an_allocation_beyond_free_memory_is_refused_before_the_driver_call(gpu):
     with pytest.raises(UnavailableError, match="'x' of 8,000,000,000 bytes does not fit: NVIDIA Test has"):
         gpu.empty(1_000_000_000, np.float64, "x")
     assert "cuMemAlloc_v2" not in gpu.driver.calls

@@ -39,7 +39,7 @@ def test_sensors(monkeypatch):
     assert read(monkeypatch, library) == gpu_facts.Sensors(1980, 3201, 121.6, 39, ("power cap", "thermal"))
 
 
-def test_the_kernel_driver_tells_its_version(monkeypatch, tmp_path):
+def test_the_version_of_the_kernel_driver(monkeypatch, tmp_path):
     def answer(buffer, length):
         buffer.value = b"580.95.05"
         return 0

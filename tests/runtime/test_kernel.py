@@ -313,7 +313,7 @@ def allocated(device, address):
     return device.driver.call("cuPointerGetAttribute", ctypes.byref(kind), ctypes.c_int(memory_type), where) == 0
 
 
-def test_memory_comes_back_when_nobody_refers_to_it(device):
+def test_memory_is_freed_when_nothing_refers_to_it(device):
     array = device.empty(16 << 20, np.int32)
     address = array.address
     assert allocated(device, address)

@@ -1,4 +1,4 @@
-"""What no GPU of the target can launch is refused by the emulator too."""
+"""The emulator refuses launches that no GPU of the target can execute."""
 
 from __future__ import annotations
 

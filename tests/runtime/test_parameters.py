@@ -1,4 +1,4 @@
-"""What a kernel takes, from PTX, names, use and source text."""
+"""The parameters of a kernel, from PTX, mangled names, their uses and the source text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compile of one tile says."""
+"""The result of compiling one tile."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_problem_crosses_processes_without_its_workload():
     assert again.key == NORM.key
 
 
-def test_the_key_tells_sweeps_apart():
+def test_different_sweeps_have_different_keys():
     assert Problem(**{**vars_of(NORM), "target": "sm_80"}).key != NORM.key
 
 

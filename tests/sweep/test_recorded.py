@@ -1,4 +1,5 @@
-"""Searches and the model, held against a whole space measured on an H200: micro_tiling_matmul:step7_bulk at 2048 cubed.
+"""Searches and the model, evaluated on a whole tile space measured on an H200: micro_tiling_matmul:step7_bulk at 2048
+cubed.
 
 ``scripts/search_quality.py`` prints the same for more seeds.
 """

@@ -1,4 +1,4 @@
-"""What comes out of a sweep."""
+"""The reports of a sweep."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_every_tile_has_an_entry_and_the_leaders_are_measured_again(tmp_path, pr
     assert len(kept.leaders) == 2
 
 
-def test_the_process_is_told_the_best_so_far(tmp_path, pretended):
+def test_the_process_receives_the_best_time_so_far(tmp_path, pretended):
     sweep(tmp_path / "j.jsonl", timeout_s=1.0).run()
     told = [e.spread_us for e in read(tmp_path / "j.jsonl").entries if e.status == "ok"]
     assert told[0] == 0.0  # nothing yet
@@ -128,7 +128,7 @@ def test_a_search_goes_on_with_what_it_knew(tmp_path, pretended):
     assert (again.reused, again.measured) == (1, 0)
 
 
-def test_other_machine_code_is_measured_anew(tmp_path, pretended):
+def test_other_machine_code_is_measured_again(tmp_path, pretended):
     path = tmp_path / "j.jsonl"
     sweep(path, timeout_s=1.0).run()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -148,7 +148,7 @@ def test_a_death_among_the_leaders_costs_nothing(tmp_path, monkeypatch):
     assert "the measuring process died" in swept.trouble
 
 
-def test_who_was_not_measured_again_is_not_the_best_for_that(tmp_path, monkeypatch):
+def test_a_tile_that_was_not_measured_again_is_not_the_best(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "serve", warming)
     monkeypatch.setattr("ptxkit.sweep.run.LEADERS", 2)
     entries = sweep(tmp_path / "j.jsonl").run()

@@ -46,7 +46,7 @@ def test_exhaustive_asks_for_each_once_in_order():
 
 
 @pytest.mark.parametrize("guided", [False, True])
-def test_what_is_claimed_is_not_asked_for(guided):
+def test_claimed_tiles_are_not_returned_by_ask(guided):
     if guided:
         pytest.importorskip("sklearn")
     made = search.Guided(TILES[:40], search.numbers(AXES)) if guided else search.exhaustive(TILES[:40])

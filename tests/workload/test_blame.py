@@ -118,7 +118,7 @@ def test_a_variant_that_these_sizes_do_not_suit_leaves_the_others(ran):
             ran(sizes=(1_000_000,), **asked)
 
 
-def test_an_interrupt_is_nobodys_mistake(ran):
+def test_an_interrupt_is_not_blamed_on_a_description(ran):
     with pytest.raises(KeyboardInterrupt):
         ran("return Work(", "raise KeyboardInterrupt\n        return Work(")
 

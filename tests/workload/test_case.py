@@ -1,4 +1,4 @@
-"""What makes a verdict false, tried: overwritten inputs, outputs that are not written, state that outlives a launch."""
+"""Faults that a verdict must detect: overwritten inputs, outputs that are not written, state that outlives a launch."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_wrong_result_is_found(device, sample):
     assert result.verdict.max_rel_error == pytest.approx(0.5)
 
 
-def test_an_element_nobody_wrote_is_found(device, sample):
+def test_an_unwritten_element_is_found(device, sample):
     case = execute.Case(sample(), device)
     assert execute.run(case, sample.variant("right")).verdict.verified  # leaves the right values behind
     verdict = execute.run(case, sample.variant("partial")).verdict

@@ -23,7 +23,7 @@ struct mxf8 {
         words[0] = cvt_rn_satfinite_e4m3x2_f32(x[0], x[1]) | cvt_rn_satfinite_e4m3x2_f32(x[2], x[3]) << 16;
         words[1] = cvt_rn_satfinite_e4m3x2_f32(x[4], x[5]) | cvt_rn_satfinite_e4m3x2_f32(x[6], x[7]) << 16;
     }
-    // Elements 2 i and 2 i + 1 of those words, as f16.
+    // Elements 2 i and 2 i + 1 of eight quantized elements in two words, as f16.
     static __device__ __forceinline__ unsigned pair(const unsigned* words, int i) {
         return cvt_rn_f16x2_e4m3x2(words[i / 2] >> i % 2 * 16 & 0xffff);
     }

@@ -89,7 +89,7 @@ class MemberMasks(Synchroniser):
         """See :class:`~ptxkit.emulator.simt.threads.Synchroniser`.
 
         Raises:
-            TrapError: a lane waits for lanes that used another mask.
+            TrapError: a lane waits for lanes whose instruction has another member mask.
         """
         for key, waiting in self.found.items():
             self._fail(key, waiting)

@@ -137,7 +137,7 @@ class NumpyRun:
         return self._compiled("instrumented", self._merging("def instrumented(R, x, u):", live))
 
     def _merging(self, head: str, live: int) -> list[str]:
-        """The text of a version that writes registers for the lanes of the group only."""
+        """The source lines of a generated function that writes registers for the active lanes of the group only."""
         written = members(self.run.registers.written)
         stores = [f"    if r{k} is not None: x.store({k}, r{k})" for k in written if live >> k & 1]
         return [head, *self._loads("x.fetch({k})"), *self._body(), *stores]

@@ -1,4 +1,4 @@
-"""What torch users would write computes what the kernels compute. Runs on torch's CPU; skipped where there is no torch."""
+"""The torch peers compute the same results as the kernels. Runs torch on the CPU; skipped if torch is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What NVRTC makes of ordinary CUDA C++: recursion, local arrays, function pointers, printf, malloc, assert, libdevice."""
+"""The PTX that NVRTC generates from ordinary CUDA C++: recursion, local arrays, function pointers, printf, malloc,
+assert, libdevice."""
 
 from __future__ import annotations
 

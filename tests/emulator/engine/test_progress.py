@@ -142,7 +142,7 @@ ENDLESS = "mov.u32 %r5, 0; LOOP: add.u32 %r5, %r5, 1; bra LOOP;"
 
 
 @pytest.mark.parametrize(("grid", "workers"), [(1, 1), (200, 2)])
-def test_max_instructions_ends_an_endless_loop_and_says_who_spins(grid, workers):
+def test_max_instructions_ends_an_endless_loop_and_lists_its_threads(grid, workers):
     run = Run(kernel(THREAD + "setp.lt.u32 %p0, %r0, 40; @%p0 bra END;" + ENDLESS + "END:"), workers=workers)
     with pytest.raises(InstructionLimitError) as caught:
         run(np.zeros(1), np.zeros(1), grid=grid, block=64, max_instructions=1_000_000)
@@ -183,7 +183,7 @@ class Stop(KeyboardInterrupt):
 
 
 @pytest.mark.parametrize(("grid", "workers"), [(1, 1), (200, 2)])
-def test_an_interrupt_says_who_spins_and_keeps_its_type(grid, workers):
+def test_an_interrupt_lists_the_looping_threads_and_keeps_its_type(grid, workers):
     def stop(number, frame):
         raise Stop
 

@@ -200,7 +200,7 @@ def test_a_barrier_only_half_a_cta_reaches_is_a_deadlock():
     assert "barrier 0 with 32 of 64" in text and "barrier 1 with 32 of 64" in text
 
 
-def test_polling_a_flag_that_nobody_sets_is_a_deadlock():
+def test_polling_a_flag_that_no_thread_sets_is_a_deadlock():
     run = Run(kernel("LOOP: ld.volatile.global.u32 %r0, [%rd0]; setp.eq.u32 %p0, %r0, 0; @%p0 bra LOOP;"))
     with pytest.raises(DeadlockError, match=r"ld\.volatile\.global\.u32: 32 thread"):
         run(np.zeros(1, np.uint32), np.zeros(1))

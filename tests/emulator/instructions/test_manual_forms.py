@@ -1,4 +1,4 @@
-"""Every form that the manual lists, held against ptxas and against what the emulator binds: nothing is missing silently."""
+"""Every form that the manual lists, compared with the forms that ptxas accepts and those that the emulator supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The race check of shared memory: what it says of single kernels; random ones are in test_race_model.py."""
+"""The race check of shared memory on single kernels; random kernels are in test_race_model.py."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_race_names_both_accesses():
     assert caught.value.exit_code == 5 and isinstance(caught.value, FaultError)
 
 
-def test_nothing_is_said_unless_asked_for():
+def test_no_race_is_reported_without_racecheck():
     Run(kernel(HEAD + STORE + LOAD))(np.zeros(64, np.uint32), np.zeros(64, np.uint32), block=64)
 
 
@@ -160,7 +160,7 @@ def test_neighbours_in_a_word_do_not_race(size):
         ("membar.cta;", True),
     ],
 )
-def test_lanes_of_a_warp_are_told_apart_if_asked_for(between, racing):
+def test_races_between_lanes_of_a_warp_are_found_if_requested(between, racing):
     body = STORE + between + "ld.shared.b32 %r20, [%r10];"
     assert hazards(body, block=32) == ()
     found = hazards(body, block=32, racecheck="lanes")
@@ -182,7 +182,7 @@ def test_one_lane_acts_for_its_warp():
         assert kinds(body, block=32) == []
 
 
-def test_how_it_is_asked_for():
+def test_values_of_the_racecheck_setting():
     with pytest.raises(UsageError, match="racecheck is False, True, 'warps' or 'lanes', not 'words'"):
         hazards("", racecheck="words")
 

@@ -208,7 +208,7 @@ def test_addresses_hold_the_rank(bench):  # noqa: F811
         assert (out[rank] == np.arange(32) + 100 * (rank & ~1) + (rank << 16)).all()
 
 
-def test_code_that_knows_no_clusters_runs_in_one(bench):  # noqa: F811
+def test_code_without_cluster_instructions_runs_in_a_cluster(bench):  # noqa: F811
     body = (
         THREAD
         + """

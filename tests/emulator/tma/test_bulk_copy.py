@@ -352,7 +352,7 @@ def test_copy_to_the_next_cta_of_the_cluster(bench):  # noqa: F811
     assert (out.reshape(2, 4, 128) == np.roll(source.reshape(2, 4, 128), 1, 1)).all()
 
 
-def test_a_copy_to_the_cluster_nobody_waits_for_shows():
+def test_a_copy_to_the_cluster_without_a_wait_is_an_access_after_exit():
     body = TO_NEIGHBOUR.format(copy=COPY_TO_CLUSTER, wait="")
     with pytest.raises(RaceError, match="access-after-exit"):
         Run(kernel(body))(

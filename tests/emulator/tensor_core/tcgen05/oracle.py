@@ -1,4 +1,5 @@
-"""What one tcgen05.mma has to give, element by element, from the manual's tables: formats, canonical layouts, data paths."""
+"""The expected result of one tcgen05.mma, element by element, from the manual's tables: formats, canonical layouts,
+data paths."""
 
 from __future__ import annotations
 

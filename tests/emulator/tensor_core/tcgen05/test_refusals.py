@@ -1,4 +1,4 @@
-"""What tcgen05 refuses, with the place and the bits."""
+"""Errors of tcgen05 instructions, which name the instruction and the bits."""
 
 from __future__ import annotations
 
