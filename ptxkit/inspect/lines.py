@@ -104,7 +104,7 @@ def with_callers_files(rows: list[_Row]) -> list[_Row]:
 
 
 class _Program:
-    """One line program: header, then opcodes that build rows."""
+    """The decoder of one DWARF line program: a header, followed by opcodes that append rows to the line table."""
 
     def __init__(self, data: bytes, start: int, length: int, relocations: dict[int, tuple[str, int]]) -> None:
         self.data, self.relocations = data, relocations

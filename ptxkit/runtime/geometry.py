@@ -58,7 +58,7 @@ def dim3(value: Any, what: str) -> Dim:
     """An int or up to three of them as (x, y, z).
 
     Raises:
-        LaunchError: something else, or below 1.
+        LaunchError: it is something else, or a number is below 1.
     """
     parts = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     numbers = [int(p) for p in parts if isinstance(p, (int, np.integer)) and not isinstance(p, bool)]

@@ -1,4 +1,4 @@
-"""Loaded modules, kernels and prepared launches: what both devices share."""
+"""Loaded modules, kernels and prepared launches, for the GPU and for the emulator."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """Short hash of all that makes two sweeps the same one."""
+        """Short hash of everything that identifies a sweep; two sweeps with the same key are the same sweep."""
         said = json.dumps(
             [
                 self.kernel,

@@ -213,8 +213,8 @@ class Session:
     def _check_again(
         self, candidates: Sequence[Candidate], tracks: Sequence[Track], say: Callable[[str], None]
     ) -> None:
-        """Verify the very graphs that were timed, on the last set of buffers that each computes, with another poison and where
-        the method says so on fresh inputs; and that timing changed no input."""
+        """Verify the graphs that were timed, on the last set of buffers that each uses, with another poison and, if the
+        method has ``fresh_inputs``, with new inputs. Also check that timing has changed no input."""
         if self.device.lost:
             return
         what = "on fresh inputs" if self.method.fresh_inputs else "once more"

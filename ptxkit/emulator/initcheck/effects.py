@@ -158,7 +158,7 @@ def _matrix_rows(
     bits = _moved(check, w, x, _data(w, sources, values, 1))
     if not any(b.any() for b in bits):
         return None
-    # a row lies in other lanes than the one that gives its address
+    # the lanes that receive a row of a matrix are not the lane that provides its address
     origin = _loaded(check, w, x, "shared")
     return [shadow(b, origin) for b in bits]
 

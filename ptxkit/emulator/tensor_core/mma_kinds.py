@@ -62,7 +62,11 @@ class Factors:
     where: Where
 
     def select(self, words: Lanes, byte: Lanes, thread: Lanes, rows: int, name: str) -> Lanes:
-        """(warps, rows, count) uint8 from a register, (warps, 32) uint32, and its selectors, (warps, 32) uint16.
+        """Select the scale factors of each row: (warps, rows, count) uint8.
+
+        Args:
+            words: the register with the factors, (warps, 32) uint32.
+            byte, thread: the selectors byte-id and thread-id, (warps, 32) uint16.
 
         Raises:
             TrapError: selectors for which PTX defines no behaviour.

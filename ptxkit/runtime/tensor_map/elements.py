@@ -85,7 +85,8 @@ def element_type(array: Any, dtype: Any = None) -> ElementType:
 
 
 def contiguous_strides(shape: tuple[int, ...], bits: int) -> tuple[int, ...]:
-    """Bytes from one element to the next of a C-contiguous array; the last one, below a byte, counts as 1."""
+    """Bytes from one element to the next in each dimension of a C-contiguous array; 1 in the last for elements below a
+    byte."""
     strides, row = [max(1, bits // 8)], shape[-1] * bits // 8
     for n in shape[-2::-1]:
         strides.append(row)
