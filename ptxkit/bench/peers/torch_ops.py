@@ -105,11 +105,20 @@ def product(w: Any, gemm: Gemm, torch: Any) -> Function:
     declared = w.outputs().get(gemm.c)
     wide = {"out_dtype": torch.float32} if declared and dtype_of(declared[1]) == dtype_of("f32") else {}
 
+    scales: dict[Any, Any] = {}
+
+    def scale(a: Any) -> Any:
+        if a.device not in scales:
+            scales[a.device] = torch.ones((), device=a.device)
+        return scales[a.device]
+
     def laid_out(a: Any, b: Any) -> tuple[Any, Any]:
         return a.T if gemm.a_transposed else a, b.T if gemm.b_transposed else b
 
     def plain(a: Any, b: Any) -> Any:
         a, b = laid_out(a, b)
+        if a.element_size() == 1 and a.is_floating_point():  # torch.mm takes no 8-bit types
+            return torch._scaled_mm(a, b, scale(a), scale(a), out_dtype=torch.bfloat16)
         c = torch.mm(a, b) if a.dtype == torch.float32 else torch.mm(a, b, **wide)
         return act(c if alpha == 1 else c * alpha)
 

@@ -1,0 +1,81 @@
+"""cuSPARSELt through torch, for products with a 2:4 sparse matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ptxkit.bench.peers.base import PeerCall
+from ptxkit.bench.peers.tensors import Torch
+from ptxkit.bench.peers.torch_ops import TorchOp
+from ptxkit.bench.peers.torch_peer import TorchPeer
+from ptxkit.errors import UnavailableError
+from ptxkit.kernels.gemm.product import gemm_of
+from ptxkit.workload.workload import Workload
+
+
+class CusparseltPeer(TorchPeer):
+    """``torch._cslt_sparse_mm`` with the algorithm that its search selects; b is compressed once, before it is timed."""
+
+    name = "cusparselt"
+    summary = "cuSPARSELt through PyTorch, with its algorithm search"
+
+    def offers(self, workload: Workload) -> bool:
+        """See :meth:`Peer.offers`."""
+        gemm = gemm_of(workload)
+        return gemm is not None and gemm.sparse == "b" and gemm.b_transposed and gemm.plain and gemm.alpha == 1
+
+    def prepare(self, workload: Workload, inputs: Mapping[str, Any]) -> PeerCall:
+        """See :meth:`Peer.prepare`."""
+        torch = self.torch(inputs)
+        library = getattr(torch.module.backends, "cusparselt", None)
+        if library is None or not library.is_available():
+            raise UnavailableError(f"torch {torch.module.__version__} has no cuSPARSELt")
+        call = super().prepare(workload, inputs)
+        product = self._latest[1] if self._latest else None
+        return replace(call, note=product.note) if isinstance(product, SparseProduct) else call
+
+    def made(self, function: Callable[..., Any], definition: TorchOp, torch: Torch) -> Callable[..., Any]:
+        """See :meth:`TorchPeer.made`."""
+        return SparseProduct(torch.module)
+
+
+class SparseProduct:
+    """a b^T with a dense a (m, k) and a 2:4 sparse b (n, k), as dense tensors.
+
+    cuSPARSELt's sparse matrix is the first operand: it computes b a^T, and stores the transpose of it.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.compressed: dict[int, Any] = {}  # address of b -> b as cuSPARSELt stores it
+        self.algorithm: tuple[Any, ...] | None = None  # alg_id and, where torch's search gives them, how k is split
+
+    def __call__(self, a: Any, b: Any) -> Any:
+        """The product. b is compressed when it is first seen, and the algorithm is searched with the first one."""
+        address = b.data_ptr()
+        if address not in self.compressed:
+            self.compressed[address] = self.torch._cslt_compress(b)
+        common = (self.compressed[address], a.t(), None, None, self.output(a), True)
+        if self.algorithm is None:
+            self.algorithm = self.search(common)
+        return self.torch._cslt_sparse_mm(*common, *self.algorithm)
+
+    def search(self, common: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The fastest algorithm: (alg_id, split_k, its mode), or in earlier versions of torch (alg_id,)."""
+        library = getattr(self.torch._C, "_cusparselt", None)
+        if hasattr(library, "mm_search"):
+            alg_id, split_k, mode, _ = library.mm_search(*common)
+            return alg_id, split_k, mode
+        return (self.torch._cslt_sparse_mm_search(*common),)
+
+    def output(self, a: Any) -> Any:
+        """Element type of the result: that of a, and bf16 for 8-bit types."""
+        return self.torch.bfloat16 if a.element_size() == 1 else a.dtype
+
+    @property
+    def note(self) -> str:
+        """The algorithm, for the table."""
+        names = ("alg_id", "split_k", "split_k_mode")
+        return " ".join(f"{name}={value}" for name, value in zip(names, self.algorithm or (), strict=False))

@@ -1,0 +1,78 @@
+"""cuSPARSELt through torch: which products it offers, and the calls of torch that it makes, against numpy in torch's place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxkit.bench.peers.cusparselt_peer import CusparseltPeer, SparseProduct
+from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse
+from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
+
+
+def test_it_offers_products_with_compressed_weights():
+    peer = CusparseltPeer()
+    assert peer.offers(MatmulSparse())
+    assert peer.offers(MatmulSparse(dtype="e4m3"))
+    assert not peer.offers(MatmulSparse(weights="dense"))  # the others multiply a matrix that is pruned already
+    assert not peer.offers(MatmulWgmma())
+
+
+class Array(np.ndarray):
+    """A numpy array with the methods of a tensor that the product uses."""
+
+    def data_ptr(self) -> int:
+        return self.ctypes.data
+
+    def element_size(self) -> int:
+        return self.itemsize
+
+    def t(self) -> Any:
+        return self.T
+
+
+class FakeTorch:
+    """The functions of torch, on numpy arrays; ``calls`` has their names and the algorithm."""
+
+    bfloat16 = "bfloat16"
+
+    def __init__(self, searches: bool) -> None:
+        self.calls: list[Any] = []
+        self._C = SimpleNamespace(_cusparselt=SimpleNamespace(mm_search=self.mm_search) if searches else None)
+
+    def mm_search(self, *args: Any) -> tuple[int, int, int, int]:
+        self.calls.append("mm_search")
+        return 3, 2, 1, 40
+
+    def _cslt_sparse_mm_search(self, *args: Any) -> int:
+        self.calls.append("search")
+        return 5
+
+    def _cslt_compress(self, b: Any) -> Any:
+        self.calls.append("compress")
+        return b
+
+    def _cslt_sparse_mm(self, b: Any, a: Any, bias: Any, alpha: Any, out: Any, transposed: bool, *algorithm: Any) -> Any:
+        assert bias is None and alpha is None and transposed
+        self.calls.append(algorithm)
+        return (b @ a).T
+
+
+@pytest.mark.parametrize(
+    ("searches", "algorithm", "note"),
+    [(True, (3, 2, 1), "alg_id=3 split_k=2 split_k_mode=1"), (False, (5,), "alg_id=5")],
+)
+def test_it_compresses_each_b_once_and_searches_once(searches, algorithm, note):
+    torch = FakeTorch(searches)
+    product = SparseProduct(torch)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((3, 8)).astype(np.float32).view(Array)
+    first, second = (rng.standard_normal((5, 8)).astype(np.float32).view(Array) for _ in range(2))
+    for b in (first, first, second):
+        np.testing.assert_allclose(product(a, b), a @ b.T)
+    search = "mm_search" if searches else "search"
+    assert torch.calls == ["compress", search, algorithm, algorithm, "compress", algorithm]
+    assert product.note == note
