@@ -64,9 +64,9 @@ class SparseProduct:
 
     def search(self, common: tuple[Any, ...]) -> tuple[Any, ...]:
         """The fastest algorithm: (alg_id, split_k, its mode), or in earlier versions of torch (alg_id,)."""
-        library = getattr(self.torch._C, "_cusparselt", None)
-        if hasattr(library, "mm_search"):
-            alg_id, split_k, mode, _ = library.mm_search(*common)
+        search = getattr(getattr(self.torch._C, "_cusparselt", None), "mm_search", None)
+        if search is not None:
+            alg_id, split_k, mode, _ = search(*common)
             return alg_id, split_k, mode
         return (self.torch._cslt_sparse_mm_search(*common),)
 
