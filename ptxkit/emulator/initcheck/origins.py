@@ -39,7 +39,7 @@ class Origin:
 
 
 class Origins:
-    """All of one wave, numbered from 1."""
+    """The origins of one wave, numbered from 1."""
 
     def __init__(self, wave: WaveState) -> None:
         self.wave = wave
@@ -48,13 +48,13 @@ class Origins:
         self._next = 1
 
     def register(self, name: str) -> int:
-        """Number of a register that nothing has written."""
+        """The number of the origin of a register without a value."""
         if name not in self._registers:
             self._registers[name] = self._add(Origin(None, name))
         return self._registers[name]
 
     def result(self, where: Where) -> int:
-        """Number of the undefined result of a collective that reads a lane which does not take part."""
+        """The number of the origin of a collective's result that is undefined because it comes from a lane that does not take part."""
         return self._add(Origin(where, is_result=True))
 
     def load(self, x: Group, where: Where, space: str, addresses: Addresses | None) -> int:
@@ -74,7 +74,7 @@ class Origins:
         return number
 
     def describe(self, number: int, cta: int, warp: int, lane: int) -> str:
-        """In words, for a message: what an origin is, in a lane of the wave."""
+        """The text that describes an origin, for a lane of the wave."""
         origin = self._found.get(number)
         if origin is None:
             return "a value that was never initialised"
@@ -99,7 +99,7 @@ class Origins:
 
 
 def place(wave: WaveState, space: str, address: int) -> str:
-    """Uninitialised memory at an address, in words with the variable or allocation that it lies in."""
+    """The text that names uninitialised memory at an address, with its variable or allocation."""
     if space == "":
         space = "local" if LOCAL_WINDOW <= address < LOCAL_WINDOW + WINDOW_BYTES else "global"
         space = "shared" if SHARED_WINDOW <= address < SHARED_WINDOW + WINDOW_BYTES else space

@@ -59,7 +59,7 @@ class Columns(ListedRows):
 
 @lru_cache(maxsize=256)
 def decode(record: bytes) -> Boxes:
-    """The boxes of an encoded map; the same bytes give the same object, with its tables.
+    """Decode a map. The boxes and their tables are cached by the bytes of the map.
 
     Raises:
         ValueError: see :class:`Boxes`.

@@ -58,7 +58,7 @@ class FourRows(ListedRows):
 
 @lru_cache(maxsize=256)
 def four_rows(record: bytes) -> FourRows:
-    """The boxes of an encoded map; the same bytes give the same object.
+    """Decode a map for gather4 or scatter4. The boxes are cached by the bytes of the map.
 
     Raises:
         ValueError: see :class:`Boxes` and :class:`FourRows`.

@@ -38,9 +38,9 @@ class _Shape:
     """A form of tcgen05.cp.
 
     Attributes:
-        rows: of shared memory.
-        nbytes: of a row.
-        lanes: for each lane that is written, from that of the address on; ``row`` has its row.
+        rows: number of rows in shared memory.
+        nbytes: bytes of a row.
+        lanes: the written lanes, relative to the lane of the address; ``row`` has the row of shared memory for each.
     """
 
     rows: int
