@@ -48,7 +48,7 @@ class Traps:
     """Checks what instructions compute.
 
     Args:
-        kinds: of ``"div0"``, ``"nan"`` and ``"inf"``, those that are looked for.
+        kinds: the conditions that are reported, of ``"div0"``, ``"nan"`` and ``"inf"``.
     """
 
     def __init__(self, kinds: tuple[str, ...]) -> None:

@@ -54,7 +54,7 @@ class Origins:
         return self._registers[name]
 
     def result(self, where: Where) -> int:
-        """The number of the origin of a collective's result that is undefined because it comes from a lane that does not take part."""
+        """The number of the origin of a collective's undefined result, read from a lane that does not take part."""
         return self._add(Origin(where, is_result=True))
 
     def load(self, x: Group, where: Where, space: str, addresses: Addresses | None) -> int:
