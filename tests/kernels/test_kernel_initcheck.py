@@ -14,6 +14,8 @@ CASES = [
     ("matmul_mma", "step1_ldmatrix"),
     ("matmul_mma", "step6_tma"),
     ("matmul_wgmma", "step1_tma"),
+    ("matmul_block_scaled", "step2_specialized"),
+    ("matmul_tcgen05", "step6_cta_pairs"),
     ("matmul_wgmma", "step6_multicast"),
     ("matmul_wgmma", "step8_tma_store"),
     ("micro_tiling_matmul", "step5_async"),
