@@ -10,14 +10,26 @@ from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from ptxkit.inspect.subject import Settings
+    from collections.abc import Callable, Sequence
+
+    from ptxkit.inspect.subject import Settings, Subject
     from ptxkit.inspect.timeline import Request, Timed
 
 SCHEMA = "ptxkit.overlap/1"
 
 
-def show_timeline(words: str, settings: Settings, request: Request, file: str | None, as_json: bool) -> None:
+def show_timeline(
+    words: str,
+    settings: Settings,
+    request: Request,
+    file: str | None,
+    as_json: bool,
+    launch: Callable[[Sequence[Subject]], Subject] | None = None,
+) -> None:
     """Record the variants, write the trace to ``file`` unless that is None, and print the figures.
+
+    Args:
+        launch: gives the kernel of a source file its launch, which is then recorded; None for a kernel with a description.
 
     Raises:
         UsageError, UnavailableError: see :func:`ptxkit.inspect.timeline.recorded`.
@@ -26,14 +38,18 @@ def show_timeline(words: str, settings: Settings, request: Request, file: str | 
     from ptxkit.cli._run_text import progress
     from ptxkit.cli._text import print_json, to_stderr
     from ptxkit.files import check_writable, write_text
-    from ptxkit.inspect.timeline import recorded
+    from ptxkit.inspect.subject import subjects
+    from ptxkit.inspect.timeline import recorded, recorded_file
 
     if file == "-" and as_json:
         raise UsageError("--timeline - writes the trace to stdout, where --json would print; name a file")
     if file not in (None, "-"):
         check_writable(file)
     with stdout_set_aside(), progress() as say:
-        found = recorded(words, request, settings, say)
+        if launch is None:
+            found = recorded(words, request, settings, say)
+        else:
+            found = recorded_file(launch(subjects(words, settings, say)), request)
     if file is not None:
         text = trace_text(found, request.latency)
         if file == "-":

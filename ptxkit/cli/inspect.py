@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
     "arguments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="With --html: count the launch of a source file's kernel with this argument, as `ptxkit run` takes it.",
+    help="With --html, --timeline or --overlap: launch a source file's kernel with this argument, as `ptxkit run` takes it.",
 )
 @click.option("--grid", metavar="X[,Y[,Z]]", help="With --arg: launch this many CTAs, of --block threads each.")
 @click.option("--cooperative", is_flag=True, help="With --arg: launch with all CTAs resident at once.")
@@ -153,11 +154,17 @@ def command(
             "--overlap" if timeline_file is None else "--timeline",
             {
                 "--diff": as_diff, "--html": html_file, "--cfg": cfg, "--source": source, "--ptx": ptx, "--sass": sass,
-                "--registers": registers, "--control": control, "--encoding": encoding, "--block": block, "--shared": shared,
-                "--cluster": cluster, "--occupancy-curve": occupancy_curve, "--no-time": no_time,
+                "--registers": registers, "--control": control, "--encoding": encoding, "--no-time": no_time,
+                "--occupancy-curve": occupancy_curve,
+                **({} if arguments or grid else {"--block": block, "--shared": shared, "--cluster": cluster}),
             },
         )  # fmt: skip
-        record_timeline(subjects, settings, timeline_file, ctas, latency, sms, as_json)
+        launch = None
+        if arguments or grid is not None or cooperative:
+            from ptxkit.cli._inspect_launch import launched
+
+            launch = partial(launched, arguments=arguments, grid=grid, cooperative=cooperative)
+        record_timeline(subjects, settings, timeline_file, ctas, latency, sms, as_json, launch)
         return
     for option, given in (("--ctas", ctas), ("--latency", latency), ("--sms", sms)):
         if given is not None:
@@ -209,8 +216,9 @@ def record_timeline(
     latency: int | None,
     sms: int | None,
     as_json: bool,
+    launch: Callable[[Sequence[Subject]], Subject] | None,
 ) -> None:
-    """``--timeline`` and ``--overlap``: words after the subject that are numbers are its sizes."""
+    """``--timeline`` and ``--overlap``: the words after the subject are its sizes; ``launch`` is for a source file."""
     from ptxkit.cli._inspect_timeline import show_timeline
     from ptxkit.emulator.timeline.record import DEFAULT_LATENCY
     from ptxkit.inspect.timeline import Request, parse_ctas
@@ -221,7 +229,7 @@ def record_timeline(
         latency=DEFAULT_LATENCY if latency is None else latency,
         sms=sms,
     )
-    show_timeline(subjects[0], settings, request, file, as_json)
+    show_timeline(subjects[0], settings, request, file, as_json, launch)
 
 
 def text_of(

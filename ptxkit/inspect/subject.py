@@ -318,7 +318,10 @@ def resolved_variants(
     name, settings = _with_settings(words, settings)
     path, _ = _as_file(name)
     if path is not None and path.suffix != ".py":
-        raise UsageError(f"{path} has no description with a launch, which a timeline needs; `ptxkit new` writes one for it")
+        raise UsageError(
+            f"{path} has no description with a launch, which a timeline needs; give one as to `ptxkit run`: "
+            "--arg NAME=VALUE, --grid and --block"
+        )
     kind, variant_name = _find_workload(name)
     if settings.defines or settings.options:
         raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu")

@@ -10,10 +10,11 @@ from ptxkit.emulator.timeline.record import DEFAULT_LATENCY, MOST_CTAS
 from ptxkit.emulator.timeline.recorder import Timeline
 from ptxkit.errors import FaultError, UnavailableError, UsageError
 from ptxkit.inspect.overlap import Overlap, overlaps
-from ptxkit.inspect.subject import Settings, built_subjects, resolved_variants
+from ptxkit.inspect.subject import Settings, Subject, built_subjects, resolved_variants
 from ptxkit.inspect.trace import Traced
 
 if TYPE_CHECKING:
+    from ptxkit.runtime.emulated import EmulatedDevice
     from ptxkit.workload.build import Build
 
 
@@ -74,29 +75,50 @@ def recorded(
         subjects = built_subjects(resolved, settings)
         build = subjects[0].build
         assert build is not None
-        timeline = Timeline(request.ctas, request.latency)
         say(f"recording {workload.name}:{resolved.variant.name}")
-        error = _launch(build, device, timeline)
-        traced = Traced(f"{workload.name}:{resolved.variant.name}", timeline.launches, str(error or "").split("\n")[0])
-        if error is None:
-            _check_ctas(traced, request.ctas)
-        figures = tuple(overlaps(traced, [s.function for s in subjects]))
-        found.append(Timed(traced, figures, workload.size_text(), build.target.name, error))
+        found.append(_recorded(f"{workload.name}:{resolved.variant.name}", build, subjects, request, device))
     if not found:
         raise UnavailableError(refused or f"{words} has no variant that runs in the emulator")
     return found
 
 
-def _launch(build: Build, device: object, timeline: Timeline) -> FaultError | None:
-    """Launch a build once with its own arrays; the fault that ended it, or None."""
+def recorded_file(subject: Subject, request: Request) -> list[Timed]:
+    """Launch the kernel of a source file, with the launch that its subject was given, and record it.
+
+    Raises:
+        UsageError: there are sizes, which a file does not have; no such CTA.
+    """
+    from ptxkit.emulator import Machine
     from ptxkit.runtime.emulated import EmulatedDevice
+
+    if request.sizes:
+        raise UsageError(f"{subject.title} has no sizes; remove {' '.join(request.sizes)}")
+    assert subject.launched is not None
+    device = EmulatedDevice(Machine(sms=request.sms))
+    return [_recorded(subject.title, subject.launched, [subject], request, device)]
+
+
+def _recorded(
+    title: str, build: Build, subjects: Sequence[Subject], request: Request, device: EmulatedDevice
+) -> Timed:
+    timeline = Timeline(request.ctas, request.latency)
+    error = _launch(build, device, timeline)
+    traced = Traced(title, timeline.launches, str(error or "").split("\n")[0])
+    if error is None:
+        _check_ctas(traced, request.ctas)
+    figures = tuple(overlaps(traced, [s.function for s in subjects]))
+    return Timed(traced, figures, build.workload.size_text(), build.target.name, error)
+
+
+def _launch(build: Build, device: EmulatedDevice, timeline: Timeline) -> FaultError | None:
+    """Launch a build once with its own arrays; the fault that ended it, or None."""
     from ptxkit.workload import execute
 
-    assert isinstance(device, EmulatedDevice)
     case = execute.Case(build.workload, device, target=build.target)
     prepared = execute.bound(case, build)
     prepared.state.restore()
-    case.reset()
+    if build.workload.outputs():
+        case.reset()
     try:
         with device.settings(timeline=timeline, counting=False):
             prepared.launch()

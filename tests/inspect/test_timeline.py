@@ -128,6 +128,17 @@ def test_traces_of_other_kernels_are_valid(words, capsys, tmp_path):
     assert {e["pid"] for e in events} == set(range(1, 1 + sum(len(r["recorded_ctas"]) for r in other["launches"])))
 
 
+def test_a_source_file_is_recorded_with_the_launch_that_is_given(capsys, tmp_path):
+    (tmp_path / "k.cu").write_text(COPY)
+    words = "--arg x=float32[64] --arg y=float32[64] --arg at=0 --grid 1 --block 64".split()
+    run(capsys, str(tmp_path / "k.cu"), *words, "--timeline", str(tmp_path / "t.json"))
+    events, other = events_of((tmp_path / "t.json").read_text())
+    check(events)
+    assert other["launches"][0]["kernel"] == "copy" and other["launches"][0]["block"] == [64, 1, 1]
+    _, err = run(capsys, str(tmp_path / "k.cu"), "64", *words, "--overlap", code=2)
+    assert "has no sizes; remove 64" in err
+
+
 def test_a_fault_leaves_the_trace_up_to_it(capsys, tmp_path):
     (tmp_path / "faulty.py").write_text(FAULTY)
     (tmp_path / "faulty.cu").write_text(COPY)
