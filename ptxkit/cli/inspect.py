@@ -169,6 +169,10 @@ def command(
     for option, given in (("--ctas", ctas), ("--latency", latency), ("--sms", sms)):
         if given is not None:
             raise UsageError(f"{option} applies to --timeline and --overlap; add one of these")
+    kinds = {"--json": as_json, "--html": html_file is not None, "--cfg": cfg is not None}
+    wanted = [option for option, given in kinds.items() if given]
+    if len(wanted) > 1:
+        raise UsageError(f"{' and '.join(wanted)} are different outputs; give one of them")
     launches = bool(arguments) or grid is not None or cooperative
     if launches and (html_file is None or as_diff):
         raise UsageError("--arg, --grid and --cooperative describe the launch that --html shows counts of; give --html FILE")

@@ -426,3 +426,10 @@ def test_a_launch_that_cannot_be_counted_is_an_error_and_no_page(capsys, tmp_pat
     Path("t.cu").write_text(TEMPLATE)
     err = output_of(capsys, *words, code=code)
     assert message in err and not Path("t.html").exists()
+
+
+@pytest.mark.parametrize("options", [["--html", "x.html", "--json"], ["--html", "x.html", "--cfg", "x.dot"]])
+def test_only_one_output_is_written(capsys, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    assert "are different outputs; give one of them" in output_of(capsys, "saxpy:ptx", *options, code=2)
+    assert not list(tmp_path.iterdir())
