@@ -285,9 +285,10 @@ def to_f16_nearest(exact: NDArray[np.float64]) -> NDArray[np.float16]:
 class Unpacked(Accumulation):
     """mma.sync with 8-bit floating-point types on targets where ptxas converts them to f16.
 
-    ptxas for sm_90, sm_100, sm_103 and sm_110 widens both factors to f16, multiplies the lower halves of all registers and then
-    the upper ones onto that, and adds the accumulator last, rounding to nearest. Seen in SASS: F2FP.F16.E4M3.UNPACK_B,
-    HMMA.16816, FADD (for sm_120 it is one QMMA.16832); the same bits on an H200, and in what was recorded on a B200.
+    ptxas for sm_90, sm_100, sm_103 and sm_110 converts both factors to f16, multiplies the elements in the lower halves of all
+    registers, accumulates the products of the upper halves on the result, and adds the accumulator last, rounding to nearest.
+    Seen in SASS: F2FP.F16.E4M3.UNPACK_B, HMMA.16816, FADD (for sm_120 it is one QMMA.16832); the same bits on an H200, and in
+    what was recorded on a B200.
     """
 
     def dot(self, a: Lanes, b: Lanes, c: Lanes, t: str, other: str) -> Lanes:
