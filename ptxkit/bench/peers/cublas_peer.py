@@ -41,7 +41,7 @@ class CublasPeer(Peer):
     def offers(self, workload: Workload) -> bool:
         """See :meth:`Peer.offers`."""
         gemm = gemm_of(workload)
-        return gemm is not None and gemm.plain and _output(workload) is not None
+        return gemm is not None and gemm.plain and not gemm.operands and _output(workload) is not None
 
     def prepare(self, workload: Workload, inputs: Mapping[str, Any]) -> PeerCall:
         """See :meth:`Peer.prepare`."""

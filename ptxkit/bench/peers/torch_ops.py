@@ -319,3 +319,21 @@ def rmsnorm_backward(w: Any, torch: Any) -> Function:
         return dx.to(x.dtype), (dy.float() * normalized).sum(0).to(gamma.dtype)
 
     return gradients
+
+
+# -- 2:4 sparsity ----------------------------------------------------------------------------------------------------------
+
+
+@op("sparse_compress", "values")
+def sparse_compress(w: Any, torch: Any) -> Function:
+    """The stored elements; the metadata has a layout that only the kernels use."""
+    bits, magnitude = (torch.uint8, 0x7F) if w.dtype == "e4m3" else (torch.int16, 0x7FFF)
+
+    def values(dense: Any) -> Any:
+        fours = dense.view(bits).view(w.rows, -1, 4)
+        order = 3 - torch.arange(4, dtype=torch.int32, device=dense.device)  # of equal ones the first
+        keys = (fours & magnitude).to(torch.int32) * 4 + order
+        positions = keys.topk(2, dim=-1).indices.sort(dim=-1).values
+        return torch.gather(fours, -1, positions).view(w.rows, w.k // 2).view(dense.dtype)
+
+    return values

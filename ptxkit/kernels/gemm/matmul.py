@@ -94,6 +94,7 @@ class Matmul(Workload):
             bias="bias" if bias_gelu else None,
             activation="gelu" if bias_gelu else "none",
             compute="tf32" if self.unit == "tf32" else "f32",
+            operands=self.kind if self.kind != self.output_kind else "",
         )
 
     @property

@@ -191,7 +191,8 @@ class MatmulSparse(Workload):
         """The product as libraries compute it with the pruned b, without pruning it."""
         if self.weights == "dense":
             return None
-        return Gemm(self.m, self.n, self.k, b_transposed=True, sparse="b")
+        operands = "e4m3" if self.dtype == "e4m3" else ""
+        return Gemm(self.m, self.n, self.k, b_transposed=True, operands=operands, sparse="b")
 
     @property
     def itemsize(self) -> int:

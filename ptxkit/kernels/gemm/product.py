@@ -23,6 +23,7 @@ class Gemm:
         activation: gelu is the tanh formula.
         compute: ``"f32"`` for products of the unrounded inputs and sums in f32 (f64 for float64), ``"tf32"`` for float32
             inputs on tensor cores, ``"s32"`` for int8 inputs and exact sums.
+        operands: element type of a and b where c has another floating-point type, such as ``"e4m3"``; else "".
         sparse: ``"b"`` if of every four neighbouring elements along k of b at most two are not zero, which libraries may use.
             It does not change the product, so that it is not compared.
     """
@@ -40,6 +41,7 @@ class Gemm:
     bias: str | None = None
     activation: Literal["none", "relu", "gelu", "silu"] = "none"
     compute: Literal["f32", "tf32", "s32"] = "f32"
+    operands: str = ""
     sparse: Literal["", "b"] = field(default="", compare=False)
 
     @property

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxkit.bench.peers.cublas_peer import CublasPeer
 from ptxkit.bench.peers.cusparselt_peer import CusparseltPeer, SparseProduct
+from ptxkit.bench.peers.cutlass_peer import CutlassPeer
 from ptxkit.kernels.gemm.matmul_sparse import MatmulSparse
+from ptxkit.kernels.gemm.matmul_tcgen05 import MatmulTcgen05
 from ptxkit.kernels.gemm.matmul_wgmma import MatmulWgmma
 
 
@@ -19,6 +22,13 @@ def test_it_offers_products_with_compressed_weights():
     assert peer.offers(MatmulSparse(dtype="e4m3"))
     assert not peer.offers(MatmulSparse(weights="dense"))  # the others multiply a matrix that is pruned already
     assert not peer.offers(MatmulWgmma())
+
+
+def test_cublas_and_cutlass_offer_no_products_of_8_bit_types():
+    for kernel in (MatmulSparse, MatmulTcgen05):
+        for peer in (CublasPeer(), CutlassPeer()):
+            assert peer.offers(kernel())
+            assert not peer.offers(kernel(dtype="e4m3"))
 
 
 class Array(np.ndarray):

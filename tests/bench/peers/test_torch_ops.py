@@ -47,6 +47,8 @@ CASES = [
     ("softmax", [7, 33], {"dtype": "f16"}),
     ("scale_mask_softmax", [7, 33], {}),
     ("layernorm_quantize", [7, 33], {}),
+    ("sparse_compress", [7, 64], {}),
+    ("sparse_compress", [7, 64], {"dtype": "f16"}),
 ]
 
 
