@@ -51,7 +51,8 @@ installed = all(importlib.util.find_spec(package) for package in ("torch", "trit
 
 def test_every_memory_bound_kernel_has_a_definition():
     bundled = {name for name in registry.names() if registry.get(name).make().work().intensity < 8}
-    assert {n for n in bundled if triton_ops.find(registry.get(n).make()) is None} == {"inline_ptx"}
+    without = {"inline_ptx", "sparse_compress"}  # a tour; and integers, not arithmetic
+    assert {n for n in bundled if triton_ops.find(registry.get(n).make()) is None} == without
 
 
 def test_gradients_of_long_rows_are_not_offered():
