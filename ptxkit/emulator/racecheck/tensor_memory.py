@@ -97,6 +97,8 @@ class TensorMemory:
                 for number in np.unique(found[found > 0]).tolist():
                     record = self._records[number - 1]
                     known = clocks.now.data[rows[:, None], record.rank, record.number] >= record.interval
+                    if earlier == "allocate":  # the CTAs of a pair allocate together: to know of one of them is enough
+                        known = known.any(1)
                     if record.warp != warp and not known.all():
                         columns = np.flatnonzero((found == number).any(0)) + r.low
                         self._tell(kind, where, who, record, columns)

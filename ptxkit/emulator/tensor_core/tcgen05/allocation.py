@@ -104,16 +104,17 @@ class Allocator(Synchroniser):
             self.memory.allocate(ctas, start, first.count, first.where)
             for r in together:
                 self.granted[r.cta, r.warp] = start
-                self._note(r, start)
+                self._note(r, start, [r, *(other for other in together if other is not r)])
         self._requests = left
 
-    def _note(self, r: _Request, start: int) -> None:
-        """Others have to come after the allocation."""
-        wave, row = self.wave, r.cta * self.wave.shape[1] + r.warp
+    def _note(self, r: _Request, start: int, together: list[_Request]) -> None:
+        """Others have to come after the allocation, which the CTAs of a pair make ``together``."""
+        wave = self.wave
+        threads = np.concatenate([warp_threads(a.cta * wave.shape[1] + a.warp) for a in together])
         cells = self.memory.regions(r.cta, range(BANDS), start, start + r.count)
         for races in wave.races:
             if races.tensor_memory is not None:
-                races.tensor_memory.record("allocate", r.where, r.who, warp_threads(row), cells)
+                races.tensor_memory.record("allocate", r.where, r.who, threads, cells)
 
     def sleep(self, group: Group, block: int) -> None:
         """``group`` waits at the gate of ``block`` for columns."""

@@ -138,3 +138,51 @@ def test_shared_memory_that_is_overwritten_while_a_product_reads_it():
     with pytest.raises(RaceError, match=message) as found:
         launch(text)
     assert place("FREE") in str(found.value) and place("FIRST") in str(found.value)
+
+
+PAIR = """
+.version 8.8
+.target sm_100a
+.address_size 64
+.visible .entry k()
+{
+    .reg .pred %p<8>; .reg .b32 %r<32>; .reg .b64 %rd<8>;
+    .shared .align 1024 .b8 tile[16384]; .shared .align 8 .b64 done; .shared .b32 where;
+    mov.u32 %r1, %tid.x; mov.u32 %r6, %cluster_ctarank; setp.ge.u32 %p2, %r1, 32;
+    setp.eq.u32 %p1, %r1, 32; setp.eq.and.u32 %p1, %r6, 0, %p1;
+    @%p1 mbarrier.init.shared.b64 [done], 1;
+    @%p2 bra allocated;
+    tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [where], 64;
+allocated:
+    bar.sync 0; // ALLOCATED
+    mov.u32 %r2, 0; mov.u32 %r3, tile; shr.u32 %r4, %r3, 4; cvt.u64.u32 %rd1, %r4;
+    or.b64 %rd1, %rd1, 0x4000404000010000; mov.u32 %r5, 0x10110490; setp.ne.u32 %p3, %r1, %r1;
+    @!%p1 bra end;
+    tcgen05.mma.cta_group::2.kind::f16 [%r2], %rd1, %rd1, %r5, %p3;
+    tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.b64 [done];
+last:
+    mbarrier.try_wait.parity.shared.b64 %p4, [done], 0; @!%p4 bra last;
+end:
+    bar.warp.sync -1;
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    @%p2 bra freed;
+    tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r2, 64;
+freed:
+    ret;
+}
+"""
+"""A pair allocates; another warp of the first CTA multiplies into the tensor memory of both."""
+
+
+def launch_pair(text: str) -> None:
+    machine = Machine(capacity=1 << 20, workers=1, sms=2)
+    program = machine.load(parse(text, "races.ptx"), "sm_100a")
+    settings = EmulatorSettings(racecheck="warps", counting=False)
+    program.launch("k", b"", grid=(2, 1, 1), block=(64, 1, 1), cluster=(2, 1, 1), settings=settings)
+
+
+def test_a_pair_allocates_together():
+    """What is after the allocation of one CTA is after that of the other, without a barrier of the cluster."""
+    launch_pair(PAIR)
+    with pytest.raises(RaceError, match="write-after-write: thread .* writes .*, which warp 0 .* allocated"):
+        launch_pair(PAIR.replace("bar.sync 0; // ALLOCATED", ""))
