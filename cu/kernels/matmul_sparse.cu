@@ -200,7 +200,9 @@ struct Metadata {
 };
 
 // Multiplies one stage: 64 ROWS columns x BM rows of c, from a tile of the stored elements of b and a tile of a.
-// Asynchronous, one wgmma group.
+// Asynchronous, one wgmma group. The tensor cores read the metadata from its registers while they multiply, so that the
+// registers must not be written before the products are complete: on an H200, results are wrong if the next stage's
+// metadata is loaded during the products.
 template <class T, int ROWS, int SUMS>
 __device__ __forceinline__ void multiply_stage(float (&sums)[ROWS][SUMS], unsigned b, unsigned a,
                                                const Metadata<T, ROWS>& metadata, bool accumulate) {
@@ -457,19 +459,15 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
             const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
             const unsigned row = (t.row * CLUSTER_M + rank_m) * BM,
                            col = (t.col * CLUSTER_N + rank_n) * BN + consumer * SPARSE_ROWS * ROWS;
-            unsigned previous = 0;
             for (unsigned step = 0; step < steps; step++) {
                 const unsigned offset = at.stage * L::stage_bytes, stage = base + offset;
                 mbarrier_wait(full(at.stage), at.parity);
                 metadata.load(shared + offset + L::metadata + consumer * ROWS * S::block * 4);
                 multiply_stage(sums, stage + L::b + consumer * ROWS * SPARSE_ROWS * B_ROW, stage, metadata, step > 0);
-                wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
-                if (step > 0) release(previous);
-                previous = at.stage;
+                wait_for_sums(sums);  // the metadata may be replaced, too: see multiply_stage
+                release(at.stage);
                 at.advance();
             }
-            wait_for_sums(sums);
-            release(previous);
             if constexpr (Tile::STORE == BY_TMA) {
                 store_by_tma<Out, Tile::BOXES>(sums, c_map, base + L::c + consumer * Tile::BOXES * L::box_bytes, row,
                                                col, 1 + consumer);
