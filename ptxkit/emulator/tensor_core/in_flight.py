@@ -4,6 +4,9 @@ From its issue until a ``wgmma.wait_group`` covers it, an instruction's accumula
 instruction. Shared memory is read at the wait. If the accumulator of an instruction holds tags, its value is the result of the
 instruction that they name. Compilers may therefore copy accumulators in flight, but a program that computes with them gets
 NaNs.
+
+The tensor cores read elements of A and metadata in registers while they multiply: an H200 gives wrong results if metadata is
+replaced in flight. A program that has written such a register before the wait is an error.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from ptxkit.emulator.tensor_core import fragments, warpgroups
 from ptxkit.emulator.tensor_core.collective import WARPGROUP
 from ptxkit.emulator.tensor_core.multiplication import Inputs, Multiplication
 from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
+from ptxkit.errors import TrapError
 
 MECHANISM: Mechanism[Groups] = Mechanism(
     "wgmma",
@@ -58,6 +62,7 @@ class Issued:
             self._follow(words.reshape(groups.count, WARPGROUP, what.count, 32), scale)
         self.d: Lanes = np.zeros(self.c.shape, self.c.dtype)
         self.left = groups.count
+        self.inputs = self._held(x)
         state.serial = self.serial = (state.serial + 1) % SERIALS
         self.flying[self.serial] = self
         x.wave.queue.submit(Operation(groups.owner, self.perform), MECHANISM)
@@ -75,6 +80,38 @@ class Issued:
             theirs = np.array([np.flatnonzero(earlier.groups.owner == self.groups.owner[e])[0] for e in mine])
             self.before.append((earlier, mine, theirs))
 
+    def _held(self, x: Group) -> dict[str, Words]:
+        """The registers that the instruction reads until it is complete: name -> (E, warps of a warpgroup, 32) uint32."""
+        held = {}
+        for name in self.what.input_registers:
+            value = x.fetch(self.frame.function.register_index[name])
+            if value is not None:
+                held[name] = fragments.gather(x.shape, (value,), np.uint32)[self.groups.rows].reshape(-1, WARPGROUP, 32)
+        return held
+
+    def _require_inputs(self, chosen: Index) -> None:
+        """Check that the registers in ``inputs`` have not been written.
+
+        Raises:
+            TrapError: one of them has another value.
+        """
+        wave = self.wave
+        for name, before in self.inputs.items():
+            value = self.frame.registers[self.frame.function.register_index[name]]
+            if value is None:
+                continue
+            words = np.broadcast_to(value, wave.shape)
+            for e in chosen:
+                c, w = int(self.groups.cta[e]), int(self.groups.warp[e])
+                changed = words[c, w : w + WARPGROUP].astype(value.dtype, copy=False).view(np.uint32) != before[e]
+                if changed.any():
+                    thread = wave.thread_coordinates(w * 32 + int(np.argmax(changed)))
+                    raise TrapError(
+                        f"{self.what.where}: register {name}, which this wgmma.mma_async reads until it is complete, is "
+                        f"written before wgmma.wait_group covers the instruction, by thread {thread} of CTA "
+                        f"{wave.cta_coordinates(c)}; wait for the instruction first, or write to another register"
+                    )
+
     def tags(self, x: Group) -> tuple[Lanes, ...]:
         """Values of the accumulator registers until the program waits for the product."""
         value = np.uint32(TAG | self.serial << 7) + np.arange(self.what.count, dtype=np.uint32)
@@ -83,6 +120,7 @@ class Issued:
 
     def perform(self, which: Elements) -> None:
         """Compute the elements ``which``, and replace their tags in all registers by the results."""
+        self._require_inputs(np.arange(self.groups.count)[which])
         for earlier, mine, theirs in self.before:
             self.c[mine] = earlier.d[theirs]
         self.d[which] = self.what.product(self.wave, self.given.select(which), self.c[which])

@@ -22,7 +22,7 @@ from ptxkit.emulator.tensor_core.mma import (
 )
 from ptxkit.emulator.tensor_core.shared_operand import SharedOperand
 from ptxkit.emulator.tensor_core.warpgroups import Warpgroups
-from ptxkit.isa.model import Immediate, Operand, Vector
+from ptxkit.isa.model import Immediate, Operand, Register, Vector
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Multiplication:
         b: B.
         ta, td: type of A's elements and of the accumulator.
         count: accumulator registers of a thread.
+        input_registers: names of the registers that hold elements of A, or metadata.
     """
 
     def __init__(self, b: Binding) -> None:
@@ -95,6 +96,8 @@ class Multiplication:
         self.b = SharedOperand("B", form["b"], n, k, bool(majors and majors[-1]), signs[1] < 0)
         extra: tuple[Typed, ...] = ((metadata, B32),) if compressed else ()
         self.sources = (*self.outs, (operands[2], U64), (operands[3], PRED), *extra, *self.a_registers)
+        read = (metadata, *(o for o, _ in self.a_registers if in_registers))
+        self.input_registers = tuple(o.name for o in read if isinstance(o, Register))
         self.table_a = fragments.multiplicand_a(16, self.kept // numerics.per_word(self.ta)).reshape(-1)
         self.table_d = fragments.accumulator(16, n, self.td == "f16")
         self.inverse_d = fragments.accumulator_inverse(16, n, self.td == "f16")

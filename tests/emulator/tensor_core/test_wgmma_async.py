@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import test_sparse
 import test_wgmma as dense
 from matrix_programs import integers
 from test_wgmma import Case
@@ -283,3 +285,40 @@ def test_traps_report_what_a_product_produces_and_not_what_it_is_given(completio
     a[..., 2, 3] = b[..., 1, 3] = 2.0**100
     with pytest.raises(ArithmeticTrap, match="wgmma.mma_async.*issued by thread .0, 0, 0. of CTA .0, 0, 0., computes an inf"):
         launch(dense.text(CASE), CASE, dense.inputs(CASE, a, b, c), 2, **traps)
+
+
+
+AFTER_ISSUE = "wgmma.commit_group.sync.aligned;"
+WRITE = "add.u32 {0}, {0}, 0x11111111;"
+AFTER_WAIT = "wgmma.wait_group.sync.aligned 0;"
+USE = "setp.eq.u32 %p7, {0}, 0x7fffffff; @%p7 trap;"  # without a use, the write has no effect
+
+
+def written(source: str, after: str, register: str) -> str:
+    """The program with a write to a register, which is used at the end."""
+    use = source.replace(AFTER_WAIT, AFTER_WAIT + USE.format(register))
+    return use.replace(after, after + WRITE.format(register))
+
+
+def test_a_fragment_register_must_not_be_written_before_the_wait():
+    case = replace(CASE, in_registers=True)
+    source = dense.text(case)
+    register = re.search(r"\}, \{(%\w+)", instruction(case, source))[1]
+    check(case, written(source, AFTER_WAIT, register), "latest-legal")
+    with pytest.raises(TrapError, match=f"register {register}, which this wgmma.mma_async reads .* is written before"):
+        check(case, written(source, AFTER_ISSUE, register), "latest-legal")
+
+
+def test_metadata_must_not_be_written_before_the_wait():
+    """An H200 gives wrong results for metadata that is replaced while the tensor cores multiply."""
+    case = test_sparse.WideCase(32, "f32", "bf16", "bf16")
+    source = test_sparse.text(case)
+    register = re.search(r"%rd14, (%\w+), 0", instruction(case, source))[1]
+    rows = (dense.TILE_A + dense.TILE_B) // 4 // 256
+    registers = np.zeros((16 + 1 + rows, 256), np.uint32)
+    registers[16] = 0x44444444  # the first two elements of each four
+    for changed in (source, written(source, AFTER_WAIT, register)):
+        got, _ = launch(changed, case, registers, 1, "latest-legal")
+        assert not got.any()
+    with pytest.raises(TrapError, match=f"register {register}, which this wgmma.mma_async reads .* is written before"):
+        launch(written(source, AFTER_ISSUE, register), case, registers, 1, "latest-legal")
