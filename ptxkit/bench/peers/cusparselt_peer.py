@@ -71,8 +71,8 @@ class SparseProduct:
         return (self.torch._cslt_sparse_mm_search(*common),)
 
     def output(self, a: Any) -> Any:
-        """Element type of the result: that of a, and bf16 for 8-bit types."""
-        return self.torch.bfloat16 if a.element_size() == 1 else a.dtype
+        """Element type of the result: bf16 for 8-bit types; None, which means that of a, for others, which torch demands."""
+        return self.torch.bfloat16 if a.element_size() == 1 else None
 
     @property
     def note(self) -> str:
