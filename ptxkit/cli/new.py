@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import keyword
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -144,6 +146,14 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} cannot name a kernel; use lower-case letters, digits and _, such as my_kernel")
     if keyword.iskeyword(name) or name in CPP_WORDS:
         raise UsageError(f"{name!r} is a keyword; choose another name, such as my_{name}")
+    if name in sys.stdlib_module_names or _is_installed(name):
+        raise UsageError(f"{name}.py would hide the Python module {name}; choose another name, such as my_{name}")
+
+
+def _is_installed(name: str) -> bool:
+    """Whether Python finds a module of this name elsewhere than in the current directory."""
+    elsewhere = [path for path in sys.path if path and Path(path).resolve() != Path.cwd()]
+    return importlib.machinery.PathFinder.find_spec(name, elsewhere) is not None
 
 
 def write_pair(pair: dict[Path, str]) -> None:

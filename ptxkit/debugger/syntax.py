@@ -39,6 +39,10 @@ _LEVELS = (
 _TYPE_WORDS = frozenset(("const", "volatile", "struct", "unsigned", "signed", "long", "short", "int", "char"))
 
 
+MAX_TOKENS = 200
+"""Maximum number of names, numbers and operators of an expression."""
+
+
 @dataclass(frozen=True)
 class Node:
     """An expression: ``op`` with its operands, or a leaf whose value is in ``value``."""
@@ -55,7 +59,12 @@ def parse(text: str) -> Node:
         UsageError: the text is not an expression; the message shows where.
     """
     parser = _Parser(text)
-    node = parser.ternary()
+    if len(parser.tokens) > MAX_TOKENS:
+        raise UsageError(f"the expression has {len(parser.tokens)} parts, more than {MAX_TOKENS}; print its parts one by one")
+    try:
+        node = parser.ternary()
+    except RecursionError:
+        raise UsageError("the expression is nested too deeply; print its parts one by one") from None
     if parser.at < len(parser.tokens):
         raise parser.unexpected()
     return node

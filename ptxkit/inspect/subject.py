@@ -261,6 +261,7 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
         raise UsageError(f"{name} is built by its description; macros and compiler options are for files: cu/kernels/{name}.cu")
     from ptxkit.workload.ahead import compile_ahead
     from ptxkit.workload.resolve import resolve, unavailable
+    from ptxkit.workload.workload import suggestion
 
     fields = workload_class.fields()
     workload = workload_class.of({**settings.kernel, **{n: v for n, v in settings.tile.items() if n in fields}})
@@ -269,6 +270,11 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
         resolved = resolve(workload, workload.variant(variant_name), settings.target, settings.tile)
         compile_ahead([resolved], say)
         return built_subjects(resolved, settings)
+    known = {parameter for variant in workload_class.variants().values() for parameter in variant.tile}
+    for parameter in settings.tile:
+        if parameter not in known:
+            others = suggestion(parameter, [*fields, *sorted(known)])
+            raise UsageError(f"{name} has no size, option or tile parameter {parameter!r}; {others}")
     variants = [
         variant
         for variant in workload_class.variants().values()
@@ -287,7 +293,7 @@ def _of_workload(name: str, settings: Settings, say: Callable[[str], None]) -> t
 
 
 def _none_found(name: str, target: Target | None, tile: Mapping[str, str]) -> str:
-    text = f"no variant of {name} can be compiled for {target}"
+    text = f"no variant of {name} can be compiled" + (f" for {target}" if target else "")
     return f"{text} with tile parameters {', '.join(tile)}" if tile else text
 
 

@@ -6,6 +6,7 @@ An error in a bundled description is a bug of ptxkit and keeps its traceback.
 from __future__ import annotations
 
 import functools
+import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,17 +21,18 @@ RETURNS: Mapping[str, type] = {"inputs": Mapping, "reference": Mapping, "work": 
 METHODS = (*RETURNS, "constraints")
 
 
-def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A method of a description, one of :data:`METHODS`, that raises DescriptionError for exceptions and for a result of the
     wrong type."""
-    name = method.__name__
 
     @functools.wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         with blamed(method):
             result: Any = method(*args, **kwargs)
-            if name == "constraints":
+            if name == "constraints" and not isinstance(result, str):
                 return list(result)
+        if name == "constraints":
+            raise DescriptionError(f"{_start(method)}: constraints() must return a list of complaints, not {_short(result)}")
         right = isinstance(result, RETURNS[name])
         if not right:
             wanted = "a Work" if name == "work" else "a dict"
@@ -55,7 +57,8 @@ def blamed(function: Callable[..., Any]) -> Iterator[None]:
     except BaseException as error:
         if getattr(function, "__module__", "").startswith("ptxkit."):
             raise
-        file = Path(function.__code__.co_filename)
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        file = Path(code.co_filename if code else "")
         raise DescriptionError(f"{place(error, file, _start(function))}: {mistake(error)}") from error
 
 
@@ -83,4 +86,5 @@ def _short(value: object) -> str:
 
 def _start(function: Callable[..., Any]) -> str:
     """``mine.py:10``, the first line of a function."""
-    return f"{Path(function.__code__.co_filename).name}:{function.__code__.co_firstlineno}"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else getattr(function, "__module__", "")

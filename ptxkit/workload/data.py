@@ -38,6 +38,8 @@ class Data:
         """Input name -> numpy array or scalar."""
         made = self._given if self._given is not None else self.workload.inputs(np.random.default_rng(self.seed))
         self._refuse_masks(made, "the input {}", "a kernel sees no mask")
+        self._refuse_temporaries(made, "an input")
+        self._refuse_temporaries(self.workload.outputs(), "an output")
         return dict(made)
 
     @property
@@ -54,6 +56,7 @@ class Data:
         """
         found = self.workload.reference(**{name: _read_only(value) for name, value in self.inputs.items()})
         self._refuse_masks(found, "the reference of {}", "every element is compared")
+        self._refuse_temporaries(found, "an output")
         expected = {name: np.asarray(value) for name, value in found.items()}
         for name, value in expected.items():
             check_real(f"{self.workload.name}: the reference of {name}", value.dtype)
@@ -63,6 +66,12 @@ class Data:
             what = "only empty arrays" if expected else "no output"
             raise DescriptionError(f"{self.workload.name}: reference() returns {what}; nothing would be verified")
         return expected
+
+    def _refuse_temporaries(self, names: Mapping[str, Any], what: str) -> None:
+        for name in self.workload.temporaries():
+            if name in names:
+                clash = f"{self.workload.name}: temporaries() has {name!r}, which is {what}"
+                raise DescriptionError(f"{clash}; choose another name")
 
     def _refuse_masks(self, arrays: Mapping[str, Any], what: str, why: str) -> None:
         for name, value in arrays.items():

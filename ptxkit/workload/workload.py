@@ -74,7 +74,7 @@ class Workload:
             cls.name = snake_case(cls.__name__)
         for name in METHODS if not cls.__module__.startswith("ptxkit.") else ():
             if name in cls.__dict__:
-                setattr(cls, name, guarded(cls.__dict__[name]))
+                setattr(cls, name, guarded(cls.__dict__[name], name))
         dataclasses.dataclass(frozen=True)(cls)
         cls.__init__ = _naming_fields(cls.__init__)  # type: ignore[method-assign]
         cls._check_names()
@@ -283,6 +283,8 @@ class Workload:
         for method in ("inputs", "reference", "work"):
             if getattr(cls, method) is getattr(Workload, method):
                 raise DescriptionError(f"{cls.name}: {cls.__name__} has no {method}()")
+        if not isinstance(cls.source, (str, os.PathLike)):
+            raise DescriptionError(f"{cls.name}: source is the path of a file, not {cls.source!r}")
         if not cls.variants():
             raise DescriptionError(f"{cls.name}: {cls.__name__} has no variant; declare one with @variant")
         options = set(cls.emulator_sizes) - set(cls.size_names())

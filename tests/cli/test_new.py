@@ -36,6 +36,14 @@ def test_a_keyword_of_either_language_is_refused(name, tmp_path, monkeypatch, ca
     assert "keyword" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["json", "numpy", "ptxkit"])
+def test_a_name_that_would_hide_a_module_is_refused(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert exit_of("new", name) == 2
+    assert f"{name}.py would hide the Python module {name}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("existing", ["mine.py", "mine.cu"])
 def test_nothing_is_overwritten(existing, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

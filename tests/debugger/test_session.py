@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import ptxkit
+from ptxkit.debugger.syntax import parse
 from ptxkit.errors import UsageError
 
 SOURCE = """
@@ -155,6 +156,12 @@ def test_a_stop_is_over_when_the_session_goes_on(source):
         s.stepi()
         with pytest.raises(UsageError, match="this stop is no longer current"):
             stop.thread(0)
+
+
+@pytest.mark.parametrize("text", ["(" * 100 + "1" + ")" * 100, "-" * 150 + "1" + "+1" * 60, "(" * 3000])
+def test_an_expression_that_is_too_large_is_refused(text):
+    with pytest.raises(UsageError, match="print its parts one by one"):
+        parse(text)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_a_source_that_moved_or_shrank(tmp_path):
         ("nowhere.cu", "cannot read nowhere.cu"),
         ("./nowhere:k", "cannot read nowhere"),
         ("saxpy:scalar@-use_fast_math", "are for files"),
+        ("saxpy@dtype=f16", "saxpy has no size, option or tile parameter 'dtype'"),
     ],
 )
 def test_words_that_name_nothing(words, reason):

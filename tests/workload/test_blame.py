@@ -92,6 +92,15 @@ def test_without_a_mistake(ran):
         ("[32, 64]})", "[32, 64]}, constraint=lambda w, t: w.m)", "doubled.py:23: AttributeError: "),
         ("[32, 64]})", "[32, 64]}, prefer=lambda w: 3)", "doubled.py:23: TypeError: "),
         ("def work", "def wrok", "doubled: Doubled has no work()"),
+        ('{"t": (self.n', '{"x": (self.n', "doubled: temporaries() has 'x', which is an input; choose another name"),
+        ('{"t": (self.n', '{"y": (self.n', "doubled: temporaries() has 'y', which is an output; choose another name"),
+        ('source = "doubled.cu"', "source = 3", "doubled: source is the path of a file, not 3"),
+        (
+            "    def work",
+            "    def constraints(self):\n        return 'no'\n\n    def work",
+            "doubled.py:20: constraints() must return a list of complaints, not 'no'",
+        ),
+        ("    def work", "    work = lambda self: 3\n\n    def wrok", "doubled.py:20: work() must return a Work, not 3"),
     ],
 )
 def test_a_mistake_is_a_line(ran, old, new, complaint):
@@ -99,6 +108,12 @@ def test_a_mistake_is_a_line(ran, old, new, complaint):
         ran(old, new)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_methods_may_be_lambdas(ran):
+    old = "    def work(self):\n        return Work(flops=self.n, bytes=8 * self.n)"
+    rows = ran(old, "    work = lambda self: Work(flops=self.n, bytes=8 * self.n)").cases[0].rows
+    assert [v.verified for v in rows] == [True, True]
 
 
 def test_constraints_may_fail_while_they_are_asked(ran):
