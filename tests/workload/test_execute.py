@@ -185,6 +185,86 @@ def test_a_maximum_that_is_not_initialised_is_found(sample):
     assert run(sample, open_device("emulator"), "largest").verdict.worst.startswith("on a launch after the first: y[")
 
 
+BULK = '''
+from ptxkit import Launch, TensorMap, Work, Workload, variant
+
+class Bulk(Workload):
+    """Copies."""
+    source = "bulk.cu"
+    n: int = 256
+
+    def inputs(self, rng): return {"x": rng.integers(0, 100, self.n, np.uint32)}
+    def reference(self, x): return {"y": x.reshape(16, 16)}
+    def outputs(self): return {"y": ((16, 16), "u32")}
+    def temporaries(self): return {"t": ((16, 16), "u32")}
+    def work(self): return Work(self.n, 8 * self.n)
+
+    @variant
+    def bulk_into_output(self): return [Launch("bulk", 1, self.n, ("x", "y"))]
+
+    @variant
+    def tensor_into_output(self): return [Launch("tensor", 1, self.n, ("x", TensorMap("y", box=(16, 16))))]
+
+    @variant
+    def tensor_into_temporary(self):
+        return [
+            Launch("tensor", 1, self.n, ("x", TensorMap("t", box=(16, 16)))), Launch("copied", 1, self.n, ("t", "y", 0))
+        ]
+
+    @variant
+    def initialised(self):
+        return [Launch("copied", 1, self.n, ("x", "y", 100)), Launch("bulk", 1, self.n, ("x", "y"))]
+'''
+BULK_SOURCE = """
+__device__ unsigned stage(const unsigned* x) {
+    __shared__ alignas(128) unsigned s[256];
+    s[threadIdx.x] = x[threadIdx.x];
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    return (unsigned)__cvta_generic_to_shared(s);
+}
+__device__ void finish() {
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+}
+__global__ void bulk(const unsigned* x, unsigned* y) {
+    unsigned s = stage(x);
+    if (threadIdx.x) return;
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.min.u32 [%0], [%1], 1024;"
+                 :: "l"(y), "r"(s) : "memory");
+    finish();
+}
+struct alignas(64) Map { char bytes[128]; };
+__global__ void tensor(const unsigned* x, const __grid_constant__ Map y) {
+    unsigned s = stage(x);
+    if (threadIdx.x) return;
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.and.tile.bulk_group [%0, {%1, %1}], [%2];"
+                 :: "l"(&y), "r"(0), "r"(s) : "memory");
+    finish();
+}
+__global__ void copied(const unsigned* x, unsigned* y, unsigned added) {
+    y[threadIdx.x] = x[threadIdx.x] + added;
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["bulk_into_output", "tensor_into_output", "tensor_into_temporary"])
+def test_a_bulk_reduction_into_memory_that_nothing_has_written_is_found(tmp_path, name):
+    """It is right with the first sentinel, whose bits are all set."""
+    verdict = run(bulk_sample(tmp_path), open_device("emulator"), name, target=Target.parse("sm_90a")).verdict
+    assert verdict.worst.startswith("on a launch after the first: y[")
+
+
+def test_a_bulk_reduction_into_memory_that_a_launch_has_initialised_is_verified(tmp_path):
+    verdict = run(bulk_sample(tmp_path), open_device("emulator"), "initialised", target=Target.parse("sm_90a")).verdict
+    assert verdict.verified, verdict.worst
+
+
+def bulk_sample(directory):
+    (directory / "bulk.py").write_text("import numpy as np\n" + BULK)
+    (directory / "bulk.cu").write_text(BULK_SOURCE)
+    return registry.load_file(directory / "bulk.py")
+
+
 @pytest.mark.parametrize("how", range(6))
 def test_a_minimum_or_maximum_with_an_element_that_nothing_has_written_is_found(sample, how):
     """Either ignores the NaN of the first launch."""

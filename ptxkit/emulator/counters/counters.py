@@ -47,8 +47,9 @@ class Counters:
             128. The ISA requires a multiple of 16 only, but on an H200 copies of rows to odd multiples of 16 reached 81 to
             89% of the bandwidth of aligned ones, and to other multiples of 32 they reached 96 to 100%.
         unwritten_loads: elements of outputs and temporaries that were read while they still held the sentinel value of
-            uninitialised memory, so that the kernel has probably not written them. Verification then repeats the run with
-            another sentinel value.
+            uninitialised memory, so that the kernel has probably not written them. Bulk and tensor copies that read outputs
+            or temporaries, and bulk and tensor reductions into them, are counted without examining the bytes. Verification
+            then repeats the run with other sentinel values.
     """
 
     instructions: int = 0

@@ -14,7 +14,8 @@ BYTES, UNITS, WAVEFRONTS, CONFLICTS, LANES = range(5)
 """Columns of a memory instruction's counts: bytes requested, sectors, wavefronts, wavefronts beyond the minimum, lanes."""
 
 UNWRITTEN = "unwritten"
-"""Counter of elements that were read while they still held the sentinel value of uninitialised memory."""
+"""Counter of elements that were read, and of bulk operations that read or updated memory, while it held the sentinel value of
+uninitialised memory."""
 
 SPACES = ("global", "shared", "local", "remote", "global.loop", "shared.loop")
 """Kinds of accesses: ``remote`` is shared memory of another CTA of the cluster; ``.loop`` is an atomic that the GPU performs as

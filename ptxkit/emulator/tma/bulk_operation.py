@@ -114,14 +114,14 @@ class BulkOperation:
         to_address, source_address = self.to.lanes(runs, to), self.source.lanes(runs, source)
         if self.source_space == "global":
             origin = runs.in_global(source_address, "reads")
-            if runs.unwritten:
-                x.tally.add(self.number, UNWRITTEN, runs.unwritten)
         else:
             origin = runs.in_shared(source_address, "reads", remote=False)
         if self.to_space == "global":
-            target = runs.in_global(to_address, "writes")
+            target = runs.in_global(to_address, "writes", updates=self.reduction is not None)
         else:
             target = runs.in_shared(to_address, "writes", remote=self.to_space == "shared::cluster")
+        if runs.unwritten:
+            x.tally.add(self.number, UNWRITTEN, runs.unwritten)
         leaders = None
         if self.barrier is None and self.reduction is None and not self.byte_mask:
             leaders = runs.leaders(origin.start, target.which, target.start, sizes)

@@ -90,7 +90,7 @@ class Runs:
         self.x = x
         self.sizes = sizes
         self.active = x.active()
-        self.unwritten = 0  # number of runs read from global memory that may be uninitialised
+        self.unwritten = 0  # number of times that global memory was read or updated that may be uninitialised
         self.cta: NDArray[np.int64] = np.broadcast_to(x.cta, x.shape)[self.active]
         wrong = (sizes & (multiple - 1)) != 0
         if wrong.any():
@@ -114,8 +114,11 @@ class Runs:
         _, first, kind = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         return None if len(first) == len(keys) else first[kind.reshape(-1)]
 
-    def in_global(self, addresses: NDArray[np.uint64], verb: str) -> Side:
+    def in_global(self, addresses: NDArray[np.uint64], verb: str, updates: bool = False) -> Side:
         """Runs in global memory.
+
+        Args:
+            updates: a reduction, whose result depends on what it overwrites.
 
         Raises:
             MemoryFault: misaligned or out of bounds.
@@ -130,7 +133,7 @@ class Runs:
             end = np.uint64(first.base + first.nbytes)
             start = addresses - np.uint64(first.base)
             if (addresses >= np.uint64(first.base)).all() and (addresses + self.sizes.view(np.uint64) <= end).all():
-                self._notice_unwritten(first, verb)
+                self._notice_unwritten(first, verb == "reads" or updates)
                 return Side([first.data], np.zeros(len(addresses), np.int64), start.view(np.int64))
         for n in np.unique(self.sizes):
             outside = (self.sizes == n) & ~memory.inside(addresses, int(n))
@@ -143,12 +146,12 @@ class Runs:
             which[chosen] = len(arrays)
             begin[chosen] = (addresses[chosen] - np.uint64(a.base)).view(np.int64)
             arrays.append(a.data)
-            self._notice_unwritten(a, verb)
+            self._notice_unwritten(a, verb == "reads" or updates)
         return Side(arrays, which, begin)
 
-    def _notice_unwritten(self, a: Allocation, verb: str) -> None:
-        """Count a bulk copy that reads from ``a``, if ``a`` was marked as uninitialised; the bytes are not examined."""
-        if a.sentinel is not None and verb == "reads":
+    def _notice_unwritten(self, a: Allocation, depends: bool) -> None:
+        """Count an operation that depends on bytes of ``a``, if ``a`` was marked as uninitialised; they are not examined."""
+        if a.sentinel is not None and depends:
             self.unwritten += 1
 
     def in_shared(

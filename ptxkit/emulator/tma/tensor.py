@@ -176,7 +176,7 @@ class _Store:
         start = runs.in_shared(runs.lanes(self.source.lanes(source)), "reads", False, SHARED_ALIGNMENT).start
         leaders = None if self.op else runs.leaders(start, coordinates)
         distinct = EVERY if leaders is None else np.unique(leaders)
-        region.count(x, self.number, "shared_to_global", distinct)
+        region.count(x, self.number, "shared_to_global", distinct, updates=bool(self.op))
         machine.version += 1
         for races in wave.races:
             races.operations.grouped(MECHANISM, self.where, x.thread[active], start, runs.sizes, False)

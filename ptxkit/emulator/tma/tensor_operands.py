@@ -146,10 +146,16 @@ class Region:
         starts = np.where(some, low, low[some][0]).astype(np.uint64)
         self.parts = memory.partition(starts)
 
-    def count(self, x: Group, number: int, direction: str, which: Elements = EVERY) -> None:
-        """Add bytes and sectors of the boxes ``which`` to the counters."""
+    def count(
+        self, x: Group, number: int, direction: str, which: Elements = EVERY, updates: bool = False
+    ) -> None:
+        """Add bytes and sectors of the boxes ``which`` to the counters.
+
+        Args:
+            updates: a reduction, whose result depends on what it overwrites.
+        """
         x.tally.add(number, direction, int(self.touched[which].sum()))
-        if direction == "global_to_shared" and any(a.sentinel is not None for a, _ in self.parts):
+        if (direction == "global_to_shared" or updates) and any(a.sentinel is not None for a, _ in self.parts):
             x.tally.add(number, UNWRITTEN, 1)
         if x.tally.traffic:
             x.tally.add(number, f"sectors.{direction}", self.boxes.sectors(self.coordinates[which]))
