@@ -89,11 +89,10 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("package", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
-def test_no_import_cycle(package):
-    prefix = f"ptxkit.{package}"
-    modules = {m: i for m, i in import_graph().items() if m == prefix or m.startswith(prefix + ".")}
-    assert modules
+def test_no_import_cycle():
+    """Without ``ptxkit`` itself, which offers the names of its packages."""
+    modules = {module: names for module, names in import_graph().items() if module != "ptxkit"}
+    assert len(modules) > 400
     assert " -> ".join(find_cycle(modules)) == ""
 
 
@@ -148,59 +147,3 @@ def test_import_loads_few_modules(statement, most):
     code = f"import sys\nbefore = set(sys.modules)\n{statement}\nprint(len(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= most
-
-
-def module_imports() -> dict[str, set[str]]:
-    """Module -> modules of ptxkit that it imports, at its top, under ``TYPE_CHECKING`` or inside its functions."""
-    files = {path: path.relative_to(ROOT).with_suffix("").parts for path in PACKAGE.rglob("*.py")}
-    modules = {".".join(p[:-1] if p[-1] == "__init__" else p): path for path, p in files.items()}
-    found: dict[str, set[str]] = {}
-    for module, path in modules.items():
-        names = {next((n for n in (name, name.rpartition(".")[0]) if n in modules), "") for name in imported_names(path)}
-        found[module] = names - {"", module}
-    return found
-
-
-def cycles(graph: dict[str, set[str]]) -> list[tuple[str, ...]]:
-    """Groups of modules of which each imports every other, directly or through others."""
-
-    def reached(start: str) -> set[str]:
-        seen: set[str] = set()
-        waiting = list(graph[start])
-        while waiting:
-            if (module := waiting.pop()) not in seen:
-                seen.add(module)
-                waiting += graph[module]
-        return seen
-
-    below = {module: reached(module) for module in graph}
-    return sorted({tuple(sorted(m for m in below[n] if n in below[m])) for n in graph if n in below[n]})
-
-
-ACYCLIC = (
-    "bench",
-    "cli",
-    "compiler",
-    "cutlass",
-    "inspect",
-    "isa",
-    "kernels",
-    "runtime",
-    "source_run",
-    "sweep",
-    "targets",
-    "testing",
-    "workload",
-)
-
-
-@pytest.mark.parametrize("package", ACYCLIC)
-def test_no_module_imports_itself_through_others(package):
-    """Type-only and local imports counted, too: a reader can read a package from its lowest module to its highest."""
-    inside = {module: names for module, names in module_imports().items() if module.startswith(f"ptxkit.{package}")}
-    assert cycles({module: names & inside.keys() for module, names in inside.items()}) == []
-
-
-def test_cycles_are_found():
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"e", "d"}}
-    assert cycles(graph) == [("a", "b", "c"), ("e",)]

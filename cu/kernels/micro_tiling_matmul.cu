@@ -422,7 +422,7 @@ __global__ __launch_bounds__(InterleavedLanesOf<Tile>::THREADS, Tile::CTAS) void
     float sum[TM][TN] = {}, left[TM][4], right[2][TN];
     const unsigned row = swizzled<SPAN>(lanes.row * SPAN), col = STAGE_A + lanes.col * 4;
     auto read_left = [&](int r, unsigned stage, int j) {
-        // Each bit of the row number comes either from the lane or from r, and so does each bit of the swizzle.
+        // Each bit of the row number comes either from the lane or from r; so the two swizzled offsets combine by xor.
         const unsigned here = swizzled<SPAN>(L::down(r) * SPAN + j * 4), atom = here & (SPAN - 16);
         load4(left[r], reinterpret_cast<const float*>(bytes + ((stage + row) ^ atom) + (here - atom)));
     };

@@ -1,7 +1,7 @@
 """CUTLASS's own kernels in the emulator: emitted, compiled, laid out by their builder kernel, run, and exact.
 
 Operands are small integers, so that every sum is exact whatever its order, and each completion mode has to give every bit.
-Nobody here wrote these kernels: their waits and fences are taken to be right, and their warps not to race.
+These kernels are not part of this project: their waits and fences are taken to be right, and their warps not to race.
 """
 
 from __future__ import annotations

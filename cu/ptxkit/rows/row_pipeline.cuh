@@ -247,7 +247,7 @@ struct Weights {
     // `where` is the same for all threads.
     __device__ __forceinline__ Weights(uint4* where) : slots(where + threadIdx.x % S::LANES) {}
 
-    // Loads the arrays to shared memory and executes one barrier. `all` is the layout of any valid row.
+    // Loads the arrays to shared memory and executes one barrier. `all` is the layout of a valid row, which all have in common.
     template <class... Vectors>
     __device__ __forceinline__ void begin(const RowLayout<S>& all, const Vectors*... vectors) const {
         static_assert(sizeof...(Vectors) == COUNT, "COUNT vectors");

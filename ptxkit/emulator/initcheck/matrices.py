@@ -127,7 +127,7 @@ def _ones(w: Instrumented, first: int, end: int, t: str) -> list[Lanes]:
 
 
 def _nonzero(value: Lanes, t: PtxType) -> Lanes:
-    """All bits of the elements that are not zero; a .b32 register of D holds two f16."""
+    """A mask with all bits set in each element that is not zero. A .b32 register of the result holds two f16 elements."""
     return _elements(np.ascontiguousarray(value).view(unsigned(t)), t)
 
 

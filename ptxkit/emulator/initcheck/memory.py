@@ -97,7 +97,7 @@ class _Machine:
         self.version = 0
 
     def allocate(self, nbytes: int, name: str = "") -> int:
-        """No instruction that is executed on undefined bits allocates memory."""
+        """Not supported: no instruction that is executed on undefined bits allocates memory."""
         raise NotImplementedError
 
 

@@ -131,7 +131,7 @@ class Return(Terminator):
     """ret in a device function, and the end of its body.
 
     Args:
-        function: the function; its results in registers are read here.
+        function: the function that returns; ``ret`` reads its result registers.
     """
 
     ends = True

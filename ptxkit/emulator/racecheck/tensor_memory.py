@@ -34,7 +34,7 @@ CONFLICTS = {
 _READING = ("load", "read")
 _EARLIER = {"load": "read", "read": "read", "store": "wrote", "write": "wrote", "allocate": "allocated"}
 _LATER = {"load": "reads", "read": "reads", "store": "writes", "write": "writes", "deallocate": "deallocates"}
-_MEND = {
+_FIX = {
     "load": "put an arrival at an mbarrier (or a barrier) after the tcgen05.wait::ld, and a wait for it, between them",
     "store": "put an arrival at an mbarrier (or a barrier) after the tcgen05.wait::st, and a wait for it, between them",
     "read": "wait for the mbarrier of its tcgen05.commit between them",
@@ -144,6 +144,6 @@ class TensorMemory:
         place = f"column {first} of tensor memory" if first == last else f"columns {first} to {last} of tensor memory"
         early, late = _EARLIER[record.kind], _LATER[kind]
         hazard = Hazard(
-            what, named(where), who, named(record.where), record.who, first, place, _MEND[record.kind], 1, (early, late)
+            what, named(where), who, named(record.where), record.who, first, place, _FIX[record.kind], 1, (early, late)
         )
         self.races.hazards.add(hazard, where, record.where)

@@ -94,7 +94,7 @@ class SparseCompress(Workload):
 
     @variant(tile=THREADS)
     def fused(self, t: Tile) -> list[Launch]:
-        """One launch: a thread selects the elements of 32 bytes, or of 32 bytes of two rows, and stores their positions."""
+        """One launch: a thread reads 32 bytes of one or two rows, and stores the selected elements with their positions."""
         return [self.compress("dense", t)]
 
     def compress(self, dense: str, t: Tile) -> Launch:

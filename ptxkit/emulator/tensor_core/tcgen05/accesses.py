@@ -31,7 +31,7 @@ BANDS = LANES // BAND
 Kind = Literal["write", "read", "load", "store"]
 """Writes and reads are those of mma, cp and shift; loads and stores those of tcgen05.ld and tcgen05.st."""
 
-_MEND = {
+_FIX = {
     "write": "let a thread wait for the mbarrier of its tcgen05.commit first",
     "read": "let a thread wait for the mbarrier of its tcgen05.commit first",
     "load": "put tcgen05.wait::ld after the load",
@@ -123,5 +123,5 @@ class Accesses:
         earlier = self._open[int(cells[cells != 0][0])]
         return (
             f"{where}: {who} {verb} tensor memory from column {column} on, which {earlier.where} of {earlier.who} "
-            f"{_VERB[kind]}; that is not known to be complete: {_MEND[kind]}"
+            f"{_VERB[kind]}; that is not known to be complete: {_FIX[kind]}"
         )

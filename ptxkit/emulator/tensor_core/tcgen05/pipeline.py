@@ -102,7 +102,7 @@ class Pipelines:
                 races.tensor_memory.record(kind, where, who, threads, regions, agent)
 
     def position(self, thread: int) -> int:
-        """The last operation that ``thread`` has issued, counted over its CTA: a commit waits for those of its thread."""
+        """The number, within its CTA, of the last operation that ``thread`` has issued; a commit waits up to it."""
         return self._last.get(thread, 0)
 
     def perform(self, cta: int, until: int) -> None:
