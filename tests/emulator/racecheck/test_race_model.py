@@ -201,7 +201,9 @@ class Program(Graph):
         zero = " ".join(f"st.shared.b32 [%r5+{4 * n}], 0;" for n in range(EVENTS))
         body = HEAD + zero + "\n    ".join(self.init) + "fence.mbarrier_init.release.cluster; READY: bar.sync 0;\n"
         for w, lines in enumerate(self.text):
-            body += f"setp.ne.u32 %p3, %r2, {w}; @%p3 bra NOT{w};\n    " + "\n    ".join(lines) + f"\nret;\nNOT{w}:\n"
+            # a store that still reads shared memory when the CTA exits is an error of its own; this wait is after all accesses
+            lines = [*lines, "cp.async.bulk.wait_group.read 0; ret;"]
+            body += f"setp.ne.u32 %p3, %r2, {w}; @%p3 bra NOT{w};\n    " + "\n    ".join(lines) + f"\nNOT{w}:\n"
         return kernel(body)
 
 
