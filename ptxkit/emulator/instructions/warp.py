@@ -260,18 +260,19 @@ class _SyncGate(WarpGate):
     def enter(self, group: Group, block: int) -> Group | None:
         wave = group.wave
         passed: Group | None = group
+        named = None
         whole = not wave.divergence.open and group.resume != 2 and self._all_named(group)
         if whole and (group.mask is None or _whole(group)):
             out = [group]
         else:
             other = wave.parked(group, block)
-            passed, out = self._gather(group if other is None else wave.join(other, group), block)
+            passed, out, named = self._gather(group if other is None else wave.join(other, group), block)
         for races in wave.races if out else ():
-            races.warps_met(out)
+            races.warps_met(out, named)
         return passed
 
-    def _gather(self, group: Group, block: int) -> tuple[Group | None, list[Group]]:
-        """The part of ``group`` that may pass, and the groups at other instructions that pass together with it."""
+    def _gather(self, group: Group, block: int) -> tuple[Group | None, list[Group], Words]:
+        """The part of ``group`` that may pass, all groups that pass now, at any instruction, and the mask of each lane."""
         wave = group.wave
         places = [(group, block)]
         places += [(g, b) for (_, b), g in wave.waiting.items() if isinstance(wave.gate_at(b), _SyncGate)]
@@ -301,7 +302,7 @@ class _SyncGate(WarpGate):
                 passed = done
             else:
                 wave.wake(done, b, passed=True)
-        return passed, out
+        return passed, out, named
 
 
 def _whole(x: Group) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask
+from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask, Words
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
 from ptxkit.emulator.racecheck.hazards import Hazards
@@ -276,10 +276,15 @@ class Races(RaceReports):
         """The threads of ``x`` have executed a memory fence."""
         self.clocks.fence(self.rows(x))
 
-    def warps_met(self, groups: Sequence[Selection]) -> None:
-        """The threads of these selections have synchronised at bar.warp.sync."""
+    def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
+        """Threads of these selections have synchronised at bar.warp.sync, those of one warp with the same member mask.
+
+        Args:
+            masks: the member mask of each lane, wave shape; None if all are full.
+        """
         if self.clocks.shift == 0:
-            self.clocks.meet_in_warps(np.concatenate([self.rows(x) for x in groups]))
+            rows = np.concatenate([self.rows(x) for x in groups])
+            self.clocks.meet_in_warps(rows, None if masks is None else masks.reshape(-1)[rows])
 
     def met(self, x: Selection) -> None:
         """In each CTA, all threads that have not exited have synchronised at a barrier."""

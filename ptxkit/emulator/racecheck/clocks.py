@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxkit.emulator.arrays import Words
 from ptxkit.emulator.simt.threads import WaveState
 
 INTERVAL = 1 << 21
@@ -193,9 +194,14 @@ class Clocks:
         self.tick(rows)
         return whole
 
-    def meet_in_warps(self, rows: Rows) -> None:
-        """Synchronise threads within each warp."""
-        _, which = np.unique(rows >> 5, return_inverse=True)
+    def meet_in_warps(self, rows: Rows, masks: Words | None = None) -> None:
+        """Synchronise threads within each warp, or those with the same member mask within each warp.
+
+        Args:
+            masks: (n,) the member mask of each thread; None if all are full.
+        """
+        warps = rows >> 5
+        _, which = np.unique(warps if masks is None else warps << 32 | masks, return_inverse=True)
         gathered = Table(int(which.max(initial=0)) + 1, self.size, self.width)
         gathered.merge(which, self.now.flat, rows)
         self.now.merge(rows, gathered.flat, which)

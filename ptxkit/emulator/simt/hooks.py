@@ -163,8 +163,12 @@ class RaceHooks(Protocol):
     def fence(self, x: Selection) -> None:
         """The threads of ``x`` have executed a memory fence."""
 
-    def warps_met(self, groups: Sequence[Selection]) -> None:
-        """The threads of these selections have synchronised at bar.warp.sync."""
+    def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
+        """Threads of these selections have synchronised at bar.warp.sync, those of one warp with the same member mask.
+
+        Args:
+            masks: the member mask of each lane, wave shape; None if all are full.
+        """
 
     def met(self, x: Selection) -> None:
         """In each CTA, all threads that have not exited have synchronised at a barrier."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
+from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.hooks import AccessSite, OperationHooks
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
@@ -273,7 +273,7 @@ class WaveSteps:
     def fence(self, x: Selection) -> None:
         """As :meth:`read`."""
 
-    def warps_met(self, groups: Sequence[Selection]) -> None:
+    def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
         """Lanes of one warp have one clock."""
 
     def ended(self, ctas: Mask) -> None:

@@ -168,6 +168,35 @@ def test_races_between_lanes_of_a_warp_are_found_if_requested(between, racing):
     assert all("thread (0, 0, 0) of CTA" in h.earlier_thread and "__syncwarp()" in h.fix for h in found)
 
 
+@pytest.mark.parametrize("exits", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 8, 16, 32])
+@pytest.mark.parametrize("distance", [1, 4, 7, 8, 15, 16, 31])
+def test_lanes_meet_at_a_bar_warp_sync_only_with_those_of_the_same_mask(size, distance, exits):
+    """Tiles of ``size`` lanes, each with its own mask in a register, and words of the lane ``distance`` away (XOR)."""
+    tile = (1 << size) - 1
+    body = (
+        ("setp.ge.u32 %p2, %r0, 48; @%p2 ret;" if exits else "")
+        + f"and.b32 %r21, %r0, {32 - size}; mov.u32 %r22, {tile:#x}; shl.b32 %r22, %r22, %r21;"
+        + f"xor.b32 %r23, %r0, {distance}; shl.b32 %r23, %r23, 2; add.u32 %r23, %r23, %r10;"
+        + STORE
+        + "bar.warp.sync %r22; ld.shared.b32 %r20, [%r23];"
+    )
+    assert kinds(body, block=64, racecheck="lanes") == ["read-after-write"] * (distance >= size)
+
+
+@pytest.mark.parametrize(("size", "racing"), [(16, True), (32, False)])
+def test_lanes_of_one_mask_meet_at_different_instructions(size, racing):
+    """Even and odd lanes wait at different instructions; each word is read by the lane 31 - i."""
+    body = (
+        f"and.b32 %r21, %r0, {32 - size}; mov.u32 %r22, {(1 << size) - 1:#x}; shl.b32 %r22, %r22, %r21;"
+        "xor.b32 %r23, %r0, 31; shl.b32 %r23, %r23, 2; add.u32 %r23, %r23, %r10;"
+        + STORE
+        + "and.b32 %r24, %r0, 1; setp.eq.u32 %p2, %r24, 0; @%p2 bra EVEN;"
+        "bar.warp.sync %r22; bra JOIN; EVEN: bar.warp.sync %r22; JOIN: ld.shared.b32 %r20, [%r23];"
+    )
+    assert kinds(body, block=32, racecheck="lanes") == ["read-after-write"] * racing
+
+
 def test_one_lane_acts_for_its_warp():
     """It stores, and lets others overwrite, what the other lanes have written and read; that takes a bar.warp.sync."""
     first = "and.b32 %r21, %r0, 31; setp.eq.u32 %p2, %r21, 0; fence.proxy.async;"
