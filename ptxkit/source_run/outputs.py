@@ -11,6 +11,7 @@ import numpy as np
 
 from ptxkit.files import write_bytes
 from ptxkit.source_run.arrays import Array
+from ptxkit.workload.mismatch import Sentinel, holds
 
 FIRST = 8  # elements shown
 CHUNK = 1 << 20  # elements converted to float64 at a time
@@ -69,13 +70,13 @@ class ArraySummary:
         }
 
 
-def summarise(name: str, after: Array, before: Array | None, poison: int, file: str = "") -> ArraySummary:
+def summarise(name: str, after: Array, before: Array | None, poison: Sentinel, file: str = "") -> ArraySummary:
     """Summarise an array.
 
     Args:
         name: of the parameter.
         after: its content after the launch.
-        before: its content before the launch; None for an array whose every byte was ``poison``.
+        before: its content before the launch; None for an array that held ``poison``.
         file: where it was written, or "".
     """
     flat = after.reshape(-1)
@@ -117,11 +118,13 @@ def summarise(name: str, after: Array, before: Array | None, poison: int, file: 
     )
 
 
-def _different(after: Array, before: Array | None, poison: int) -> int:
+def _different(after: Array, before: Array | None, poison: Sentinel) -> int:
     """Elements of which a byte differs; -0 differs from 0, and a NaN from one of other bits."""
+    if before is None:
+        return int(np.count_nonzero(~holds(after, poison)))
     size = after.dtype.itemsize
     new = np.ascontiguousarray(after).view(np.uint8).reshape(-1, size)
-    old = poison if before is None else np.ascontiguousarray(before).view(np.uint8).reshape(-1, size)
+    old = np.ascontiguousarray(before).view(np.uint8).reshape(-1, size)
     return int(np.count_nonzero((new != old).any(axis=1)))
 
 

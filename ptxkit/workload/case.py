@@ -19,7 +19,7 @@ from ptxkit.errors import DescriptionError, PtxkitError
 from ptxkit.workload.data import Data, is_array
 from ptxkit.workload.launch import Tolerance, array_spec
 from ptxkit.workload.memory import check_memory
-from ptxkit.workload.mismatch import element, holds, places, value_text
+from ptxkit.workload.mismatch import Sentinel, element, holds, places, value_text
 from ptxkit.workload.resolve import ResolvedVariant, resolve
 from ptxkit.workload.verify import Verdict, compare_all
 from ptxkit.workload.workload import Workload, suggestion
@@ -38,8 +38,9 @@ first use two more sentinels.
 """
 
 HIGH, LOW = 0x7B, 0xFB
-"""Sentinels of opposite signs, large in every floating-point type: 1.3e36 and -2.6e36 as float32. Unsigned integers get 0 for
-:data:`LOW`."""
+"""Sentinels of opposite signs, large in every floating-point type: 1.3e36 and -2.6e36 as float32. Signed integers get the
+largest and the smallest value of their type instead. Unsigned integers and booleans get 0 for :data:`LOW`; their largest value
+is :data:`POISON`."""
 
 
 class Case:
@@ -76,7 +77,7 @@ class Case:
         self.target = target
         self._arrays: dict[str | tuple[object, ...], DeviceArray] = {}  # temporaries, by name, shape and dtype
         self._digests: dict[str, int] = {}  # copies of the inputs as they were uploaded
-        self._poisons: dict[str | tuple[object, ...], int] = {}  # poison of each output, from the latest reset
+        self._poisons: dict[str | tuple[object, ...], Sentinel] = {}  # poison of each output, from the latest reset
         self._resolved: dict[tuple[object, ...], ResolvedVariant] = {}
         self.unwritten = False
         check_memory(workload, device)
@@ -179,21 +180,24 @@ class Case:
         """Poison every byte of outputs and temporaries; restore inputs that are updated in place or were overwritten.
 
         Args:
-            poison: the byte to use instead of one that no correct output element has, as far as there is a reference.
+            poison: the byte to use instead of one that no correct output element has, as far as there is a reference. Integers
+                get other values for :data:`HIGH` and :data:`LOW`.
         """
         for name, array in self._arrays.items():
             if not isinstance(name, str) or name not in self.inputs:
-                self._poisons[name] = self._poison(name) if poison is None else poison
-                if poison == LOW and array.dtype.kind == "u":
-                    self._poisons[name] = 0
-                array.poison(self._poisons[name])
+                chosen = self._poison(name) if poison is None else self._other_poison(name, array.dtype, poison)
+                self._poisons[name] = chosen
+                if isinstance(chosen, int):
+                    array.poison(chosen)
+                else:
+                    array.copy_from(np.full(array.shape, np.frombuffer(chosen, array.dtype)[0], array.dtype))
             elif name in self.output_specs or self._differs(name):
                 array.copy_from(np.ascontiguousarray(self.inputs[name]))
 
     @property
-    def poisons(self) -> dict[str, int]:
-        """Output name -> every byte of it since the latest :meth:`reset`, for the outputs that are no inputs."""
-        return {name: byte for name, byte in self._poisons.items() if isinstance(name, str) and name in self.output_specs}
+    def poisons(self) -> dict[str, Sentinel]:
+        """Output name -> its contents since the latest :meth:`reset`, for the outputs that are no inputs."""
+        return {name: value for name, value in self._poisons.items() if isinstance(name, str) and name in self.output_specs}
 
     @property
     def has_temporaries(self) -> bool:
@@ -261,6 +265,22 @@ class Case:
             )
         counts = np.bincount(octets, minlength=256)
         return POISON if not counts[POISON] else int(np.argmin(counts))
+
+    def _other_poison(self, name: str | tuple[object, ...], dtype: np.dtype[Any], poison: int) -> Sentinel:
+        """The contents of an array before a launch after the first, where ``poison`` may be :data:`HIGH` or :data:`LOW`."""
+        if poison not in (HIGH, LOW):
+            return poison
+        if dtype.kind == "i" and dtype.itemsize > 1:
+            limits = np.iinfo(dtype)
+            return np.array(limits.max if poison == HIGH else limits.min, dtype).tobytes()
+        first = self._poison(name)
+        if dtype.kind == "i":
+            poison = 0x7F if poison == HIGH else 0x80
+        elif dtype.kind in "ub" and poison == LOW:
+            poison = 0
+        elif dtype.kind == "u" and first != POISON:
+            poison = POISON
+        return poison ^ 1 if poison == first else poison
 
     def _differs(self, name: str) -> bool:
         return name in self._digests and self._arrays[name].digest() != self._digests[name]

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+Sentinel = int | bytes
+"""The contents of an array before a launch: the value of every byte, or the bytes of every element."""
 
 SHARE = 0.9  # fraction of the wrong elements that must agree with an explanation of their values
 CLOSE = 1e-4  # relative difference up to which values count as equal there
@@ -129,11 +131,11 @@ def _ordinal(n: int) -> str:
     return f"{n}{suffix}"
 
 
-def explanations(actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], poison: int | None) -> Iterator[str]:
+def explanations(actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], poison: Sentinel | None) -> Iterator[str]:
     """The values of wrong elements: never written, NaN, zero, a neighbour's value, a multiple of the reference.
 
     Args:
-        poison: the value of every byte of the output before the launch, or None.
+        poison: the contents of the output before the launch, or None.
     """
     flat = np.flatnonzero(wrong)
     total = flat.size
@@ -194,15 +196,16 @@ def _share(count: int, total: int) -> str:
     return "all" if count == total else f"{count:,} of them"
 
 
-def holds(array: Array, poison: int) -> npt.NDArray[np.bool_]:
-    """Which elements have ``poison`` in every byte."""
+def holds(array: Array, poison: Sentinel) -> npt.NDArray[np.bool_]:
+    """Which elements are equal to the sentinel."""
     data = np.ascontiguousarray(array)
     size = data.dtype.itemsize
     if not data.size:
         return np.zeros(0, np.bool_)
     octets = data.reshape(-1).view(np.uint8)
+    pattern = bytes([poison]) * size if isinstance(poison, int) else poison
     if size in (1, 2, 4, 8):
-        word = int.from_bytes(bytes([poison]) * size, "little")
+        word = int.from_bytes(pattern, "little")
         found: npt.NDArray[np.bool_] = octets.view(f"u{size}") == word
         return found
-    return (octets.reshape(prod(data.shape), size) == poison).all(axis=1)  # type: ignore[no-any-return]
+    return (octets.reshape(prod(data.shape), size) == np.frombuffer(pattern, np.uint8)).all(axis=1)  # type: ignore[no-any-return]

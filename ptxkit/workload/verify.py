@@ -84,7 +84,7 @@ def compare(
     actual: npt.NDArray[Any],
     expected: npt.ArrayLike,
     tolerance: Tolerance | Rule | None = None,
-    poison: int | None = None,
+    poison: mismatch.Sentinel | None = None,
 ) -> Verdict:
     """Compare one output with its reference.
 
@@ -93,7 +93,7 @@ def compare(
         actual: the output of the kernel.
         expected: the reference, of the same shape; float64 for floating-point outputs.
         tolerance: a tolerance or a rule; None for the default of the output's dtype without sums.
-        poison: the value of every byte of the output before the launch, with which unwritten elements are counted.
+        poison: the contents of the output before the launch, with which unwritten elements are counted.
 
     Raises:
         DescriptionError: the shapes differ, or one of the arrays does not contain real numbers.
@@ -171,7 +171,7 @@ class _WrongOutput:
     expected: npt.NDArray[Any]
     wrong: npt.NDArray[np.bool_]
     tolerance: str
-    poison: int | None
+    poison: mismatch.Sentinel | None
 
     @property
     def first(self) -> str:
@@ -229,12 +229,12 @@ def compare_all(
     actual: Mapping[str, npt.NDArray[Any]],
     expected: Mapping[str, npt.ArrayLike],
     tolerance: Tolerance | Rule | None = None,
-    poisons: Mapping[str, int] | None = None,
+    poisons: Mapping[str, mismatch.Sentinel] | None = None,
 ) -> Verdict:
     """Compare all outputs; the errors are the largest of all outputs, and ``worst`` describes the first wrong output.
 
     Args:
-        poisons: output name -> the value of every byte before the launch, for poisoned outputs.
+        poisons: output name -> its contents before the launch, for poisoned outputs.
     """
     before = poisons or {}
     verdicts = [compare(name, actual[name], expected[name], tolerance, before.get(name)) for name in expected]

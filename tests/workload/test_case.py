@@ -8,6 +8,7 @@ import pytest
 from ptxkit.errors import DescriptionError
 from ptxkit.workload import execute, registry
 from ptxkit.workload.launch import Tolerance
+from ptxkit.workload.mismatch import holds
 
 DESCRIPTION = """
 import numpy as np
@@ -100,6 +101,32 @@ def test_module_variables_that_a_variant_changes_do_not_spoil_the_next(device, s
     case = execute.Case(sample()(), device)
     assert verdict(case, "spoils_state").verified
     assert verdict(case, "needs_state").verified
+
+
+@pytest.mark.parametrize("dtype", ["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"])
+def test_an_integer_output_holds_the_extremes_of_its_type_in_some_launch(device, sample, dtype):
+    """So that a minimum or maximum with an uninitialised element is wrong, whatever the other operands are."""
+    from ptxkit.workload.inputs import dtype_of
+
+    real = dtype_of(dtype)
+    for beside in (1, 255):  # an output with bytes 0xFF has another sentinel
+        kind = sample(
+            (
+                "\n    def launch",
+                f'\n    def outputs(self): return {{"y": (self.n, "{dtype}"), "z": (self.n, "f32")}}\n    def launch',
+            ),
+            ('"y": 1.0 * x', f'"y": np.full(self.n, {beside if dtype == "u8" else 1})'),
+        )
+        case = execute.Case(kind(), device)
+        held = []
+        for poison in (None, execute.HIGH, execute.LOW):
+            array = case.array("y")
+            case.reset(poison)
+            value = array.numpy()[0]
+            assert (array.numpy() == value).all() and holds(array.numpy(), case.poisons["y"]).all()
+            held.append(int(value))
+        assert len(set(held)) == 3
+        assert {np.iinfo(real).min, np.iinfo(real).max} <= set(held)
 
 
 @pytest.mark.parametrize("dtype", ["u8", "s8", "f16", "f32", "e4m3", "bool"])

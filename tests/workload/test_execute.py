@@ -185,6 +185,49 @@ def test_a_maximum_that_is_not_initialised_is_found(sample):
     assert run(sample, open_device("emulator"), "largest").verdict.worst.startswith("on a launch after the first: y[")
 
 
+EXTREMES = '''
+import numpy as np
+from ptxkit import Launch, Work, Workload, variant
+
+class Extremes(Workload):
+    """An extreme of many integers."""
+    source = "extremes.cu"
+    n: int = 1000
+
+    def inputs(self, rng): return {"x": rng.integers(-2**31, 2**31, self.n).astype(np.int32)}
+    def reference(self, x): return {"y": np.array([x.EXTREME()], np.int32)}
+    def outputs(self): return {"y": (1, "s32")}
+    def work(self): return Work(self.n, 4 * self.n)
+
+    @variant
+    def uninitialised(self): return self.extremes()
+
+    @variant
+    def initialised(self): return [Launch("start", 1, 1, ("x", "y")), *self.extremes()]
+
+    def extremes(self): return [Launch("extreme", 4, 256, ("x", "y", self.n))]
+'''
+EXTREMES_SOURCE = """
+__global__ void start(const int* x, int* y) { *y = *x; }
+__global__ void extreme(const int* x, int* y, int n) {
+    int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < n) ATOMIC(y, x[i]);
+}
+"""
+
+
+@pytest.mark.parametrize(("extreme", "atomic"), [("min", "atomicMin"), ("max", "atomicMax")])
+def test_an_extreme_of_integers_of_the_whole_range_that_is_not_initialised_is_found(tmp_path, extreme, atomic):
+    (tmp_path / "extremes.py").write_text(EXTREMES.replace("EXTREME()", f"{extreme}()"))
+    (tmp_path / "extremes.cu").write_text(EXTREMES_SOURCE.replace("ATOMIC", atomic))
+    sample = registry.load_file(tmp_path / "extremes.py")
+    verdict = run(sample, open_device("emulator"), "uninitialised").verdict
+    assert verdict.worst.startswith("on a launch after the first: y[0]")
+    assert "all never written" in verdict.explanation
+    verdict = run(sample, open_device("emulator"), "initialised").verdict
+    assert verdict.verified, verdict.worst
+
+
 BULK = '''
 from ptxkit import Launch, TensorMap, Work, Workload, variant
 
