@@ -109,7 +109,7 @@ def _store(b: Binding) -> Step:
         def poison() -> None:
             wave.shared.reshape(-1, remote.site.size)[at] = POISON
 
-        wave.queue.submit(Operation(x.thread[active], perform, poison, barrier=words), MBARRIER)
+        wave.queue.submit(Operation(x.thread[active], perform, poison, barrier=words, tx=remote.site.size), MBARRIER)
 
     return Step(store, (*remote.sources, *((v, t) for v in values)))
 
@@ -152,7 +152,7 @@ def _reduce(b: Binding) -> Step:
             apply_in_order(cells, at[which], operation, (values[which],))
             wave.part(Mbarriers).complete_tx(words[which], t.bytes, remote.where)
 
-        wave.queue.submit(Operation(x.thread[x.active()], perform, barrier=words), MBARRIER)
+        wave.queue.submit(Operation(x.thread[x.active()], perform, barrier=words, tx=t.bytes), MBARRIER)
 
     return Step(reduce, (*remote.sources, (b.operands[1], t)))
 

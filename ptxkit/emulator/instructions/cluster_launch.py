@@ -74,7 +74,7 @@ def _try_cancel(b: Binding) -> Step:
         for writes in wave.generic_writes:
             writes.replaced(cells * _BYTES, np.full(len(cells), _BYTES))
         wave.launch.machine.version += 1
-        wave.queue.submit(Operation(threads, perform, poison, barrier=signalled), MBARRIER)
+        wave.queue.submit(Operation(threads, perform, poison, barrier=signalled, tx=_BYTES), MBARRIER)
 
     return Step(cancel, ((base, address_type(b, base)), barrier.source))
 

@@ -21,7 +21,8 @@ before that, so that the message names the thread that issued it. ``perform(whic
   the executing threads have to see.
 - :data:`MBARRIER`: ``barrier`` is the index of each element's mbarrier among the 8-byte words of the wave's shared
   memory (``wave.shared.view(np.uint64)``). ``perform`` ends with ``wave.part(Mbarriers).complete_tx(barrier[which],
-  bytes)``. When all threads wait, those that wait for an mbarrier call :meth:`OnBarriers.force`.
+  bytes)``, and ``tx`` says how many bytes, so that :meth:`OnBarriers.force` performs no more than a phase requires. It is
+  called when all threads wait.
 
 ``poison()`` overwrites the destinations. It is called when the operation is issued, but not in eager mode. An
 operation that adds to its destination has none. An operation copies the register values that it needs when it is created,
@@ -35,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -63,6 +64,8 @@ class Operation:
         capture: copies the source of the elements ``which``, for a later ``perform``; None if ``perform`` reads no shared
             memory.
         barrier: (E,) int64, the mbarrier that an element completes on; None for group mechanisms.
+        tx: bytes of the complete_tx operation that an element performs on its mbarrier, a number or (E,) int64; None if it
+            arrives there instead.
         group: (E,) int64, number of the group that an element belongs to; set by the queue.
         leader: (E,) int64, the element that stands for several that do the same; None where each stands for itself.
         lost: makes the error for an element whose source was not read when its CTA ended; None where that does no harm.
@@ -76,6 +79,7 @@ class Operation:
     poison: Callable[[], None] | None = None
     capture: Callable[[Elements], None] | None = None
     barrier: Index | None = None
+    tx: Index | int | None = None
     group: Index | None = None
     leader: Index | None = None
     lost: Callable[[int], FaultError] | None = None
@@ -106,6 +110,20 @@ class Operation:
             self.perform(now)
             self.left = self.left[~chosen[self.left]]
         return len(self.left) == 0
+
+    def on(self, barriers: Index) -> Index:
+        """The remaining elements that complete on ``barriers``."""
+        assert self.barrier is not None
+        if self.left is None:
+            return np.flatnonzero(np.isin(self.barrier, barriers))
+        return self.left[np.isin(self.barrier[self.left], barriers)]
+
+    def amounts(self, which: Index) -> tuple[Index, Index]:
+        """The arrivals and the bytes that the elements ``which`` bring to their mbarriers."""
+        nothing: Index = np.zeros(len(which), np.int64)
+        if self.tx is None:
+            return nothing + 1, nothing
+        return nothing, np.broadcast_to(np.asarray(self.tx, np.int64), self.owner.shape)[which]
 
     def read(self, chosen: Mask) -> None:
         """Capture the sources of the remaining elements for which ``chosen``, (E,) bool, holds."""
@@ -140,6 +158,13 @@ def _both(first: Callable[[Elements], None], second: Callable[[Elements], None])
         second(which)
 
     return both
+
+
+Chosen: TypeAlias = tuple[Operation, Index]
+"""An operation and some of its elements."""
+
+Lacks: TypeAlias = Callable[[Index], tuple[Index, Index]]
+"""Gives the arrivals and the bytes that the current phases of mbarriers lack."""
 
 
 class Pending:
@@ -246,23 +271,50 @@ class OrderedGroups(Groups):
 class OnBarriers(Pending):
     """Operations that complete on mbarriers."""
 
-    def force(self, wanted: Index) -> bool:
-        """Perform the operations that complete on the mbarriers ``wanted``; False if there are none."""
-        some = False
-        todo, self.operations = self.operations, []
-        for operation in todo:
-            assert operation.barrier is not None
-            chosen = np.isin(operation.barrier, wanted)
-            if not chosen.any():
-                self.operations.append(operation)
-                continue
-            before = operation.remaining
-            if not operation.run(chosen):
-                some |= operation.remaining < before
-                self.operations.append(operation)
-            else:
-                some = True
-        return some
+    def force(self, wanted: Index, lacks: Lacks) -> bool:
+        """Perform what the current phases of the mbarriers ``wanted`` require.
+
+        Of each mbarrier the oldest operations are performed, until its phase completes; those that the phase does not
+        require stay pending. An mbarrier whose phase they do not complete keeps all of them. If this holds for every
+        mbarrier, all operations on ``wanted`` are performed, so that a deadlock is reported with what is lacking then.
+
+        Args:
+            wanted: distinct mbarriers in ascending order.
+
+        Returns:
+            False if no operation completes on ``wanted``.
+        """
+        some = [(o, elements) for o in self.operations if len(elements := o.on(wanted))]
+        if not some:
+            return False
+        for operation, now in self._required(some, wanted, lacks):
+            chosen: Mask = np.zeros(len(operation.owner), np.bool_)
+            chosen[now] = True
+            if operation.run(chosen):
+                self.operations.remove(operation)
+        return True
+
+    def _required(self, some: list[Chosen], wanted: Index, lacks: Lacks) -> list[Chosen]:
+        """The part of ``some``, in the order of issue, that completes phases; all of it if it completes none."""
+        barrier = np.concatenate([o.barrier[k] for o, k in some if o.barrier is not None])
+        amounts = [o.amounts(k) for o, k in some]
+        order = np.argsort(barrier, kind="stable")
+        at = np.searchsorted(wanted, barrier[order])
+        starts = np.flatnonzero(np.diff(at, prepend=-1))
+        done: Mask = np.ones(len(at), np.bool_)
+        for lacking, each in zip(lacks(wanted), zip(*amounts, strict=True), strict=True):
+            total = np.cumsum(np.concatenate(each)[order])
+            before = np.concatenate(([0], total[starts[1:] - 1]))
+            done &= total - np.repeat(before, np.diff(starts, append=len(at))) == lacking[at]
+        ends = np.flatnonzero(done)
+        if not len(ends):
+            return some
+        last = np.full(len(wanted), -1)
+        last[at[ends[::-1]]] = ends[::-1]  # the first of each mbarrier is assigned last
+        required: Mask = np.zeros(len(at), np.bool_)
+        required[order] = np.arange(len(at)) <= last[at]
+        bounds = np.cumsum([len(k) for _, k in some])[:-1]
+        return [(o, k[part]) for (o, k), part in zip(some, np.split(required, bounds), strict=True)]
 
     def finish(self) -> None:
         self.operations = []
@@ -343,12 +395,15 @@ class Queue:
         if mechanism in self.pending:
             self.of(mechanism).wait(x.thread[x.active()], newest, reading)
 
-    def force(self, barriers: Index) -> bool:
-        """No thread can continue: perform what completes on ``barriers``, which threads wait for. False if nothing does."""
+    def force(self, barriers: Index, lacks: Lacks) -> bool:
+        """No thread can continue: perform what the phases of ``barriers`` require, for which threads wait.
+
+        See :meth:`OnBarriers.force`. False if no operation completes on ``barriers``.
+        """
         pending = self.of(MBARRIER)
         if self.times is None or not pending.operations:
-            return pending.force(barriers)
-        return any(pending.force(barriers[k : k + 1]) for k in self.times.order(len(barriers)))
+            return pending.force(barriers, lacks)
+        return any(pending.force(barriers[k : k + 1], lacks) for k in self.times.order(len(barriers)))
 
     def finish(self) -> None:
         """Every thread has exited."""

@@ -162,6 +162,11 @@ class Mbarriers(Synchroniser):
         """Lanes for which the phase with parity ``phase`` of ``index`` has completed."""
         return parity(self.words[index]) != phase
 
+    def lacks(self, at: Index) -> tuple[Index, Index]:
+        """The arrivals and the bytes that the current phases of the mbarriers ``at`` lack."""
+        pending, _, outstanding, _ = unpack(self.words[at])
+        return pending, outstanding
+
     def check(self, x: Group, index: Index, where: Where, or_invalidated: bool = False) -> None:
         """Raise if a lane names memory that holds no barrier, or with ``or_invalidated`` none that was invalidated."""
         valid = (self.words[index] >> np.uint64(_VALID)) == 1

@@ -33,6 +33,9 @@ class Phases(Protocol):
     def completed(self, index: Index, phase: Addresses) -> Mask:
         """Lanes for which the phase with parity ``phase`` of ``index`` has completed."""
 
+    def lacks(self, at: Index) -> tuple[Index, Index]:
+        """The arrivals and the bytes that the current phases of the mbarriers ``at`` lack."""
+
     def describe(self, at: int) -> str:
         """The text that names an mbarrier, and the arrivals and bytes that its current phase lacks."""
 
@@ -87,14 +90,17 @@ class Waiters:
         return select(s.index), select(s.phase)
 
     def force(self) -> bool:
-        """No thread can continue: perform the asynchronous operations that threads wait for. False if there are none."""
+        """No thread can continue: perform the operations that complete the phases for which threads wait.
+
+        False if none is pending on their mbarriers.
+        """
         queue = self.wave.queue
         if not queue.of(MBARRIER).operations:
             return False
         wanted = [np.broadcast_to(s.index, s.group.shape)[s.group.active()] for s in self.sleepers]
         wanted += self.polled.values()
         self.polled = {}
-        return bool(wanted) and queue.force(np.unique(np.concatenate(wanted)))
+        return bool(wanted) and queue.force(np.unique(np.concatenate(wanted)), self.barriers.lacks)
 
     def time_out(self) -> bool:
         """Let every suspended try_wait return false, as on hardware after its time limit. False if there is none."""

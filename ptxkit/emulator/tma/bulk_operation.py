@@ -236,7 +236,7 @@ class BulkOperation:
                 origin.start[rows] = buffers.start[rows]
 
         poison = None if self.reduction is not None else lambda: fill(target, sizes, POISON)
-        operation = Operation(threads, perform, poison, capture, barrier, leader=leaders)
+        operation = Operation(threads, perform, poison, capture, barrier, sizes, leader=leaders)
         if capture is not None:
             operation.lost = lambda element: unread_at_exit(x, where, int(threads[element]))
         if barrier is None:

@@ -105,7 +105,7 @@ class _Load:
         def poison() -> None:
             boxes.put(shared, target, np.full((len(target), boxes.nbytes), POISON, np.uint8))
 
-        wave.queue.submit(Operation(threads, perform, poison, barrier=barrier), MBARRIER)
+        wave.queue.submit(Operation(threads, perform, poison, barrier=barrier, tx=boxes.nbytes), MBARRIER)
 
     def _require_near(self, runs: Runs, home: NDArray[np.int64], signalled: NDArray[np.int64]) -> None:
         """The mbarriers must be in the CTAs of the destinations, or with .cta_group::2 in their pairs."""
