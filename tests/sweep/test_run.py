@@ -29,6 +29,7 @@ def serve(pipe, problem, seed):
             rows = [{"median_us": times[t["THREADS"]], "spread_us": 0.0, "samples": 50} for t in argument]
             pipe.send([{"cold": row, "verified": True, "error": "", "worst": ""} for row in rows])
         elif argument["THREADS"] == 512:
+            pipe.send(measuring.BUILT)
             time.sleep(60)
         else:
             told = number if number < float("inf") else 0.0
