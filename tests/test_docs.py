@@ -54,8 +54,9 @@ ROUNDING = re.compile(r"\b\d+(\.\d+)?e-\d+")  # errors of the last bits differ b
 
 
 @pytest.fixture
-def shell(tmp_path, monkeypatch):
+def shell(tmp_path, tmp_path_factory, monkeypatch):
     """A function that runs a command of a transcript without a GPU: ``ptxkit`` in this process, others in a shell."""
+    from ptxkit.compiler import nvrtc
     from ptxkit.runtime import device as devices
     from ptxkit.runtime import registry as device_registry
 
@@ -72,6 +73,10 @@ def shell(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "gpu_present", lambda: False)
     for name in ("NO_COLOR", "COLUMNS", "HOME"):
         monkeypatch.setenv(name, env[name])
+    # NVRTC's code for some programs depends on what the process has compiled before: a command compiles in a new process.
+    env["PTXKIT_CACHE_DIR"] = str(tmp_path_factory.getbasetemp() / "cache-of-commands")
+    monkeypatch.setenv("PTXKIT_CACHE_DIR", env["PTXKIT_CACHE_DIR"])
+    monkeypatch.setattr(nvrtc, "stays_in_process", lambda options: False)
 
     def run(command: str) -> tuple[int, str]:
         words = shlex.split(command)

@@ -197,7 +197,7 @@ def test_variant_for_another_target_is_skipped_or_asked_for_an_error(mine, capsy
 
 def test_huge_sizes_are_refused_at_once(capsys):
     start = time.monotonic()
-    assert exit_of("run", "fused_l2norm", 2_000_000, 1_000_000, *EMULATOR) == 2
+    assert exit_of("run", "fused_l2norm", 2_000_000, 1_000_000, *EMULATOR) == 3
     one_error(capsys, "GB")
     assert time.monotonic() - start < 5
 
