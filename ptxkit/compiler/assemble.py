@@ -138,7 +138,7 @@ def _link(text: str, name: str, target: Target, options: list[str]) -> tuple[byt
     """(cubin or None, log) of nvJitLink, which runs in a child process: PTX written by hand can crash it."""
     tool = toolkit.nvjitlink()
     shown = name.encode("utf-8", "surrogateescape").decode(errors="replace")
-    request = {"library": str(tool.path), "text": text.encode(), "name": shown, "options": options}
+    request = {"libraries": [str(tool.path)], "text": text.encode(), "name": shown, "options": options}
     try:
         answer = child.answer("link_process.py", request)
     except child.ChildCrashError as crash:

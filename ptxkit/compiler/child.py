@@ -1,13 +1,16 @@
 """Runs a compiler library in a child process, so that a crash of the library, or what it leaves behind, ends with the child.
 
-The child runs a file of this package by path. Such a file imports nothing of ptxkit, which would take longer than most
-requests. It reads a pickled dictionary from stdin and writes another to stdout; both consist of built-in types.
+The child runs this file by path, which loads a program of this package and calls its ``answer``. Neither imports anything
+of ptxkit, which would take longer than most requests. The request is a pickled dictionary on stdin, the answer another one on
+stdout; both consist of built-in types.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
+import runpy
 import signal
 import subprocess
 import sys
@@ -24,14 +27,15 @@ def answer(program: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """What ``program`` answers.
 
     Args:
-        program: name of a file in ``ptxkit/compiler`` whose ``main`` answers one request.
-        request: sent to it.
+        program: name of a file in ``ptxkit/compiler`` with a function ``answer``.
+        request: its argument. ``libraries`` are paths of libraries that the child loads first, so that ``cuda.bindings`` does
+            not look for others; ``answer`` does not get them.
 
     Raises:
         ChildCrashError: the child ended without an answer.
     """
     done = subprocess.run(
-        [sys.executable, "-P", str(Path(__file__).with_name(program))],
+        [sys.executable, "-P", __file__, str(Path(__file__).with_name(program))],
         input=pickle.dumps(dict(request)),
         capture_output=True,
         check=False,
@@ -49,3 +53,18 @@ def _how_it_ended(done: subprocess.CompletedProcess[bytes]) -> str:
     lines = done.stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"{how} ({last})" if last else how
+
+
+def _serve(program: str) -> None:
+    """Answer the request on stdin by a program."""
+    request = pickle.load(sys.stdin.buffer)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # the library may print
+    with answers:
+        for path in request.pop("libraries"):
+            ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+        pickle.dump(runpy.run_path(program)["answer"](request), answers)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,30 +1,17 @@
 """The program of a child process that assembles one PTX text with nvJitLink, which PTX written by hand can crash.
 
-It answers one request of ``child.py``: ``library`` (path of nvJitLink), ``text``, ``name`` and ``options``. The answer is
-``cubin`` and ``log``, or ``unavailable`` (why ``cuda.bindings`` cannot be imported), or ``unknown_target``.
+The request of ``child.py`` has ``text``, ``name`` and ``options``. The answer is ``cubin`` and ``log``, or ``unavailable`` (why
+``cuda.bindings`` cannot be imported), or ``unknown_target``.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import pickle
-import sys
 from contextlib import suppress
 from typing import Any
 
 
-def main() -> None:
-    """Answer the request on stdin."""
-    request = pickle.load(sys.stdin.buffer)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the library may print
-    with answers:
-        pickle.dump(_answer(request), answers)
-
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    ctypes.CDLL(request["library"], mode=ctypes.RTLD_GLOBAL)  # so that cuda.bindings does not look for another
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Assemble one text."""
     try:
         from cuda.bindings import nvjitlink
     except ImportError as error:
@@ -52,7 +39,3 @@ def _log(nvjitlink: Any, kind: str, handle: Any) -> str:
     if size:
         getattr(nvjitlink, f"get_{kind}_log")(handle, buffer)
     return bytes(buffer).rstrip(b"\0").decode(errors="replace")
-
-
-if __name__ == "__main__":
-    main()

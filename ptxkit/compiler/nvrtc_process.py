@@ -1,16 +1,11 @@
 """One compilation by NVRTC; as a program, the child process that compiles with options that NVRTC does not reset.
 
-Run as a program it answers one request of ``child.py``: the arguments of :func:`compile_program`, and ``libraries``, the
-paths of the libraries to load first. The answer is what :func:`compile_program` returns, or ``unavailable`` (why
-``cuda.bindings`` cannot be imported).
+The request of ``child.py`` has the arguments of :func:`compile_program`. The answer is what that returns, or ``unavailable``
+(why ``cuda.bindings`` cannot be imported), or ``failed`` (the text of an :class:`NvrtcError`).
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import pickle
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,18 +14,8 @@ class NvrtcError(Exception):
     """A function of NVRTC failed for another reason than the source; the text is the name of its status."""
 
 
-def main() -> None:
-    """Answer the request on stdin."""
-    request = pickle.load(sys.stdin.buffer)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the library may print
-    with answers:
-        pickle.dump(_answer(request), answers)
-
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    for path in request.pop("libraries"):  # so that cuda.bindings does not look for others
-        ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Compile one program."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -104,7 +89,3 @@ def _bytes(nvrtc: Any, what: str, program: Any) -> bytes:
 
 def _text(nvrtc: Any, what: str, program: Any) -> str:
     return _bytes(nvrtc, what, program).rstrip(b"\0").decode(errors="replace")
-
-
-if __name__ == "__main__":
-    main()
