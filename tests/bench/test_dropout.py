@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ptxkit import cli
 from ptxkit.bench.measure import dropout
 from ptxkit.workload import registry
 from ptxkit.workload.verify import compare_all
@@ -20,7 +21,10 @@ def made(name, output, dtype="f32", p=0.25, chance=None, factor=1.0):
     kept = np.random.default_rng(2).random((100, 500)) < (1 - p if chance is None else chance)
     both = [workload.reference(**{**inputs, "threshold": t})[output] for t in (np.uint64(0), dropout.ALL_DROPPED)]
     values = np.where(kept, both[0] * factor, both[1]).astype(inputs["x"].dtype)
-    return workload, *(dropout.first_rows(workload, arrays) for arrays in (inputs, {output: values}))
+    small = dropout.reduced(workload)
+    reduced = dropout.reduced_inputs(small, inputs)
+    assert dropout.applies(small, reduced, small.reference(**reduced))
+    return small, reduced, dropout.reduced_outputs(small.reference(**reduced), {output: values})
 
 
 def judged(*arguments, **options):
@@ -49,3 +53,24 @@ def test_an_element_that_is_neither_kept_nor_dropped_is_wrong(name, output):
     verdict = judged(name, output, factor=0.9)
     assert not verdict.verified
     assert verdict.worst.startswith(f"{output}[")
+
+
+@pytest.mark.parametrize(
+    ("expression", "shape", "applies"),
+    [
+        ("dropout(gelu(x)) + residual", (100_000,), True),
+        ("dropout(x) * y + bias", (100, 500), True),
+        ("dropout(x) + dropout(y)", (100_000,), False),  # an element depends on two random numbers
+        ("mean(dropout(x))", (100, 500), False),
+    ],
+)
+def test_written_expressions_are_judged_where_elements_depend_on_one_number(tmp_path, monkeypatch, expression, shape, applies):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        cli.main(["new", "mine", "--expression", expression])
+    workload = registry.find("./mine.py").make(shape, {})
+    small = dropout.reduced(workload)
+    inputs = dropout.reduced_inputs(small, workload.inputs(np.random.default_rng(1)))
+    own = small.reference(**inputs)
+    assert next(iter(own.values())).size < 100_000
+    assert dropout.applies(small, inputs, own) is applies

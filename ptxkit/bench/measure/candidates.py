@@ -280,12 +280,20 @@ class PeerCandidate:
         return Comparison(verdict, outputs, expected)
 
     def _dropped(self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int) -> Comparison | None:
-        """Compare dropout with the peer's random numbers; None if the workload has no ``threshold``."""
+        """Compare dropout with the peer's random numbers.
+
+        None if the workload has no ``threshold``, or if elements of the outputs depend on several random numbers.
+        """
         workload, data = self.sets.workload, self.sets.data
-        if "threshold" not in data.inputs:
+        if not {"threshold", "p"} <= {*data.inputs, *workload.options}:
             return None
-        cut = dropout.first_rows(workload, outputs)
-        expected, complaint = dropout.nearest(workload, dropout.first_rows(workload, data.inputs), cut)
+        small = dropout.reduced(workload)
+        inputs = dropout.reduced_inputs(small, data.inputs)
+        own = {name: np.asarray(value) for name, value in small.reference(**inputs).items() if name in outputs}
+        if not dropout.applies(small, inputs, own):
+            return None
+        cut = dropout.reduced_outputs(own, outputs)
+        expected, complaint = dropout.nearest(small, inputs, cut)
         verdict = compare_all(cut, expected, data.tolerance_rule(own=self.calls[which].tolerance))
         return Comparison(dropout.objected(verdict, complaint), cut, expected)
 

@@ -1,7 +1,8 @@
 """Verifies dropout of a peer with unknown random numbers: which elements are dropped is unknown, but not their values.
 
 Each element must have the value of a kept or of a dropped element, and the fraction of kept elements must be within the
-statistical limits. The first rows suffice for this.
+statistical limits. The first elements suffice for this. Outputs whose elements depend on several random numbers, such as sums
+along rows, cannot be verified in this way; :func:`applies` recognizes them.
 """
 
 from __future__ import annotations
@@ -17,29 +18,55 @@ from ptxkit.workload.verify import Verdict
 if TYPE_CHECKING:
     from ptxkit.workload.workload import Workload
 
-ROWS = 64
+ROWS = 64  # of workloads with several sizes
+ELEMENTS = 1 << 16  # of workloads with one size
 DEVIATIONS = 6  # permitted deviation of the fraction in standard deviations; exceeded by chance once in 500 million times
 ALL_DROPPED = np.uint64(1 << 32)  # a threshold above all random words
 
 
-def first_rows(workload: Workload, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Matrices reduced to their first :data:`ROWS` rows; other values unchanged."""
-    rows = workload.sizes["rows"]
-    return {n: v[:ROWS] if np.ndim(v) == 2 and np.shape(v)[0] == rows else v for n, v in arrays.items()}
+def reduced(workload: Workload) -> Workload:
+    """The workload with its first size, which is that of the leading dimension, reduced to what is verified."""
+    name, size = next(iter(workload.sizes.items()))
+    limit = ROWS if len(workload.sizes) > 1 else ELEMENTS
+    return replace(workload, **{name: min(size, limit)})  # type: ignore[type-var]  # made a dataclass
+
+
+def reduced_inputs(small: Workload, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a workload, with the arrays reduced to the shapes that the :func:`reduced` workload has."""
+    shapes = {name: np.shape(value) for name, value in small.inputs(np.random.default_rng(0)).items()}
+    return {name: _first(value, shapes[name]) for name, value in inputs.items()}
+
+
+def reduced_outputs(
+    own: Mapping[str, np.ndarray[Any, Any]], outputs: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The outputs of a peer, with the arrays reduced to the shapes of the outputs ``own`` of the reduced workload."""
+    return {name: _first(value, np.shape(own[name])) for name, value in outputs.items() if name in own}
+
+
+def _first(value: Any, shape: tuple[int, ...]) -> Any:
+    """The first elements of each dimension of an array; a scalar unchanged."""
+    return value[tuple(slice(int(size)) for size in shape)] if np.ndim(value) else value
+
+
+def applies(small: Workload, inputs: Mapping[str, Any], own: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+    """Whether each element of the outputs ``own`` of the reference depends on one random number."""
+    expected, complaint = nearest(small, inputs, own)
+    return not complaint and all(np.allclose(own[n], expected[n], rtol=1e-6, atol=1e-12, equal_nan=True) for n in own)
 
 
 def nearest(
-    workload: Workload, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray[Any, Any]]
+    small: Workload, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray[Any, Any]]
 ) -> tuple[dict[str, np.ndarray[Any, Any]], str]:
     """The expected outputs for the elements that were kept, and an error message about their number, or "".
 
     Args:
-        workload: with sizes ``rows`` and ``cols``, a probability ``p`` and an input ``threshold`` that random words of dropped
+        small: the :func:`reduced` workload, with a probability ``p`` and an input ``threshold`` that random words of dropped
             elements are below.
-        inputs: its inputs, reduced to their first rows.
-        outputs: the outputs of a peer, reduced in the same way.
+        inputs: its inputs, see :func:`reduced_inputs`.
+        outputs: the outputs of a peer, see :func:`reduced_outputs`.
     """
-    small: Any = replace(workload, rows=min(workload.sizes["rows"], ROWS))  # type: ignore[type-var]  # made a dataclass
+    p: float = small.options["p"]
     kept = small.reference(**{**inputs, "threshold": np.uint64(0)})
     dropped = small.reference(**{**inputs, "threshold": ALL_DROPPED})
     expected, complaint = {}, ""
@@ -50,8 +77,8 @@ def nearest(
         apart = np.abs(kept[name] - dropped[name])
         telling = apart > 0.05 * max(apart.mean(), 1e-30)  # other elements are the same in both cases, except for rounding
         count = int(telling.sum())
-        share, wanted = float(is_kept[telling].mean()) if count else 0.0, 1 - small.p
-        if abs(share - wanted) > DEVIATIONS * np.sqrt(small.p * wanted / max(count, 1)):
+        share, wanted = float(is_kept[telling].mean()) if count else 0.0, 1 - p
+        if count and abs(share - wanted) > DEVIATIONS * np.sqrt(p * wanted / count):
             complaint = complaint or f"{name}: {share:.4f} of {count:,} elements are kept, not {wanted:g}"
     return expected, complaint
 

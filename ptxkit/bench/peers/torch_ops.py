@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ptxkit.kernels.gemm import sparse
 from ptxkit.kernels.gemm.product import Gemm, gemm_of
 from ptxkit.workload.inputs import dtype_of
 from ptxkit.workload.launch import Tolerance
@@ -324,16 +325,25 @@ def rmsnorm_backward(w: Any, torch: Any) -> Function:
 # -- 2:4 sparsity ----------------------------------------------------------------------------------------------------------
 
 
-@op("sparse_compress", "values")
+@op("sparse_compress", "values", "metadata")
 def sparse_compress(w: Any, torch: Any) -> Function:
-    """The stored elements; the metadata has a layout that only the kernels use."""
     bits, magnitude = (torch.uint8, 0x7F) if w.dtype == "e4m3" else (torch.int16, 0x7FFF)
+    size = 1 if w.dtype == "e4m3" else 2
+    shape = sparse.metadata_shape(w.rows, w.k, size)
+    stages = shape[1] // sparse.block_words(size)
+    padding = (0, stages * sparse.stage_elements(size) // 4 - w.k // 4, 0, shape[0] * sparse.ROWS - w.rows)
+    parts, order = sparse.metadata_order(shape[0], stages, size)
 
-    def values(dense: Any) -> Any:
+    def compress(dense: Any) -> Any:
         fours = dense.view(bits).view(w.rows, -1, 4)
-        order = 3 - torch.arange(4, dtype=torch.int32, device=dense.device)  # of equal ones the first
-        keys = (fours & magnitude).to(torch.int32) * 4 + order
+        order_of_equals = 3 - torch.arange(4, dtype=torch.int32, device=dense.device)  # the lower position comes first
+        keys = (fours & magnitude).to(torch.int32) * 4 + order_of_equals
         positions = keys.topk(2, dim=-1).indices.sort(dim=-1).values
-        return torch.gather(fours, -1, positions).view(w.rows, w.k // 2).view(dense.dtype)
+        values = torch.gather(fours, -1, positions).view(w.rows, w.k // 2).view(dense.dtype)
+        nibbles = positions[..., 0] | positions[..., 1] << 2
+        padded = torch.nn.functional.pad(nibbles, padding, value=sparse.FIRST_TWO)
+        eights = padded.view(parts).permute(order).reshape(*shape, 8)
+        words = (eights << (4 * torch.arange(8, device=dense.device))).sum(-1)
+        return values, words.to(torch.int32).view(torch.uint32)
 
-    return values
+    return compress

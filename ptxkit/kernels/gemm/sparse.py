@@ -77,24 +77,30 @@ def prune(dense: Matrix) -> Matrix:
     return pruned.reshape(dense.shape)
 
 
-def encode(found: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[np.uint32]:
-    """The metadata, from four bits for every four elements: (rows, k / 4).
+def metadata_order(blocks: int, stages: int, itemsize: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How the metadata of every four elements, (rows, k / 4), is divided into dimensions, and the order of these in memory.
 
     In PTX ISA's figures "Sparse MMA .m16n8k32 metadata layout for .f16/.bf16 type" and "Sparse MMA .m16n8k64 metadata layout
     for .e4m3/.e5m2/.s8/.u8 type", lane 4 g + q of a warp has metadata of the rows g and g + 8 of its 16. A warpgroup has four
     of these.
     """
+    if itemsize == 2:  # lane q has 16 elements: row g in bits 0-15, row g + 8 in bits 16-31
+        # block, warp, half, g, stage, q, four -> block, stage, warp, g, q; half, four
+        return (blocks, 4, 2, 8, stages, 4, 4), (0, 4, 1, 3, 5, 2, 6)
+    # 32 elements of one row: lanes q = 0 and 2 have row g, lanes 1 and 3 have row g + 8; two instructions
+    # block, warp, half, g, stage, part, q / 2, four -> block, stage, warp, g, q / 2, half, part; four
+    return (blocks, 4, 2, 8, stages, 2, 2, 8), (0, 4, 1, 3, 6, 2, 5, 7)
+
+
+def encode(found: npt.NDArray[np.uint8], itemsize: int) -> npt.NDArray[np.uint32]:
+    """The metadata, in the order of :func:`metadata_order`, from four bits for every four elements: (rows, k / 4)."""
     rows, fours = found.shape
     shape = metadata_shape(rows, 4 * fours, itemsize)
     stages = shape[1] // block_words(itemsize)
     padded = np.full((shape[0] * ROWS, stages * stage_elements(itemsize) // 4), FIRST_TWO, np.uint8)
     padded[:rows, :fours] = found
-    if itemsize == 2:  # lane q has 16 elements: row g in bits 0-15, row g + 8 in bits 16-31
-        parts = padded.reshape(shape[0], 4, 2, 8, stages, 4, 4)  # block, warp, half, g, stage, q, four
-        parts = parts.transpose(0, 4, 1, 3, 5, 2, 6)  # block, stage, warp, g, q; half, four
-    else:  # 32 elements of one row: lanes q = 0 and 2 have row g, lanes 1 and 3 have row g + 8; two instructions
-        parts = padded.reshape(shape[0], 4, 2, 8, stages, 2, 2, 8)  # block, warp, half, g, stage, part, q / 2, four
-        parts = parts.transpose(0, 4, 1, 3, 6, 2, 5, 7)  # block, stage, warp, g, q / 2, half, part; four
+    split, order = metadata_order(shape[0], stages, itemsize)
+    parts = padded.reshape(split).transpose(order)
     eights = np.ascontiguousarray(parts).reshape(*shape, 8)
     words = np.zeros(shape, np.uint32)
     for i in range(8):
