@@ -15,15 +15,26 @@ _SPACES = "global shared::cta shared::cluster"
 
 @effect("membar.<level>", level="cta gl sys")
 @effect("fence{.<sem>}.<scope>", sem="sc acq_rel acquire release", scope="cta cluster gpu sys")
-@effect("fence.mbarrier_init.release.cluster")
 @effect("fence.acquire.sync_restrict::shared::cluster.cluster")
 @effect("fence.release.sync_restrict::shared::cta.cluster")
 def _fence(b: Binding) -> Step:
     """Memory fences. Emulated memory is sequentially consistent, so that only the race check needs them."""
+    within_cta = "cta" in (b.form.get("level"), b.form.get("scope"))
 
     def fence(x: Group) -> None:
         for races in x.wave.races:
-            races.fence(x)
+            races.fence(x, within_cta)
+
+    return Step(fence)
+
+
+@effect("fence.mbarrier_init.release.cluster")
+def _initialisation_fence(b: Binding) -> Step:
+    """The fence releases the mbarrier.init of its thread, and no other accesses."""
+
+    def fence(x: Group) -> None:
+        for races in x.wave.races:
+            races.fence_initialisations(x)
 
     return Step(fence)
 

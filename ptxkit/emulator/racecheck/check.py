@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask, Words
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
+from ptxkit.emulator.racecheck.cluster import ClusterOrder
 from ptxkit.emulator.racecheck.hazards import Hazards
 from ptxkit.emulator.racecheck.lifetimes import Lifetimes
 from ptxkit.emulator.racecheck.operations import Operations
@@ -46,20 +47,19 @@ class Races(RaceReports):
         super().__init__()
         self.wave = wave
         self.hazards = hazards
-        self.clocks = Clocks(wave, hazards.lanes)
+        self.clocks = Clocks(wave, hazards.lanes, hazards.tensor_memory, hazards.initialisations)
         self.shadow = Shadow(self.clocks, len(wave.shared))
         self.actors = self.clocks.actors
         self.generation: NDArray[np.int32] = np.zeros(wave.shape[0], np.int32)
         self.operations = Operations(self)
         self.ordered = hazards.ordered
         self._arrived: dict[int, Table] = {}
-        clusters = wave.shape[0] // self.clocks.size
-        self._cluster = self.clocks.table(clusters), self.clocks.table(clusters)
+        self._cluster = ClusterOrder(self.clocks)
         self._locations: Table | None = None
         # the words through which threads synchronise: ~index in shared memory, or the address in global memory
         self._known: dict[int, int] = {}
         self.lifetimes = Lifetimes(self)
-        self.tensor_memory = None if hazards.copies_only else TensorMemory(self)
+        self.tensor_memory = TensorMemory(self) if hazards.tensor_memory else None
 
     # -- actors ------------------------------------------------------------------------------------------------------
 
@@ -127,6 +127,7 @@ class Races(RaceReports):
         ordering: str = "",
         remote: bool = False,
         values: Callable[[], Bytes] | None = None,
+        initialises: bool = False,
     ) -> None:
         """The active lanes of ``x`` access one element each.
 
@@ -134,6 +135,7 @@ class Races(RaceReports):
             ordering: ``""`` for weak accesses, else relaxed, acquire, release or acq_rel.
             remote: elements may be in other CTAs.
             values: returns the written values, (lanes, size) bytes; None if equal values need not be recognised.
+            initialises: the access is an mbarrier.init.
         """
         rows, clocks = self.lanes(x), self.clocks
         cells, parts = self.shadow.spread(elements, size)
@@ -154,7 +156,7 @@ class Races(RaceReports):
             rows,
             clocks.now.flat,
             clocks.rank[rows],
-            clocks.actor[rows],
+            (clocks.initialiser if initialises else clocks.actor)[rows],
             clocks.interval[rows] | low,
             generation,
             strong,
@@ -272,9 +274,13 @@ class Races(RaceReports):
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 
-    def fence(self, x: Selection) -> None:
-        """The threads of ``x`` have executed a memory fence."""
-        self.clocks.fence(self.rows(x))
+    def fence(self, x: Selection, within_cta: bool = False) -> None:
+        """The threads of ``x`` have executed a memory fence, whose scope is ``.cta`` if ``within_cta``."""
+        self.clocks.fence(self.rows(x), within_cta)
+
+    def fence_initialisations(self, x: Selection) -> None:
+        """The threads of ``x`` have executed fence.mbarrier_init."""
+        self.clocks.fence_initialisations(self.rows(x))
 
     def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
         """Threads of these selections have synchronised at bar.warp.sync, those of one warp with the same member mask.
@@ -305,21 +311,17 @@ class Races(RaceReports):
         actors = actors & ctas[:, None]
         rows = np.flatnonzero(actors.reshape(-1))
         self.clocks.acquire(table, rows // self.actors, rows)
-        table.data[ctas] = 0
+        table.clear(ctas)
         self.generation += actors.all(1)
 
     def cluster_arrived(self, x: Selection, relaxed: bool) -> None:
         """The threads of ``x`` have executed barrier.cluster.arrive."""
-        rows = self.rows(x)
-        self.clocks.release(self._cluster[0], rows // (self.actors * self.clocks.size), rows, relaxed)
+        self._cluster.arrived(self.rows(x), relaxed)
 
     def cluster_complete(self, clusters: Mask) -> None:
         """A phase of barrier.cluster has completed."""
-        arrived, done = self._cluster
-        done.data[clusters] = arrived.data[clusters]
-        arrived.data[clusters] = 0
+        self._cluster.complete(clusters)
 
     def cluster_waited(self, x: Selection) -> None:
         """The threads of ``x`` have completed barrier.cluster.wait."""
-        rows = self.rows(x)
-        self.clocks.acquire(self._cluster[1], rows // (self.actors * self.clocks.size), rows)
+        self._cluster.waited(self.rows(x))

@@ -6,6 +6,14 @@ others can synchronise with the agent. The clock of an actor contains, for every
 accesses happened before the actor's next access (Flanagan and Freund, "FastTrack", 2009; PTX ISA, "Memory Consistency Model",
 causality order).
 
+Kernels that use tensor memory have further clocks for each actor, because ``.relaxed`` arrivals and waits order tcgen05
+instructions together with tcgen05.fence (PTX ISA, "Memory Consistency Model for 5th generation of TensorCore operations"):
+
+- :data:`TENSOR`: the tcgen05 instructions that are ordered before the actor's next one. It contains the order of memory.
+- :data:`FENCED`: those after which a tcgen05.fence::before_thread_sync was executed, if any synchronisation leads from there to
+  the actor. A tcgen05.fence::after_thread_sync of the actor adds them to its TENSOR clock.
+- :data:`EXECUTED`: all that any synchronisation puts before the actor, with or without fences.
+
 Intervals are multiples of :data:`INTERVAL`, so that their low bits are 0. A record of an access has the number of the
 instruction in these bits, and a clock has all :data:`LOW` bits set. A record is therefore ordered before an actor if it is at
 most the actor's clock.
@@ -16,22 +24,37 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxkit.emulator.arrays import Words
+from ptxkit.emulator.arrays import Index, Mask, Words
 from ptxkit.emulator.simt.threads import WaveState
 
 INTERVAL = 1 << 21
 """The difference between consecutive intervals of an agent."""
 LOW = INTERVAL - 1
 
+TENSOR, FENCED, EXECUTED = 1, 2, 3
+"""The parts of a table after the order of memory accesses, which is part 0."""
+
+ALL = slice(None)
+WITH_FENCES, WITHOUT_FENCES = slice(0, FENCED), slice(FENCED, None)
+"""The parts for which a relaxed operation synchronises only together with a memory fence, and the others."""
+
 Rows = NDArray[np.int64]
 """(n,): actors of the wave, each as index of its CTA * actors of a CTA + index of the actor in the CTA."""
 
 
 class Table:
-    """An array of clocks, one in each row: (rows, CTAs of a cluster, agents of a CTA)."""
+    """An array of clocks, one in each row: (rows, CTAs of a cluster, agents of a CTA).
 
-    def __init__(self, rows: int, size: int, width: int) -> None:
+    Attributes:
+        parts: the table itself, and in kernels that use tensor memory those of :data:`TENSOR`, :data:`FENCED` and
+            :data:`EXECUTED`.
+    """
+
+    def __init__(self, rows: int, size: int, width: int, tensor: bool = False) -> None:
         self.data: NDArray[np.int64] = np.zeros((rows, size, width), np.int64)
+        self.parts: tuple[Table, ...] = (self,)
+        if tensor:
+            self.parts += tuple(Table(rows, size, width) for _ in (TENSOR, FENCED, EXECUTED))
 
     @property
     def flat(self) -> NDArray[np.int64]:
@@ -40,19 +63,37 @@ class Table:
 
     def widen(self, width: int) -> None:
         """Extend the clocks for more agents of a CTA."""
-        self.data = np.pad(self.data, ((0, 0), (0, 0), (0, width - self.data.shape[2])))
+        for t in self.parts:
+            t.data = np.pad(t.data, ((0, 0), (0, 0), (0, width - t.data.shape[2])))
 
     def lengthen(self, rows: int) -> None:
         """Extend the table to at least this number of rows."""
         if rows > len(self.data):
-            self.data = np.pad(self.data, ((0, max(rows, 2 * len(self.data)) - len(self.data)), (0, 0), (0, 0)))
+            more = max(rows, 2 * len(self.data)) - len(self.data)
+            for t in self.parts:
+                t.data = np.pad(t.data, ((0, more), (0, 0), (0, 0)))
 
-    def merge(self, keys: NDArray[np.int64], known: NDArray[np.int64], rows: Rows) -> None:
-        """Merge the clocks ``rows``, (n,), of ``known`` into the clocks ``keys``, (n,), of this table; keys may repeat.
+    def clear(self, keys: Index | Mask) -> None:
+        """Set the clocks ``keys``, (n,) or (rows,) bool, to those in which no access is ordered."""
+        for t in self.parts:
+            t.data[keys] = 0
 
-        Args:
-            known: (..., agents), no view of this table.
-        """
+    def copy(self, keys: Index | Mask, other: Table) -> None:
+        """Set the clocks ``keys``, (n,) or (rows,) bool, to the clocks in the same rows of ``other``."""
+        for mine, its in zip(self.parts, other.parts, strict=True):
+            mine.data[keys] = its.data[keys]
+
+    def raise_(self, keys: Index, rank: Index, agents: Index, intervals: Index) -> None:
+        """Order the accesses of agents up to ``intervals`` before the clocks ``keys``; (n,) each, keys may repeat."""
+        for t in self.parts:
+            np.maximum.at(t.data, (keys, rank, agents), intervals | LOW)
+
+    def merge(self, keys: NDArray[np.int64], known: Table, rows: Rows, parts: slice = ALL) -> None:
+        """Merge the clocks ``rows``, (n,), of ``known`` into the clocks ``keys``, (n,), of this table; keys may repeat."""
+        for mine, its in zip(self.parts[parts], known.parts[parts], strict=True):
+            mine._merge(keys, its.flat, rows)
+
+    def _merge(self, keys: NDArray[np.int64], known: NDArray[np.int64], rows: Rows) -> None:
         flat = self.flat
         runs = _runs(keys, rows)
         if runs is not None:  # in place, because the clocks of thousands of threads are too large for copies
@@ -93,36 +134,49 @@ class Clocks:
 
     Args:
         lanes: an actor is a thread, not a warp.
+        tensor: the order of tcgen05 instructions is followed, too.
+        initialisers: mbarrier.init is an access of an agent of its own for each actor, so that fence.mbarrier_init can be
+            distinguished from other fences.
 
     Attributes:
         actors: of a CTA; ``shift``: bits from a thread's index to its actor's.
+        actors_and_initialisers: number of a CTA's agents that are threads or warps, not asynchronous operations.
         now: the clock of each actor.
         interval: (rows,) the current interval of each actor.
         rank, actor: (rows,) the CTA's rank in its cluster, and the actor in its CTA.
+        initialiser: (rows,) the agent of each actor's mbarrier.init; the actor itself if they are not distinguished.
     """
 
-    def __init__(self, wave: WaveState, lanes: bool = False) -> None:
+    def __init__(
+        self, wave: WaveState, lanes: bool = False, tensor: bool = False, initialisers: bool = False
+    ) -> None:
         self.ctas, warps, _ = wave.shape
         self.shift = 0 if lanes else 5
         self.actors = warps * 32 >> self.shift
         self.size = wave.launch.cluster_size
         rows = self.ctas * self.actors
-        self.agents = self.actors
-        self.width = self.actors
+        self.agents = self.width = self.actors_and_initialisers = self.actors * (1 + initialisers)
+        self.tensor = tensor
         self.tables: list[Table] = []
         self.now = self.table(rows)
         self.rank: Rows = np.repeat(wave.cluster_rank, self.actors)
         self.actor: Rows = np.tile(np.arange(self.actors, dtype=np.int64), self.ctas)
-        self.interval: NDArray[np.int64] = np.full(rows, INTERVAL, np.int64)
-        self.now.data[np.arange(rows), self.rank, self.actor] = INTERVAL | LOW
-        self._fenced: Table | None = None
+        self.initialiser: Rows = self.actor + self.actors if initialisers else self.actor
+        self._own = (self.actor, self.initialiser) if initialisers else (self.actor,)
+        self.interval: NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._fenced: dict[bool, Table] = {}
         self._held: Table | None = None
+        self.tick(np.arange(rows))
 
     def table(self, rows: int) -> Table:
         """A new table of clocks, in which no access is ordered."""
-        made = Table(rows, self.size, self.width)
+        made = self._gathering(rows)
         self.tables.append(made)
         return made
+
+    def _gathering(self, rows: int) -> Table:
+        """A table that is used before any agent is added."""
+        return Table(rows, self.size, self.width, self.tensor)
 
     def add_agents(self, count: int) -> int:
         """``count`` more agents in every CTA; returns the number of the first."""
@@ -139,24 +193,32 @@ class Clocks:
     @property
     def has_fenced(self) -> bool:
         """Whether any thread has executed a fence, so that relaxed accesses can synchronise."""
-        return self._fenced is not None
+        return bool(self._fenced)
 
     def tick(self, rows: Rows) -> None:
         """Begin a new interval for ``rows``, (n,) distinct: no other actor has synchronised with it."""
         self.interval[rows] += INTERVAL
-        self.now.data[rows, self.rank[rows], self.actor[rows]] = self.interval[rows] | LOW
+        for t in self.now.parts[WITH_FENCES] + self.now.parts[EXECUTED:]:
+            for agent in self._own:
+                t.data[rows, self.rank[rows], agent[rows]] = self.interval[rows] | LOW
 
-    def release(self, into: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
+    def release(
+        self, into: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False, within_cta: bool = True
+    ) -> None:
         """Release: merge the clocks of ``rows`` into the rows ``keys`` of ``into``.
 
         Args:
             relaxed: take the clocks at the last fence of each actor.
+            within_cta: a fence of the scope ``.cta`` counts, because only threads of the same CTA acquire the clocks.
         """
         if relaxed:
-            if self._fenced is not None:
-                into.merge(keys, self._fenced.flat, rows)
+            if within_cta in self._fenced:
+                into.merge(keys, self._fenced[within_cta], rows, WITH_FENCES)
+            if self.tensor:
+                into.merge(keys, self.now, rows, WITHOUT_FENCES)
+                self.tick(np.unique(rows))
             return
-        into.merge(keys, self.now.flat, rows)
+        into.merge(keys, self.now, rows)
         self.tick(np.unique(rows))
 
     def acquire(self, source: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
@@ -164,32 +226,55 @@ class Clocks:
         if relaxed:
             if self._held is None:
                 self._held = self.table(len(self.interval))
-            self._held.merge(rows, source.flat, keys)
+            self._held.merge(rows, source, keys, WITH_FENCES)
+            self.now.merge(rows, source, keys, WITHOUT_FENCES)
             return
-        self.now.merge(rows, source.flat, keys)
+        self.now.merge(rows, source, keys)
 
-    def fence(self, rows: Rows) -> None:
-        """A fence by the actors ``rows``, (n,) distinct, by which relaxed accesses synchronise. PTX ISA, "membar, fence"."""
-        now = self.now.flat
+    def fence(self, rows: Rows, within_cta: bool = False) -> None:
+        """A fence by the actors ``rows``, (n,) distinct, by which relaxed accesses synchronise. PTX ISA, "membar, fence".
+
+        Args:
+            within_cta: its scope is ``.cta``.
+        """
         if self._held is not None:
-            now[rows] = np.maximum(now[rows], self._held.flat[rows])
-        if self._fenced is None:
-            self._fenced = self.table(len(self.interval))
-        self._fenced.flat[rows] = now[rows]
+            self.now.merge(rows, self._held, rows, WITH_FENCES)
+        for fenced in self._fences(within_cta):
+            fenced.copy(rows, self.now)
         self.tick(rows)
+
+    def fence_initialisations(self, rows: Rows) -> None:
+        """fence.mbarrier_init by ``rows``, (n,) distinct: a release of the mbarrier.init of the same threads only."""
+        for fenced in self._fences(False):
+            fenced.raise_(rows, self.rank[rows], self.initialiser[rows], self.interval[rows])
+        self.tick(rows)
+
+    def fence_tensor(self, rows: Rows, before: bool) -> None:
+        """tcgen05.fence::before_thread_sync by ``rows``, (n,) distinct, or ::after_thread_sync if not ``before``."""
+        _, ordered, fenced, _ = self.now.parts
+        target, source = (fenced, ordered) if before else (ordered, fenced)
+        target.merge(rows, source, rows)
+        if before:
+            self.tick(rows)
+
+    def _fences(self, within_cta: bool) -> list[Table]:
+        """The clocks at the last fence of each actor: for threads of its CTA, and if the scope is wider, for all."""
+        if not self._fenced:
+            self._fenced = {narrow: self.table(len(self.interval)) for narrow in (True, False)}
+        return [self._fenced[True]] if within_cta else list(self._fenced.values())
 
     def meet(self, rows: Rows) -> NDArray[np.bool_]:
         """Synchronise the actors ``rows``, (n,) distinct, within each CTA. Returns (CTAs,) bool: all actors took part."""
-        now = self.now.flat
         if len(rows) == len(self.interval):
-            together = now.reshape(self.ctas, self.actors, -1)
-            together[:] = together.max(1, keepdims=True)
+            for t in self.now.parts:
+                together = t.data.reshape(self.ctas, self.actors, -1)
+                together[:] = together.max(1, keepdims=True)
             whole = np.ones(self.ctas, np.bool_)
         else:
             cta = rows // self.actors
-            gathered = Table(self.ctas, self.size, self.width)
-            gathered.merge(cta, now, rows)
-            self.now.merge(rows, gathered.flat, cta)
+            gathered = self._gathering(self.ctas)
+            gathered.merge(cta, self.now, rows)
+            self.now.merge(rows, gathered, cta)
             whole = np.bincount(cta, minlength=self.ctas) == self.actors
         self.tick(rows)
         return whole
@@ -202,12 +287,11 @@ class Clocks:
         """
         warps = rows >> 5
         _, which = np.unique(warps if masks is None else warps << 32 | masks, return_inverse=True)
-        gathered = Table(int(which.max(initial=0)) + 1, self.size, self.width)
-        gathered.merge(which, self.now.flat, rows)
-        self.now.merge(rows, gathered.flat, which)
+        gathered = self._gathering(int(which.max(initial=0)) + 1)
+        gathered.merge(which, self.now, rows)
+        self.now.merge(rows, gathered, which)
         self.tick(rows)
 
     def learn(self, rows: Rows, agents: NDArray[np.int64], intervals: NDArray[np.int64]) -> None:
         """Order the accesses of agents of an actor's own CTA, up to ``intervals``, before ``rows``; (n,) each."""
-        flat = self.now.flat
-        np.maximum.at(flat, (rows, self.rank[rows] * self.width + agents), intervals | LOW)
+        self.now.raise_(rows, self.rank[rows], agents, intervals)

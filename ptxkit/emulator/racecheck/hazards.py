@@ -72,6 +72,8 @@ class Hazards:
         lanes: threads are checked instead of warps.
         ordered: the kernel has fences, or accesses that acquire or release.
         copies_only: only reads of what an asynchronous operation has written are reported, once it is complete.
+        tensor_memory: accesses to tensor memory are checked, too.
+        initialisations: mbarrier.init is distinguished from other accesses, because fence.mbarrier_init may order nothing else.
     """
 
     def __init__(
@@ -80,7 +82,12 @@ class Hazards:
         self.kernel = kernel
         self.copies_only = copies_only
         self.lanes = lanes
+        instructions = tuple(instructions)
         self.ordered = any(orders(i) for i in instructions)
+        self.tensor_memory = not copies_only and any(i.name == "tcgen05" for i in instructions)
+        relaxed = any(i.name in ("barrier", "mbarrier") and "relaxed" in i.modifiers for i in instructions)
+        fenced = any(i.opcode.startswith("fence.mbarrier_init") for i in instructions)
+        self.initialisations = not copies_only and fenced and (relaxed or self.ordered)
         self.found: dict[tuple[str, ...], Hazard] = {}
         self._lock = threading.Lock()
 

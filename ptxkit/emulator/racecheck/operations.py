@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Index, Mask
-from ptxkit.emulator.racecheck.clocks import INTERVAL, LOW
+from ptxkit.emulator.racecheck.clocks import INTERVAL
 from ptxkit.emulator.racecheck.recorder import Recorder
 from ptxkit.emulator.racecheck.shadow import STRONG, Access
 from ptxkit.emulator.simt.mechanism import Mechanism
@@ -61,7 +61,6 @@ class Operations:
         self._arrived = self.clocks.table(8)
         self._done = self.clocks.table(8)
         self._phase: Index = np.zeros(words, np.int64)
-        self._copied: set[int] = set()  # places of mbarriers on which copies complete
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +132,7 @@ class Operations:
 
     def initialised(self, x: Selection, where: Where, index: Index) -> None:
         """mbarrier.init, a plain write."""
-        self.races.touch(x, where, np.broadcast_to(index, x.shape)[x.active()], 8, True)
+        self.races.touch(x, where, np.broadcast_to(index, x.shape)[x.active()], 8, True, initialises=True)
 
     def invalidated(self, x: Selection, where: Where, index: Index) -> None:
         """mbarrier.inval, a plain write. All threads write the same value, so that several of them are no race."""
@@ -146,7 +145,13 @@ class Operations:
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
         self.races.remote_barriers(where, rows, at)
-        self.clocks.release(self._arrived, self._keys_of(at), rows, relaxed)
+        keys = self._keys_of(at)
+        if not relaxed:
+            self.clocks.release(self._arrived, keys, rows)
+            return
+        near = at // self.words_each == rows // self.clocks.actors  # only threads of the mbarrier's CTA wait at it
+        for within_cta, some in ((True, near), (False, ~near)):
+            self.clocks.release(self._arrived, keys[some], rows[some], relaxed, within_cta)
 
     def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
@@ -164,14 +169,14 @@ class Operations:
     def phase_over(self, at: Index) -> None:
         """The current phase of the distinct mbarriers ``at`` is complete."""
         keys = self._keys_of(at)
-        self._done.merge(keys, self._arrived.flat, keys)
-        self._arrived.data[keys] = 0
+        self._done.merge(keys, self._arrived, keys)
+        self._arrived.clear(keys)
         self._phase[at] += 1
         agents = self._agent_of[at % self.words_each]
         some = agents >= 0
         if some.any():
             at, keys, agents = at[some], keys[some], agents[some]
-            self._done.data[keys, self._rank(at), agents] = self._phase[at] * INTERVAL | LOW
+            self._done.raise_(keys, self._rank(at), agents.astype(np.int64), self._phase[at] * INTERVAL)
 
     def completing(
         self,
@@ -190,24 +195,24 @@ class Operations:
         rows = threads >> self.clocks.shift
         self._require(where, rows, at, threads)
         numbers, intervals = self._agents(at), (self._phase[at] + 1) * INTERVAL
-        self._copied.update(np.unique(at % self.words_each).tolist())
         for write, starts, sizes in runs:
             self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
         self._passed_on(at, rows)
 
     def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
-        """cp.async.mbarrier.arrive: an arrival when all earlier operations of the thread are complete."""
+        """cp.async.mbarrier.arrive, tcgen05.commit: an arrival when all earlier operations of the thread are complete.
+
+        The arrivals of a thread are regarded as in order: a later one that is observed shows that this one has been made.
+        """
         rows, at = self.races.per_actor(x, index)
         self._require(where, rows, at)
         g = self._of(mechanism)
-        keys = self._keys_of(at)
-        flat = self._arrived.flat
-        agents = self.clocks.rank[rows] * self.clocks.width + g.first + self.clocks.actor[rows]
-        np.maximum.at(flat, (keys, agents), g.current[rows] | LOW)
+        keys, agents, current = self._keys_of(at), g.first + self.clocks.actor[rows], g.current[rows]
+        self._arrived.raise_(keys, self.clocks.rank[rows], agents, current)
         g.current[np.unique(rows)] += INTERVAL
         if self.clocks.size > 1:  # the arrival itself, which a CTA that has the mbarrier must not exit before
-            record = (self._phase[at] + 1) * INTERVAL | self.races.site(where)
-            self._note_remote(rows << self.clocks.shift, at * 8, self._rank(at), self._agents(at), record)
+            record = current | self.races.site(where)
+            self._note_remote(rows << self.clocks.shift, at * 8, self.clocks.rank[rows], agents, record)
         self._passed_on(at, rows)
 
     def issued(self, mechanism: Mechanism[object], threads: Index) -> tuple[Index, Index]:
@@ -313,5 +318,4 @@ class Operations:
                 return mechanism.operation.format(self.races.name(number - g.first)), mechanism.wait
         offset = int(np.flatnonzero(self._agent_of == number)[0])
         name = self.races.wave.part(Mbarriers).name(offset)
-        what = "a copy that completes on" if offset in self._copied else "an arrival of a tcgen05.commit at"
-        return f"{what} {name}", "wait for that phase of it (mbarrier.try_wait)"
+        return f"a copy that completes on {name}", "wait for that phase of it (mbarrier.try_wait)"

@@ -44,6 +44,7 @@ class Recorder(Protocol):
         write: bool,
         *,
         values: Callable[[], Bytes] | None = None,
+        initialises: bool = False,
     ) -> None:
         """The active lanes of ``x`` access one element each; ``values`` gives the (lanes, size) bytes that they write."""
 

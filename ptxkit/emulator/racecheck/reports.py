@@ -60,11 +60,11 @@ class RaceReports:
                 earlier, fix = self.agent(mine + their_rank, number)
                 if not fix:
                     fix = BARRIER if mine + their_rank == cta else CLUSTER
-                    if mine + their_rank == cta and clocks.shift == 0 and number >> 5 == linear >> 5:
+                    if mine + their_rank == cta and clocks.shift == 0 and number % self.actors >> 5 == linear >> 5:
                         fix = WARP
                 coordinates = wave.cta_coordinates(cta)
                 who = f"thread {wave.thread_coordinates(linear)} (warp {linear // 32}) of CTA {coordinates}"
-                if int(a.number[at]) >= self.actors:
+                if int(a.number[at]) >= clocks.actors_and_initialisers:
                     who = f"what {who} has started"
                 hazard = Hazard(
                     c.what,
@@ -82,8 +82,8 @@ class RaceReports:
     def agent(self, cta: int, number: int) -> tuple[str, str]:
         """The text that names an agent, and the wait that orders a thread after it; the latter is "" for a warp."""
         coordinates = self.wave.cta_coordinates(cta)
-        if number < self.actors:
-            return f"{self.name(number)} of CTA {coordinates}", ""
+        if number < self.clocks.actors_and_initialisers:
+            return f"{self.name(number % self.actors)} of CTA {coordinates}", ""
         who, fix = self.operations.describe(number)
         return f"{who} of CTA {coordinates}", fix
 

@@ -5,6 +5,9 @@ cp and shift of a thread, which is done where a thread has waited for the mbarri
 tcgen05.ld and st of a warp are done at its tcgen05.wait, and what the warp releases from then on lets others know of
 them. Operations of the tensor cores are in order with each other, and so are the accesses of one warp. What is still in
 flight when it is used is found elsewhere, as an error at once (:mod:`ptxkit.emulator.tensor_core.tcgen05.accesses`).
+
+Release and acquire order them as they order accesses to shared memory; relaxed synchronisation orders them together with
+tcgen05.fence (:mod:`ptxkit.emulator.racecheck.clocks`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Index
-from ptxkit.emulator.racecheck.clocks import Clocks
+from ptxkit.emulator.racecheck.clocks import EXECUTED, TENSOR, Clocks
 from ptxkit.emulator.racecheck.hazards import Hazard, Hazards
 from ptxkit.emulator.simt.hooks import TensorCells
 from ptxkit.emulator.simt.where import Where, named
@@ -96,7 +99,9 @@ class TensorMemory:
                 found = places[r.sm][list(r.bands), r.low : r.high]
                 for number in np.unique(found[found > 0]).tolist():
                     record = self._records[number - 1]
-                    known = clocks.now.data[rows[:, None], record.rank, record.number] >= record.interval
+                    # alloc and dealloc are synchronous: they need no tcgen05.fence
+                    now = clocks.now.parts[EXECUTED if earlier == "allocate" or kind == "deallocate" else TENSOR]
+                    known = now.data[rows[:, None], record.rank, record.number] >= record.interval
                     if earlier == "allocate":  # the CTAs of a pair allocate together: to know of one of them is enough
                         known = known.any(1)
                     if record.warp != warp and not known.all():
@@ -129,6 +134,10 @@ class TensorMemory:
             if r.sm not in places:
                 places[r.sm] = np.zeros((8, 512), np.int32)
             places[r.sm][list(r.bands), r.low : r.high] = len(self._records)
+
+    def fence(self, threads: Index, before: bool) -> None:
+        """``threads`` have executed tcgen05.fence::before_thread_sync, or ::after_thread_sync if not ``before``."""
+        self.races.clocks.fence_tensor(self._rows(threads), before)
 
     def forget(self, cells: Iterable[TensorCells]) -> None:
         """Cells have been deallocated: they begin anew."""

@@ -116,6 +116,9 @@ class TensorMemoryHooks(Protocol):
     ) -> None:
         """An access of ``threads``; ``operation`` is the agent and the interval of one of the tensor cores."""
 
+    def fence(self, threads: Index, before: bool) -> None:
+        """``threads`` have executed tcgen05.fence::before_thread_sync, or ::after_thread_sync if not ``before``."""
+
     def forget(self, cells: Iterable[TensorCells]) -> None:
         """Cells have been deallocated."""
 
@@ -160,8 +163,11 @@ class RaceHooks(Protocol):
     def flagged(self, x: Selection, addresses: Addresses, ordering: str, write: bool) -> None:
         """Lanes of ``x`` make strong accesses to global memory (addresses, uint64), which may put others in order."""
 
-    def fence(self, x: Selection) -> None:
-        """The threads of ``x`` have executed a memory fence."""
+    def fence(self, x: Selection, within_cta: bool = False) -> None:
+        """The threads of ``x`` have executed a memory fence, whose scope is ``.cta`` if ``within_cta``."""
+
+    def fence_initialisations(self, x: Selection) -> None:
+        """The threads of ``x`` have executed fence.mbarrier_init."""
 
     def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
         """Threads of these selections have synchronised at bar.warp.sync, those of one warp with the same member mask.

@@ -270,7 +270,10 @@ class WaveSteps:
     def runs(self, x: Selection, where: Where, starts: Index, sizes: Index, write: bool) -> None:
         """As :meth:`read`."""
 
-    def fence(self, x: Selection) -> None:
+    def fence(self, x: Selection, within_cta: bool = False) -> None:
+        """As :meth:`read`."""
+
+    def fence_initialisations(self, x: Selection) -> None:
         """As :meth:`read`."""
 
     def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:

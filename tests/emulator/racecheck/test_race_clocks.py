@@ -20,11 +20,13 @@ def test_a_merge_is_the_maximum_of_all_rows_of_a_key(runs, seed):
         np.array([(run[side] + k * run[3][side]) % 64 for run in runs for k in range(run[2])], np.int64) for side in (0, 1)
     )
     rng = np.random.default_rng(seed)
-    table = Table(64, 2, 3)
-    table.data[:] = rng.integers(0, 100, table.data.shape)
-    known = rng.integers(0, 100, (64, 6))
-    expected = table.flat.copy()
+    table, known = Table(64, 2, 3, tensor=True), Table(64, 2, 3, tensor=True)
+    for part in table.parts + known.parts:
+        part.data[:] = rng.integers(0, 100, part.data.shape)
+    expected = [part.flat.copy() for part in table.parts]
     for key, row in zip(keys, rows, strict=True):
-        expected[key] = np.maximum(expected[key], known[row])
+        for target, source in zip(expected, known.parts, strict=True):
+            target[key] = np.maximum(target[key], source.flat[row])
     table.merge(keys, known, rows)
-    np.testing.assert_array_equal(table.flat, expected)
+    for part, target in zip(table.parts, expected, strict=True):
+        np.testing.assert_array_equal(part.flat, target)

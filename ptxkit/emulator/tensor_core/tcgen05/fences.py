@@ -48,7 +48,11 @@ class Fences:
     def fence(self, x: Group, which: str) -> None:
         """The warps of ``x`` execute a fence."""
         self._now += 1
-        self._fenced[which][np.unique(x.thread[x.active()]) // 32] = self._now
+        threads = x.thread[x.active()]
+        self._fenced[which][threads // 32] = self._now
+        for races in x.wave.races:
+            if races.tensor_memory is not None:
+                races.tensor_memory.fence(threads, which == BEFORE)
 
     def complete(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
         """An access is complete: ``kind`` is ``"operation"`` (mma, cp, shift) or ``"transfer"`` (ld, st)."""

@@ -109,23 +109,46 @@ def test_both_places_are_reported(mark, racecheck, later, earlier, message):
 
 
 def relaxed(text: str) -> str:
-    """The wait for the readers, which then tells nothing of what they have done."""
+    """The wait for the readers, which then orders only what tcgen05.fence orders."""
     return text.replace("try_wait.parity.shared.b64 %p4, [free]", "try_wait.parity.relaxed.cta.shared.b64 %p4, [free]")
 
 
-def test_a_wait_that_acquires_nothing():
+def unfenced(text: str) -> str:
+    """The program without any tcgen05.fence."""
+    return re.sub(r"tcgen05\.fence::\w+;", "", text)
+
+
+@pytest.mark.parametrize("racecheck", ["warps", "lanes"])
+def test_relaxed_arrivals_and_waits_need_the_fences_of_tcgen05(racecheck):
+    """PTX ISA, "Canonical synchronization patterns": a relaxed mbarrier.arrive and try_wait suffice with both fences."""
+    arrived = TEXT.replace("mbarrier.arrive.shared.b64", "mbarrier.arrive.relaxed.cta.shared.b64")
+    for text in (relaxed(TEXT), relaxed(arrived), arrived):
+        launch(text, racecheck)
     message = "write-after-read: thread .* writes column 0 of tensor memory, which warp 0 .* read"
-    with pytest.raises(RaceError, match=f"a race in tensor memory:\\n.*{message}") as found:
-        launch(relaxed(TEXT))
-    assert place("SECOND") in str(found.value) and place("LOAD") in str(found.value)
+    for text in (relaxed(TEXT), relaxed(arrived)):
+        with pytest.raises(RaceError, match=f"a race in tensor memory:\\n.*{message}") as found:
+            launch(unfenced(text), racecheck)
+        assert place("SECOND") in str(found.value) and place("LOAD") in str(found.value)
+    launch(unfenced(TEXT), racecheck)
+
+
+def test_the_fences_of_tcgen05_order_no_shared_memory():
+    text = TEXT.replace(".shared .b32 where;", ".shared .b32 where; .shared .b32 word;")
+    text = text.replace("// WARP", "\n    setp.eq.u32 %p6, %r1, 0; @%p6 st.shared.b32 [word], %r1;")
+    text = text.replace("// AFTER", "\n    ld.shared.b32 %r12, [word];")
+    launch(text)
+    with pytest.raises(RaceError, match=r"a race in shared memory:\n.*read-after-write.*\(word\)"):
+        launch(relaxed(text))
 
 
 def test_columns_that_are_freed_before_the_loads_of_other_warps():
     begin, end = TEXT.index("    tcgen05.fence::after_thread_sync; // AFTER"), TEXT.index("    bra end;\nreader")
     freed = TEXT[:begin] + TEXT[end:]  # one product alone
-    launch(relaxed(freed))
+    launch(freed)
     acquired = "@!%p4 bra wait; last: mbarrier.try_wait.parity.shared.b64 %p4, [done], 0; @!%p4 bra last;"
-    text = relaxed(freed).replace("bar.sync 0; // LAST", "").replace("@!%p4 bra wait;", acquired)
+    launch(relaxed(freed).replace("bar.sync 0; // LAST", "").replace("@!%p4 bra wait;", acquired))
+    text = freed.replace("mbarrier.try_wait.parity.shared.b64 %p4, [free], 0; // FREE", "setp.eq.u32 %p4, 0, 0;")
+    text = text.replace("bar.sync 0; // LAST", "").replace("@!%p4 bra wait;", acquired)
     message = "write-after-read: warp 4 .* deallocates column 0 of tensor memory, which warp 0 .* read"
     with pytest.raises(RaceError, match=message) as found:
         launch(text)
@@ -186,3 +209,27 @@ def test_a_pair_allocates_together():
     launch_pair(PAIR)
     with pytest.raises(RaceError, match="write-after-write: thread .* writes .*, which warp 0 .* allocated"):
         launch_pair(PAIR.replace("bar.sync 0; // ALLOCATED", ""))
+
+
+def test_a_relaxed_barrier_of_the_cluster_orders_allocation_and_deallocation():
+    """Both are synchronous, so that the order of execution suffices; the products have been waited for."""
+    relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
+    text = PAIR.replace("bar.sync 0; // ALLOCATED", relaxed)
+    text = text.replace("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;", relaxed)
+    launch_pair(text)
+
+
+def test_arrivals_of_commits_reach_a_cta_before_its_exit():
+    """The arrivals of a thread's commits are in order: the wait for the last one covers the first."""
+    commit = "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster"
+    one, both = f"{commit}.b64 [done];", "mov.b16 %h1, 3; " + commit + ".multicast::cluster.b64 [{0}], %h1; "
+    relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;"
+    text = PAIR.replace(".shared .b32 where;", ".shared .b32 where; .shared .align 8 .b64 other; .reg .b16 %h<4>;")
+    text = text.replace("setp.eq.and.u32 %p1, %r6, 0, %p1;", "setp.eq.and.u32 %p6, %r6, 0, %p1;")
+    text = text.replace("[done], 1;", "[done], 1; @%p1 mbarrier.init.shared.b64 [other], 1;")
+    text = text.replace("bar.sync 0; // ALLOCATED", "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
+    text = text.replace("@!%p1 bra end;", "@!%p1 bra end; @!%p6 bra last;")
+    text = text.replace("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\n    @%p2", relaxed + "\n    @%p2")
+    launch_pair(text.replace(one, both.format("other") + both.format("done")))
+    with pytest.raises(RaceError, match=r"tcgen05.commit.*access-after-exit: a tcgen05 operation of .*\(other\)"):
+        launch_pair(text.replace(one, both.format("done") + both.format("other")))
