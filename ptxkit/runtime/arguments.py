@@ -31,6 +31,7 @@ import numpy as np
 from ptxkit.errors import LaunchError, UsageError
 from ptxkit.runtime.buffers import DeviceArray
 from ptxkit.runtime.elements import dtype_of
+from ptxkit.runtime.host_arrays import is_masked
 from ptxkit.runtime.parameters import Parameter
 from ptxkit.runtime.tensor_map.description import Encoder, TensorMap, check_parameter, device_address
 
@@ -162,7 +163,7 @@ def _check_element(kernel: str, p: Parameter, value: Any, dtype: np.dtype[Any] |
 def _host_array(bound: Bound, kernel: str, p: Parameter, array: np.ndarray[Any, Any]) -> None:
     if array.dtype.hasobject:
         raise _wrong(kernel, p, array, "an array of numbers")
-    if isinstance(array, np.ma.MaskedArray):
+    if is_masked(array):
         raise LaunchError(f"{kernel}: {p.label} got a masked array; a kernel sees no mask, pass .filled(value) or .data of it")
     _check_element(kernel, p, array, array.dtype, array.nbytes)
     if not array.flags.c_contiguous:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxkit.arguments import TEXT, Rule, takes, whole
 from ptxkit.errors import UsageError
-from ptxkit.runtime.host_arrays import DLPACK_CPU, dlpack, shared_array
+from ptxkit.runtime.host_arrays import DLPACK_CPU, dlpack, is_masked, shared_array
 
 
 class Memory(Protocol):
@@ -51,7 +51,7 @@ def contiguous(given: Any, what: str) -> np.ndarray[Any, Any]:
         array: np.ndarray[Any, Any] = np.asarray(given)
     except ValueError as error:
         raise UsageError(f"{what} cannot become a numpy array: {error}") from None
-    if isinstance(given, np.ma.MaskedArray):
+    if is_masked(given):
         raise UsageError(f"{what} is a masked array; a device array has no mask, pass .filled(value) or .data of it")
     if array.dtype.kind == "U" and not isinstance(given, np.ndarray):
         raise UsageError(f"{what} is text; pass an array of numbers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,12 @@ _DLPACK_CODES = {  # DLDataTypeCode of types that numpy has none for
     "float8_e8m0fnu": 14,
 }
 _TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}  # offset of DLTensor.dtype in the structure of a capsule
+
+
+def is_masked(value: object) -> bool:
+    """Whether a value is an array with a mask; ``numpy.ma`` is not imported for this, which takes 10 ms."""
+    masked = sys.modules.get("numpy.ma")  # a program with a masked array has imported it
+    return masked is not None and isinstance(value, masked.MaskedArray)
 
 
 def host_array(value: Any) -> np.ndarray[Any, Any] | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.errors import DescriptionError
+from ptxkit.runtime.host_arrays import is_masked
 from ptxkit.workload.blame import blamed
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.tolerance import Rule, Sums
@@ -75,7 +76,7 @@ class Data:
 
     def _refuse_masks(self, arrays: Mapping[str, Any], what: str, why: str) -> None:
         for name, value in arrays.items():
-            if isinstance(value, np.ma.MaskedArray):
+            if is_masked(value):
                 place = f"{self.workload.name}: {what.format(name)}"
                 raise DescriptionError(f"{place} is a masked array, and {why}; return .filled(value) of it")
 

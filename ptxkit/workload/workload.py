@@ -67,6 +67,7 @@ class Workload:
     emulator_sizes: ClassVar[Mapping[str, int]] = {}
     benchmarks: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
     tolerance: ClassVar[Tolerance | None] = None
+    _fields: ClassVar[dict[str, tuple[Any, bool]]]  # of this class alone; see fields()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -171,6 +172,13 @@ class Workload:
         Raises:
             DescriptionError: a field has no default, or a type that the command line does not support.
         """
+        if "_fields" not in cls.__dict__:  # evaluated once for each class: every instance reads them several times
+            cls._fields = cls._evaluated_fields()
+        return dict(cls._fields)
+
+    @classmethod
+    def _evaluated_fields(cls) -> dict[str, tuple[Any, bool]]:
+        """The value of :meth:`fields`, from the annotations, which may be text."""
         hints = typing.get_type_hints(cls)
         result: dict[str, tuple[Any, bool]] = {}
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # __init_subclass__ makes it a dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 from typing import Any
@@ -34,6 +33,8 @@ def environment(device: Any) -> dict[str, str]:
 
 
 def _version(package: str) -> str:
+    import importlib.metadata  # imports the parsers of e-mail and URLs, which most commands do not need
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
