@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ptxkit.runtime.device import Device
+
+sys.path.insert(0, str(Path(__file__).parent))  # for ptxkit_processes; tests are imported without their directory
 
 TOOLKIT_PROGRAMS = {"nvcc", "ptxas", "nvlink", "fatbinary", "cuobjdump", "nvdisasm", "cicc", "cudafe++"}
 

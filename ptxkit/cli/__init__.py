@@ -80,8 +80,11 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except OSError as error:
         code = _output_failed(error)
-    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) and (owned or threading.active_count() > 1):
+    try:
         sys.stderr.flush()
+    except OSError:  # messages that cannot be written change no exit code
+        _discard_output(2)
+    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) and (owned or threading.active_count() > 1):
         release_semaphores()
         # the interpreter would wait for worker threads that are in the middle of a kernel, and may end by SIGINT itself
         os._exit(code)
@@ -156,11 +159,16 @@ def _complain(message: str, code: int) -> int:
 
 def _output_failed(error: OSError) -> int:
     """Handle an output that cannot be written: no message for a closed pipe, one line for a full disk."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing the buffer at exit raises no second error
+    _discard_output(1)
     if error.errno == errno.EPIPE:
         return ExitCode.BROKEN_PIPE
     reason = "stdout is closed" if error.errno == errno.EBADF else error.strerror
     return _complain(f"cannot write the output: {reason}", ExitCode.FILE_ACCESS)
+
+
+def _discard_output(descriptor: int) -> None:
+    """Redirect a stream that cannot be written, because the interpreter flushes its buffer at exit and would exit with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _sentence(text: str) -> str:

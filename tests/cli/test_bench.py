@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ptxkit_processes import Command
 
 from ptxkit import cli
 
@@ -246,19 +247,13 @@ def test_a_misspelt_peer_is_said_without_a_gpu(capsys):
 def test_what_was_measured_survives_being_stopped(tmp_path, what, sent, code, word):
     """The first target is short, the second one is not over when the signal comes."""
     file = tmp_path / "r.json"
-    restored = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from ptxkit.cli import main; main(sys.argv[1:])"
-    )
     slow = tmp_path / "slow.py"
     slow.write_text(SLOW)
     (tmp_path / "slow.cu").write_text(SLOW_CU)
     words = ["bench", "run", "saxpy", str(slow), "--sizes", "4096", "--device", "emulator", "--json", str(file)]
     if what == "verify":
         words = ["bench", "verify", str(slow_result_file(tmp_path, slow)), "--json", str(file)]
-    child = subprocess.Popen(
-        [sys.executable, "-c", restored, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    child = Command(words)
     deadline = time.monotonic() + 60
     while not (file.exists() and json.loads(file.read_text())["cases"]) and time.monotonic() < deadline:
         time.sleep(0.05)

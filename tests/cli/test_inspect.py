@@ -6,11 +6,10 @@ import json
 import os
 import pty
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from ptxkit_processes import Command
 
 from ptxkit import cli
 from ptxkit.cli import inspect as inspect_command
@@ -281,9 +280,8 @@ def test_a_missing_disassembler_says_how_to_get_it(capsys, monkeypatch):
 def on_a_terminal(*args, **environment):
     """What the command writes to a terminal of 24 lines, its pager being cat with a mark in front."""
     parent, child = pty.openpty()
-    command = [sys.executable, "-m", "ptxkit", "inspect", *args]
     env = {**os.environ, "TERM": "xterm", "PAGER": "sed s/^/PAGED/", "LINES": "24", "COLUMNS": "200", **environment}
-    process = subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=env)
+    process = Command(["inspect", *args], stdout=child, stderr=child, stdin=child, env=env)
     os.close(child)
     out = b""
     while True:

@@ -11,6 +11,7 @@ import time
 
 import click
 import pytest
+from ptxkit_processes import CLOSED, run
 
 from ptxkit import cli, errors
 
@@ -26,10 +27,6 @@ def exit_of(args=()):
     with pytest.raises(SystemExit) as stopped:
         cli.main(list(args))
     return stopped.value.code
-
-
-def ptxkit(*args, **kwargs):
-    return subprocess.run([sys.executable, "-m", "ptxkit", *args], capture_output=True, text=True, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +86,7 @@ def test_version_and_help(capsys):
 
 def test_a_full_disk_under_stdout_is_one_line():
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "ptxkit", "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = run("--help", stdout=full.fileno())
     assert done.returncode == 7
     assert "No space left on device" in done.stderr and done.stderr.count("\n") == 1
 
@@ -97,7 +94,7 @@ def test_a_full_disk_under_stdout_is_one_line():
 def test_a_reader_that_leaves_is_no_error():
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-m", "ptxkit", "--help"], stdout=write, stderr=subprocess.PIPE, text=True)
+    done = run("--help", stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
 
@@ -109,13 +106,13 @@ def test_a_closed_stderr_changes_no_exit_code():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion_scripts(shell):
-    done = ptxkit(env={**os.environ, "_PTXKIT_COMPLETE": f"{shell}_source"})
+    done = run(env={**os.environ, "_PTXKIT_COMPLETE": f"{shell}_source"})
     assert done.returncode == 0 and "_PTXKIT_COMPLETE" in done.stdout
 
 
 def completions(words):
     env = {**os.environ, "_PTXKIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    return ptxkit(env=env).stdout.split()
+    return run(env=env).stdout.split()
 
 
 def test_commands_and_kernels_complete():
@@ -167,30 +164,41 @@ def test_an_error_is_seen_although_stderr_was_set_aside(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-", "<&- >&-"])
+@pytest.mark.parametrize("closed", [("stdout",), ("stderr",), ("stdout", "stderr"), ("stdin",), ("stdin", "stdout")])
 def test_closed_streams(closed):
     """Output that cannot be written is a failure; a command that prints nothing to stdout, and messages, are none."""
 
-    def code_of(words):
-        done = subprocess.run(["sh", "-c", f"{sys.executable} -m ptxkit {words} {closed}"], capture_output=True, text=True)
+    def code_of(*words):
+        done = run(*words, **dict.fromkeys(closed, CLOSED))
         assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
-        if done.returncode == 7 and "2>&-" not in closed:
+        if done.returncode == 7 and "stderr" not in closed:
             assert done.stderr == "error: cannot write the output: stdout is closed\n"
         return done.returncode
 
-    printed = 7 if ">&-" in closed.split() else 0
-    assert code_of("bench list") == printed
-    assert code_of("cache info --json") == printed
+    printed = 7 if "stdout" in closed else 0
+    assert code_of("bench", "list") == printed
+    assert code_of("cache", "info", "--json") == printed
     assert code_of("--version") == printed
-    assert code_of("list -h") == printed
+    assert code_of("list", "-h") == printed
     assert code_of("nonsense") == 2
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "2>/dev/full", "<&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_before_python_starts(closed):
+    command = f"{sys.executable} -m ptxkit cache info --json {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 7
+    assert done.stderr == ("" if "2>&-" in closed else "error: cannot write the output: stdout is closed\n")
+
+
+@pytest.mark.parametrize(
+    "closed", [("stdout",), ("stderr",), ("stdin",), ("stdin", "stderr"), ("stdin", "stdout", "stderr"), "stderr full"]
+)
 def test_a_command_that_prints_nothing_needs_no_streams(closed, tmp_path):
     file = tmp_path / "saxpy.ptx"
-    inspect = f"{sys.executable} -m ptxkit inspect saxpy:ptx --arch sm_90 --ptx -o {file}"
-    done = subprocess.run(["sh", "-c", f"{inspect} {closed}"], capture_output=True, text=True)
+    with open("/dev/full", "w") as full:
+        streams = {"stderr": full.fileno()} if closed == "stderr full" else dict.fromkeys(closed, CLOSED)
+        done = run("inspect", "saxpy:ptx", "--arch", "sm_90", "--ptx", "-o", file, **streams)
     assert done.returncode == 0, done.stderr
     assert ".visible .entry" in file.read_text()
 

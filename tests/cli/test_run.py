@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from ptxkit_processes import run
 
 from ptxkit import cli
 
@@ -21,11 +22,6 @@ def exit_of(*args):
     with pytest.raises(SystemExit) as stopped:
         cli.main([str(a) for a in args])
     return stopped.value.code
-
-
-def ptxkit(*args, **kwargs):
-    command = [sys.executable, "-m", "ptxkit", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
 
 
 @pytest.fixture
@@ -66,7 +62,7 @@ def test_table_of_a_bundled_kernel(capsys):
 
 
 def test_json_is_alone_on_stdout_and_exact():
-    done = ptxkit("run", "fused_l2norm", 4, 100, 7, "--json", *EMULATOR)
+    done = run("run", "fused_l2norm", 4, 100, 7, "--json", *EMULATOR)
     assert (done.returncode, done.stderr) == (0, "")
     value = json.loads(done.stdout)
     assert value["schema"] == "ptxkit.run/3"
@@ -86,7 +82,7 @@ def test_json_is_alone_on_stdout_and_exact():
 
 def test_counts_repeat_exactly():
     command = ("run", "fused_l2norm", 3, 50, "--variant", "fused", "--json", "--seed", 5, *EMULATOR)
-    first, second = (ptxkit(*command).stdout for _ in range(2))
+    first, second = (run(*command).stdout for _ in range(2))
     assert json.loads(first) == json.loads(second)
 
 
@@ -102,7 +98,7 @@ def test_what_a_description_and_its_kernel_print_goes_to_stderr(mine, words, tmp
     more = {"run": (*EMULATOR,), "bench": EMULATOR, "sweep": (*EMULATOR, "--evaluations", 1)}
     sizes = () if words[0] in ("list", "inspect", "bench") else (1000,)
     env = {**os.environ, "PTXKIT_STATE_DIR": str(tmp_path)}
-    done = ptxkit(*words, file, *sizes, *more.get(words[0], ()), env=env)
+    done = run(*words, file, *sizes, *more.get(words[0], ()), env=env)
     assert done.returncode == 0, done.stderr
     for text in ("imported", "inputs", "reference", "work", "kernel"):
         assert text not in done.stdout.splitlines()
@@ -126,7 +122,7 @@ def test_dry_run_lists_launches(capsys):
 
 def test_no_color_and_pipes_get_plain_text():
     for env in ({}, {"NO_COLOR": "1"}):
-        assert "\x1b" not in ptxkit("run", "saxpy", 4, *EMULATOR, env={**os.environ, **env}).stdout
+        assert "\x1b" not in run("run", "saxpy", 4, *EMULATOR, env={**os.environ, **env}).stdout
 
 
 def test_users_own_file_runs(mine, capsys):
@@ -203,7 +199,7 @@ def test_huge_sizes_are_refused_at_once(capsys):
 
 
 def test_no_gpu_is_3_and_says_what_to_do(capsys):
-    done = ptxkit("run", "fused_l2norm", 4, 4, "--device", "gpu", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    done = run("run", "fused_l2norm", 4, 4, "--device", "gpu", env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 3
     assert "emulator" in done.stderr and done.stderr.count("\n") == 1
 
@@ -214,7 +210,8 @@ def no_files():
 
 def test_full_disk_still_runs_and_says_why_it_is_slow(tmp_path):
     env = {**os.environ, "PTXKIT_CACHE_DIR": str(tmp_path / "cache")}
-    done = ptxkit("run", "saxpy", 10, *EMULATOR, env=env, preexec_fn=no_files)
+    command = [sys.executable, "-m", "ptxkit", "run", "saxpy", "10", *EMULATOR]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, preexec_fn=no_files)
     assert done.returncode == 0, done.stderr
     assert "cannot be written" in done.stderr and done.stderr.count("\n") == 1
     assert not list((tmp_path / "cache").iterdir())
@@ -223,7 +220,7 @@ def test_full_disk_still_runs_and_says_why_it_is_slow(tmp_path):
 def test_unwritable_cache_still_runs_and_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     env = {**os.environ, "PTXKIT_CACHE_DIR": str(tmp_path / "file" / "cache")}
-    done = ptxkit("run", "saxpy", 10, *EMULATOR, env=env)
+    done = run("run", "saxpy", 10, *EMULATOR, env=env)
     assert done.returncode == 0, done.stderr
     assert "cannot be written" in done.stderr and done.stderr.count("\n") == 1
 
@@ -307,7 +304,7 @@ def test_after_a_fault_the_emulator_goes_on_with_the_other_variants(mine, capsys
 
 
 def test_a_variant_beyond_its_time_limit_is_ended_and_the_others_run(mine):
-    done = ptxkit(
+    done = run(
         "run",
         mine(TWO, ENDLESS),
         1000,

@@ -6,10 +6,9 @@ import json
 import os
 import shlex
 import signal
-import subprocess
-import sys
 
 import numpy as np
+import ptxkit_processes
 import pytest
 
 from ptxkit import cli
@@ -214,13 +213,7 @@ def test_faults_and_races_are_those_of_described_kernels(run):
 
 
 def test_what_a_kernel_prints_stays_out_of_json():
-    command = [
-        sys.executable,
-        "-m",
-        "ptxkit",
-        *shlex.split("run odd.cu:silent --grid 1 --block 1 --json --device emulator"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = ptxkit_processes.run(*shlex.split("run odd.cu:silent --grid 1 --block 1 --json --device emulator"))
     assert json.loads(done.stdout)["arrays"] == [] and done.stderr == "hello"
 
 

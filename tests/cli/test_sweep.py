@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from ptxkit_processes import run
 
 from ptxkit import cli
 from ptxkit.errors import FaultError
@@ -145,8 +146,7 @@ def test_json_is_alone_on_stdout_where_a_description_prints_and_nothing_is_disas
         ["inspect", description, "--json"],
         ["sweep", "tiles", description, "--json", "-", "--device", "emulator", "--workers", "1", "--journal", "j"],
     ):
-        command = [sys.executable, "-m", "ptxkit", *words]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        done = run(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout), words
         assert "from a child" in done.stderr, words

@@ -9,20 +9,14 @@ import re
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from dataclasses import dataclass
 
 import pytest
+from ptxkit_processes import Command
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# children of a test runner in the background ignore SIGINT
-RUN = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from ptxkit.cli import main; main(sys.argv[1:])"
-)
 KERNEL = ["run", "saxpy", "4096", "--device", "emulator"]
 MATMUL = ["micro_tiling_matmul", "512", "512", "512", "--variant", "step2_shared", "--device", "emulator"]
 LONG = ["micro_tiling_matmul:step2_shared", "--device", "emulator"]
@@ -62,13 +56,7 @@ def seen(*words, columns=100, out=True, err=True, when=None, **environment):
     """Run a command; ``when`` its stderr holds that text, press Ctrl-C."""
     outer = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES", "PAGER")}
     (out_ours, out_theirs), (err_ours, err_theirs) = opened(out, columns), opened(err, columns)
-    child = subprocess.Popen(
-        [sys.executable, "-c", RUN, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=out_theirs,
-        stderr=err_theirs,
-        env={**outer, "TERM": "xterm", **environment},
-    )
+    child = Command(words, stdout=out_theirs, stderr=err_theirs, env={**outer, "TERM": "xterm", **environment})
     os.close(out_theirs)
     os.close(err_theirs)
     text = {out_ours: b"", err_ours: b""}

@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from ptxkit_processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = 'extern "C" __global__ void k(float* x) { x[0] = 1; }\n'
 
 
-def ptxkit(*words, cwd, **environment):
+def started(*words, cwd, **environment):
+    """The whole of a process, which has another locale."""
     return subprocess.run(
         [sys.executable, "-m", "ptxkit", *words], cwd=cwd, capture_output=True, timeout=120,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
@@ -34,13 +36,13 @@ def ptxkit(*words, cwd, **environment):
 )
 def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path, name, data, words):
     (tmp_path / name).write_bytes(data)
-    done = ptxkit("run", f"./{name}", cwd=tmp_path)
-    assert done.returncode == 2 and words in done.stderr.decode() and done.stderr.count(b"\n") == 1
+    done = run("run", f"./{name}", cwd=tmp_path)
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     (tmp_path / "k.cu").write_bytes(b"\xef\xbb\xbf" + KERNEL.encode())
-    assert ptxkit("run", "./k.cu", cwd=tmp_path).returncode == 0
+    assert run("run", "./k.cu", cwd=tmp_path).returncode == 0
 
 
 def test_a_locale_without_unicode_prints_plain_characters(tmp_path):
@@ -48,13 +50,13 @@ def test_a_locale_without_unicode_prints_plain_characters(tmp_path):
     (tmp_path / "é" / "ké.cu").write_text(KERNEL)
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     words = ("--arg", "x=float32[4]:zeros", "--grid", "1", "--block", "1", "--device", "emulator")
-    done = ptxkit("run", "é/ké.cu", *words, cwd=tmp_path, **plain)
+    done = started("run", "é/ké.cu", *words, cwd=tmp_path, **plain)
     assert done.returncode == 0, done.stderr
-    listed = ptxkit("inspect", "é/ké.cu", "--source", cwd=tmp_path, **plain)
+    listed = started("inspect", "é/ké.cu", "--source", cwd=tmp_path, **plain)
     assert b'1  extern "C" __global__' in listed.stdout, listed.stderr
-    debugged = ptxkit("debug", "é/ké.cu", *words[:-2], "--break", "1", "-ex", "run", "-ex", "list", cwd=tmp_path, **plain)
+    debugged = started("debug", "é/ké.cu", *words[:-2], "--break", "1", "-ex", "run", "-ex", "list", cwd=tmp_path, **plain)
     assert debugged.returncode == 0 and b"__global__" in debugged.stdout, debugged.stderr
-    missing = ptxkit("run", "é/none.py", cwd=tmp_path, **plain)
+    missing = started("run", "é/none.py", cwd=tmp_path, **plain)
     assert missing.returncode == 2 and missing.stderr.startswith(b"error: there is no file")
 
 
@@ -71,14 +73,14 @@ def test_a_locale_without_unicode_prints_plain_characters(tmp_path):
     ],
 )
 def test_only_a_near_command_is_suggested(tmp_path, words, end):
-    done = ptxkit(*words, cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.decode().strip().endswith(end)
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.strip().endswith(end)
 
 
 def test_a_file_that_is_here_is_named_with_its_path(tmp_path):
     (tmp_path / "mine.py").write_text("")
-    assert b"give its path: ./mine.py" in ptxkit("run", "mine", cwd=tmp_path).stderr
-    assert b"give ./mine.py --variant fused" in ptxkit("run", "./mine.py:fused", cwd=tmp_path).stderr
+    assert "give its path: ./mine.py" in run("run", "mine", cwd=tmp_path).stderr
+    assert "give ./mine.py --variant fused" in run("run", "./mine.py:fused", cwd=tmp_path).stderr
 
 
 def test_an_interrupt_while_modules_are_imported_ends_without_a_traceback(tmp_path):
