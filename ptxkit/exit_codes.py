@@ -56,12 +56,6 @@ def _rank(code: ExitCode) -> int:
     return SEVERITY.index(code) if code in SEVERITY else -1
 
 
-def help_text() -> str:
-    """One paragraph with all codes, for the end of a command's help."""
-    codes = "; ".join(f"{code.value} {code.meaning}" for code in ExitCode)
-    return f"Exit codes: {codes.replace('`', '')}."
-
-
 def markdown_rows() -> list[str]:
     """The rows of the table in documents."""
     return [f"| {code.value} | {code.meaning} |" for code in ExitCode]

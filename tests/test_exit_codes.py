@@ -11,6 +11,7 @@ import pytest
 
 from ptxkit import errors
 from ptxkit.cli import cli
+from ptxkit.cli._help import EXIT_CODES
 from ptxkit.exit_codes import SEVERITY, ExitCode, markdown_rows, most_severe
 
 ROOT = Path(__file__).parents[1]
@@ -66,11 +67,18 @@ def commands(group, path=()):
             yield from commands(command, (*path, name))
 
 
-def test_the_help_of_every_command_ends_with_the_table():
+def help_of(command, name):
+    return " ".join(command.get_help(click.Context(command, info_name=name)).split())
+
+
+def test_the_help_of_ptxkit_contains_the_table():
+    for code in ExitCode:
+        assert f"{code.value} {code.meaning.replace('`', '')}" in help_of(cli, "ptxkit")
+
+
+def test_the_help_of_every_command_ends_with_the_place_of_the_table():
     for path, command in commands(cli):
-        text = " ".join(command.get_help(click.Context(command, info_name=path[-1])).split())
-        for code in ExitCode:
-            assert f"{code.value} {code.meaning.replace('`', '')}" in text, path
+        assert help_of(command, path[-1]).endswith(EXIT_CODES), path
 
 
 def test_no_command_writes_exit_codes_of_its_own():

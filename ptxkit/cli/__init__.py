@@ -24,10 +24,11 @@ import click
 from ptxkit import environment
 from ptxkit.cli._commands import Commands
 from ptxkit.cli._early_exit import exits_refused
+from ptxkit.cli._help import EXIT_CODES, format_exit_codes
 from ptxkit.cli._output import open_missing, show_any_text
 from ptxkit.cli._signals import Terminated, handle_interrupts, interruptible, release_semaphores
 from ptxkit.errors import PtxkitError, shortened
-from ptxkit.exit_codes import ExitCode, help_text
+from ptxkit.exit_codes import ExitCode
 
 COMPLETION = "_PTXKIT_COMPLETE"  # set by the shell's completion function
 
@@ -44,6 +45,11 @@ class CommandFiles(Commands):
         command = importlib.import_module(f"{__name__}.{cmd_name}").command
         assert isinstance(command, click.Command)
         return _with_exit_codes(command)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of exit codes, which all commands share, before the text on shell completion."""
+        format_exit_codes(formatter)
+        super().format_epilog(ctx, formatter)
 
 
 EPILOG = (
@@ -143,8 +149,8 @@ def _guarded(args: Sequence[str] | None) -> int:
 
 
 def _with_exit_codes(command: click.Command) -> click.Command:
-    """The command, with the table of exit codes at the end of its help and of its subcommands'."""
-    command.epilog = command.epilog or help_text()
+    """The command; its help and that of its subcommands end with the place of the table of exit codes."""
+    command.epilog = command.epilog or EXIT_CODES
     for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
         _with_exit_codes(subcommand)
     return command

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxkit.cli._commands import Commands
+from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument, peer_list, refuse_absent
 from ptxkit.cli._options import (
     Seconds,
@@ -68,7 +69,16 @@ def list_(kind: Any, as_json: bool) -> int:
     return 0
 
 
-@command.command("run")
+RUN_HEADINGS = {
+    "Kernels": ("--sizes", "--option", "--tile", "--seed"),
+    "Measurement": ("--device", "--peers", "--iterations", "--time-budget", "--profile"),
+    "Counts in the emulator": ("--no-counts", "--max-instructions"),
+    "Output": ("--format", "--json"),
+    "Expectations": ("--check", "--update-expectations"),
+}
+
+
+@command.command("run", cls=HeadedCommand, headings=RUN_HEADINGS)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_argument)
 @click.option("--sizes", metavar="SIZES", help="Measure these sizes instead of the kernels' own: 8192x4096,128x4096.")
 @kernel_option

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ptxkit.cli._help import EMULATOR_CHECKS, SOURCE_FILE_HEADINGS, HeadedCommand
 from ptxkit.cli._kernel import find_kernel, kernel_argument
 from ptxkit.cli._options import (
     arch_option,
@@ -26,7 +27,17 @@ if TYPE_CHECKING:
     from ptxkit.debugger.session import Session
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+HEADINGS = {
+    "Kernel": ("--variant", "--tile", "--option", "--seed", "--arch", "-G"),
+    "Breakpoints and commands": ("--break", "--thread", "--cta", "--command", "--command-file"),
+    "Checks in the emulator": EMULATOR_CHECKS,
+    "Limits": ("--max-instructions",),
+    "Output": ("--json",),
+    **SOURCE_FILE_HEADINGS,
+}
+
+
+@click.command(cls=HeadedCommand, headings=HEADINGS, context_settings={"ignore_unknown_options": True})
 @click.argument("kernel", shell_complete=kernel_argument)
 @click.argument("sizes", nargs=-1, metavar="[SIZE]...")
 @click.option("--variant", "variant_name", metavar="NAME", help="Debug this variant (default: the first one).")

@@ -12,31 +12,46 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument
 from ptxkit.cli._options import parse_arch, parse_pairs, tile_option
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UnavailableError, UsageError
+from ptxkit.targets import SM_LIMITS, SmLimits
 
 if TYPE_CHECKING:
     from ptxkit.inspect.subject import Settings, Subject
 
 
-@click.command()
+HEADINGS = {
+    "Compilation": ("--target", "--option", "--tile", "--define", "--compiler-option"),
+    "Listings": ("--source", "--ptx", "--plain", "--output", "--sass", "--registers", "--control", "--encoding"),
+    "Comparison": ("--diff", "--no-time"),
+    "Occupancy": ("--occupancy-curve", "--block", "--shared", "--cluster"),
+    "Files": ("--html", "--cfg", "--json"),
+    "Timelines from the emulator": ("--overlap", "--timeline", "--ctas", "--latency", "--sms"),
+    "Launch of a source file's kernel, for --html, --overlap and --timeline": ("--arg", "--grid", "--cooperative"),
+}
+
+
+@click.command(cls=HeadedCommand, headings=HEADINGS)
 @click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT...", shell_complete=kernel_argument)
 @click.option("--diff", "as_diff", is_flag=True, help="Compare two subjects: resources, mix, and aligned SASS.")
-@click.option("--no-time", is_flag=True, help="With --diff: do not time the variants, even where there is a GPU.")
+@click.option("--no-time", is_flag=True, help="Do not time the variants that --diff compares, even where there is a GPU.")
 @click.option("--source", is_flag=True, help="Show source lines, each with its SASS instructions.")
-@click.option("--ptx", is_flag=True, help="Show PTX; with --source, under the source lines.")
+@click.option("--ptx", is_flag=True, help="Show PTX; with --source, below the source lines.")
 @click.option(
-    "--plain", is_flag=True, help="With --ptx: show only the text, which `ptxkit run` and compilers accept."
+    "--plain", is_flag=True, help="Show only the text of --ptx, which `ptxkit run` and compilers accept."
 )
-@click.option("-o", "--output", metavar="FILE.ptx", help="With --ptx: write the text to a file.")
-@click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, under those lines.")
+@click.option("-o", "--output", metavar="FILE.ptx", help="Write the text of --ptx to a file.")
+@click.option("--sass", is_flag=True, help="Show SASS; with --source or --ptx, below those lines.")
 @click.option("--registers", is_flag=True, help="Show the live registers beside each SASS instruction.")
 @click.option(
-    "--control", is_flag=True, help="Show its scheduling fields: waits, read and write scoreboard, yield, stall."
+    "--control",
+    is_flag=True,
+    help="Show the scheduling fields of each SASS instruction: waits, read and write scoreboard, yield, stall."
 )
-@click.option("--encoding", is_flag=True, help="Show its 128-bit encoding, high word first.")
+@click.option("--encoding", is_flag=True, help="Show the 128-bit encoding of each SASS instruction, high word first.")
 @click.option("--occupancy-curve", is_flag=True, help="Show how occupancy changes with registers, shared memory and threads.")
 @click.option("--cfg", metavar="FILE", help="Write the control-flow graph to FILE.svg or FILE.dot, or - for stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one self-contained HTML page; - is stdout.")
@@ -49,22 +64,22 @@ if TYPE_CHECKING:
     "--timeline",
     "timeline_file",
     metavar="FILE",
-    help="With the table of --overlap, write a trace for Perfetto or chrome://tracing; - is stdout.",
+    help="Show the table of --overlap, and write a trace for Perfetto or chrome://tracing; - is stdout.",
 )
 @click.option(
-    "--ctas", metavar="LIST", help="With --timeline or --overlap: record these CTAs, such as 0-3,8, instead of the first."
+    "--ctas", metavar="LIST", help="Record these CTAs in the timeline, such as 0-3,8, instead of the first."
 )
 @click.option(
     "--latency",
     type=click.IntRange(0, 10**6),
     metavar="STEPS",
-    help="With --timeline or --overlap: let each asynchronous operation take this many steps, 500 by default.",
+    help="Let each asynchronous operation of the timeline take this many steps, 500 by default.",
 )
 @click.option(
     "--sms",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="With --timeline or --overlap: emulate a GPU of N SMs, so that each CTA of a persistent kernel has several tiles.",
+    help="Emulate a GPU of N SMs for the timeline, so that each CTA of a persistent kernel has several tiles.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object (schema ptxkit.inspect/1).")
 @click.option("--target", "--arch", "target", metavar="TARGET", help="Compile for this target, such as sm_90a.")
@@ -78,20 +93,30 @@ if TYPE_CHECKING:
 @tile_option
 @click.option("-D", "--define", "defines", multiple=True, metavar="NAME=VALUE", help="Define a macro for a .cu file.")
 @click.option("--compiler-option", "options", multiple=True, metavar="OPTION", help="Pass an option to NVRTC for a .cu file.")
-@click.option("--block", type=click.IntRange(1, 1024), metavar="N", help="Compute occupancy for CTAs of this many threads.")
+@click.option(
+    "--block",
+    type=click.IntRange(1, SmLimits.threads_per_cta),
+    metavar="N",
+    help="Compute occupancy for CTAs of this many threads.",
+)
 @click.option(
     "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Compute occupancy for this dynamic shared memory per CTA."
 )
-@click.option("--cluster", type=click.IntRange(1, 16), metavar="N", help="Compute occupancy for clusters of this many CTAs.")
+@click.option(
+    "--cluster",
+    type=click.IntRange(1, max(limits.largest_cluster for limits in SM_LIMITS.values())),
+    metavar="N",
+    help="Compute occupancy for clusters of this many CTAs.",
+)
 @click.option(
     "--arg",
     "arguments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="With --html, --timeline or --overlap: launch a source file's kernel with this argument, as `ptxkit run` takes it.",
+    help="Launch the kernel with this argument, in the form that `ptxkit run` takes.",
 )
-@click.option("--grid", metavar="X[,Y[,Z]]", help="With --arg: launch this many CTAs, of --block threads each.")
-@click.option("--cooperative", is_flag=True, help="With --arg: launch with all CTAs resident at once.")
+@click.option("--grid", metavar="X[,Y[,Z]]", help="Launch this many CTAs, of --block threads each.")
+@click.option("--cooperative", is_flag=True, help="Launch with all CTAs resident at once, as grid.sync() requires.")
 def command(
     subjects: tuple[str, ...],
     as_diff: bool,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ptxkit.cli._early_exit import leave
+from ptxkit.cli._help import EMULATOR_CHECKS, SOURCE_FILE_HEADINGS, HeadedCommand
 from ptxkit.cli._kernel import find_kernel, kernel_argument, parse_iterations
 from ptxkit.cli._options import (
     Seconds,
@@ -40,7 +41,21 @@ SET_TOLERANCE = (
 )
 
 
-@click.command(context_settings={"ignore_unknown_options": True})  # so that -5 is parsed as a size and refused there
+HEADINGS = {
+    "Kernel": ("--variant", "--tile", "--option", "--seed"),
+    "Device": ("--device", "--arch"),
+    "Checks in the emulator": EMULATOR_CHECKS,
+    "Limits": ("--timeout", "--max-instructions"),
+    "Output": ("--json", "--dry-run"),
+    **SOURCE_FILE_HEADINGS,
+}
+
+
+@click.command(
+    cls=HeadedCommand,
+    headings=HEADINGS,
+    context_settings={"ignore_unknown_options": True},  # so that -5 is parsed as a size and refused there
+)
 @click.argument("kernel", shell_complete=kernel_argument)
 @click.argument("numbers", nargs=-1, metavar="[SIZE]... [ITERATIONS]")
 @click.option(

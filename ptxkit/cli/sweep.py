@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxkit.cli._commands import Commands
+from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import find_kernel, kernel_argument
 from ptxkit.cli._options import (
     Seconds,
@@ -46,9 +47,22 @@ def command() -> None:
     """Search the tile parameters of a kernel."""
 
 
+HEADINGS = {
+    "Kernel": ("--tile", "--option", "--seed"),
+    "Search": ("--search", "--evaluations", "--t1", "--timeout", "--workers"),
+    "Device": ("--device", "--arch"),
+    "Journal": ("--journal", "--fresh"),
+    "Output": ("--top", "--peers", "--json", "--t4", "--heatmap", "--axes"),
+    "Result": ("--apply",),
+}
+
+
 @command.command(
-    "tiles", context_settings={"ignore_unknown_options": True}
-)  # so that -5 is parsed as a size and refused there
+    "tiles",
+    cls=HeadedCommand,
+    headings=HEADINGS,
+    context_settings={"ignore_unknown_options": True},  # so that -5 is parsed as a size and refused there
+)
 @click.argument("kernel", default=DEFAULT, metavar="[KERNEL[:VARIANT]]", shell_complete=kernel_argument)
 @click.argument("numbers", nargs=-1, metavar="[SIZE]...")
 @click.option("--search", "how", type=click.Choice(["auto", "exhaustive", "random", "guided"]), default="auto",
@@ -59,16 +73,26 @@ def command() -> None:
 )
 @tile_option
 @kernel_option
-@click.option("--t1", "t1_file", type=click.Path(), help="Take values and conditions from a T1 file.")
-@click.option("--arch", metavar="TARGET", help="Compile for this target; only without a GPU.")
+@click.option(
+    "--t1",
+    "t1_file",
+    type=click.Path(),
+    help="Take the values and conditions of tile parameters from this file in T1, the format for tuning problems of "
+    "github.com/odgaard/TuningSchema.",
+)
+@click.option("--arch", metavar="TARGET", help="Compile for this target instead of the device's own; only without a GPU.")
 @device_option
 @click.option(
     "--workers", type=click.IntRange(1, 512), help="Compile in this many processes; default: one for each processor."
 )
 @click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
-              help="Limit the time of one configuration; one that takes longer is recorded as hanging.")  # fmt: skip
+              help="Stop a configuration that takes longer, and record it as hanging.")  # fmt: skip
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed for the inputs and for the search."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Generate the inputs and the order of the search from this seed.",
 )
 @click.option("--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known.")
 @click.option("--fresh", is_flag=True, help="Start a new journal and keep the old one beside it.")
@@ -77,9 +101,18 @@ def command() -> None:
     "--peers", "peer_names", metavar="NAMES", default="none", show_default=True, help="Compare the best tile with these peers."
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write all results (ptxkit.sweep/1) to FILE, - for stdout.")
-@click.option("--t4", "t4_file", type=click.Path(), help="Write the results in the T4 format 1.0.0 to this file.")
+@click.option(
+    "--t4",
+    "t4_file",
+    type=click.Path(),
+    help="Write the results to this file in T4 1.0.0, the format for tuning results of github.com/odgaard/TuningSchema.",
+)
 @click.option("--heatmap", type=click.Path(), help="Draw the best time over two parameters to this .svg, .png or .pdf.")
-@click.option("--axes", metavar="X,Y", help="Choose the parameters of the heat map; the two that matter most if left out.")
+@click.option(
+    "--axes",
+    metavar="X,Y",
+    help="Draw the heat map over these two parameters; without it, over the two that change the time most.",
+)
 @click.option(
     "--apply", "apply_it", is_flag=True, help="Record the best tile for this GPU; run and bench use it from then on."
 )
