@@ -22,12 +22,12 @@ from tabulate import tabulate
 
 import ptxkit
 from ptxkit.bench.measure.environment import require_gpu
+from ptxkit.compiler.elf import Cubin
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.nvrtc import compile_source
 from ptxkit.errors import PtxkitError
 from ptxkit.inspect.banks import bank_stalls
 from ptxkit.inspect.disassembly import sass
-from ptxkit.inspect.elf import Cubin
 from ptxkit.runtime.device import Device
 from ptxkit.targets import Target
 

@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 from ptxkit.compiler import toolkit
+from ptxkit.compiler.elf import Cubin, is_cubin, is_elf
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import read_bytes
-from ptxkit.inspect.elf import Cubin, is_cubin, is_elf
 from ptxkit.targets import Target
 
 _FATBIN = bytes.fromhex("50ed55ba")

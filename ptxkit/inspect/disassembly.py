@@ -21,11 +21,11 @@ from pathlib import Path
 
 from ptxkit.compiler import toolkit
 from ptxkit.compiler.cache import default_cache, digest
+from ptxkit.compiler.elf import Cubin
 from ptxkit.compiler.image import FunctionResources, Image
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.files import read_bytes
 from ptxkit.inspect import lines
-from ptxkit.inspect.elf import Cubin
 from ptxkit.inspect.model import SassFunction, SassInstruction
 
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,]+),")

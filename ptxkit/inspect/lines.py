@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ptxkit.inspect.elf import Cubin, damaged
+from ptxkit.compiler.elf import Cubin, damaged
 from ptxkit.isa.lexer import unescape_path
 from ptxkit.isa.model import Loc
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ptxkit.compiler.elf import LaunchBounds
 from ptxkit.compiler.image import FunctionResources
-from ptxkit.inspect.elf import LaunchBounds
 from ptxkit.isa.model import Loc
 from ptxkit.targets import Target
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ptxkit.compiler.elf import Cubin
 from ptxkit.compiler.image import Image
 from ptxkit.compiler.sources import split_entry
 from ptxkit.errors import CompileError, UnavailableError, UsageError
 from ptxkit.inspect.containers import read_cubin
 from ptxkit.inspect.disassembly import sass
-from ptxkit.inspect.elf import Cubin
 from ptxkit.inspect.model import SassFunction
 from ptxkit.inspect.residency import Occupancy, default_block, occupancy
 from ptxkit.inspect.sources import SourceFile, source_files

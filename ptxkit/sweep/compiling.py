@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ptxkit.compiler.elf import machine_code
 from ptxkit.errors import PtxkitError
-from ptxkit.inspect.elf import machine_code
 from ptxkit.inspect.residency import occupancy
 from ptxkit.sweep.problem import Problem
 from ptxkit.workload.build import build

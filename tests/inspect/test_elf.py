@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxkit.compiler import compile_source
+from ptxkit.compiler.elf import Cubin
 from ptxkit.errors import PtxkitError, UnavailableError, UsageError
 from ptxkit.inspect import lines
 from ptxkit.inspect.containers import read_cubin
-from ptxkit.inspect.elf import Cubin
 from ptxkit.targets import Target
 
 BOUNDS = r"""

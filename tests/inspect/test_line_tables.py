@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from ptxkit.compiler import compile_source, toolkit
+from ptxkit.compiler.elf import Cubin
 from ptxkit.inspect import lines, sass
-from ptxkit.inspect.elf import Cubin
 from ptxkit.inspect.sources import source_files
 from ptxkit.targets import Target
 from ptxkit.workload import registry

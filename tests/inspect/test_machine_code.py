@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ptxkit.compiler.elf import machine_code
 from ptxkit.compiler.nvrtc import compile_source
-from ptxkit.inspect.elf import machine_code
 
 SOURCE = (
     'extern "C" __global__ void k(float* y, int n) {\n    for (int i = threadIdx.x; i < n; i += 32) y[i] *= 2.0f;\n}\n'

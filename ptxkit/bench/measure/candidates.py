@@ -13,8 +13,8 @@ import numpy as np
 
 from ptxkit.bench.measure import dropout
 from ptxkit.bench.results.results import Accuracy, Row
+from ptxkit.compiler.elf import machine_code
 from ptxkit.errors import PtxkitError
-from ptxkit.inspect.elf import machine_code
 from ptxkit.workload import execute
 from ptxkit.workload.case import with_overwritten
 from ptxkit.workload.launch import Generated
