@@ -17,6 +17,7 @@
 #include "ptxkit/ptx/special_registers.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
 #include "ptxkit/ptx/tensor_map.cuh"
+#include "ptxkit/target.cuh"
 
 using namespace ptxkit;
 
@@ -88,7 +89,6 @@ __global__ void __launch_bounds__(128) dequantize_blocks(const unsigned* q, cons
 
 constexpr int ROW_BYTES = 128;  // of a row of a tile of a or b: the widest swizzle
 constexpr int BM = 128;         // rows of c that a CTA computes: the lanes of tensor memory
-constexpr int SHARED_LIMIT = 227 * 1024;
 
 // A stage: a tile of a, a tile of b, and the scale factors of both, each of which are consecutive in device memory for
 // 128 rows.
@@ -185,8 +185,8 @@ struct Layout {
     static constexpr int bytes = address + 8;
     static constexpr int scales = ACCUMULATORS * BN;
     static constexpr int columns = tcgen05_columns(scales + STAGES * S::columns);
-    static_assert(bytes <= SHARED_LIMIT, "fewer stages or a smaller tile");
-    static_assert(columns <= 512, "tensor memory has 512 columns");
+    static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
+    static_assert(columns <= TargetLimits::TENSOR_MEMORY_COLUMNS, "more columns than tensor memory has");
 };
 
 template <class Format, int BN, int STAGES>

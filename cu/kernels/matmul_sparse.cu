@@ -28,12 +28,12 @@
 #include "ptxkit/ptx/tensor_map.cuh"
 #include "ptxkit/ptx/wgmma.cuh"
 #include "ptxkit/ptx/wgmma_sparse.cuh"
+#include "ptxkit/target.cuh"
 
 using namespace ptxkit;
 
 constexpr int A_ROW = SPARSE_BYTES;      // bytes of a row of a tile of a, the span of its swizzle
 constexpr int B_ROW = SPARSE_BYTES / 2;  // the same of the stored elements of b
-constexpr int SHARED_LIMIT = 227 * 1024;
 
 // Stores a warp's sums of 16 columns and 8 rows of c from registers: 4 bytes per thread, 16 contiguous bytes per 4
 // threads. d is a fragment of c^T; (row, col) is its first element in c.
@@ -313,7 +313,7 @@ struct Layout {
     static constexpr int full = c + (Tile::STORE == BY_TMA ? Tile::CONSUMERS * Tile::BOXES * box_bytes : 0);
     static constexpr int empty = full + 8 * Tile::STAGES;
     static constexpr int bytes = empty + 8 * Tile::STAGES;
-    static_assert(bytes <= SHARED_LIMIT, "fewer stages, a smaller tile or fewer boxes");
+    static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages, a smaller tile or fewer boxes");
 };
 
 // Stores a warpgroup's sums through shared memory: its warps write swizzled boxes of 32 rows x 64 columns of c, each
@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
         const unsigned consumer = warp / 4 - 1, lane = laneid();
         float sums[ROWS][BM / 2];
         Metadata<T, ROWS> metadata;
-        // Tells every CTA that loads into this CTA's stage that the stage is free.
+        // Signals every CTA that loads into this CTA's stage that the stage is free.
         auto release = [&](unsigned stage) {
             __syncwarp();  // all lanes have read their metadata
             if constexpr (CLUSTER == 1) {

@@ -24,12 +24,12 @@
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/tcgen05.cuh"
 #include "ptxkit/ptx/tensor_map.cuh"
+#include "ptxkit/target.cuh"
 
 using namespace ptxkit;
 
 constexpr int ROW_BYTES = 128;  // of a row of a tile of a or b: the widest swizzle
 constexpr int BM = 128;         // rows of c that a CTA computes: the lanes of tensor memory
-constexpr int SHARED_LIMIT = 227 * 1024;
 
 // Issues the products of one stage, asynchronously: d += a b^T for tiles of 128-byte rows. One thread calls it.
 template <class T, int CTAS>
@@ -55,7 +55,7 @@ struct SingleIssuerLayout {
     static constexpr int complete = empty + 8 * STAGES;
     static constexpr int address = complete + 8;
     static constexpr int bytes = address + 8;
-    static_assert(bytes <= SHARED_LIMIT, "fewer stages or a smaller tile");
+    static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages or a smaller tile");
 };
 
 template <class T, class Out, int BN, int STAGES, int EPILOGUE>
@@ -155,7 +155,7 @@ struct SpecializedLayout {
     static constexpr int answer_empty = answer_full + 8 * answers;
     static constexpr int address = answer_empty + 8 * answers;
     static constexpr int bytes = address + 8;
-    static_assert(bytes <= SHARED_LIMIT, "fewer stages, a smaller tile or fewer boxes");
+    static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages, a smaller tile or fewer boxes");
 };
 
 // Stores BN columns of sums through shared memory: each warp writes swizzled boxes of 32 rows x 128 bytes, and one lane
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(Tile::SCHEDULE == LAUNCH_CONTROL ? 224 : 192, 
     constexpr int COLUMNS = tcgen05_columns(ACCUMULATORS * BN);
     static_assert(CTAS == 1 || CTAS == 2, "tcgen05 has groups of one and of two CTAs");
     static_assert(BN % 64 == 0 && BN <= 256, "a product has at most 256 columns, and boxes of c have up to 64");
-    static_assert(COLUMNS <= 512, "tensor memory has 512 columns");
+    static_assert(COLUMNS <= TargetLimits::TENSOR_MEMORY_COLUMNS, "more columns than tensor memory has");
     using L = SpecializedLayout<Tile>;
     extern __shared__ __align__(1024) unsigned char shared[];
     const unsigned base = cvta_to_shared(shared);

@@ -23,12 +23,12 @@
 #include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/tensor_map.cuh"
 #include "ptxkit/ptx/wgmma.cuh"
+#include "ptxkit/target.cuh"
 
 using namespace ptxkit;
 
 constexpr int BK = 64;             // elements of k in a tile: 128 bytes, the widest swizzle
 constexpr int ROW_BYTES = 2 * BK;  // of a row of a tile of a or b
-constexpr int SHARED_LIMIT = 227 * 1024;
 
 // Multiplies one stage: a consumer's 64 ROWS x BN sums, from tiles in shared memory that are BK wide. Asynchronous, one
 // wgmma group.
@@ -120,7 +120,7 @@ struct Layout {
     static constexpr int full = c + 4 * CONSUMERS * BOXES * box_bytes;
     static constexpr int empty = full + 8 * STAGES;
     static constexpr int bytes = empty + 8 * STAGES;
-    static_assert(bytes <= SHARED_LIMIT, "fewer stages, a smaller tile or fewer boxes");
+    static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages, a smaller tile or fewer boxes");
 };
 
 // Stores the sums through shared memory: each warp writes swizzled boxes of 16 rows x 64 columns, and one lane issues

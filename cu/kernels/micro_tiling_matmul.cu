@@ -42,7 +42,7 @@ extern "C" __global__ void matmul_naive(const float* a, const float* b, float* c
 template <int TILE>
 __global__ __launch_bounds__(TILE* TILE) void matmul_shared(const float* a, const float* b, float* c, int m, int n,
                                                             int k) {
-    static_assert(TILE * TILE <= 1024, "a thread an element");
+    static_assert(TILE * TILE <= TargetLimits::THREADS_PER_CTA, "each thread computes one element");
     __shared__ float at[TILE][TILE], bt[TILE][TILE];
     const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
     const int row = blockIdx.y * TILE + y, col = blockIdx.x * TILE + x;
@@ -66,7 +66,7 @@ __global__ __launch_bounds__((BM / TM) * (BN / TN)) void matmul_registers(const 
                                                                           int m, int n, int k) {
     constexpr int THREADS = (BM / TM) * (BN / TN);
     static_assert(BM % TM == 0 && BN % TN == 0, "micro-tiles cover the tile");
-    static_assert(THREADS <= 1024, "a CTA has up to 1024 threads");
+    static_assert(THREADS <= TargetLimits::THREADS_PER_CTA, "more threads than a CTA can have");
     __shared__ float at[BM][BK], bt[BK][BN];
     const int x = threadIdx.x % (BN / TN), y = threadIdx.x / (BN / TN);
     const int row = blockIdx.y * BM, col = blockIdx.x * BN;

@@ -1,11 +1,11 @@
 // f32 matrix product on the CUDA cores, step 9 of micro_tiling_matmul.cu: the ring of step 8 with equal work for every
 // SM.
 //
-// The number of tiles is seldom a multiple of the number of SMs: 512 tiles take 132 SMs four waves, and 16 SMs are idle
-// in the last one. Here CTAs are persistent, as many as SMs hold. They compute whole tiles first; the steps of k of the
-// remaining tiles are divided into equal shares, which may begin and end within a tile. The CTA with the last steps of
-// a tile stores its sums, and the others then add theirs in a fixed order. Osama et al., "Stream-K: Work-centric
-// Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
+// The number of tiles is seldom a multiple of the number of SMs: 512 tiles take the 132 SMs of an H200 four waves, and
+// 16 SMs are idle in the last one. Here CTAs are persistent, as many as SMs hold. They compute whole tiles first; the
+// steps of k of the remaining tiles are divided into equal shares, which may begin and end within a tile. The CTA with
+// the last steps of a tile stores its sums, and the others then add theirs in a fixed order. Osama et al., "Stream-K:
+// Work-centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023.
 //
 // A producer warp fills the ring and continues with the next tile while the other warps store sums. Its warpgroup gives
 // registers to theirs (setmaxnreg, sm_90a).
@@ -51,7 +51,7 @@ struct Schedule {
 // Registers of a consumer thread: those of the SM that remain when each thread of the producer warpgroup keeps 24.
 template <int THREADS, int CTAS>
 struct Registers {
-    static constexpr int PRODUCER = 24, AT_LAUNCH = 65536 / CTAS / (THREADS + 128) / 8 * 8;
+    static constexpr int PRODUCER = 24, AT_LAUNCH = TargetLimits::REGISTERS_PER_SM / CTAS / (THREADS + 128) / 8 * 8;
     static constexpr int LEFT = (AT_LAUNCH * (THREADS + 128) - PRODUCER * 128) / THREADS / 8 * 8,
                          CONSUMER = LEFT < 240 ? LEFT : 240;
     static_assert(THREADS % 128 == 0, "whole warpgroups multiply");

@@ -12,6 +12,7 @@ from ptxkit.compiler.paths import include_dir
 from ptxkit.compiler.sources import read_source
 from ptxkit.errors import UsageError
 from ptxkit.targets import Target
+from ptxkit.targets.sm import TENSOR_MEMORY_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,29 @@ def request(
     flags = ["--no-cache", "--no-display-error-number", "--ptxas-options=-v"]
     if lineinfo and not {"-G", "--device-debug"} & set(options):  # -G generates line tables itself
         flags.append("-lineinfo")
-    flags += [_define(key, value) for key, value in defines.items()]
+    parsed = Target.parse(target)
+    flags += [_define(key, value) for key, value in {**target_macros(parsed), **defines}.items()]
     return Request(
         text=text,
         name=shown,
         directory=directory,
-        target=Target.parse(target),
+        target=parsed,
         include_dirs=tuple(include),
         options=(*flags, *options),
         names=tuple(dict.fromkeys(instantiate)),
         headers=tuple(sorted((headers or {}).items())),
     )
+
+
+def target_macros(target: Target) -> dict[str, int]:
+    """The macros of ``cu/ptxkit/target.cuh``, which every compilation defines: limits of the target's SM."""
+    limits = target.limits
+    return {
+        "PTXKIT_REGISTERS_PER_SM": limits.registers,
+        "PTXKIT_SHARED_BYTES_PER_CTA": limits.shared_bytes_per_cta,
+        "PTXKIT_TENSOR_MEMORY_COLUMNS": TENSOR_MEMORY_COLUMNS,
+        "PTXKIT_THREADS_PER_CTA": limits.threads_per_cta,
+    }
 
 
 def _define(key: str, value: object) -> str:

@@ -17,6 +17,7 @@ from ptxkit.inspect.residency import occupancy
 from ptxkit.inspect.slow_arithmetic import slow_arithmetic
 from ptxkit.isa.model import Loc
 from ptxkit.targets import Target
+from ptxkit.targets.sm import NAMED_BARRIERS
 
 # A loop whose register-bank conflicts are reported loses at least this share of its issue slots,
 MIN_LOST_SLOTS = 0.1
@@ -28,7 +29,7 @@ _LOCAL = frozenset({"LDL", "STL"})
 _WARP_MMA = frozenset({"HMMA", "IMMA", "QMMA", "BMMA", "OMMA"})
 _LARGE_MMA = ("HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTC")
 _DOUBLE = frozenset({"DFMA", "DADD", "DMUL"})
-_SLOW_DOUBLE = frozenset({75, 86, 87, 88, 89, 120, 121})  # CUDA Programming Guide, "Arithmetic Instructions": 2 a clock
+SLOW_FP64 = 2  # results of an SM in a clock with which double precision is a small fraction of single precision
 _ADDRESS = re.compile(r"\[([^\]]*?)(?:\+(-?0x[0-9a-f]+))?\]")
 _COMPILER_WARNING = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+)(?::\d+)?: warning: (?P<text>.*)$", re.MULTILINE)
 
@@ -189,10 +190,11 @@ def _barrier_numbers(function: SassFunction) -> Iterator[Finding]:
         for i in function.instructions
         if i.opcode == "BAR" and re.match(r"R\d+", i.operands.removeprefix("{").strip())
     ]
-    if computed and function.target.cc >= 90 and function.resources.barriers == 16:
+    if computed and function.target.cc >= 90 and function.resources.barriers == NAMED_BARRIERS:
         limit = occupancy(function).limits["barriers"]
         message = (
-            f"the number of a barrier is not a constant, so a CTA takes all 16: no more than {limit} CTAs fit an SM"
+            f"the number of a barrier is not a constant, so a CTA takes all {NAMED_BARRIERS}: "
+            f"no more than {limit} CTAs fit an SM"
         )
         yield _finding("all-barriers", message, computed)
 
@@ -215,7 +217,7 @@ def _is_distributed(instruction: SassInstruction, image: Image | None) -> bool:
 
 
 def _double_precision(function: SassFunction) -> Iterator[Finding]:
-    if function.target.cc not in _SLOW_DOUBLE:
+    if function.target.limits.fp64_per_clock != SLOW_FP64:
         return
     if any(i.opcode in ("LDG", "LDS", "LD") and width_bits(i) == 64 for i in function.instructions):
         return  # the kernel loads doubles, so its arithmetic on doubles is intended

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from ptxkit.inspect.classes import group_of
 from ptxkit.inspect.cycles import Loop, loops
 from ptxkit.inspect.model import SassFunction, SassInstruction
+from ptxkit.targets.sm import REGISTER_BANKS, WARP
 
-BANKS = 2
 WINDOW = 3  # cycles within which the operands of one instruction are read
 LOOP_WEIGHT = 2
 _SLOTS = (24, 32, 64)  # the first bit of the register number in each operand slot, 8 bits long
@@ -32,7 +32,6 @@ _SLOTS = (24, 32, 64)  # the first bit of the register number in each operand sl
 _LAST_IS_NO_REGISTER = (2, 3, 7)
 _FMA = ("fp32", "fp16")
 _ALU = ("integer", "move", "convert")
-_HALF_FP32 = frozenset({70, 72, 75, 80})  # 16 lanes of FP32, not 32: Programming Guide, "Arithmetic Instructions"
 # These opcodes belong to the groups above, but wait in a queue after they issue, as memory accesses do: the reads of their
 # operands do not delay the issue of other instructions.
 _QUEUED = re.compile(r"S2U?R|CS2U?R|R2UR|POPC|FLO|BREV|F2[FI]|I2F|[FI]2I|U\w+")
@@ -77,7 +76,8 @@ def register_banks(function: SassFunction) -> BankConflicts | None:
     if hottest is None or not any(map(_is_arithmetic, hottest[1])):
         return None
     loop, body = hottest
-    fma_cycles = 2 if function.target.cc in _HALF_FP32 else 1
+    limits = function.target.limits
+    fma_cycles = WARP * limits.subpartitions // limits.fp32_per_clock
     waits = bank_stalls(body, fma_cycles)
     delayed = [i for i, wait in zip(body, waits, strict=True) if wait]
     arithmetic = sum(map(_is_arithmetic, body))
@@ -125,7 +125,7 @@ class _Issue:
     fma_cycles: int
     ideal: bool = False
     now: int = 0
-    free: list[int] = field(default_factory=lambda: [0] * BANKS)
+    free: list[int] = field(default_factory=lambda: [0] * REGISTER_BANKS)
     idle: dict[str, int] = field(default_factory=dict)
     kept: dict[int, int] = field(default_factory=dict)
 
@@ -149,7 +149,7 @@ class _Issue:
 
     def _read(self, registers: set[int]) -> int:
         """Reserve the banks from now on; returns the delay in cycles after which all reads fall into the window."""
-        wanted = Counter(register % BANKS for register in registers)
+        wanted = Counter(register % REGISTER_BANKS for register in registers)
         wait = 0
         for bank, reads in wanted.items():
             last = max(self.free[bank], self.now) + reads - 1

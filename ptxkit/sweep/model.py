@@ -17,7 +17,6 @@ from ptxkit.targets.gpus import reference_facts
 if TYPE_CHECKING:
     from ptxkit.emulator.counters.counters import Counters
 
-ISSUE = 4  # warp instructions an SM issues in a clock
 # Resident warps per SM at which latency is hidden and the peak is reached, and the share of the peak as that number
 # approaches 0. Both were fitted to journals of sweeps on an H200.
 WARPS_FOR_PEAK = 9
@@ -28,6 +27,7 @@ SPILL = 8  # clocks for each warp that stores or loads a spilled register, beyon
 
 
 _H200 = reference_facts("sm_90a")  # the GPU that the constants above were fitted to
+ISSUE = _H200.target.limits.subpartitions  # warp instructions that an SM issues in a clock
 
 
 @dataclass(frozen=True)

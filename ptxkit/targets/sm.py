@@ -4,6 +4,7 @@ Sources, by the names used in the comments below:
 
 *guide*    CUDA C++ Programming Guide, "Compute Capabilities", tables "Technical Specifications per Compute Capability" and
            "Feature Support per Compute Capability"; ``cuda/__device/arch_traits.h`` of CCCL repeats them.
+*arithmetic*  CUDA C++ Programming Guide, "Arithmetic Instructions", the table of results per clock and SM.
 *occupancy*  NVIDIA's ``cuda_occupancy.h`` (in the wheel nvidia-cuda-runtime).
 *PTX*      PTX ISA, "Kernel Function Parameter Attributes" and the directives' own sections.
 *tuning*   Hopper and Blackwell Tuning Guides, "Thread Block Clusters".
@@ -17,6 +18,9 @@ Dim = tuple[int, int, int]
 
 WARP = 32  # threads (guide: the same for every compute capability)
 KIB = 1024
+NAMED_BARRIERS = 16  # of a CTA: PTX, "bar, barrier"
+TENSOR_MEMORY_COLUMNS, TENSOR_MEMORY_LANES = 512, 128  # of an SM, where there is tensor memory: PTX, "Tensor Memory"
+REGISTER_BANKS = 2  # of a sub-partition, of even and of odd registers; the sources are in ptxkit/inspect/banks.py
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,11 @@ class SmLimits:
         threads_per_cta: of one CTA. block: of one CTA, by axis. grid: CTAs of a grid, by axis.
         registers: 32-bit registers per SM. registers_per_cta, registers_per_thread: the most.
         register_unit: registers are given to a warp in units of this many.
-        subpartitions: of an SM; each has an equal part of the registers and of the warps.
+        subpartitions: of an SM; each has an equal part of the registers and of the warps, and issues one instruction of a
+            warp in a clock.
         default_shared_bytes: shared memory of a CTA without opt-in, which is also the most that static variables can take.
+        fp32_per_clock, fp64_per_clock: additions, multiplications or fused multiply-adds of an SM in a clock on the CUDA
+            cores; 0 where no source states them.
     """
 
     threads: int
@@ -58,6 +65,8 @@ class SmLimits:
     register_unit: int = 256  # occupancy: cudaOccRegAllocationGranularity
     subpartitions: int = 4  # occupancy: cudaOccSubPartitionsPerMultiprocessor
     default_shared_bytes: int = 48 * KIB  # guide, "Shared Memory": more is dynamic and needs an opt-in; ptxas refuses it
+    fp32_per_clock: int = 128  # arithmetic
+    fp64_per_clock: int = 2  # arithmetic
 
     @property
     def shared_bytes_per_cta(self) -> int:
@@ -83,22 +92,26 @@ _LARGE = (*_MEDIUM, 196, 228)
 # guide: threads, CTAs and shared memory per SM. guide, "Thread Block Clusters": clusters of up to 8 CTAs are portable.
 # tuning: H100 and B200 take clusters of 16 CTAs when the kernel allows it
 _AMPERE_SMALL = SmLimits(1536, 16, 100 * KIB, _SMALL)
-_BLACKWELL = SmLimits(2048, 32, 228 * KIB, _LARGE, barriers_per_cta=1, portable_cluster=8, largest_cluster=16)
+_BLACKWELL = SmLimits(
+    2048, 32, 228 * KIB, _LARGE, barriers_per_cta=1, portable_cluster=8, largest_cluster=16, fp64_per_clock=0
+)
 _BLACKWELL_SMALL = SmLimits(1536, 24, 100 * KIB, _SMALL, barriers_per_cta=1, portable_cluster=8, largest_cluster=8)
 
 SM_LIMITS: dict[int, SmLimits] = {
-    75: SmLimits(1024, 16, 64 * KIB, (32, 64), shared_unit=256, reserved_bytes=0),
-    80: SmLimits(2048, 32, 164 * KIB, _MEDIUM),
+    75: SmLimits(1024, 16, 64 * KIB, (32, 64), shared_unit=256, reserved_bytes=0, fp32_per_clock=64),
+    80: SmLimits(2048, 32, 164 * KIB, _MEDIUM, fp32_per_clock=64, fp64_per_clock=32),
     86: _AMPERE_SMALL,
     87: SmLimits(1536, 16, 164 * KIB, _MEDIUM),
     88: _AMPERE_SMALL,
     89: SmLimits(1536, 24, 100 * KIB, _SMALL),
-    90: replace(_BLACKWELL, barriers_per_cta=2),
-    100: replace(_BLACKWELL, barriers_per_cta=2),
+    90: replace(_BLACKWELL, barriers_per_cta=2, fp64_per_clock=64),
+    100: replace(_BLACKWELL, barriers_per_cta=2, fp64_per_clock=64),
     103: _BLACKWELL,
     # not in the guide yet: what ptxas 13.5 accepts in .minnctapersm, and cuda_occupancy.h's carve-outs of 10.7
-    107: replace(_BLACKWELL_SMALL, threads=1024, ctas=16, shared_bytes=328 * KIB, carveouts_kb=(*_LARGE, 328)),
-    110: replace(_BLACKWELL_SMALL, shared_bytes=228 * KIB, carveouts_kb=_LARGE),
+    107: replace(
+        _BLACKWELL_SMALL, threads=1024, ctas=16, shared_bytes=328 * KIB, carveouts_kb=(*_LARGE, 328), fp64_per_clock=0
+    ),
+    110: replace(_BLACKWELL_SMALL, shared_bytes=228 * KIB, carveouts_kb=_LARGE, fp64_per_clock=0),
     120: _BLACKWELL_SMALL,
     121: _BLACKWELL_SMALL,
 }

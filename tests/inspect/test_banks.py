@@ -11,6 +11,7 @@ from ptxkit.inspect import banks
 from ptxkit.inspect.advice import findings
 from ptxkit.inspect.model import SassFunction, SassInstruction
 from ptxkit.targets import Target
+from ptxkit.targets.sm import REGISTER_BANKS
 
 TARGETS = ["sm_75", "sm_80", "sm_90a", "sm_100a", "sm_120a"]
 COUNT = 256
@@ -106,7 +107,7 @@ def test_one_read_a_bank_never_waits(rows):
 def test_reads_bound_the_waits_from_both_sides(rows):
     code = [ffma(*row) for row in rows]
     one, two = banks.bank_stalls(code, fma_cycles=1), banks.bank_stalls(code, fma_cycles=2)
-    assert 0 <= min(one) <= max(one) <= 3 * banks.BANKS
+    assert 0 <= min(one) <= max(one) <= 3 * REGISTER_BANKS
     assert sum(two) <= sum(one) <= 2 * len(code) + banks.WINDOW  # three reads of a bank are two cycles more than one
 
 

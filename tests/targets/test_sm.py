@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from ptxkit.errors import CompileError, UsageError
 from ptxkit.targets import SM_LIMITS, TARGETS, Target, target_that_runs
 from ptxkit.targets.gpus import REFERENCE_GPUS, gpu_named, reference_facts, reference_gpu
 
-PACKAGE = Path(__file__).resolve().parents[2] / "ptxkit"
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "ptxkit"
 BOUNDED = 'extern "C" __global__ void __launch_bounds__({threads}) bounded(float* y) {{ {body} }}'
 LIVE = """
     float v[200];
@@ -79,8 +81,6 @@ FACTS = {
 }
 OTHER_MEANINGS = {
     ("emulator/tma/tensor_map.py", 108),  # offset of a field of the encoding
-    ("kernels/rows/backward.py", 132),  # offered tile values, measured on an H200
-    ("bench/peers/triton_ops.py", 132),  # configurations that Triton's autotuner tries
 }
 
 
@@ -109,3 +109,15 @@ def test_no_other_module_has_a_copy_of_these_facts():
         if not place.startswith("targets/"):
             copies |= {(place, n) for n in _literals(path) & facts}
     assert copies - OTHER_MEANINGS == set()
+
+
+def test_device_code_has_no_copy_of_these_facts():
+    registers = {limits.registers for limits in SM_LIMITS.values()}
+    facts = FACTS["shared memory"] | FACTS["shared memory in KiB"] | FACTS["SM counts"] | registers
+    # numbers of operands and atoms in the text of instructions are in strings
+    uses = re.compile(r"(?<![%\w.])\d+(?![\w.])")
+    copies = set()
+    for path in [*(ROOT / "cu").rglob("*.cu"), *(ROOT / "cu").rglob("*.cuh")]:
+        code = re.sub(r'//[^\n]*|"[^"\n]*"', "", path.read_text(encoding="utf-8"))
+        copies |= {(path.name, number) for number in map(int, uses.findall(code)) if number in facts}
+    assert copies == set()

@@ -5,6 +5,7 @@
 #include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/floating_point.cuh"
 #include "ptxkit/ptx/tensor_map.cuh"
+#include "ptxkit/target.cuh"
 
 namespace ptxkit::micro_tiling {
 
@@ -40,7 +41,7 @@ struct Lanes {
     static_assert(TM % 4 == 0 && TN % 4 == 0, "128-bit reads of both operands");
     static_assert(WM % TM == 0 && WN % TN == 0 && DOWN * ACROSS == 32, "32 lanes of TM x TN cover WM x WN");
     static_assert(BM % WM == 0 && BN % WN == 0, "warps cover the tile");
-    static_assert(THREADS <= 1024, "a CTA has up to 1024 threads");
+    static_assert(THREADS <= TargetLimits::THREADS_PER_CTA, "more threads than a CTA can have");
 
     int row, col;  // the lane's first element in the tile
 

@@ -21,12 +21,12 @@ struct Sparse {
     static constexpr int k = SPARSE_BYTES / sizeof(T);           // elements of a stage
     static constexpr int words = 2 / sizeof(T);                  // of metadata of a thread
     static constexpr int block = 128 * words;                    // words of a block of 64 rows in a stage
-    static constexpr int rows = sizeof(T);                       // that a word is about: 1, or 2 with a distance of 8
+    static constexpr int rows = sizeof(T);                       // that a word describes: 1, or 2 with a distance of 8
     static constexpr int elements = 32 / sizeof(T);              // of such a row
 };
 
-// What a word of metadata is about: elements k to k + Sparse<T>::elements - 1 of `row` and, if elements have 16 bits,
-// of row + 8.
+// The elements that a word of metadata describes: k to k + Sparse<T>::elements - 1 of `row` and, if elements have 16
+// bits, of row + 8.
 struct SparsePlace {
     unsigned row, k;
 };

@@ -23,8 +23,8 @@ __device__ __forceinline__ void barrier_of_pair() {
 // initializes the mbarriers of the CTA and makes them visible to asynchronous operations. Returns the address of the
 // columns, when all of this is done in each CTA of the group. All threads call it; `slot` is a word of shared memory.
 //
-// tcgen05.alloc is synchronous, so that no tcgen05 fence is needed ahead of the barrier, nor behind it by warp
-// `allocator`. Other warps execute one when they have waited for a tcgen05_commit, before their first load.
+// tcgen05.alloc is synchronous, so that no tcgen05 fence is needed before the barrier, nor by warp `allocator` after
+// it. Other warps execute one when they have waited for a tcgen05_commit, before their first load.
 template <int CTAS, int COLUMNS, class Initialize>
 __device__ __forceinline__ unsigned begin_tensor_memory(unsigned char* slot, unsigned warp, unsigned allocator,
                                                         unsigned initializer, Initialize initialize) {

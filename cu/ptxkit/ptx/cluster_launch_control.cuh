@@ -6,8 +6,8 @@
 
 namespace ptxkit {
 
-// Asks for a cluster of this grid that has not started. The answer, 16 bytes, arrives asynchronously in shared memory
-// and counts its bytes at the mbarrier. After an answer without a cluster no further request may be made.
+// Requests a cluster of this grid that has not started. The answer, 16 bytes, is written to shared memory
+// asynchronously and performs complete-tx on the mbarrier. After an answer without a cluster no further request may be made.
 __device__ __forceinline__ void clusterlaunchcontrol_try_cancel(unsigned response, unsigned barrier) {
 #if PTXKIT_SM >= 100
     asm volatile("clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%0], [%1];"
@@ -17,8 +17,8 @@ __device__ __forceinline__ void clusterlaunchcontrol_try_cancel(unsigned respons
 #endif
 }
 
-// The same, with the answer at the same offset of every CTA of the cluster, each of which counts the bytes at its own
-// mbarrier. One CTA of the cluster asks.
+// The same, with the answer at the same offset in every CTA of the cluster and the complete-tx on the mbarrier of each.
+// One CTA of the cluster calls it.
 __device__ __forceinline__ void clusterlaunchcontrol_try_cancel_multicast(unsigned response, unsigned barrier) {
 #if PTXKIT_SM100F
     asm volatile(

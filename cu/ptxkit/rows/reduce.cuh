@@ -57,7 +57,7 @@ struct CtaSlots {
 // Sum over a CTA of THREADS threads, a whole number of warps. `iteration` counts the sums done with these slots.
 template <int THREADS, class T>
 __device__ __forceinline__ T cta_sum(T value, CtaSlots<T, THREADS / 32>& slots, unsigned iteration = 0) {
-    static_assert(THREADS % 32 == 0 && THREADS <= 1024, "THREADS is a whole number of warps");
+    static_assert(THREADS % 32 == 0 && THREADS <= 32 * 32, "whole warps, at most 32");
     constexpr int warps = THREADS / 32;
     value = warp_sum<32>(value);
     if constexpr (warps == 1) return value;

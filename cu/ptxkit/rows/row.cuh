@@ -14,6 +14,7 @@
 #include "ptxkit/elementwise/elementwise.cuh"
 #include "ptxkit/ptx/async_copy.cuh"
 #include "ptxkit/rows/reduce.cuh"
+#include "ptxkit/target.cuh"
 
 namespace ptxkit {
 
@@ -58,7 +59,8 @@ struct VectorizedTile {
 // The minimum of resident CTAs for __launch_bounds__, from ROWS registers for each column that a thread holds and
 // BESIDE more. Without it the compiler takes more registers, and fewer loads are in flight.
 template <class T, class Tile, int ROWS, int BESIDE = 32>
-constexpr int row_ctas = 65536 / (Tile::THREADS * (ROWS * Tile::VECTORS * vector_width<T> + BESIDE));
+constexpr int row_ctas =
+    TargetLimits::REGISTERS_PER_SM / (Tile::THREADS * (ROWS * Tile::VECTORS * vector_width<T> + BESIDE));
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Exchange of partial results between the warps of a row

@@ -244,7 +244,7 @@ def layernorm_quantize(w: Any) -> Program:
 
 # -- gradients -------------------------------------------------------------------------------------------------------------
 
-MOST_PROGRAMS = 528  # each has its own partial sums of dgamma and dbeta
+PROGRAMS_PER_SM = (1, 2, 4)  # each program has its own partial sums of dgamma and dbeta
 
 
 def in_one_block(w: Any) -> bool:
@@ -271,7 +271,7 @@ def gradients(w: Any, mean: str | None, partial: tuple[str, ...], outputs: tuple
     configs = (
         {"PROGRAMS": programs, "BLOCK": block, "num_warps": warps, "ROWS": 16, "COLS": 64}
         for held in (8, 16, 4, 32)
-        for programs in (132, 264, 528)
+        for programs in (w.device.sms * per_sm for per_sm in PROGRAMS_PER_SM)
         for warps in [max(block // (LANES * held), 1)]
         if warps <= 32
     )
@@ -284,7 +284,7 @@ def gradients(w: Any, mean: str | None, partial: tuple[str, ...], outputs: tuple
         lambda c: (c["PROGRAMS"],),
         _distinct(configs),
         {"CENTERED": centered},
-        scratch=dict.fromkeys(partial, ((MOST_PROGRAMS, w.cols), "f32")),
+        scratch=dict.fromkeys(partial, ((w.device.sms * max(PROGRAMS_PER_SM), w.cols), "f32")),
         then=finish,
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ptxkit import Launch, Tile, Workload, cdiv
-from ptxkit.kernels.measured import measured, resident_bytes
+from ptxkit.kernels.measured import H200_FACTS, measured, resident_bytes
 
 FRAMEWORK = (128, 1, 0, False)
 """Template arguments of the launches of an unfused chain: 128 threads with one 128-bit access per array, which is how
@@ -29,7 +29,8 @@ TILE: Mapping[str, list[int]] = {
     "THREADS": [256, 128, 512, 1024],  # threads of a CTA
     "VECTORS": [1, 2, 4, 8],  # 128-bit accesses of each input that a thread has in flight
     "CACHE": [0, 1, 2, 3, 4],  # Cache of cu/ptxkit/elementwise/elementwise.cuh: keep, stream, once, output, input
-    "CTAS": [0, 264, 528, 1056, 2112],  # CTAs of the grid, each computing several tiles; 0: one CTA per tile
+    # CTAs of the grid, each computing several tiles; 0: one CTA per tile
+    "CTAS": [0, *(H200_FACTS.sms * ctas_per_sm for ctas_per_sm in (2, 4, 8, 16))],
 }
 
 
@@ -66,8 +67,9 @@ def usable(elements: Callable[[Any], int], inputs: int, dtype: str = "f32") -> C
     """
 
     def check(w: Any, t: Tile) -> bool | str:
-        registers = w.device.target.limits.registers // t.THREADS
-        if 4 * inputs * t.VECTORS + 32 > min(registers, 255):
+        limits = w.device.target.limits
+        registers = min(limits.registers // t.THREADS, limits.registers_per_thread)
+        if 4 * inputs * t.VECTORS + 32 > registers:
             return f"{t.THREADS} threads have {registers} registers each, too few for VECTORS={t.VECTORS}"
         tiles = cdiv(elements(w), t.THREADS * t.VECTORS * width(getattr(w, "dtype", dtype)))
         if tiles < t.CTAS:

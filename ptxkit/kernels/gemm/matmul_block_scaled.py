@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Work, Workload, cdiv, uniform, variant
+from ptxkit.targets.sm import TENSOR_MEMORY_COLUMNS
 from ptxkit.workload.inputs import dtype_of
 
 BM = 128  # rows of c that a CTA computes
@@ -74,8 +75,8 @@ def usable(w: MatmulBlockScaled, t: Tile) -> bool | str:
     if (needed := shared_bytes(w.form, t.BN, t.STAGES, 2)) > limit:
         return f"needs {needed} bytes of shared memory, more than {limit}"
     groups = ROW_BYTES * 8 // w.form.bits // w.form.block // 4
-    if (columns := 2 * t.BN + t.STAGES * groups * 4 * (1 + t.BN // 128)) > 512:
-        return f"needs {columns} columns of tensor memory, more than 512"
+    if (columns := 2 * t.BN + t.STAGES * groups * 4 * (1 + t.BN // 128)) > TENSOR_MEMORY_COLUMNS:
+        return f"needs {columns} columns of tensor memory, more than {TENSOR_MEMORY_COLUMNS}"
     return True
 
 

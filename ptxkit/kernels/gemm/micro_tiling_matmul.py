@@ -12,6 +12,7 @@ from ptxkit import Launch, TensorMap, Tile, Tolerance, Work, Workload, cdiv, uni
 from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets import WARP, SmLimits
 
 BESIDE = 24  # registers for addresses and counters, in addition to sums and operands
 BULK_BK = 32  # columns of a that are one swizzle span
@@ -68,17 +69,17 @@ def micro_tile(t: Tile) -> MicroTile:
 
 def threads(t: Tile) -> int:
     """Threads of a CTA."""
-    return int(t.BM // t.WM * (t.BN // t.WN) * 32)
+    return int(t.BM // t.WM * (t.BN // t.WN) * WARP)
 
 
 def covers(t: Tile) -> str | None:
     """Why lanes do not cover the warp tile, or warps the CTA tile, as ``Lanes`` asserts; None if they do."""
-    if t.WM % t.TM or t.WN % t.TN or (t.WM // t.TM) * (t.WN // t.TN) != 32:
-        return f"32 lanes of {t.TM} x {t.TN} do not cover a warp's {t.WM} x {t.WN}"
+    if t.WM % t.TM or t.WN % t.TN or (t.WM // t.TM) * (t.WN // t.TN) != WARP:
+        return f"{WARP} lanes of {t.TM} x {t.TN} do not cover a warp's {t.WM} x {t.WN}"
     if t.BM % t.WM or t.BN % t.WN:
         return f"warps of {t.WM} x {t.WN} do not cover {t.BM} x {t.BN}"
-    if not 64 <= threads(t) <= 1024:
-        return f"{threads(t)} threads per CTA; 64 to 1024 are possible"
+    if not 64 <= threads(t) <= (most := SmLimits.threads_per_cta):
+        return f"{threads(t)} threads per CTA; 64 to {most} are possible"
     return None
 
 

@@ -14,30 +14,28 @@ import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform
 from ptxkit.kernels.elementwise.elementwise import width
-from ptxkit.kernels.measured import measured
+from ptxkit.kernels.measured import H200_FACTS, measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
 FINISHERS = 1024  # threads of a CTA that adds up partial sums; with many, each loads few rows, all in flight at once
-MOST_PARTIALS = 528  # maximum number of rows of partial sums of any tile
+SMS = H200_FACTS.sms  # of the GPU for which the values of PARTIALS were chosen
+MOST_PARTIALS = 4 * SMS  # maximum number of rows of partial sums of any tile
 
 TILE: Mapping[str, list[Any]] = {
     "THREADS": [256, 64, 128, 512, 1024],  # threads of a CTA
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
     "CTAS_PER_SM": [1, 2, 3, 4],  # minimum of resident CTAs per SM, which limits the registers of a thread
-    "PARTIALS": [
-        132,
-        264,
-        396,
-        528,
-    ],  # maximum rows of partial sums: one per CTA with producer warps, else one per group
+    "PARTIALS": [SMS * ctas for ctas in (1, 2, 3, 4)],  # maximum rows of partial sums: one per CTA with producer warps, else
+    # one per group
 }
 
 TILE_PIPELINED: Mapping[str, list[Any]] = {
     **TILE,
     "CLUSTER": [1, 2, 4, 8, 16],
-    "PARTIALS": [132, 264, 396, 528, 66, 33, 32, 16, 8],
+    "PARTIALS": [*TILE["PARTIALS"], SMS // 2, SMS // 4, 32, 16, 8],  # fewer are for clusters
     "STAGES": [2, 1, 3, 4, 6],  # rows of a group of threads that are prefetched while one is computed
     "MAX_IN_FLIGHT": [0, 1, 2, 3],  # maximum number of these rows in flight; 0: all
     "SMEM_GAMMA": [False, True],  # with producer warps: gamma in shared memory instead of registers
@@ -75,7 +73,7 @@ def usable(w: Any, t: Tile) -> bool | str:
     if t.CLUSTER > 1 and w.cols <= row.capacity(w, t) // 2:
         return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
     groups = t.THREADS // row.lanes(w, t)
-    if groups > (15 if warp_specialized(w, t) else 16) and row.lanes(w, t) > 32:
+    if groups > NAMED_BARRIERS - warp_specialized(w, t) and row.lanes(w, t) > WARP:
         return f"{groups} rows of {row.lanes(w, t)} threads per CTA, more than a CTA has barriers"
     for name in ("SMEM_GAMMA", "MAX_IN_FLIGHT"):
         if t.get(name) and not warp_specialized(w, t):

@@ -15,7 +15,6 @@ from ptxkit.kernels.rows import rows as row
 
 THREADS = 256  # threads of a CTA in the unfused chain and in fused
 ELEMENTS = 4  # elements of a thread in the element-wise launches of the chain
-SHARED_COLS = row.DEFAULT_DYNAMIC_BYTES // 4  # longest row that fused holds in shared memory
 FULL_TILE_COLUMNS = 32  # maximum number of columns per thread for code without bounds checks
 
 
@@ -32,7 +31,7 @@ def preferred(w: FusedL2norm) -> Iterator[dict[str, Any]]:
     else:
         vectors = 1 if w.cols <= 256 else 4 if w.cols <= 2048 else 2
     threads = 128
-    while threads < 1024 and 4 * vectors * threads < w.cols:
+    while threads < w.device.target.limits.threads_per_cta and 4 * vectors * threads < w.cols:
         threads *= 2
     while vectors < 8 and 4 * vectors * threads < w.cols:
         vectors *= 2
@@ -121,7 +120,7 @@ class FusedL2norm(Workload):
     @variant
     def fused(self) -> list[Launch]:
         """One CTA per row, which stays in shared memory until its norm is known; bit-identical to unfused."""
-        keep = self.cols <= SHARED_COLS
+        keep = 4 * self.cols <= self.device.target.limits.default_shared_bytes
         shared = 4 * self.cols if keep else 0
         args = ("x", "y", self.cols, "eps")
         return [Launch("l2norm_fused", self.rows, THREADS, args, shared=shared, template=(THREADS, keep))]

@@ -15,6 +15,7 @@ from ptxkit.kernels.elementwise.elementwise import width
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.rows import rows as row
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 from ptxkit.workload.variant import Variant
 
 SLOT_BYTES = 2560  # maximum size of the records that the warps of a row exchange
@@ -90,8 +91,8 @@ def usable(beside: int, weights: int) -> Callable[[Any, Tile], bool | str]:
             return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
         if t.VECTORS > 1 and 2 * w.cols <= wide * t.VECTORS * lanes:
             return f"half of VECTORS={t.VECTORS} holds {w.cols} columns already"
-        if t.THREADS // lanes > 16 and lanes > 32:
-            return f"more than 16 rows of {lanes} threads per CTA"
+        if t.THREADS // lanes > NAMED_BARRIERS and lanes > WARP:
+            return f"more than {NAMED_BARRIERS} rows of {lanes} threads per CTA"
         available = row.registers(w, t.THREADS * t.CTAS_PER_SM)
         if wide * t.VECTORS + beside > available:
             return f"{t.CTAS_PER_SM} CTAs of {t.THREADS} threads have {available} registers each"

@@ -17,13 +17,13 @@ from ptxkit import Launch, Tile, cdiv
 from ptxkit.kernels.elementwise.elementwise import ELEMENTS, stays_in_l2, width
 from ptxkit.kernels.measured import measured
 from ptxkit.kernels.template import TemplateStruct
+from ptxkit.targets.sm import NAMED_BARRIERS, WARP
 
 Dtype = Literal["f32", "f16", "bf16"]
 
 THREADS = 256  # threads of a CTA in the unfused chains and the fused kernels
 CHUNK = 4  # elements of a thread in the element-wise launches of the unfused chains
-DEFAULT_DYNAMIC_BYTES = 48 * 1024  # dynamic shared memory of a CTA that all targets allow without an attribute
-STAGED_BYTES = 216 * 1024  # maximum size of a CTA's part of a row in shared memory; records need the rest
+RECORD_BYTES = 11 * 1024  # shared memory of a CTA that is left for records where it stages a part of a row
 NULL = np.uint64(0)  # a null pointer, for outputs that are not requested
 
 TILE: Mapping[str, list[Any]] = {
@@ -114,14 +114,14 @@ def usable(beside: int, early: int = 0, size: int = 0) -> Callable[[Any, Tile], 
             return f"{t.THREADS} threads have {available} registers each, too few for VECTORS={t.VECTORS}"
         if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
             return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
-        if t.THREADS // lanes(w, t) > 16 and lanes(w, t) > 32:
-            return f"more than 16 rows of {lanes(w, t)} threads per CTA"
+        if t.THREADS // lanes(w, t) > NAMED_BARRIERS and lanes(w, t) > WARP:
+            return f"more than {NAMED_BARRIERS} rows of {lanes(w, t)} threads per CTA"
         if in_registers(w, t):
             if not t.STAGED:
                 return f"{w.cols} columns fit in registers, so STAGED=False has no effect"
         elif held > 32:
             return f"chunks with VECTORS={t.VECTORS} need too many registers"
-        elif t.STAGED and staged_bytes(w, t, size) > STAGED_BYTES:
+        elif t.STAGED and staged_bytes(w, t, size) > w.device.target.limits.shared_bytes_per_cta - RECORD_BYTES:
             return f"a CTA's part of {w.cols} columns needs {staged_bytes(w, t, size):,} bytes of shared memory"
         if t.NO_EARLY_LAUNCH and not late(w, t):
             return "NO_EARLY_LAUNCH applies to rows in registers whose arrays fit in L2"
@@ -138,12 +138,12 @@ def _shape(w: Any, resident: bool, heavy: bool, alone: int) -> tuple[int, int, i
     def short(threads: int, vectors: int, cluster: int = 1) -> bool:
         return bool(wide * vectors * threads * cluster < w.cols)
 
-    threads, vectors, cluster = 128, 1, 1
+    threads, vectors, cluster, most_threads = 128, 1, 1, w.device.target.limits.threads_per_cta
     if resident:
         vectors = 1 if few(w) else shapes.l2_columns // wide
         while few(w) and wide * vectors < alone and short(threads, vectors):
             vectors *= 2
-        while threads < 1024 and short(threads, vectors):
+        while threads < most_threads and short(threads, vectors):
             threads *= 2
         while 8 * w.rows <= w.device.sms and cluster < 8 and short(threads, vectors, cluster):
             cluster *= 2  # several SMs per row, because most would be idle
@@ -234,8 +234,8 @@ def fits_in_registers(inputs: int) -> Callable[[Any, Tile], bool | str]:
             return f"{w.cols} columns do not fit in the registers of {t.CLUSTER} CTAs of {t.THREADS} threads"
         if t.CLUSTER > 1 and w.cols <= capacity(w, t) // 2:
             return f"half of the cluster of {t.CLUSTER} holds {w.cols} columns already"
-        if t.THREADS // lanes(w, t) > 16 and lanes(w, t) > 32:
-            return f"more than 16 rows of {lanes(w, t)} threads per CTA"
+        if t.THREADS // lanes(w, t) > NAMED_BARRIERS and lanes(w, t) > WARP:
+            return f"more than {NAMED_BARRIERS} rows of {lanes(w, t)} threads per CTA"
         return True
 
     return check
@@ -348,7 +348,7 @@ def kept(kernel: str, w: Any, args: tuple[object, ...], template: tuple[object, 
         size: bytes of an element in shared memory; 0 for the size of the dtype.
     """
     row = (size or itemsize(w.dtype)) * w.cols
-    keep = row <= DEFAULT_DYNAMIC_BYTES - 2048  # 2048 bytes are for records
+    keep = row <= w.device.target.limits.default_shared_bytes - 2048  # 2048 bytes are for records
     return Launch(kernel, w.rows, THREADS, args, shared=row if keep else 0, template=(*template, THREADS, keep))
 
 

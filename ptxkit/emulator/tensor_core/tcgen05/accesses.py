@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import RaceError
+from ptxkit.targets.sm import TENSOR_MEMORY_COLUMNS, TENSOR_MEMORY_LANES
 
-LANES, COLUMNS = 128, 512
-"""Size of the tensor memory of an SM. PTX ISA, "Tensor Memory"."""
+LANES, COLUMNS = TENSOR_MEMORY_LANES, TENSOR_MEMORY_COLUMNS
+"""Size of the tensor memory of an SM."""
 BAND = 16
 BANDS = LANES // BAND
 
