@@ -1,4 +1,4 @@
-"""The environment every test sees: no CUDA toolkit, no personal settings, a compile cache of the run's own."""
+"""The environment of every test: no CUDA toolkit, no personal settings, and a compile cache for this run alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOOLKIT_PROGRAMS = {"nvcc", "ptxas", "nvlink", "fatbinary", "cuobjdump", "nvdisa
 
 
 def _path_without_toolkit(path: str, scratch: Path) -> str:
-    """PATH with toolkit programs out of sight: a directory that holds one is replaced by links to its other programs."""
+    """PATH without programs of a toolkit: a directory that contains one is replaced by links to its other programs."""
     kept = []
     for index, directory in enumerate(filter(None, path.split(os.pathsep))):
         here = Path(directory)
@@ -59,7 +59,7 @@ def _prepare_environment() -> None:
 
 _prepare_environment()
 
-# No test fails because the machine is busy.
+# so that no test fails because the machine is busy
 hypothesis.settings.register_profile(
     "ptxkit", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
 )

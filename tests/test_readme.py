@@ -29,7 +29,7 @@ def links() -> list[tuple[Path, str]]:
 
 
 def test_the_readme_is_short():
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 190
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 180
 
 
 def test_the_readme_has_one_picture():

@@ -1,4 +1,4 @@
-"""Results to look at without a GPU."""
+"""Sample results for tests without a GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def results():
 
 @pytest.fixture(scope="session")
 def load_script() -> Callable[[str], ModuleType]:
-    """Imports a file of scripts/ by its name without ``.py``."""
+    """Imports a file of scripts/ by its name, without ``.py``."""
 
     def load(name: str) -> ModuleType:
         path = Path(__file__).parents[2] / "scripts" / f"{name}.py"
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look there
+        sys.modules[name] = module  # dataclasses look their module up there
         spec.loader.exec_module(module)
         return module
 

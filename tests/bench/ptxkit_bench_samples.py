@@ -1,4 +1,4 @@
-"""Results to look at without a GPU."""
+"""Sample results for tests without a GPU."""
 
 from __future__ import annotations
 

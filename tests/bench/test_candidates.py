@@ -1,4 +1,4 @@
-"""Peers as candidates: what they raise ends them alone, and what they compute is compared by its name or by its order."""
+"""Peers as candidates: an exception ends only its own peer, and results are compared by name or by position."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Value:
 
 
 class Peer:
-    """One that has computed what ``results`` says of the inputs."""
+    """A peer whose results are ``results(inputs)``."""
 
     name = "other"
 
@@ -100,7 +100,7 @@ extern "C" __global__ void cheat(const float* x, const float* y, float* sum, flo
 
 
 def test_a_kernel_that_looks_for_the_poison_is_wrong_before_and_after_timing(tmp_path):
-    """It would be right where every check writes the same sentinel, and does nothing while it is timed."""
+    """A peer that does nothing while it is timed would be verified if every check wrote the same sentinel."""
     from ptxkit.bench.measure.candidates import VariantCandidate
     from ptxkit.workload import registry
 

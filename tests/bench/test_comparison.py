@@ -1,4 +1,4 @@
-"""Candidates of two results, and each peer's distance from ours."""
+"""Candidates of two results, and the ratio of each peer to the fastest variant."""
 
 from __future__ import annotations
 

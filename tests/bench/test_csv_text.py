@@ -1,4 +1,4 @@
-"""CSV for programs: one header, bare numbers, a line a candidate."""
+"""CSV for programs: one header, numbers without units, one line per candidate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that follow from a case: bounds are those of the executed flops, rates those of all."""
+"""Values derived from a case: bounds follow from the executed flops, rates from all flops."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ CASES = [("bias_dropout_residual", "out"), ("softmax", "y")]
 
 
 def made(name, output, dtype="f32", p=0.25, chance=None, factor=1.0):
-    """The output of another dropout implementation that keeps elements with probability ``chance``; the first rows."""
+    """The first rows of the output of another dropout implementation that keeps elements with probability ``chance``."""
     workload = registry.get(name)(rows=100, cols=500, p=p, dtype=dtype)
     inputs = workload.inputs(np.random.default_rng(1))
     kept = np.random.default_rng(2).random((100, 500)) < (1 - p if chance is None else chance)

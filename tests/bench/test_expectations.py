@@ -1,4 +1,4 @@
-"""Recording what a GPU did, and holding new results against it."""
+"""Recording the times of a GPU, and comparing new results with them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_no_file_and_another_file(tmp_path):
 
 
 def test_two_partial_runs_merge_candidate_by_candidate(results):
-    """One run of the variants alone, another of the peers: neither throws the other's away."""
+    """One run measures the variants alone, another the peers: neither removes the results of the other."""
     (case,) = results.cases
     variants = replace(results, cases=(replace(case, rows=[r for r in case.rows if r.kind == "variant"]),))
     peers = replace(results, cases=(replace(case, rows=[r for r in case.rows if r.kind == "peer"]),))
@@ -93,5 +93,5 @@ def test_whether_the_code_is_the_same_is_said_where_it_is_known(results):
         for code in ("a" * 64, "b" * 64, "")
     }
     assert codes == {"a" * 64: {"same code"}, "b" * 64: {"changed code"}, "": {""}}
-    del known["cases"]["saxpy n=1000"]["rows"]["fused"]["code"]  # as earlier versions recorded it
+    del known["cases"]["saxpy n=1000"]["rows"]["fused"]["code"]  # the form that earlier versions recorded
     assert {h.code for h in expectations.check(known, make_results(code="a" * 64)) if h.row == "fused"} == {""}

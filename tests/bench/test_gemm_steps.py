@@ -1,4 +1,4 @@
-"""scripts/gemm_steps.py: tables out of results."""
+"""scripts/gemm_steps.py: tables made from results."""
 
 from __future__ import annotations
 

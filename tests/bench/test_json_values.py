@@ -1,4 +1,4 @@
-"""Result files that were edited, truncated or invented: an error with a place, or a result, but never a traceback."""
+"""Result files that were edited, truncated or invented: an error that names the place, or a result, and never a traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRANGE = [None, "x", -1, 0, 1.5, [], {}, True, "Infinity", MISSING]
 
 
 def places(value, place=()):
-    """Every value in a JSON value, by its path."""
+    """All values inside a JSON value, by path."""
     if place:
         yield place
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""Same, faster, slower, ambiguous; and what cannot be."""
+"""The verdicts same, faster, slower and ambiguous, and impossible times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_known_difference_of_machines_is_noise():
     ("after", "word"), [(103.4, "same"), (104.4, "ambiguous"), (104.6, "slower"), (95.4, "faster")]
 )
 def test_the_difference_of_machines_is_added_once(after, word):
-    """Not three times, which would let a kernel become 9% slower unnoticed."""
+    """The allowance is not added three times, with which a kernel could become 9% slower without a report."""
     assert judge(at(100), at(after), extra=0.03).word == word
 
 
@@ -65,7 +65,7 @@ def test_more_than_the_peak_is_an_alarm_only_for_a_unit_with_a_peak():
 
 
 def test_other_machines_are_named():
-    earlier = {"gpu": "A", "cuda_driver": "13.0"}  # did not say which kernel driver
+    earlier = {"gpu": "A", "cuda_driver": "13.0"}  # the version of the kernel driver is not recorded
     assert machine_difference(earlier, {**earlier, "kernel_driver": "580.95.05"}) == ""
     assert (
         machine_difference({**earlier, "kernel_driver": "1"}, {**earlier, "kernel_driver": "2"})
@@ -78,4 +78,4 @@ def test_other_machines_are_named():
 def test_another_gpu_of_the_model_is_another_machine():
     one = {"gpu": "A", "gpu_uuid": "GPU-1", "cuda_driver": "13.0"}
     assert machine_difference(one, {**one, "gpu_uuid": "GPU-2"}) == "gpu_uuid GPU-1 and GPU-2"
-    assert machine_difference(one, {"gpu": "A", "cuda_driver": "13.0"}) == ""  # of a version that did not record it
+    assert machine_difference(one, {"gpu": "A", "cuda_driver": "13.0"}) == ""  # written by a version that did not record it

@@ -1,4 +1,4 @@
-"""Stopping, rotating and throttling, as arithmetic."""
+"""The arithmetic of the stopping rule, the rotation of buffer sets, and throttling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_rotated_buffers_exceed_twice_the_cache(footprint):
     method, l2 = Method(calls=10**9), 50 * MB
     sets = method.sets(footprint, l2, 1 << 60)
     assert sets >= 2
-    assert (sets - 1) * footprint >= 2 * l2  # between two uses of a set all others are touched
+    assert (sets - 1) * footprint >= 2 * l2  # all other sets are used between two uses of a set
 
 
 def test_sets_are_limited_by_memory():

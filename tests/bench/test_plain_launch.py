@@ -1,4 +1,4 @@
-"""The time of a plain launch, beside which small times are read."""
+"""The time of a launch of an empty kernel, with which small times are compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ptxkit.targets import Target
 
 
 def test_the_kernel_runs_and_the_time_is_of_one_launch():
-    """Its launches on the emulator; graphs and time of a GPU that says 250 us for each graph."""
+    """Launches on the emulator, with the graphs and the clock of a GPU that reports 250 us for each graph."""
     emulator = device("emulator")
     found = []
     gpu = SimpleNamespace(

@@ -60,7 +60,7 @@ sys.exit({code})
 
 @pytest.fixture
 def nsys(tmp_path, monkeypatch):
-    """A nsys that keeps what it was called with, and runs nothing."""
+    """A replacement of nsys that records its arguments and runs nothing."""
 
     def install(writes=True, code=0):
         program = tmp_path / "bin" / "nsys"
@@ -84,9 +84,9 @@ def test_nsys_leaves_a_report_of_one_call_of_each_variant(nsys, tmp_path):
     notes = {row.name: row.note for row in found.cases[0].rows}
     assert notes["unfused"] == "profile in saxpy-n=1000-unfused.nsys-rep"
     assert notes["fused"] == "WARPS=4, profile in saxpy-n=1000-fused.nsys-rep"
-    assert notes["torch"] == "3 launches"  # a peer is left alone
+    assert notes["torch"] == "3 launches"  # a peer is not profiled
     assert (tmp_path / "saxpy-n=1000-fused.nsys-rep").is_file()
-    assert [r.partial for r in seen] == [True, False]  # all is measured, and nothing profiled, when it begins
+    assert [r.partial for r in seen] == [True, False]  # everything has been measured, and nothing profiled, at this point
     calls = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     assert len(calls) == 2
     options, child = calls[1][: calls[1].index(sys.executable)], calls[1][calls[1].index(sys.executable) :]

@@ -17,7 +17,7 @@ GPU = SimpleNamespace(kind="gpu", name="NVIDIA H200")
 
 
 def earlier(*peers, **changes):
-    """Of saxpy, with a time of each of these peers."""
+    """Results of saxpy, with a time of each of these peers."""
     results = make_results(**changes)
     (case,) = results.cases
     ours = [replace(row, name={"unfused": "scalar", "fused": "vectorized"}[row.name]) for row in case.rows[:2]]
@@ -26,7 +26,7 @@ def earlier(*peers, **changes):
 
 
 class Run:
-    """In place of Benchmark: keeps what it was given, answers with what the test says."""
+    """Replaces Benchmark: records its arguments and returns the results that the test chose."""
 
     def __init__(self, monkeypatch, answer, usable=("torch", "triton")):
         self.answer = answer
@@ -49,7 +49,7 @@ class Run:
 
 
 def changes(before):
-    """Of running it again on a GPU."""
+    """The results of running a case again on a GPU."""
     return list(rerun.changes(before, rerun.again(before, GPU), rerun.peers_of(before)))
 
 

@@ -1,4 +1,4 @@
-"""The schema: written, read, and refused."""
+"""The schema of results: what is written, read and refused."""
 
 from __future__ import annotations
 

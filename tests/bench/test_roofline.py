@@ -1,4 +1,4 @@
-"""Points under roofs."""
+"""The text and the picture of the roofline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel behind the tensor cores' roof does what is counted."""
+"""The kernel that measures the peak of the tensor cores executes the flops that are counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_round_multiplies_whole_tiles():
 
 
 def unswizzled(tile):
-    """Rows of 64 elements whose 16-byte atoms lie permuted by the row's place among eight."""
+    """Rows of 64 elements, with the 16-byte atoms of each row permuted by the row's index modulo eight."""
     rows = np.arange(len(tile))[:, None]
     atoms = np.arange(8)[None, :] ^ rows % 8
     return tile.reshape(len(tile), 8, 8)[rows, atoms].reshape(len(tile), 64)

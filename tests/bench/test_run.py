@@ -1,4 +1,4 @@
-"""``ptxkit run`` over a device that answers from a script."""
+"""``ptxkit run`` on a device whose results are scripted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Scaled(Workload):
 
 
 class Scripted:
-    """A GPU whose graphs take what ``times_us`` says of each variant, or a device that counts where that is None."""
+    """A GPU on which each variant takes the time in ``times_us``, or a device that counts if ``times_us`` is None."""
 
     name, memory_bytes, lacks, lost, l2_bytes = "scripted", 1 << 40, frozenset(), None, 1 << 20
 
@@ -78,7 +78,7 @@ class Scripted:
 
 
 class Candidate:
-    """In place of VariantCandidate: verified as the script says."""
+    """Replaces VariantCandidate: its verdict is the scripted one."""
 
     def __init__(self, outcome, sets, variant, tile, target):
         self.verdict = outcome.get(variant.name, RIGHT)
@@ -103,7 +103,7 @@ class Candidate:
 
 @pytest.fixture
 def script(monkeypatch):
-    """Variant name -> Verdict or error, in place of what a device would find."""
+    """Variant name -> the Verdict or error that replaces the result of a device."""
     outcome = {}
 
     def emulated(self, plan, case, variant):
@@ -268,7 +268,7 @@ def test_the_copy_roof_counts_both_directions_and_respects_the_memory():
     ("work", "documented", "needed"),
     [
         (Work(0, 1000), {}, False),  # a copy
-        (Work(1000, 1000), {}, True),  # nothing is documented
+        (Work(1000, 1000), {}, True),  # no documented peak
         (Work(1000, 1000), {"f32": 60.0}, False),  # 4 of 60 TFLOP/s
         (Work(10_000, 1000), {"f32": 60.0}, True),  # 40 of 60
         (Work(10_000, 1000, unit="s8"), {"f32": 60.0}, True),

@@ -1,4 +1,4 @@
-"""The measuring loop over a device that answers from a script."""
+"""The measuring loop on a device whose results are scripted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Copied(Workload):
 
 
 class Script:
-    """A GPU whose graphs are (candidate, calls) and take what the script says."""
+    """A GPU whose graphs are (candidate, calls), with scripted times."""
 
     lost = None
     l2_bytes = 1 << 20
@@ -145,7 +145,7 @@ def test_wrong_on_fresh_inputs_is_wrong():
 def test_the_graphs_that_were_timed_are_the_ones_that_are_verified():
     a = Scripted("a", RIGHT, RIGHT, RIGHT)
     measured(Script({"a": 4.0}), a)
-    calls = round(500 / 4 / 2) * 2  # half a millisecond of whole rotations over two sets
+    calls = round(500 / 4 / 2) * 2  # complete rotations over two sets for half a millisecond
     assert a.checked == [(("a", calls), 1), (("a", 125), 0)]
 
 
@@ -251,7 +251,7 @@ def test_without_fresh_inputs_the_graphs_are_verified_on_the_same_ones():
 
 
 class Clock:
-    """Time that passes by sleeping and by sampling."""
+    """A clock that advances with sleeps and with samples."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0
@@ -263,7 +263,7 @@ class Clock:
 
 
 class Slow(Script):
-    """Every sample takes a second of the clock."""
+    """Every sample advances the clock by one second."""
 
     def __init__(self, clock, *args, **more):
         super().__init__(*args, **more)
@@ -313,7 +313,7 @@ def test_a_clock_that_is_locked_low_is_no_throttling():
 
 
 class Failing(Scripted):
-    """Right before the timing; afterwards it cannot be asked."""
+    """The sensor is read immediately before the timing; it is not available afterwards."""
 
     def check_graph(self, run, which):
         raise LaunchError("out of memory")

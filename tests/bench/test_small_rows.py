@@ -1,4 +1,4 @@
-"""scripts/small_rows.py: the results of its pieces, and its errors where it cannot measure."""
+"""scripts/small_rows.py: the results of its kernels, and its errors where it cannot measure."""
 
 from __future__ import annotations
 

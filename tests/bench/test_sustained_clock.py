@@ -1,4 +1,4 @@
-"""scripts/sustained_clock.py: what its words mean, and how blocks of calls are measured."""
+"""scripts/sustained_clock.py: its arguments, and how blocks of calls are measured."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_ratios_are_taken_round_by_round(script: ModuleType) -> None:
 
 
 def test_a_track_owns_the_memory_that_its_graph_works_on(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph knows addresses alone: memory without a reference is freed while the graph uses it."""
+    """A graph contains addresses only: memory without a reference would be freed while the graph uses it."""
 
     class Candidate:
         def __init__(self, sets: object, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Results as text."""
+"""Results as tables."""
 
 from __future__ import annotations
 

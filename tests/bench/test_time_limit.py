@@ -1,4 +1,4 @@
-"""The limit on the execution of kernels: what it ends, and when the process has to end instead."""
+"""The limit on the execution time of kernels: which calls it ends, and when it must end the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ptxkit bench`` on the emulator: counting, result_files, and every bad word."""
+"""``ptxkit bench`` on the emulator: counts, result files, and every wrong argument."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_kernel_whose_package_is_missing_is_a_note_where_no_kernel_is_named(cu
 
 def test_a_kernel_whose_package_is_missing_is_an_error_where_it_is_named(cutlass_missing, capsys):
     assert exit_of("bench", "run", "cutlass_gemm", "saxpy", "--device", "emulator") == 3
-    (line,) = capsys.readouterr().err.splitlines()  # one for all variants
+    (line,) = capsys.readouterr().err.splitlines()  # one message for all variants
     assert "multistage, one_sm, two_sm, stream_k, pingpong, cooperative: CUTLASS is not installed; run: pip install" in line
 
 
@@ -245,7 +245,7 @@ def test_a_misspelt_peer_is_said_without_a_gpu(capsys):
 )
 @pytest.mark.parametrize("what", ["run", "verify"])
 def test_what_was_measured_survives_being_stopped(tmp_path, what, sent, code, word):
-    """The first target is short, the second one is not over when the signal comes."""
+    """The first case is short; the second one is still running when the signal arrives."""
     file = tmp_path / "r.json"
     slow = tmp_path / "slow.py"
     slow.write_text(SLOW)
@@ -344,7 +344,7 @@ def test_a_run_that_ended_is_not_partial(result_file):
 
 
 class Gpu:
-    """A GPU whose results are known: ``ptxkit bench run`` without one."""
+    """A GPU with known results, for ``ptxkit bench run`` on a machine without a GPU."""
 
     def __init__(self, monkeypatch, where):
         from ptxkit.bench.measure import benchmark
@@ -477,7 +477,7 @@ def test_expectations_are_replaced_whole_or_not_at_all(gpu, capsys, monkeypatch,
 
 @pytest.fixture
 def verified(monkeypatch, tmp_path):
-    """``bench verify`` of a result_file, on a GPU that finds what the test says."""
+    """``bench verify`` of a result file, on a GPU whose results the test chose."""
     from ptxkit.bench.measure import rerun
     from ptxkit.files import write_json
 
@@ -549,7 +549,7 @@ def test_a_result_file_without_targets(result_file, tmp_path, capsys):
 
 
 def test_the_help_of_every_command_starts_no_library():
-    """``ptxkit bench --help`` is as quick as ``ptxkit --help``: neither numpy nor a result's types are imported."""
+    """``ptxkit bench --help`` is as quick as ``ptxkit --help``: it imports neither numpy nor the types of results."""
     code = (
         "import sys; from click.testing import CliRunner; from ptxkit.cli import bench; "
         "assert CliRunner().invoke(bench.command, ['run', '--help']).exit_code == 0; "

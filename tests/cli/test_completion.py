@@ -1,4 +1,4 @@
-"""``ptxkit run --completion`` and ``--racecheck``: a kernel that forgets to wait is found out by either."""
+"""``ptxkit run --completion`` and ``--racecheck``: each of them reports a kernel with a missing wait."""
 
 from __future__ import annotations
 

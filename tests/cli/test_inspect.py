@@ -278,7 +278,7 @@ def test_a_missing_disassembler_says_how_to_get_it(capsys, monkeypatch):
 
 
 def on_a_terminal(*args, **environment):
-    """What the command writes to a terminal of 24 lines, its pager being cat with a mark in front."""
+    """The output of the command on a terminal of 24 lines, with a pager that prints a mark and then the text."""
     parent, child = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "PAGER": "sed s/^/PAGED/", "LINES": "24", "COLUMNS": "200", **environment}
     process = Command(["inspect", *args], stdout=child, stderr=child, stdin=child, env=env)
@@ -308,7 +308,7 @@ def test_a_terminal_gets_colour_and_a_pager_for_what_is_long():
 
 
 def test_a_kernel_is_inspected_with_its_options_and_sizes(capsys):
-    """As it would be run: by --option, and by settings of its own."""
+    """The kernel is compiled as `run` would compile it: by --option, and by the settings of the subject."""
     given = (["softmax:fused", "--option", "dtype=f16"], ["softmax:fused@dtype=f16,cols=64"], ["softmax:fused"])
     first, second, plain = (json.loads(output_of(capsys, *words, "--json"))["kernels"][0] for words in given)
     assert "f16" in first["kernel"] and first["kernel"] == second["kernel"] != plain["kernel"]

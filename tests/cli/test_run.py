@@ -1,4 +1,4 @@
-"""``ptxkit run`` end to end on the emulator: a good kernel, and every bad one a user can hand over."""
+"""``ptxkit run`` from end to end on the emulator: a correct kernel, and every kind of mistake that a user can make."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exit_of(*args):
 
 @pytest.fixture
 def mine(tmp_path, capsys):
-    """A pair as `ptxkit new` writes it, to be broken; calling it replaces text in both files and gives the .py's path."""
+    """The files that `ptxkit new` writes. A call replaces text in both files and returns the path of the description."""
     assert exit_of("new", "mine", "--directory", tmp_path) == 0
     capsys.readouterr()
 

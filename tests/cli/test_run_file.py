@@ -245,7 +245,7 @@ __global__ void unwritten(int* y) { __shared__ int s[32]; y[threadIdx.x] = s[thr
 
 @pytest.fixture(scope="module")
 def hard_directory(tmp_path_factory):
-    """One place for the source, so that it is compiled once: the cache tells paths apart."""
+    """One place for the source, so that it is compiled once: the key of the cache contains the path."""
     directory = tmp_path_factory.mktemp("hard")
     (directory / "hard.cu").write_text(ASYNC)
     return directory

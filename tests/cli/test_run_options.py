@@ -74,7 +74,7 @@ class Sized:
         ((), (), None),
         (("1", "2"), ("1", "2"), None),
         (("1", "2", "100"), ("1", "2"), 100),
-        (("1", "2", "3", "4"), ("1", "2", "3", "4"), None),  # too many: the workload says so
+        (("1", "2", "3", "4"), ("1", "2", "3", "4"), None),  # too many; the message is that of the workload
     ],
 )
 def test_iterations_are_the_number_beyond_the_sizes(numbers, sizes, iterations):

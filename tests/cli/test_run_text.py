@@ -1,4 +1,4 @@
-"""The text of a report, from values alone."""
+"""The text of a report, made from values without a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ptxkit sweep tiles`` on the emulator: a whole sweep, resumed, and every bad word."""
+"""``ptxkit sweep tiles`` on the emulator: a whole sweep, a resumed one, and every wrong argument."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_the_machine_code_of_what_is_shown_is_disassembled_in_the_pool(tmp_path,
 
     monkeypatch.setattr(Sweep, "_gather", counted)
     monkeypatch.setattr(disassembly, "_disassemble", lambda *_: pytest.fail("disassembled in this process"))
-    monkeypatch.setenv("PTXKIT_CACHE_DIR", str(tmp_path / "cache"))  # listings are kept there
+    monkeypatch.setenv("PTXKIT_CACHE_DIR", str(tmp_path / "cache"))  # disassembly listings are stored there
     assert exit_of(*SWEEP, "--journal", tmp_path / "j", "--top", "1") == 0
     assert "%, " in capsys.readouterr().out
     assert exit_of(*SWEEP, "--journal", tmp_path / "j", "--json", "-") == 0
@@ -228,7 +228,7 @@ def test_an_interrupt_loses_nothing(tmp_path):
     assert all(json.loads(line) for line in lines)
     assert len(lines) >= 3
     until = time.monotonic() + 10
-    with pytest.raises(ProcessLookupError):  # nobody is left of its session
+    with pytest.raises(ProcessLookupError):  # no process of its session is left
         while time.monotonic() < until:
             os.killpg(started.pid, 0)
             time.sleep(0.05)

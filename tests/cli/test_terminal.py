@@ -24,7 +24,7 @@ LONG = ["micro_tiling_matmul:step2_shared", "--device", "emulator"]
 
 @dataclass
 class Seen:
-    """What a command wrote, and its exit code."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ class Seen:
 
     @property
     def last_line(self):
-        """Of stderr, as the terminal shows it in the end."""
+        """The lines of stderr that the terminal shows at the end."""
         shown: list[str] = []
         at = 0
         for character in ESCAPE.sub("", self.err).replace("\r\n", "\n").rstrip("\n").rsplit("\n", 1)[-1]:
@@ -53,7 +53,7 @@ def opened(terminal, columns):
 
 
 def seen(*words, columns=100, out=True, err=True, when=None, **environment):
-    """Run a command; ``when`` its stderr holds that text, press Ctrl-C."""
+    """Run a command, and press Ctrl-C when its stderr contains the text ``when``."""
     outer = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES", "PAGER")}
     (out_ours, out_theirs), (err_ours, err_theirs) = opened(out, columns), opened(err, columns)
     child = Command(words, stdout=out_theirs, stderr=err_theirs, env={**outer, "TERM": "xterm", **environment})
@@ -84,7 +84,7 @@ def test_colours_and_progress_on_a_terminal():
     assert "\x1b[32mverified" in found.out
     assert "saxpy n=4096: vectorized on ptxkit emulator ..." in found.err
     assert "..." not in found.out
-    assert found.last_line == ""  # wiped
+    assert found.last_line == ""  # the progress line has been erased
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])

@@ -1,4 +1,4 @@
-"""Files that are no text, locales without Unicode, and interrupts at the start."""
+"""Files that are not text, locales without Unicode, and interrupts during the start."""
 
 from __future__ import annotations
 

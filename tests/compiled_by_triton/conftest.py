@@ -1,4 +1,4 @@
-"""Lets the tests of this directory import their neighbours."""
+"""Lets the tests of this directory import modules of this directory."""
 
 from __future__ import annotations
 

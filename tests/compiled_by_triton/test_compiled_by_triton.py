@@ -34,7 +34,8 @@ def emulator():
 
 
 def launch(program: Program, args: list, grid: tuple[int, ...], settings: dict) -> None:
-    """Launch as Triton does: a tensor map is followed by its shape and strides, all arguments by the scratch memory."""
+    """Launch with Triton's parameters: its shape and strides follow each tensor map, the scratch memory follows the
+    arguments."""
     given, swizzles = [], iter(program.swizzles)
     for argument in args:
         if isinstance(argument, tuple):
@@ -134,7 +135,7 @@ WAIT = re.compile(r"mbarrier\.try_wait[^;]*;\s*@!complete bra\.uni waitLoop;")
 
 @pytest.mark.parametrize("case", ["matmul", "mxfp8"])
 def test_each_missing_wait_is_found(case):
-    """Without one of the waits for copies or products, something is read or written too early."""
+    """Without one of the waits for copies or products, data is read or written too early."""
     program = stored(case)
     waits = list(WAIT.finditer(program.ptx))
     assert waits

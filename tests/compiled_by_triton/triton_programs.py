@@ -1,4 +1,4 @@
-"""Programs that Triton compiles for sm_100a without a GPU, or that it has compiled: PTX and what a launch has to know.
+"""Programs that Triton compiles for sm_100a without a GPU, or that it has compiled: the PTX and what a launch needs.
 
 ``python tests/compiled_by_triton/triton_programs.py`` writes the stored ones again.
 """

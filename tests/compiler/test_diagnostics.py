@@ -1,4 +1,4 @@
-"""Golden messages: real errors of NVRTC and ptxas, as the user sees them."""
+"""Error messages of NVRTC and ptxas, in the form in which the user sees them."""
 
 import logging
 
@@ -19,7 +19,7 @@ __device__ inline void bad(int x) {
 
 @pytest.fixture
 def failing(tmp_path, monkeypatch):
-    """Compiles a file in the working directory and gives the error."""
+    """Compiles a file in the working directory and returns the error."""
     monkeypatch.chdir(tmp_path)
 
     def compile_it(text, target="sm_90a", **options):

@@ -1,4 +1,4 @@
-"""The cache key: nothing stale is ever served, and what is unchanged is never compiled again."""
+"""The cache key: an outdated image is never used, and an unchanged source is never compiled again."""
 
 import logging
 import multiprocessing

@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_read(source, reason):
 
 
 def test_neither_path_nor_environment_leads_to_another_toolkit(tmp_path):
-    # A toolkit at CUDA_HOME whose libraries and headers are broken must not be noticed.
+    # A toolkit at CUDA_HOME with broken libraries and headers must have no effect.
     for name in ("lib64/libnvrtc.so.13", "lib64/libnvJitLink.so.13", "include/cuda_fp16.h", "bin/nvdisasm"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("#error wrong toolkit")

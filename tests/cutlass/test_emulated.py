@@ -1,7 +1,7 @@
 """CUTLASS's own kernels in the emulator: emitted, compiled, laid out by their builder kernel, run, and exact.
 
 Operands are small integers, so that every sum is exact whatever its order, and each completion mode has to give every bit.
-These kernels are not part of this project: their waits and fences are taken to be right, and their warps not to race.
+These kernels are not part of this project: their waits and fences are assumed to be correct, and their warps free of races.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def device(mode: str, sms: int = 132) -> EmulatedDevice:
 
 
 def operands(w: CutlassGemm) -> dict[str, np.ndarray]:
-    """Integers, few enough that the product and c are exact in the output's type before it is rounded."""
+    """Small integers, so that the product and c are exact before they are rounded to the type of the output."""
     rng = np.random.default_rng(w.m * w.n + w.k)
     given = w.inputs(rng)
     return {name: rng.integers(-3, 4, array.shape).astype(array.dtype) for name, array in given.items()}
 
 
 def check(w: CutlassGemm, variant: str, on: EmulatedDevice, tile: dict[str, int] | None = None) -> None:
-    """Run one variant and compare every element; an element that is not written holds poison."""
+    """Run one variant and compare every element; an element that no thread writes contains a sentinel value."""
     case = execute.Case(w, on, inputs=operands(w))
     execute.run(case, w.variant(variant), tile=tile)
     c = case.outputs()["c"]
@@ -58,7 +58,7 @@ def check_both_modes(sizes: tuple[dict, ...], variant: str, tile: dict[str, int]
 
 
 def found_without(opcode: str, w: CutlassGemm, variant: str, tile: dict[str, int], mode: str = MODES[1]) -> bool:
-    """Whether the result is wrong, or an error, once every ``opcode`` is gone; operations complete as late as they may."""
+    """Whether the result is wrong, or an error is raised, without any ``opcode``; operations complete as late as is legal."""
     built = build(w, w.variant(variant), tile=tile)
     (step,) = built.steps
     ptx, count = re.subn(rf"{re.escape(opcode)}[^;]*;", "", step.image.ptx)
@@ -101,7 +101,7 @@ CLUSTER = {"BM": 128, "BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 1}
 
 def test_cooperative_with_multicast():
     check_both_modes(SMALL, "cooperative", CLUSTER)
-    for mode in MODES:  # a CTA computes several tiles, and its ring of stages goes round
+    for mode in MODES:  # a CTA computes several tiles, so that it uses each stage of its ring several times
         check(CutlassGemm(264, 264, 640, beta=1.0), "cooperative", device(mode, sms=4), CLUSTER)
     w = CutlassGemm(264, 264, 640)
     for opcode in ("wgmma.wait_group", "fence.proxy.async", "cp.async.bulk.wait_group"):
@@ -123,7 +123,7 @@ def test_stream_k():
     tile = {"BM": 128, "BN": 128, "CLUSTER_M": 1, "CLUSTER_N": 1}
     check_both_modes(SMALL[1:], "stream_k", tile, dtype="f16")
     for mode in MODES:
-        # 5 tiles for 4 multiprocessors: the sums of parts of k meet in the workspace, behind barriers that have to be cleared
+        # 5 tiles for 4 multiprocessors: partial sums over k are added in the workspace, with barriers that must be cleared
         w = CutlassGemm(600, 128, 1024, dtype="f16")
         on = device(mode, sms=4)
         check(w, "stream_k", on, tile)
@@ -146,6 +146,6 @@ def test_builder_lays_out_the_launch():
     (launch,), _ = program.bind(step.launch, on.load(step.image), on, arrays.__getitem__)
     assert launch.block == (384, 1, 1) and np.prod(launch.grid) == 6 and launch.cluster == (2, 1, 1)
     (params,) = launch.args
-    assert not list(notes(np.frombuffer(params, np.uint8)))  # encoded, every one
+    assert not list(notes(np.frombuffer(params, np.uint8)))  # all of them are encoded
     with pytest.raises(LaunchError, match="cannot compute m=520, n=264, k=644; rows must be multiples of 8 elements"):
         GemmProgram(program.description, 520, 264, 644).bind(step.launch, on.load(step.image), on, arrays.__getitem__)

@@ -1,4 +1,4 @@
-"""Descriptions: what goes together, and the message where it does not."""
+"""Descriptions: valid combinations, and the messages for the others."""
 
 import itertools
 import re

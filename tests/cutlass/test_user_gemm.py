@@ -1,4 +1,4 @@
-"""A description in a user's own file is a kernel like any other; and peers that choose among kernels."""
+"""A description in a user's file is treated as a bundled kernel; and the peers that select a kernel."""
 
 import numpy as np
 import pytest
@@ -106,7 +106,7 @@ def test_the_same_product_has_the_same_operands():
     assert other.sizes == w.sizes
     assert (other.dtype, other.alpha) == ("f16", 2.0)
     assert same_product(w, "cutlass_gemm", layout="tt") is None
-    assert same_product(w, "matmul_wgmma") is None  # that one is bf16
+    assert same_product(w, "matmul_wgmma") is None  # the type of that one is bf16
 
 
 def test_the_fastest_is_chosen_once_and_uses_the_arrays_it_is_given(monkeypatch):
@@ -141,7 +141,7 @@ def test_the_fastest_of_the_candidates_is_taken(monkeypatch):
     candidates = [
         (wgmma, wgmma.variant("step1_tma")),
         (mma, mma.variant("step3_multistage")),
-        (w, w.variant("two_sm")),  # cannot run: left out
+        (w, w.variant("two_sm")),  # cannot run, and is left out
     ]
     peer = PtxkitGemmPeer()
     case = execute.Case(w, on)

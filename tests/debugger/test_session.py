@@ -1,4 +1,4 @@
-"""Sessions: breakpoints, stepping, what is read of threads, watchpoints, faults, restarts."""
+"""Sessions: breakpoints, stepping, the values of threads, watchpoints, faults, restarts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Faults, deadlocks and races stop where they happen; diverged, waiting and polling warps are stepped right."""
+"""Faults, deadlocks and races stop at their instruction; stepping works in diverged, waiting and polling warps."""
 
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def test_diverged_lanes_meet_again_when_stepped(thread):
             if stop.reason == "exited":
                 break
         assert s.resume().reason == "finished"
-    assert (y[:32] == 100).all()  # lane 1 sums y[0] = 0, and its warp takes that
+    assert (y[:32] == 100).all()  # lane 1 sums y[0] = 0, which is the value of its warp
 
 
 def test_a_register_shows_only_what_its_thread_has_written():

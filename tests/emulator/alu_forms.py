@@ -1,5 +1,5 @@
-"""One PTX kernel per arithmetic opcode, and inputs that provoke it: what the table's tests and the comparisons with ptxas and
-with a GPU are made of.
+"""One PTX kernel per arithmetic opcode, and inputs with its special cases, for the tests of the table and for the comparisons
+with ptxas and with a GPU.
 
 A :class:`Form` is an opcode with a choice of operands. Its kernel reads one 8-byte slot per source and thread, applies the
 opcode, and writes one 8-byte slot per destination and thread.
@@ -28,7 +28,7 @@ _IMMEDIATES = {"lop3": (0xCA, 0x96, 0xE8, 0x1B, 0x00)}
 
 @dataclass(frozen=True)
 class Form:
-    """One opcode, and which of its optional operands are written.
+    """One opcode, and the optional operands that are written.
 
     Attributes:
         pair: with a second destination, ``p|q``.
@@ -43,7 +43,7 @@ class Form:
 
     @property
     def entry(self) -> Entry:
-        """Its row of the table."""
+        """The row of the table for the opcode."""
         found = lookup(self.opcode)
         assert found is not None, self.opcode
         return found[0]
@@ -53,7 +53,7 @@ class Form:
         found = lookup(self.opcode)
         assert found is not None and found[0].signature is not None, self.opcode
         destinations, sources = found[0].signature(found[1])
-        if ".bf16" in self.opcode:  # bf16 takes no wider register on its other side
+        if ".bf16" in self.opcode:  # a conversion from or to bf16 takes no wider register for the other operand
             destinations, sources = (tuple(map(_exact_byte, side)) for side in (destinations, sources))
         if sum(t.name != CARRY for t in destinations) > 1 and not self.pair:
             destinations = destinations[:1]
@@ -130,7 +130,7 @@ def _store(t: PtxType, n: int, offset: int) -> str:
         return f"selp.b32 %r15, 1, 0, %p{n}; st.global.b32 {at}, %r15;"
     if t.name in ("e2m1x2", "byte"):
         return f"st.global.b8 {at}, %c{n};"
-    # sub-word integers come in a wider register, which the instruction has to extend to
+    # integers below 32 bits are in a wider register, to which the instruction must extend them
     return f"st.global.b{max(t.bits, 16)} {at}, {_register(t, n)};"
 
 
@@ -283,7 +283,7 @@ def inputs(form: Form, threads: int = THREADS) -> np.ndarray:
         row = _random(t, rng, threads)
         if len(sources) == 1:
             row[: len(edge)] = edge
-        elif len(sources) == 2:  # every pair of special values, as far as there is room
+        elif len(sources) == 2:  # as many pairs of special values as there are threads
             count = min(threads * 3 // 4, len(edge) ** 2)
             k = np.arange(count) if len(edge) ** 2 <= count else rng.integers(0, len(edge) ** 2, count)
             row[:count] = edge[k % len(edge)] if n == 0 else edge[k // len(edge) % len(edge)]

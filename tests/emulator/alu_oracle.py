@@ -148,7 +148,7 @@ def divide(a: Value, b: Value) -> Value:
 
 
 def root(a: Value) -> Value:
-    """Square root, to so many bits, the last of them sticky, that rounding it rounds the exact one."""
+    """Square root with enough bits, the last one sticky, that rounding it gives the rounded exact root."""
     if a == NAN or (negative(a) and a != 0):
         return NAN
     if a == 0 or isinstance(a, float):
@@ -160,7 +160,7 @@ def root(a: Value) -> Value:
 
 
 def flushed(v: Value, t: str) -> Value:
-    """Subnormal values of a format as zeros of the same sign."""
+    """Replaces subnormal values of a format by zeros of the same sign."""
     f = FORMATS[t]
     if v == NAN or isinstance(v, float) or v == 0 or abs(v) >= Fraction(2) ** (1 - f.bias):
         return v
@@ -185,7 +185,7 @@ _EXACT: dict[str, Callable[..., Value]] = {
 
 
 def arithmetic(opcode: str, *operands: int) -> int | str:
-    """Bits that an add, sub, mul, fma, div, rcp or sqrt of one of FORMATS has to give, or NAN."""
+    """The result bits of an add, sub, mul, fma, div, rcp or sqrt of one of FORMATS, or NAN."""
     name, *modifiers = opcode.split(".")
     t = modifiers[-1].removesuffix("x2")
     f = FORMATS[t]
@@ -199,7 +199,7 @@ def arithmetic(opcode: str, *operands: int) -> int | str:
     if "sat" in modifiers:
         exact = saturated(exact)
     if "ftz" in modifiers and exact != NAN:
-        exact = flushed(exact, t)  # by the value before rounding
+        exact = flushed(exact, t)  # decided by the value before rounding
     return f.encode(exact, mode)
 
 

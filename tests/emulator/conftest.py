@@ -1,4 +1,4 @@
-"""Lets the emulator's tests import their neighbours."""
+"""Lets the emulator's tests import modules of this directory."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ MODES = ("eager", "latest-legal")
 
 
 def has_cccl() -> bool:
-    """Whether <cuda/barrier> and its relatives can be included: a GPU's machine may have no package with them."""
+    """Whether <cuda/barrier> and similar headers can be included: the package that has them may not be installed."""
     return any(tool.name == "CCCL headers" for tool in toolkit.headers())
 
 
@@ -34,7 +34,8 @@ class Bench:
     def __call__(
         self, body: str, *arrays: np.ndarray, grid: Any = 1, block: Any = 32, target: str = "sm_90a", **options: Any
     ) -> list[np.ndarray]:
-        """Run the kernel with ``body`` (see :func:`programs.kernel`) on copies of ``arrays``; returns what became of them."""
+        """Run the kernel with ``body`` (see :func:`programs.kernel`) on copies of ``arrays``; returns the copies after
+        the launch."""
         text = kernel(body, params=len(arrays), target=target, before=options.pop("before", ""))
         image = assemble(text, target=target, name="test.ptx", cubin=self.device.kind == "gpu", cache=False)
         copies = [a.copy() for a in arrays]

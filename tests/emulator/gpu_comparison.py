@@ -1,8 +1,8 @@
-"""Runs arithmetic forms on the emulator and on a GPU and says where their results differ.
+"""Runs arithmetic forms on the emulator and on a GPU and reports where their results differ.
 
 Bits are compared, except that one NaN is as good as another, and that an approximation may be as far from the emulator's
-(which is nearly exact) as the manual allows. What PTX leaves open is left out: division by zero, ``fns`` with a base above
-31.
+(which is nearly exact) as the manual allows. Results that PTX does not define are left out: division by zero,
+``fns`` with a base above 31.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def words(form: Form) -> np.ndarray:
 
 
 def emulate_and_assemble(forms: Sequence[Form], target: str, version: str) -> tuple[Image, np.ndarray]:
-    """The cubin of one module with these forms, and what the emulator makes of them: uint64 [form, OUTPUT_ROWS, THREADS]."""
+    """The cubin of one module with these forms, and the results of the emulator: uint64 [form, OUTPUT_ROWS, THREADS]."""
     text = alu_forms.module(forms, target, version)
     image = assemble(text, target=target, name="alu_forms.ptx", lineinfo=False, cache=False)
     machine = Machine(capacity=1 << 28, workers=1)
@@ -117,7 +117,7 @@ def compared(form: Form, gpu: np.ndarray, emulator: np.ndarray) -> list[Differen
 
 
 def _defined(form: Form, given: np.ndarray) -> np.ndarray:
-    """Where PTX says what the result is."""
+    """Lanes in which PTX defines the result."""
     parts = form.opcode.split(".")
     if parts[0] in ("div", "rem") and parts[-1][0] in "us":
         return given[1] & np.uint64((1 << int(parts[-1][1:])) - 1) != 0
@@ -129,7 +129,7 @@ def _defined(form: Form, given: np.ndarray) -> np.ndarray:
 
 
 def _excused(form: Form, name: str, given: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Lanes whose difference is none: both NaN, or an approximation within its error."""
+    """Lanes whose difference is allowed: both results are NaN, or an approximation is within its error."""
     element = name.removesuffix("x2")
     if element not in oracle.FORMATS:
         return np.zeros(len(a), np.bool_)

@@ -39,7 +39,7 @@ class Row:
         opcode: with choices.
         operands: with choices; ``$v`` stands for the value or vector of the opcode's type, ``$s`` for a scalar of it, ``$c``
             for the coordinates of a tensor, ``$o`` for its im2col offsets.
-        absent: why the emulator has none of these, where it has none; docs/emulator.md says so, too.
+        absent: the reason if the emulator has none of these; docs/emulator.md states it as well.
     """
 
     section: str
@@ -56,7 +56,7 @@ class Row:
 
 
 def expand(text: str) -> Iterator[str]:
-    """Every choice of ``{a|b}`` in turn; braces without a bar are PTX's own."""
+    """All choices of ``{a|b}``; braces without a bar belong to PTX."""
     return ("".join(parts) for parts in itertools.product(*_choices(text)))
 
 
@@ -446,7 +446,7 @@ ROWS = (
     Row("movmatrix", "movmatrix.sync.aligned.m8n8.trans.b16", "%r8, %r1"),
     Row("wgmma.fence", "wgmma{.fence|.commit_group}.sync.aligned"),
     Row("wgmma.wait_group", "wgmma.wait_group.sync.aligned", "{0|3}"),
-    # caches and the rest
+    # caches and other instructions
     Row("prefetch", "prefetch{|.global|.local}{.L1|.L2}", "[%rd0]"),
     Row("prefetch", "prefetch.global{.L2::evict_last|.L2::evict_normal}", "[%rd0]"),
     Row("prefetch", "prefetchu.L1", "[%rd0]"),

@@ -20,7 +20,7 @@ REGISTERS = """
 
 
 def kernel(body: str, params: int = 2, before: str = "", target: str = "sm_90a", directives: str = "") -> str:
-    """A kernel ``k`` with ``params`` 64-bit parameters, loaded into %rd0, %rd1, ... ahead of ``body``."""
+    """A kernel ``k`` with ``params`` 64-bit parameters, loaded into %rd0, %rd1, ... before ``body``."""
     formal = ", ".join(f".param .u64 k_param_{n}" for n in range(params))
     loads = "\n".join(f"    ld.param.u64 %rd{n}, [k_param_{n}];" for n in range(params))
     head = HEAD.format(target=target)
@@ -53,7 +53,7 @@ class Run:
         cooperative: bool = False,
         **settings: Any,
     ) -> list[np.ndarray]:
-        """Launch ``k``; every array argument is uploaded, and all come back as they are afterwards."""
+        """Launch ``k``; every array argument is uploaded, and all are downloaded after the launch."""
         data, buffers = b"", []
         for n, a in enumerate(arguments):
             if isinstance(a, np.ndarray):

@@ -43,7 +43,7 @@ def _process() -> ProcessPoolExecutor:
 
 
 def _log(text: str, target: str) -> str:
-    """What nvJitLink says of a module, "" where it takes it."""
+    """The message of nvJitLink about a module, "" if it accepts the module."""
     try:
         log = _process().submit(_answer, text, target).result()
     except BrokenProcessPool:
@@ -55,7 +55,7 @@ def _log(text: str, target: str) -> str:
 
 
 def _answer(text: str, target: str) -> str | None:
-    """The log, in the process that :func:`_log` asks; None where the target is unknown."""
+    """The log, in the process that :func:`_log` starts; None if the target is unknown."""
     toolkit.preload(toolkit.nvjitlink())
     from cuda.bindings import nvjitlink
 
@@ -108,7 +108,7 @@ def refused(statements: Sequence[str], target: str, version: str = "", compiled:
 def refused_everywhere(
     statements: Sequence[str], targets: Sequence[str] = TARGETS, compiled: bool = True
 ) -> dict[int, str]:
-    """The same, for those that no target takes; the message is of the first target."""
+    """The same, for statements that no target accepts; the message is that of the first target."""
     left = dict.fromkeys(range(len(statements)), "")
     for target in targets:
         numbers = list(left)

@@ -1,4 +1,4 @@
-"""cuSPARSELt through torch: which products it offers, and the calls of torch that it makes, against numpy in torch's place."""
+"""cuSPARSELt through torch: the products that it offers, and its calls of torch, which numpy arrays replace here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_it_offers_products_with_compressed_weights():
     peer = CusparseltPeer()
     assert peer.offers(MatmulSparse())
     assert peer.offers(MatmulSparse(dtype="e4m3"))
-    assert not peer.offers(MatmulSparse(weights="dense"))  # the others multiply a matrix that is pruned already
+    assert not peer.offers(MatmulSparse(weights="dense"))  # the other variants multiply a matrix that has been pruned already
     assert not peer.offers(MatmulWgmma())
 
 
@@ -32,7 +32,7 @@ def test_cublas_and_cutlass_offer_no_products_of_8_bit_types():
 
 
 class Array(np.ndarray):
-    """A numpy array with the methods of a tensor that the product uses."""
+    """A numpy array with those methods of a tensor that the product uses."""
 
     def data_ptr(self) -> int:
         return self.ctypes.data
@@ -45,7 +45,7 @@ class Array(np.ndarray):
 
 
 class FakeTorch:
-    """The functions of torch, on numpy arrays; ``calls`` has their names and the algorithm."""
+    """The functions of torch, on numpy arrays; ``calls`` records their names and the algorithm."""
 
     bfloat16 = "bfloat16"
 

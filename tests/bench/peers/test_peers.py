@@ -1,4 +1,4 @@
-"""Peers are found by themselves, absent packages are said, and nothing heavy is imported to find out."""
+"""Peers are discovered, absent packages are reported, and the discovery imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ptxkit.workload import registry
 
 
 class Fake(Peer):
-    """A peer from elsewhere."""
+    """A peer of another package."""
 
     name = "fake"
     packages = ("numpy",)
@@ -52,7 +52,7 @@ class Point:
 
 @pytest.fixture
 def offering(monkeypatch):
-    """Makes other packages offer things."""
+    """Registers entry points of other packages."""
 
     def offer(*values):
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [Point(v) for v in values])

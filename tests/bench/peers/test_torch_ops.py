@@ -53,7 +53,7 @@ CASES = [
 
 
 def tensors(torch, inputs):
-    """Inputs as CPU tensors; bf16 by its bits."""
+    """Inputs as CPU tensors; bf16 elements are converted by their bits."""
 
     def tensor(value):
         if value.dtype == dtype_of("bf16"):
@@ -64,7 +64,7 @@ def tensors(torch, inputs):
 
 
 def outputs(torch, workload, inputs, compiled=False):
-    """What the definition gives, as numpy arrays by name."""
+    """The results of the definition, as numpy arrays by name."""
     found = torch_ops.find(workload)
     function = found.define(workload, torch)
     arguments = tensors(torch, {name: inputs[name] for name in found.takes(function)})
@@ -108,7 +108,7 @@ def test_dropout_is_torchs_own(name, where):
 
 
 def test_every_memory_bound_kernel_has_a_definition():
-    without = {"inline_ptx", "compute_bound"}  # a tour; and a chain that is as long as one likes
+    without = {"inline_ptx", "compute_bound"}  # examples of instructions, and a chain of arbitrary length
     memory_bound = {
         name for name in registry.names() if registry.get(name).make().work().intensity < 8 and name not in without
     }
@@ -127,13 +127,13 @@ def test_a_kernel_of_the_same_name_elsewhere_is_another():
     softmax = registry.get("softmax")
 
     class Softmax(softmax):
-        """A user's own."""
+        """A kernel that a user describes."""
 
     assert Softmax().name == "softmax"
     assert torch_ops.find(Softmax()) is None
 
     class Own(softmax):
-        """One with a definition in torch."""
+        """A kernel with a definition in torch."""
 
         def torch(self, x):
             return x * self.rows
@@ -144,7 +144,7 @@ def test_a_kernel_of_the_same_name_elsewhere_is_another():
 
 
 class Product(Workload):
-    """A user's own matrix product."""
+    """A matrix product that a user describes."""
 
     m: int = 5
     n: int = 7
@@ -171,7 +171,7 @@ class Product(Workload):
 
     @variant
     def only(self):
-        """Not run here."""
+        """A function that this test does not run."""
         return []
 
 
@@ -208,7 +208,7 @@ def test_cublas_is_given_the_transposed_product(m, n, k, a_transposed, b_transpo
     transa, transb, rows, cols, depth, lda, ldb, ldc = column_major(gemm)
 
     def operand(memory, transposed, shape, leading):
-        """A column-major matrix, as cuBLAS reads it."""
+        """A column-major matrix, in the form that cuBLAS reads."""
         stored = shape[::-1] if transposed else shape
         assert leading == stored[0]
         matrix = memory.reshape(-1).reshape(stored[::-1]).T

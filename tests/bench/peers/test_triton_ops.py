@@ -1,4 +1,4 @@
-"""The Triton kernels compute what the kernels compute, under Triton's interpreter; skipped where there is no Triton.
+"""The Triton kernels give the same results as the kernels, in Triton's interpreter; skipped where Triton is not installed.
 
 The interpreter has to be chosen before Triton is imported, so this file runs itself in a process of its own.
 """
@@ -51,7 +51,7 @@ installed = all(importlib.util.find_spec(package) for package in ("torch", "trit
 
 def test_every_memory_bound_kernel_has_a_definition():
     bundled = {name for name in registry.names() if registry.get(name).make().work().intensity < 8}
-    without = {"inline_ptx", "sparse_compress"}  # a tour; and integers, not arithmetic
+    without = {"inline_ptx", "sparse_compress"}  # examples of instructions; and operations on integers without arithmetic
     assert {n for n in bundled if triton_ops.find(registry.get(n).make()) is None} == without
 
 
@@ -87,7 +87,7 @@ def test_kernels_agree_with_the_references():
 
 
 def poisoned(shape, dtype):
-    """An array that no kernel wrote."""
+    """An array that no kernel has written."""
     array = np.empty(shape, dtype)
     array.view(np.uint8).fill(0xCD)
     return array

@@ -1,4 +1,4 @@
-"""Sectors, wavefronts and bank conflicts as the hardware's counters define them, of every kind of access."""
+"""Sectors, wavefronts and bank conflicts of every kind of access, as the counters of the hardware define them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ OWN = "mul.wide.u32 %rd20, %r0, 4; add.u64 %rd21, %rd0, %rd20;"
 
 
 def counted(body: str, grid: int = 1, block: int = 32, **options) -> Counters:
-    """The counters of a kernel with this body, whose argument is 64 KB of ones."""
+    """The counters of a kernel with this body; its argument is an array of 64 KB of ones."""
     run = Run(kernel(f"{HEAD}\n{body}", params=1))
     run(np.ones(16384, np.uint32), grid=grid, block=block, **options)
     assert run.result.counters is not None
     total = Counters()
     for line in run.result.lines:
         total += line.counters
-    assert total == run.result.counters  # lines account for everything, and nothing twice
+    assert total == run.result.counters  # the counts of the lines add up to those of the kernel
     return run.result.counters
 
 
@@ -81,7 +81,7 @@ def test_atomics_of_some_lanes():
     ],
 )
 def test_what_the_gpu_does_in_a_loop_has_no_traffic(instruction, space):
-    """How often such a loop is repeated is not known before it runs, so it is named and left out."""
+    """The number of iterations of such a loop is not known before it runs, so the loop is named and left out."""
     start = "mov.f32 %f0, 0f00000000; mov.f64 %d0, 0d0000000000000000; mov.b16 %h2, 0; mov.b16 %h3, 0;"
     got = shared(instruction, "%r1", 8, start)
     assert got.loop_atomics == {space: 32}
@@ -138,7 +138,7 @@ PAIRS, HALVES, MODULO = "shr.u32 %r2, %r1, 1;", "shr.u32 %r2, %r1, 4;", "and.b32
     ],
 )
 def test_what_an_h200_counted(index, instruction, metric, expected):
-    """Per warp, by Nsight Compute on an H200: lanes with one address share, combine or repeat an access by its kind."""
+    """Per warp, as Nsight Compute reports on an H200: whether lanes with one address share, combine or repeat an access."""
     size = 16 if ".v4" in instruction else 8 if ".v2" in instruction else 4
     got = counted(
         f"{SHARED} {index} mul.lo.u32 %r9, %r2, {size}; add.u32 %r9, %r9, %r5; mul.wide.u32 %rd9, %r2, {size};"
@@ -178,7 +178,7 @@ def test_local_memory(access, loaded, stored):
 
 
 def test_one_generic_instruction_in_three_spaces():
-    """Each third of a warp's lanes goes to another space, and is counted there."""
+    """Each third of the lanes of a warp accesses another state space, and is counted for it."""
     got = counted(
         f"{SHARED} {LOCAL} cvta.shared.u64 %rd11, s; cvta.local.u64 %rd12, %rd10; rem.u32 %r2, %r1, 3;"
         "setp.eq.u32 %p1, %r2, 0; setp.eq.u32 %p2, %r2, 1; selp.b64 %rd13, %rd11, %rd12, %p1;"
@@ -205,7 +205,7 @@ def test_a_generic_atomic_in_shared_memory():
     ],
 )
 def test_shared_memory_of_another_cta_is_counted_apart(access, action):
-    """Both CTAs access that of rank 0: for one it is its own."""
+    """Both CTAs access the shared memory of rank 0, which for one of them is its own."""
     got = counted(
         f"{SHARED} mapa.shared::cluster.u32 %r9, %r5, 0; shl.b32 %r8, %r1, 3; add.u32 %r9, %r9, %r8; {access}",
         grid=2,
@@ -234,7 +234,7 @@ def test_constants_and_parameters_are_not_global_loads():
         ("add.f16 %h1, %h0, %h0;", {"f16": 1}),
         ("setp.lt.u32 %p1, %r1, 8; @%p1 mul.f32 %f1, %f0, %f0;", {"f32": 0.25}),
         ("max.f32 %f1, %f0, %f0; neg.f32 %f1, %f1; abs.f32 %f1, %f1; mad.lo.u32 %r2, %r0, %r0, %r0;", {}),
-        ("red.global.add.f32 [%rd0], %f0;", {}),  # the memory system's addition is none of the SM's instructions
+        ("red.global.add.f32 [%rd0], %f0;", {}),  # the addition in the memory system is not an instruction of the SM
     ],
 )
 def test_flops(instruction, flops):
@@ -294,7 +294,7 @@ SNIPPETS = (
 @given(chosen=st.lists(st.sampled_from(SNIPPETS), min_size=1, max_size=6), grid=st.integers(2, 5))
 @settings(max_examples=25, deadline=None)
 def test_counts_add_up(chosen, grid):
-    """Over lines (in ``counted``), over the parts of a program, and over the CTAs of a grid."""
+    """Sums over lines (in ``counted``), over the parts of a program, and over the CTAs of a grid."""
     start = f"{SHARED} {LOCAL} {OWN} mov.u32 %r7, 0;"
     nothing = counted(start, block=64)
     whole = counted("\n".join([start, *(s.format(n=n) for n, s in enumerate(chosen))]), block=64)

@@ -1,4 +1,4 @@
-"""Matrix products stay on one thread while a launch runs, and have all of them back afterwards."""
+"""Matrix products of numpy use one thread while a launch runs, and all threads afterwards."""
 
 from __future__ import annotations
 

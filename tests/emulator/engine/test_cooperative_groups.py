@@ -1,4 +1,4 @@
-"""CUDA's own headers over asynchronous copies and clusters: cooperative groups, cuda::barrier, cuda::ptx."""
+"""CUDA's headers for asynchronous copies and clusters: cooperative groups, cuda::barrier, cuda::ptx."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def fibonacci(n: int) -> int:
 
 
 def expected(i: int) -> float:
-    """The first kernel in Python."""
+    """The result of the first kernel, computed in Python."""
     v = float(sum(j * i for j in range(16)))
     v = {0: v + 1, 1: v * 2, 2: v - 3, 3: -v, 4: v + 100, 5: v + fibonacci(i % 10), 6: v + math.sqrt(i) + 3}[i % 7]
     v += [1.0, 2.0, 3.0, 4.0][i & 3] * (math.exp(0.7) if i & 1 else math.sin(0.7))

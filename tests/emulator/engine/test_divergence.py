@@ -1,4 +1,5 @@
-"""Lanes that pass a barrier or collective by, while others of their warp wait there, are an error; correct twins run."""
+"""Lanes that do not execute a barrier or collective at which other lanes of their warp wait are an error; the corrected
+programs run."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def test_warps_may_take_different_ways():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 5), st.lists(st.integers(0, 3), min_size=32, max_size=32), st.booleans())
 def test_trip_counts(base, extra, same):
-    """A barrier in a loop is legal exactly if all lanes of the warp go round equally often."""
+    """A barrier in a loop is legal exactly if all lanes of the warp execute the same number of iterations."""
     counts = [base] * 32 if same else [base + e for e in extra]
     body = """
         ld.global.u32 %r4, [%rd21]; mov.u32 %r5, 0;
@@ -153,7 +154,8 @@ def test_a_lane_that_is_not_in_its_own_mask(instruction):
 
 
 def test_lanes_wait_for_those_that_have_the_same_mask():
-    """Lane 0 names the warp, the others only themselves: it waits for them, and they end or wait elsewhere."""
+    """The mask of lane 0 names the whole warp, those of the other lanes only themselves: lane 0 waits for lanes that exit or
+    wait elsewhere."""
     body = "setp.eq.u32 %p0, %r0, 0; shl.b32 %r20, 1, %r0; selp.b32 %r20, -1, %r20, %p0; redux.sync.add.u32 %r8, 1, %r20;"
     for rest in ("st.global.u32 [%rd22], %r8;", "bar.sync 0;"):
         with pytest.raises(TrapError, match="redux.*lane 0 .* the mask 0xffffffff, but lane 1 with the mask 0x00000002"):
@@ -161,7 +163,8 @@ def test_lanes_wait_for_those_that_have_the_same_mask():
 
 
 def test_both_sides_of_a_branch_exchange_values():
-    """CUDA C++ Programming Guide, "Independent Thread Scheduling": valid, the lanes of both sides take part."""
+    """CUDA C++ Programming Guide, "Independent Thread Scheduling": a valid program, in which the lanes of both branches
+    take part."""
     body = """
         setp.lt.u32 %p0, %r0, 16; @%p0 bra LOW; add.u32 %r6, %r0, 100; shfl.sync.bfly.b32 %r9, %r6, 16, 31, -1; bra OVER;
     LOW: mov.u32 %r7, %r0; shfl.sync.bfly.b32 %r9|%p1, %r7, 16, 31, -1;
@@ -202,7 +205,7 @@ def test_a_guarded_wait_leaves_the_predicate_of_the_others():
 
 
 def test_a_shuffle_from_a_lane_that_takes_no_part_gives_no_value():
-    """Lanes 16 and above have exited, or are not in the mask: a correct program does not use what is read from them."""
+    """Lanes 16 and above have exited, or are not in the mask: a correct program does not use the values read from them."""
     for leave in ("@!%p0 exit;", "@!%p0 bra END;"):
         for mask in ("0xffff", "-1") if "exit" in leave else ("0xffff",):
             body = f"setp.lt.u32 %p0, %r0, 16; {leave} shfl.sync.down.b32 %r8, %r0, 4, 31, {mask}; "
@@ -227,7 +230,7 @@ COLLECTIVES = [
 @pytest.mark.parametrize("rest", ["", "bar.sync 0;"])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_lanes_of_one_collective_have_one_mask(collective, rest):
-    """The odd lanes pass and exit, or wait at a barrier; the even ones wait for them with another mask."""
+    """The odd lanes continue and exit, or wait at a barrier; the even lanes wait for them with another mask."""
     with pytest.raises(TrapError) as e:
         Run(kernel(THREAD + ODD_ALONE + collective + rest))(np.zeros(32, np.uint32), np.zeros(1))
     message = str(e.value)
@@ -242,7 +245,7 @@ def test_lanes_that_wait_for_each_other_with_different_masks():
 
 
 def test_lanes_may_execute_a_collective_with_a_part_of_the_mask_first():
-    """The upper half makes one more turn, in which its mask names itself alone."""
+    """The upper half executes one more iteration, in which its mask contains only these lanes."""
     body = """
         mov.u32 %r5, 0; setp.lt.u32 %p9, %r0, 16;
     LOOP: setp.eq.u32 %p1, %r5, 0; and.pred %p2, %p1, %p9; @%p2 bra SKIP;
@@ -254,7 +257,7 @@ def test_lanes_may_execute_a_collective_with_a_part_of_the_mask_first():
 
 
 def test_two_places_whose_masks_name_each_other_are_both_shown():
-    """Nothing lets them meet: the instructions have other qualifiers, so that each waits for the lanes of the other."""
+    """The instructions have different qualifiers, so that the lanes of each wait for those of the other."""
     body = """
         setp.lt.u32 %p0, %r0, 16; @%p0 bra LOW;
         shfl.sync.up.b32 %r8, %r0, 1, 0, 0x00ff00ff; bra END;

@@ -1,4 +1,4 @@
-"""An observed launch executes instruction by instruction, and gives the results and counts of an ordinary one."""
+"""A launch with an observer executes one instruction at a time, and has the results and counts of an ordinary launch."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from ptxkit.workload import execute, registry
 
 
 class Passing:
-    """Lets every group execute, and counts the instructions of each block that it sees."""
+    """Lets every group continue, and counts the instructions of each block."""
 
     def __init__(self):
         self.sizes = set()

@@ -1,4 +1,4 @@
-"""Long waits are waited for, deadlocks are found by their repeating state, and endless loops can be stopped."""
+"""Long waits are executed to their end, deadlocks are detected by a repeating state, and endless loops can be stopped."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_wait_that_nothing_can_end_is_a_deadlock(wait):
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=2), st.booleans())
 def test_only_a_store_that_never_comes_makes_a_deadlock(log_delays, stores):
-    """Two warps count for a while, one then stores what the other polls; without the store that is a deadlock."""
+    """Two warps count for a while; one then stores the value that the other polls. Without the store this is a deadlock."""
     body = f"""
         setp.lt.u32 %p0, %r0, 32; selp.u32 %r4, {1 << log_delays[0]}, {1 << log_delays[1]}, %p0; mov.u32 %r5, 0;
     COUNT: add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, %r4; @%p1 bra COUNT;
@@ -125,7 +125,8 @@ def test_only_a_store_that_never_comes_makes_a_deadlock(log_delays, stores):
 
 
 def test_a_loop_that_repeats_lets_others_run():
-    """The polling warp stands lower and never gives way by itself; the other needs thousands of steps to store."""
+    """The polling warp has the lower program counter and never yields by itself; the other one needs thousands of steps
+    to store."""
     body = f"""
         setp.ge.u32 %p0, %r0, 32; @%p0 bra WORK;
     POLL: ld.global.u32 %r6, [%rd0]; setp.eq.u32 %p2, %r6, 0; @%p2 bra POLL; bra END;
@@ -179,7 +180,7 @@ def test_a_limit_that_is_none_is_refused(value):
 
 
 class Stop(KeyboardInterrupt):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 @pytest.mark.parametrize(("grid", "workers"), [(1, 1), (200, 2)])
@@ -207,7 +208,7 @@ DONE: bar.sync 0; st.global.u32 [%rd22], 7;
 
 
 def test_a_cta_that_waits_for_one_that_is_not_resident():
-    """The emulator says how many CTAs are resident and what makes all of them so; with that, the kernel ends."""
+    """The message names the number of resident CTAs and the option that makes all CTAs resident; with it the kernel ends."""
     run = Run(kernel(THREAD + AWAITS_THE_LAST_CTA), workers=1)
     arrays = np.zeros(1, np.uint32), np.zeros(1024 * 40, np.uint32)
     with pytest.raises(DeadlockError) as caught:

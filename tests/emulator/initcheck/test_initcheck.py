@@ -1,4 +1,5 @@
-"""Uses of uninitialised values are reported, each with its place and origin; copies of them, and what is defined, are not."""
+"""Uses of uninitialised values are reported with their place and origin; copies, and uses of defined values, are not
+reported."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ USES = {
 def test_a_use_of_a_register_is_reported_and_a_copy_is_not(name):
     use, what = USES[name]
     refused(SOME + use, rf"{what}.*register %r10, which nothing has written")
-    run("mov.b32 %r10, 0; setp.lt.u32 %p0, %r0, 5;" + use)  # the same where it is written
+    run("mov.b32 %r10, 0; setp.lt.u32 %p0, %r0, 5;" + use)  # the same for the destination of a store
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_shared_memory():
     with_store = FILL + "st.global.u32 [%rd21], %r11;"
     refused(with_store, r"thread \(8, 0, 0\).*byte 36 of 'tile' in shared memory.*loaded at test", True, SHARED)
     assert (run(with_store.replace("@%p0", ""), initcheck=True, before=SHARED)[0] == np.arange(32) ^ 1).all()
-    run(with_store, before=SHARED)  # not followed unless asked for
+    run(with_store, before=SHARED)  # not followed by default
     run(FILL + "st.shared.u32 [%r7+128], %r11;", initcheck=True, before=SHARED)  # a copy
 
 
@@ -192,7 +193,7 @@ def test_global_memory_by_how_it_came_about():
     scratch, out = d.empty(64, np.float32, "scratch"), d.empty(64, np.float32, "out")
     with pytest.raises(UninitialisedError, match="byte 0 of 'scratch' .256 bytes. in global memory"):
         copy(out, scratch, grid=1, block=32)
-    copy(scratch, np.ones(32, np.float32), grid=1, block=32)  # half of it
+    copy(scratch, np.ones(32, np.float32), grid=1, block=32)  # half of the value
     copy(out, scratch, grid=1, block=32)
     with pytest.raises(UninitialisedError, match=r"thread \(32, 0, 0\).*byte 128 of 'scratch'"):
         copy(out, scratch, grid=1, block=64)
@@ -203,7 +204,7 @@ def test_global_memory_by_how_it_came_about():
         copy(out, scratch, grid=1, block=64)
     with d.settings(initcheck=False):
         copy(out, scratch, grid=1, block=64)
-    copy(scratch, out, grid=1, block=64)  # what a launch without the check wrote counts as initialised
+    copy(scratch, out, grid=1, block=64)  # memory that a launch without the check has written counts as initialised
 
 
 PADDED = r"""
@@ -232,7 +233,7 @@ extern "C" __global__ void product(float* c, const __half* a, const __half* b, i
 
 @pytest.mark.parametrize(("stored", "wrong"), [("rows", False), ("rows + 1", True)])
 def test_rows_of_a_matrix_that_are_padding(stored, wrong):
-    """Garbage in rows of A reaches the same rows of the product and no others."""
+    """Undefined rows of A make the same rows of the product undefined, and no others."""
     d = device()
     source = "#include <cuda_fp16.h>\n" + PADDED.replace("#include <mma.h>", "").replace("STORED", stored)
     product = ptxkit.compile(source, device=d, target="sm_90a")["product"]
@@ -338,7 +339,7 @@ extern "C" __global__ void bulk(float* to, const float* from) {
 @pytest.mark.parametrize("kernel", ["grouped", "bulk"])
 @pytest.mark.parametrize("early", ["", "to[threadIdx.x * 4] = tile[threadIdx.x * 4 + 1];"])
 def test_what_an_asynchronous_copy_writes_is_uninitialised_until_it_is_waited_for(kernel, early, completion):
-    """The eager emulator performs the copy at once, so that only latest-legal sees that it may not be there yet."""
+    """In eager mode the copy is performed at once, so that only latest-legal detects that the data may not have arrived."""
     d = device(completion=completion)
     launch = ptxkit.compile(COPIES.replace("EARLY", early), device=d, target="sm_90a")[kernel]
     to, x = np.zeros(128, np.float32), np.arange(128, dtype=np.float32)
@@ -382,7 +383,7 @@ MEET: {use}
         ("shfl.sync.idx.b32 %r4, %r10, 5, 31, -1;", "", True),
         ("shfl.sync.down.b32 %r4, %r10, 1, 31, -1;", "setp.ge.u32 %p3, %r0, 4; @%p3 mov.b32 %r4, 0;", False),
         ("shfl.sync.down.b32 %r4, %r10, 1, 31, -1;", "setp.ge.u32 %p3, %r0, 5; @%p3 mov.b32 %r4, 0;", True),
-        ("shfl.sync.idx.b32 %r4, %r0, %r10, 31, -1;", "", True),  # which lane to read is undefined
+        ("shfl.sync.idx.b32 %r4, %r0, %r10, 31, -1;", "", True),  # the index of the lane to read is undefined
         ("redux.sync.add.u32 %r4, %r10, -1;", "", True),
     ],
 )

@@ -1,4 +1,4 @@
-"""cp.async: sizes, zero fill, groups, arrival at mbarriers, and what a missing wait makes of it."""
+"""cp.async: sizes, zero fill, groups, arrival at mbarriers, and the effect of a missing wait."""
 
 from __future__ import annotations
 

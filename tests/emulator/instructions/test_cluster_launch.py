@@ -1,4 +1,5 @@
-"""clusterlaunchcontrol: each cluster's work is done once, whether it starts or another one takes it over."""
+"""clusterlaunchcontrol: the work of each cluster is done once, by itself or by another cluster that has cancelled its
+launch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def words(seed: int, high: int) -> np.ndarray:
 
 
 def members(x: np.ndarray) -> np.ndarray:
-    """(warps, lanes): who takes part."""
+    """(warps, lanes): whether a lane takes part."""
     return (x[..., 3] >> LANE.astype(np.uint32) & 1).astype(bool)
 
 
@@ -43,9 +43,9 @@ def mask_of(chosen: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
 def test_shfl(run, mode):
-    """Every lane has a distance, a clamp and a segment mask of its own, as the manual allows."""
+    """Each lane has its own distance, clamp and segment mask, which the manual allows."""
     x = words(1, 1 << 31)
-    x[..., 1] = x[..., 1] & 0xFF  # only five bits count
+    x[..., 1] = x[..., 1] & 0xFF  # only five bits are used
     segment = np.random.default_rng(2).choice([0, 16, 24, 28, 30, 31], (WARPS, 1)).astype(np.uint32)
     clamp = np.where(mode == "up", 0, 31).astype(np.uint32)
     x[..., 2] = segment << 8 | np.where(np.arange(WARPS)[:, None] % 2, clamp, x[..., 2] & 31)
@@ -117,7 +117,7 @@ def test_redux(run, op, t):
 
 
 def test_elect_chooses_one_member(run):
-    """Which one the manual leaves open: all members get the same, and it alone gets true."""
+    """The manual does not define which lane is elected: all members get the same one, and only it gets true."""
     x = words(6, 2)
     body = ADDRESSES + MEMBER + "@!%p1 bra done; elect.sync %r9|%p2, %r7; selp.u32 %r10, 1, 0, %p2;"
     _, got = run(body + "st.global.v2.u32 [%rd4], {%r9, %r10}; done:", x, np.zeros_like(x), block=WARPS * 32)
@@ -130,7 +130,7 @@ def test_elect_chooses_one_member(run):
 @pytest.mark.parametrize("form", ["bar", "bar.cta", "barrier", "barrier.aligned", "barrier.cta"])
 @pytest.mark.parametrize("op", ["popc.u32", "and.pred", "or.pred"])
 def test_barrier_reductions(run, op, form):
-    """Two halves of the block have a barrier each, one named in a register, with a thread count."""
+    """Each half of the block has its own barrier, with a thread count; the number of one of them is in a register."""
     x = words(7, 2)
     x[: WARPS // 2, :, 0] = 1
     base, aligned = form.removesuffix(".aligned"), ".aligned" if form.endswith(".aligned") else ""

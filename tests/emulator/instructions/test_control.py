@@ -1,4 +1,4 @@
-"""Branches, loops, calls and ends, on the whole wave and under divergence."""
+"""Branches, loops, calls and exits, of the whole wave and of some of its lanes."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ END:
 
 
 def test_ctas_may_wait_for_those_of_an_earlier_wave(monkeypatch):
-    """64 CTAs of 1024 threads are two waves, and the second polls until the first has worked."""
+    """64 CTAs of 1024 threads are two waves; the second one polls until the first one has stored."""
     monkeypatch.setattr("ptxkit.emulator.engine.wave.MIN_STEADY", 20)
     run = Run(kernel(CTAS_AND_A_FLAG.format("")))
     _, out = run(np.zeros(1, np.uint32), np.zeros(64 * 1024, np.uint32), grid=64, block=1024)

@@ -30,7 +30,7 @@ Level Matrix", "Miscellaneous": what is not there (prmt, mov, cvt, mma, wmma, wg
 
 
 def statements() -> list[str]:
-    """Those of all rows: ptxas judges them in one call."""
+    """The forms of all rows; one call of ptxas checks them."""
     return [s for row in manual_forms.ROWS for s in manual_forms.sample(row)]
 
 
@@ -85,5 +85,5 @@ def test_what_no_target_has_is_refused():
 
 
 def test_most_of_the_manual_is_there():
-    """The table would shrink unseen if its templates expanded wrongly."""
+    """The number of forms, which would decrease if templates were expanded wrongly."""
     assert len(manual_forms.ROWS) >= 150 and len(statements()) > 14_000

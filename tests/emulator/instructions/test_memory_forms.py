@@ -126,7 +126,8 @@ def reference(op: str, old: np.ndarray, value: np.ndarray, compare: np.ndarray) 
 
 
 def atomic(op: str, t: str, space: str) -> tuple[str, str]:
-    """``atom`` and ``red`` of the thread's cell at [%rd5]: the found value goes to %x16, the operands are in %x8 and %x10."""
+    """``atom`` and ``red`` of the thread's cell at [%rd5]: the previous value goes to %x16, the operands are in %x8 and
+    %x10."""
     middle = f"{'.' + space if space else ''}.{op}{'.noftz' if 'f16' in t else ''}.{t}"
     r = letter(bits(t))
     operands = f"%{r}8, %{r}10" if op == "cas" else f"%{r}10"
@@ -134,7 +135,7 @@ def atomic(op: str, t: str, space: str) -> tuple[str, str]:
 
 
 def cells(rng: np.random.Generator, op: str, t: str) -> np.ndarray:
-    """(THREADS, 3, 16) bytes: what is in memory, what is compared with, the operand."""
+    """(THREADS, 3, 16) bytes: the value in memory, the value that it is compared with, the operand."""
     dtype = numpy_type(t)
     if dtype.kind in "fV" and t != "b128":
         numbers = rng.integers(-8, 8, (THREADS, 3, 16 // dtype.itemsize)).astype(np.float32).astype(dtype)
@@ -150,7 +151,7 @@ def cells(rng: np.random.Generator, op: str, t: str) -> np.ndarray:
 @pytest.mark.parametrize("space", ["global", "shared", "shared::cta", "shared::cluster", ""])
 @pytest.mark.parametrize(("op", "t"), OPERATIONS)
 def test_an_atomic_of_each_thread(run, op, t, space):
-    """Cells of their own: what was found and what is left, both exact."""
+    """Each thread has its own cell: the previous value and the new one are exact."""
     size, r = bits(t) // 8, letter(bits(t))
     x = cells(np.random.default_rng(size), op, t)
     found_and_left = np.zeros((THREADS, 2, 16), np.uint8)

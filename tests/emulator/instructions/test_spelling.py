@@ -1,4 +1,4 @@
-"""Modifiers of memory instructions in any order, as ptxas takes them."""
+"""Modifiers of memory instructions in every order that ptxas accepts."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_subsets_of_a_warp_vote_by_themselves():
 
 
 def test_lanes_meet_at_different_warp_barriers():
-    """Those with one mask meet wherever they stand; what the others wait for is no matter of theirs."""
+    """Lanes with the same mask synchronize wherever they are, whatever the other lanes wait for."""
     body = (
         THREAD
         + """
@@ -299,7 +299,7 @@ FALSE, TRUE, WORD = "setp.ne.u32 %p3, %r0, %r0;", "setp.eq.u32 %p3, %r0, %r0;", 
     ],
 )
 def test_a_guard_leaves_the_other_lanes_alone(body, taken, other, initcheck):
-    """Their destinations keep their values, and they are no members of the vote."""
+    """The destinations of these lanes keep their values, and these lanes do not take part in the vote."""
     text = kernel(THREAD + ODD + body + "st.global.u32 [%rd21], %r4;", before=".shared .align 8 .b64 bar;")
     out, _ = Run(text)(np.zeros(32, np.uint32), np.zeros(1), initcheck=initcheck)
     assert (out == np.where(LANE % 2, taken, other)).all()

@@ -60,7 +60,7 @@ def other(draw):
 
 @st.composite
 def memory(draw):
-    """A load at an address that depends on data, or a store to the thread's own results."""
+    """A load from an address that depends on data, or a store to the results of the thread."""
     a, b, guard = draw(registers), draw(registers), draw(guards)
     if draw(st.booleans()):
         return f"    {guard}st.global.u32 [%rd2+{4 * draw(st.integers(0, RESULTS - 1))}], {a};"

@@ -246,7 +246,7 @@ def test_variables_have_their_names_from_the_source(mangled, name):
 
 
 def test_addresses_of_parameters_fit_in_32_bits():
-    """As on hardware, where they are offsets in a bank of constants; Triton takes them by mov.b32."""
+    """Addresses of parameters are offsets in a constant bank on hardware; Triton reads them with mov.b32."""
     run = Run(
         kernel("""
         mov.b32 %r0, k_param_1; cvt.u64.u32 %rd2, %r0; ld.param.u64 %rd3, [%rd2]; st.global.u64 [%rd0], %rd3;
@@ -255,7 +255,7 @@ def test_addresses_of_parameters_fit_in_32_bits():
         isspacep.global %p0, %rd4; selp.u32 %r1, 1, 0, %p0; st.global.u32 [%rd0+20], %r1;
     """)
     )
-    for _ in range(3):  # a launch takes other addresses than the one before it
+    for _ in range(3):  # a launch uses other addresses than the previous one
         out, unused = run(np.zeros(6, np.uint32), np.zeros(1, np.uint32))
         assert out[0] == out[2] and out[1] == out[3] and out[1] == GLOBAL_BASE >> 32 and out[4:].tolist() == [1, 1]
         assert not unused.any()

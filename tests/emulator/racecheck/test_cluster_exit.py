@@ -1,4 +1,4 @@
-"""Accesses to the shared memory of CTAs of the cluster that have exited, or may have."""
+"""Accesses to the shared memory of CTAs of the cluster that have exited or may have exited."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_a_cta_that_has_exited_cannot_be_accessed(access, completion):
 
 @pytest.mark.parametrize("address", ["%r12", "%r17"])
 def test_a_cta_may_access_its_own_memory_when_others_have_exited(address):
-    """The lanes of one CTA of four are in the selection of the instruction, but take no part."""
+    """The instruction selects the lanes of one CTA of four, but they take no part."""
     run(f"mapa.shared::cluster.u32 %r17, %r12, %r10; @%p1 exit; st.shared::cluster.u32 [{address}+256], 1;", ctas=4)
 
 
 @pytest.mark.parametrize("access", ACCESSES)
 @pytest.mark.parametrize("settings", TRACKED)
 def test_an_access_has_to_happen_before_the_exit_of_the_cta(access, settings):
-    """Both CTAs end together, so that the emulated access comes in time."""
+    """Both CTAs end together, so that the emulated access is performed before the exit."""
     with pytest.raises(RaceError, match="access-after-exit.*CTA .*which may have exited") as e:
         run(ACCESSES[access], **settings)
     (hazard,) = e.value.hazards
@@ -79,7 +79,8 @@ def test_a_cluster_barrier_puts_the_access_before_the_exit(access, settings):
 @pytest.mark.parametrize(("access", "nbytes"), [("st.async", 4), ("red.async", 4), ("bulk", 16), ("multicast", 32)])
 @pytest.mark.parametrize("settings", [{}, *TRACKED])
 def test_the_phase_that_a_copy_completes_puts_it_before_the_exit(access, nbytes, settings):
-    """The source of a copy between two CTAs must outlive it as well, so its CTA has to hear from the receiver."""
+    """The source of a copy between two CTAs must exist until the copy is complete, so that its CTA must wait for the
+    receiver."""
     body = "@%p0 " + EXPECT.format(nbytes) + SYNC + ACCESSES[access] + WAIT.format(0)
     run(body + (SYNC if access == "bulk" else ""), **settings)
     if access == "bulk" and settings:

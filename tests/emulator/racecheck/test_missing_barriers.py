@@ -1,4 +1,4 @@
-"""Latest-legal completion reports a thread that reads what another one has waited for, with no barrier between them."""
+"""Latest-legal completion reports a thread that reads data for which only another thread has waited, without a barrier."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_copy_whose_mbarrier_another_thread_has_waited_for(wait, missing):
 
 
 def test_a_copy_whose_completion_one_thread_announces_by_a_flag():
-    """All but the first warp poll a flag; with a release and an acquire that is a barrier, without it is none."""
+    """All warps except the first one poll a flag; with a release and an acquire this is a barrier, without them it is not."""
     wait = r"""
   __shared__ volatile int flag;
   if (threadIdx.x == 0) { wait(&full, 0); FENCE flag = 1; }

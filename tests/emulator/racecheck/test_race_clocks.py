@@ -1,4 +1,4 @@
-"""Vector clocks: merging rows of clocks, in runs and one by one, against the definition."""
+"""Vector clocks: rows of clocks that are merged in runs and one by one, compared with the definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random programs for three warps: the race check finds something where, and only where, two accesses are in no order.
+"""Random programs for three warps: the race check reports a race exactly where two accesses are not ordered.
 
 The oracle is a graph of what happens before what, without clocks: program order, and an edge for each way to synchronise.
 """
@@ -54,26 +54,26 @@ class Graph:
         self.accesses: list[tuple[int, int, Any, bool]] = []  # node, agent, cell, writes
 
     def node(self, *before: int) -> int:
-        """A new node behind these."""
+        """A new node after these."""
         self.after.append(set())
         for b in before:
             self.after[b].add(len(self.after) - 1)
         return len(self.after) - 1
 
     def step(self, w: int, text: str, *before: int) -> int:
-        """Warp ``w`` goes on, behind its last node and these."""
+        """The next node of warp ``w``, after its last node and these."""
         self.text[w].append(text)
         self.last[w] = self.node(self.last[w], *before)
         return self.last[w]
 
     def beside(self, start: int, c: Any, writes: bool) -> int:
-        """Something asynchronous that begins behind ``start`` and accesses a cell as an agent of its own."""
+        """An asynchronous operation that begins after ``start`` and accesses a cell as an agent of its own."""
         node = self.node(start)
         self.accesses.append((node, self.warps + len(self.accesses), c, writes))
         return node
 
     def races(self) -> list[tuple[int, int]]:
-        """Pairs of accesses to one cell, one of them writing, of which neither happens before the other."""
+        """Pairs of accesses to one cell, at least one of which writes, where neither happens before the other."""
         reach = [0] * len(self.after)
         for a in reversed(range(len(self.after))):
             for b in self.after[a]:
@@ -149,7 +149,7 @@ class Program(Graph):
             self.step(w, self._wait(n, w), *here)
 
     def _bring(self, n: int, w: int, c: int, waiting: list[int]) -> None:
-        """A bulk copy, and who waits for it."""
+        """A bulk copy, and the warps that wait for it."""
         self.init.append(f"mbarrier.init.shared.b64 [%r4+{8 * n}], 1;")
         copy = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
         start = self.step(
@@ -170,7 +170,7 @@ class Program(Graph):
             self.step(w, self._spin(n, w, "acquire.cta"), here)
 
     def _flag(self, n: int, arriving: list[int], waiting: list[int]) -> None:
-        """In global memory."""
+        """A barrier through flags in global memory."""
         here = self.step(arriving[0], f"@%p0 red.release.gpu.global.add.u32 [%rd3+{4 * n}], 1;")
         for w in waiting:
             loop = (
@@ -179,7 +179,7 @@ class Program(Graph):
             self.step(w, loop, here)
 
     def _relaxed(self, n: int, arriving: list[int], waiting: list[int]) -> None:
-        """Orders what is before the one's last fence and what is behind the others' next."""
+        """Orders what precedes the last fence of one warp before what follows the next fence of the others."""
         before = self.fenced[arriving[0]]
         self.step(arriving[0], f"@%p0 st.relaxed.cta.shared.b32 [%r5+{4 * n}], 1;")
         for w in waiting:
@@ -208,14 +208,14 @@ class Program(Graph):
 
 
 class Synchronised(Program):
-    """The same where lanes are told apart: each warp's meet ahead of and behind whatever it does."""
+    """The same with a check of lanes: the lanes of each warp synchronize before and after every event."""
 
     def step(self, w: int, text: str, *before: int) -> int:
         return super().step(w, f"bar.warp.sync -1; {text} bar.warp.sync -1;", *before)
 
 
 class Lanes(Program):
-    """Three lanes of one warp, which go different ways."""
+    """Three lanes of one warp, which take different branches."""
 
     def _barrier(self, n: int, arriving: list[int], waiting: list[int]) -> None:
         here = [self.last[w] for w in waiting]

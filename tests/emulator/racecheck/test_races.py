@@ -33,7 +33,7 @@ SAVE = (
 
 
 def hazards(body: str, block: int = 64, racecheck: str = "warps", **options) -> tuple[Hazard, ...]:
-    """What is found in a kernel with this body; it has to be the same in both completion modes."""
+    """The races of a kernel with this body, which must be the same in both completion modes."""
     found = []
     for completion in ("eager", "latest-legal"):
         source = np.arange(512, dtype=np.uint32)
@@ -113,7 +113,7 @@ def test_the_fix_names_what_is_missing(earlier, later, fix):
         (STORE, "st.shared.b32 [%r13], %r3;", ["write-after-write"]),
         (LOAD, LOAD, []),
         (STORE, "ld.shared.b32 %r20, [%r12];", []),
-        ("st.shared.b32 [%r12], 7;", "st.shared.b32 [%r13], 7;", []),  # the same value: whoever comes last
+        ("st.shared.b32 [%r12], 7;", "st.shared.b32 [%r13], 7;", []),  # the same value, whichever store is last
         ("st.shared.b32 [%r10], %r15;", "", ["write-after-write"]),  # both warps in one instruction
         ("st.shared.b32 [%r10], 7;", "", []),
         (
@@ -132,10 +132,10 @@ def test_the_fix_names_what_is_missing(earlier, later, fix):
     ],
 )
 def test_pairs_of_accesses(first, second, expected):
-    """Warps race unless a barrier stands between; None stands for something."""
+    """Warps race unless there is a barrier between the accesses; None stands for either."""
     found = kinds(first + second)
     assert found == expected if expected is not None else found
-    if "%r15" not in first and "%r0, %r0" not in first and "stmatrix" not in first:  # which race by themselves
+    if "%r15" not in first and "%r0, %r0" not in first and "stmatrix" not in first:  # these race without other accesses
         assert kinds(first + "bar.sync 0;" + second) == []
 
 
@@ -146,7 +146,7 @@ def test_neighbours_in_a_word_do_not_race(size):
     store = f"{index} mad.lo.u32 %r21, %r21, {size}, %r10; mov.b16 %h1, 3; st.shared.b{8 * size} [%r21], %h1;"
     assert kinds(store) == []
     assert kinds(store + "ld.shared.b32 %r20, [%r12];") == ["read-after-write"]
-    assert kinds("ld.shared.b32 %r20, [%r12];" + store) == ["write-after-read"]  # cells are split when that comes
+    assert kinds("ld.shared.b32 %r20, [%r12];" + store) == ["write-after-read"]  # cells are split at that access
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,8 @@ def test_lanes_of_one_mask_meet_at_different_instructions(size, racing):
 
 
 def test_one_lane_acts_for_its_warp():
-    """It stores, and lets others overwrite, what the other lanes have written and read; that takes a bar.warp.sync."""
+    """The lane stores data that the other lanes have written, and lets others overwrite data that they read; both need a
+    bar.warp.sync."""
     first = "and.b32 %r21, %r0, 31; setp.eq.u32 %p2, %r21, 0; fence.proxy.async;"
     store = "@%p2 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r10], 128; @%p2 cp.async.bulk.commit_group;"
     wait = "@%p2 cp.async.bulk.wait_group.read 0;"
@@ -242,7 +243,7 @@ def test_what_does_not_put_accesses_in_order(between):
 
 
 def test_arriving_is_not_waiting():
-    """Warp 1 arrives and goes on, warp 0 waits: one of them may read what the other has written."""
+    """Warp 1 arrives and continues, warp 0 waits: only warp 0 may read what the other warp has written."""
     half = "setp.ne.u32 %p2, %r15, {}; @%p2 bra SKIP{}; {} SKIP{}:\n"
     meet = "setp.eq.u32 %p3, %r15, 1; @%p3 bar.arrive 1, 64; @!%p3 bar.sync 1, 64;\n"
     for reader, expected in ((0, []), (1, ["read-after-write"])):
@@ -251,7 +252,7 @@ def test_arriving_is_not_waiting():
 
 
 def test_a_fast_warp_may_be_a_barrier_ahead():
-    """One barrier between a load and the store that follows in the next round of a loop is one too few."""
+    """One barrier per iteration does not order a load before the store of the next iteration."""
     loop = "mov.u32 %r22, 0; AGAIN: " + STORE + "bar.sync 0;" + LOAD + "{} add.u32 %r22, %r22, 1;"
     loop += "add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r22, 3; @%p2 bra AGAIN;"
     assert kinds(loop.format("")) == ["write-after-read"]
@@ -304,7 +305,7 @@ def test_other_ctas_of_a_cluster():
 
 @pytest.mark.parametrize("wait", ["", WAIT])
 def test_asynchronous_stores_to_the_cluster(wait):
-    """The receiver waits for the bytes; or it does not."""
+    """The receiver waits for the bytes, or does not."""
     body = INIT.replace("bar.sync 0;", MEET) + "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r14], 256;"
     body += (
         "xor.b32 %r22, %r16, 1; mapa.shared::cluster.u32 %r21, %r12, %r22; mapa.shared::cluster.u32 %r23, %r14, %r22;"
@@ -315,7 +316,7 @@ def test_asynchronous_stores_to_the_cluster(wait):
 
 
 def test_a_lock():
-    """Warps take turns to add to a word, behind a lock that one lane of each takes."""
+    """Warps add to a word under a lock, which one lane of each warp takes."""
     lock = """
     .shared .b32 lock; @%p0 st.shared.b32 [lock], 0; bar.sync 0; and.b32 %r21, %r0, 31; setp.ne.u32 %p2, %r21, 0; @%p2 bra END;
     TAKE: atom.{}.cta.shared.cas.b32 %r22, [lock], 0, 1; setp.ne.u32 %p3, %r22, 0; @%p3 bra TAKE; {}
@@ -347,7 +348,7 @@ def test_many_mbarriers():
     assert kinds(body.format(1008)) == []
     assert kinds(body.format(1024 + 992)) == [
         "read-after-write"
-    ]  # the last lane's is another warp's, and not waited for
+    ]  # the barrier of the last lane belongs to another warp, for which no thread waits
 
 
 # -- shapes of launches ------------------------------------------------------------------------------------------------
@@ -371,7 +372,7 @@ def test_a_last_warp_that_is_not_full():
 
 
 def test_a_warp_that_has_ended_was_not_waited_for():
-    """bar.sync is for those who are left: what a warp did before it ended happened at any time."""
+    """bar.sync orders only the warps that have not exited: accesses of a warp that has exited are not ordered."""
     leave = "setp.eq.u32 %p2, %r15, 1; @%p2 exit;"
     assert kinds(STORE + leave + "bar.sync 0;" + LOAD) == ["read-after-write"]
     assert kinds(STORE + "bar.sync 0;" + leave + LOAD) == []
@@ -395,7 +396,7 @@ def test_accesses_of_a_function():
 
 
 def test_copies_that_arrive_at_an_mbarrier():
-    """cp.async.mbarrier.arrive is an arrival for the copies ahead of it, and not for those behind."""
+    """cp.async.mbarrier.arrive is an arrival for earlier copies, and not for later ones."""
     copy = "cp.async.ca.shared.global [%r12], [%rd21], 4;"
     arrive = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r14];"
     init = INIT.replace("[%r14], 1", "[%r14], 64")
@@ -419,7 +420,7 @@ def test_fragments_of_wmma():
 
 
 def test_bulk_reductions_into_one_place_do_not_race_with_each_other():
-    """Each CTA of the cluster adds to the first one's memory; who reads the sum has to wait."""
+    """Each CTA of the cluster adds to the memory of the first one; a thread that reads the sum has to wait."""
     copy = """
     setp.eq.u32 %p2, %r16, 0; @%p0 mov.u32 %r22, 512; @%p2 mov.u32 %r22, 512;
     @%p0 st.shared.b32 [%r10], 1; fence.proxy.async; setp.eq.and.u32 %p3, %r0, 0, %p2;

@@ -63,7 +63,7 @@ def halves(bits: int, t: str) -> tuple[int, ...]:
 
 
 def compared(form: alu_forms.Form, lane: tuple[int, ...]) -> list[bool]:
-    """What the comparison of each half is, before the predicate."""
+    """The comparison of each half, before it is combined with the predicate."""
     parts = form.opcode.split(".")
     t = parts[-1]
     op = parts[1]
@@ -215,7 +215,7 @@ def expected(form: alu_forms.Form, lane: tuple[int, ...], t: str) -> int | str:
     values = [f.decode(v) for v in lane]
     if "ftz" in modifiers:
         values = [oracle.flushed(v, t) for v in values]
-    # the xor is of the sign bits, NaN's too
+    # the signs are combined by xor, that of a NaN as well
     sign = (lane[0] ^ lane[1]) >> (f.bits - 1) & 1
     if "abs" in modifiers:
         values = [magnitude(v) for v in values]

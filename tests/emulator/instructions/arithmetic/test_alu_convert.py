@@ -1,4 +1,4 @@
-"""Every cvt: rounding, saturation, NaN, single rounding; the narrow formats against ml_dtypes and by exhaustion."""
+"""Every cvt: rounding, saturation, NaN, single rounding; all values of the narrow formats, compared with ml_dtypes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def expected(opcode: str, bits: int) -> int | str:
     value: oracle.Value
     if s in oracle.FORMATS:
         value = oracle.FORMATS[s].decode(bits & (1 << oracle.FORMATS[s].bits) - 1)
-        kept = d == "f16" and s == "f32" and mode in ("rm", "rp")  # as an H200 does it
+        kept = d == "f16" and s == "f32" and mode in ("rm", "rp")  # the result of an H200
         if "ftz" in modifiers and s != "f64" and not kept:
             value = oracle.flushed(value, "f32")  # halves that are subnormal in f32 too are flushed
     else:
@@ -151,14 +151,14 @@ BITS = {"e4m3": 8, "e5m2": 8, "e2m3": 6, "e3m2": 6, "e2m1": 4}
 
 
 def narrow(x: np.ndarray, t: str) -> np.ndarray:
-    """ml_dtypes' nearest, with PTX's .satfinite."""
+    """The nearest value according to ml_dtypes, with PTX's .satfinite."""
     with np.errstate(all="ignore"):
         clipped = np.clip(x, -LARGEST[t], LARGEST[t]).astype(NARROW[t]).view(np.uint8)
     return np.where(np.isnan(x), {"e4m3": 0x7F, "e5m2": 0x7F, "e2m3": 0x1F, "e3m2": 0x1F, "e2m1": 7}[t], clipped)
 
 
 def interesting(t: str) -> np.ndarray:
-    """Every value of the format, the points half-way, their neighbours, and what lies beyond."""
+    """Every value of the format, the midpoints, their neighbours, and values beyond the range."""
     values = np.arange(1 << BITS[t] - 1, dtype=np.uint8).view(NARROW[t]).astype(np.float32)
     values = np.unique(values[np.isfinite(values)])
     mid = (values[1:] + values[:-1]) / 2
@@ -257,7 +257,7 @@ def test_tf32(mode):
 
 @pytest.mark.parametrize(("d", "bits"), [("bf16", 16), ("f16", 13)])
 def test_stochastic_rounding(d, bits):
-    x = np.full(1 << bits, 1 + 2.0 ** -(23 - bits) * 0.25, np.float32)  # a quarter of the way up
+    x = np.full(1 << bits, 1 + 2.0 ** -(23 - bits) * 0.25, np.float32)  # a quarter of the distance to the next value
     random = np.arange(1 << bits, dtype=np.uint64) << np.uint64(16)
     got = oracle.apply(f"cvt.rs.{d}x2.f32", x, x, random).reshape(-1)
     one = 0x3F80 if d == "bf16" else 0x3C00

@@ -32,7 +32,7 @@ def quotient(a: int, b: int) -> int:
 
 
 def check(opcode: str, types: list[str], d: str, want: Callable[..., int | None], count: int = COUNT) -> None:
-    """``want`` gets the operands as integers of their types; None leaves the result open."""
+    """``want`` receives the operands as integers of their types; its result None means that PTX does not define the result."""
     rows = [[value(int(v), t) for v in row] for row, t in zip(oracle.operands(opcode, count), types, strict=True)]
     masks = [(1 << TYPES[t].bits) - 1 for t in types]
     lanes = [np.array([v & m for v in row], np.uint64) for row, m in zip(rows, masks, strict=True)]
@@ -383,7 +383,7 @@ def test_carries(t):
         ("subc", True),
     ):
         for got, (a, b, _, c) in zip(run(f"{opcode}.{t}", 2, uses), ints, strict=True):
-            # a subtraction adds the complement, and carries out where nothing is borrowed
+            # a subtraction adds the complement; its carry out is 1 if there is no borrow
             total = a + b + (c and uses) if opcode.startswith("add") else a + (mask - b) + (c if uses else 1)
             assert got[0] == total & mask
             assert got[1] in (None, total > mask), opcode

@@ -1,4 +1,4 @@
-"""A sample of the arithmetic forms, on the emulator and on the GPU that is there."""
+"""A sample of the arithmetic forms, on the emulator and on the GPU of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic table as a whole: what it matches, that ptxas agrees, and that every form runs as a program."""
+"""The whole arithmetic table: the opcodes that it matches, their acceptance by ptxas, and every form executed as a program."""
 
 from __future__ import annotations
 

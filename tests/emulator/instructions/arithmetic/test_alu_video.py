@@ -1,4 +1,5 @@
-"""Video instructions: the manual's pseudo-code over Python integers, in whole programs since operands carry selectors."""
+"""Video instructions: the manual's pseudo-code on Python integers, in whole programs because selectors are part of the
+operands."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def program(request) -> Any:
 
 
 def functions(kernel: str) -> list[str]:
-    """What each output row of a kernel is, as written in the source."""
+    """The expression of each output row of a kernel, as it is in the source."""
     body = SOURCE.read_text().split(f"void {kernel}(")[1].split("\n}\n")[0]
     return [m.strip() for m in re.findall(r"OUT\((.*?)\)(?=\s*(?:OUT|#|\n|$))", body)]
 
@@ -118,7 +118,8 @@ def check(
     *lanes: np.ndarray,
     spare: float = 0,
 ) -> int:
-    """Compare the functions that are in both; their number. Near a root results are left out, as references are poor there."""
+    """Compare the functions that both have, and return their number. Results near a root are left out, because the references
+    are inaccurate there."""
     found = 0
     for name, got in results.items():
         key = re.sub(r"^(\w+?)f?\(", r"\1(", name).replace("0.5f", "0.5").replace("fabsf", "fabs")

@@ -1,4 +1,4 @@
-"""Corners of the arithmetic that once were wrong."""
+"""Special cases of the arithmetic that were wrong in earlier versions."""
 
 from __future__ import annotations
 
