@@ -54,9 +54,15 @@ class Execution:
 
     def _place_metadata(self, lane: int) -> None:
         p = self.product
-        if p.selector:
-            raise self._bits(f"bits 0 and 1 (sparsity selector) are {p.selector}; only 0 is executed")
         at, column = address(self.given.metadata)
+        if p.selector > 1:
+            raise self._bits(f"bits 0 and 1 (sparsity selector) are {p.selector}; only 0 and 1 are executed")
+        if p.selector and column % 2:
+            raise self._bits(
+                f"bits 0 and 1 (sparsity selector) are 1 and the metadata begins at column {column}; with a selector it "
+                "must begin at an even column"
+            )
+        self.metadata_column = column = column + p.selector
         self._require_lane("the metadata", at)
         if at != lane:
             raise MemoryFault(
@@ -168,7 +174,7 @@ class Execution:
             for f, at in zip(self.factors, (given.scale_a, given.scale_b), strict=True):
                 reads += self._regions(address(at)[1], f.columns, everywhere=True)
         if form.sparse:
-            reads += self._regions(address(given.metadata)[1], sparsity.columns(p.a))
+            reads += self._regions(self.metadata_column, sparsity.columns(p.a))
         self.x.tally.add(form.number, f"flops.tensor.{p.a}", 2 * p.m * p.n * self.kept)
         self.wave.part(Pipelines).issue(self.cta, self.thread, form.where, self.who, writes, reads, self.perform)
 
@@ -268,7 +274,7 @@ class Execution:
         """A expanded with zeros, and which elements are stored, by the metadata in the lanes that compute these columns."""
         p = self.product
         parts = [part for part in self.layout.parts if part.column == column]
-        at = address(self.given.metadata)[1]
+        at = self.metadata_column
         found: list[Lanes] = []
         for part in parts:
             words = self._words(part)[:, at : at + sparsity.columns(p.a)]

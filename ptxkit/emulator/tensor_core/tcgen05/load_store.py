@@ -31,6 +31,8 @@ from ptxkit.isa.types import TYPES
 
 _REPEATS = "x1 x2 x4 x8 x16 x32 x64 x128"
 _SEVERAL = "x2 x4 x8 x16 x32 x64 x128"
+_ROWS = "32x32b 16x32bx2"
+"""Shapes in which the registers of a thread are in one lane, which tcgen05.ld.red has."""
 _REDUCING = frozenset((101, 103, 110))
 """Architectures with tcgen05.ld.red."""
 
@@ -138,10 +140,14 @@ def _load(b: Binding) -> Step | Gated:
     return collective(b, Step(load, ((what.base, U32),), destinations))
 
 
-@blocking("tcgen05.ld.red.sync.aligned.<shape>.<num>.<op>{.abs}{.NaN}.f32", shape="32x32b", num=_SEVERAL, op="min max")
-@blocking("tcgen05.ld.red.sync.aligned.<shape>.<num>.<op>.<t>", shape="32x32b", num=_SEVERAL, op="min max", t="u32 s32")
+@blocking("tcgen05.ld.red.sync.aligned.<shape>.<num>.<op>{.abs}{.NaN}.f32", shape=_ROWS, num=_SEVERAL, op="min max")
+@blocking("tcgen05.ld.red.sync.aligned.<shape>.<num>.<op>.<t>", shape=_ROWS, num=_SEVERAL, op="min max", t="u32 s32")
 def _load_reduced(b: Binding) -> Step | Gated:
-    """A load that also gives each thread the minimum or maximum of its lane."""
+    """A load that also gives each thread the minimum or maximum of what it loads, which is from columns of one lane.
+
+    The two accesses of ``.16x32bx2`` are reduced separately: the threads t and t + 16, which load from the same lane, get a
+    result each.
+    """
     if b.target not in _REDUCING:
         raise b.fail("needs sm_103a or sm_103f, or sm_110a; sm_100 has no tcgen05.ld.red")
     out, reduced, *rest = b.operands

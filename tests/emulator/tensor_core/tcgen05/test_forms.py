@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import manual_forms
 import ptxas_oracle
 import pytest
 
@@ -12,6 +13,41 @@ from ptxkit.emulator.tensor_core.tcgen05 import fragments
 
 GROUP = "ptxkit.emulator.tensor_core.tcgen05."
 TARGETS = ("sm_100a", "sm_103a", "sm_110a")
+
+
+_GROUP = "{.cta_group::1|.cta_group::2}"
+_A, _USE = ".collector::a", "{::fill|::use|::lastuse|::discard}"
+_PLAIN = "{.kind::f16|.kind::tf32|.kind::f8f6f4|.kind::i8}"
+_VECTOR = "{|.scale_vec::1X|.scale_vec::2X|.scale_vec::4X|.block16|.block32}"
+_SCALED = "{.kind::mxf8f6f4|.kind::mxf4|.kind::mxf4nvf4}.block_scale" + _VECTOR
+_NUM = "{.x1|.x2|.x4|.x8|.x16|.x32|.x64|.x128}"
+_ROWS = "{.32x32b|.16x32bx2}"
+_SHAPES = "{.16x64b|.16x128b|.16x256b|.32x32b|.16x32bx2}"
+_UNPACKING = "{|.b8x16.b6x16_p32|.b8x16.b4x16_p64}"
+MANUAL = (
+    f"alloc{_GROUP}.sync.aligned{{|.exclusive}}{{|.shared::cta}}.b32",
+    f"dealloc{_GROUP}.sync.aligned.b32",
+    f"relinquish_alloc_permit{_GROUP}.sync.aligned",
+    f"ld.sync.aligned{_SHAPES}{_NUM}{{|.pack::16b}}.b32",
+    f"ld.red.sync.aligned{_ROWS}{_NUM}{{.min|.max}}{{|.abs}}{{|.NaN}}.f32",
+    f"ld.red.sync.aligned{_ROWS}{_NUM}{{.min|.max}}{{.u32|.s32}}",
+    f"st.sync.aligned{_SHAPES}{_NUM}{{|.unpack::16b}}.b32",
+    "{wait::ld|wait::st}.sync.aligned",
+    f"cp{_GROUP}{{.128x256b|.4x256b|.128x128b|.64x128b.warpx2::02_13|.64x128b.warpx2::01_23|.32x128b.warpx4}}{_UNPACKING}",
+    f"shift{_GROUP}.down",
+    f"mma{{|.sp}}{_GROUP}{_PLAIN}",
+    f"mma{{|.sp}}{_GROUP}{_PLAIN}{_A}{_USE}",
+    f"mma{{|.sp}}{_GROUP}{_PLAIN}.ashift",
+    f"mma{{|.sp}}{_GROUP}{_PLAIN}.ashift{_A}{_USE}",
+    f"mma{{|.sp}}{_GROUP}{_SCALED}",
+    f"mma{{|.sp}}{_GROUP}{_SCALED}{_A}{_USE}",
+    f"mma.ws{{|.sp}}.cta_group::1{_PLAIN}",
+    f"mma.ws{{|.sp}}.cta_group::1{_PLAIN}.collector{{::b0|::b1|::b2|::b3}}{_USE}",
+    "fence::before_thread_sync",
+    "fence::after_thread_sync",
+    f"commit{_GROUP}.mbarrier::arrive::one{{|.shared::cluster}}{{|.multicast::cluster}}.b64",
+)
+"""The syntax of every tcgen05 instruction in PTX ISA 9.1, and ``.exclusive`` of PTX ISA 9.4."""
 
 
 def rows() -> list[Entry]:
@@ -104,3 +140,13 @@ def test_the_order_of_the_modifiers_does_not_matter(entry):
         found = lookup(".".join([name, what, *rest]))
         assert found is not None, rest
         assert found[1].opcode == opcode
+
+
+@pytest.mark.parametrize("syntax", MANUAL)
+def test_every_form_of_the_manual_that_ptxas_takes_is_executed(syntax):
+    opcodes = [f"tcgen05.{form}" for form in manual_forms.expand(syntax)]
+    known = {o for o in opcodes if exists(o)}
+    assert known
+    missing = [o for o in opcodes if o in known and lookup(o) is None]
+    refused = refused_by_all([statement(o) for o in missing])
+    assert len(refused) == len(missing), [o for n, o in enumerate(missing) if n not in refused]

@@ -107,6 +107,40 @@ def test_a_store_is_what_a_load_reads(shape, repeat, packed):
     np.testing.assert_array_equal(after, expected)
 
 
+def reduced(shape: str, form: str, before: np.ndarray, split: str = "") -> np.ndarray:
+    """The result of tcgen05.ld.red of four columns from column 8 on, one for each lane of a warp."""
+    letter = "f" if form.endswith("f32") else "r"
+    given = "{" + ", ".join(f"%{letter}a{k}" for k in range(4)) + "}"
+    text = tensor_programs._TEXT.replace(
+        "    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;",
+        f"""    tcgen05.wait::st.sync.aligned; .reg .b32 %{letter}a<4>; .reg .b32 %{letter}b;
+    mov.u32 %r30, 8; mov.u32 %r31, 100;
+    tcgen05.ld.red.sync.aligned.{shape}.x4.{form} {given}, %{letter}b, [%r30]{split};
+    tcgen05.wait::ld.sync.aligned;
+    tcgen05.st.sync.aligned.32x32b.x1.b32 [%r31], {{%{letter}b}};
+    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;""".replace("{", "{{").replace("}", "}}"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensor_programs, "_TEXT", text)
+        return tensor_programs.run("", np.zeros((1, 16), np.uint8), before, target="sm_103a")[0, :, 100]
+
+
+@pytest.mark.parametrize("form", ["min.f32", "max.abs.NaN.f32", "max.u32", "min.s32"])
+def test_reductions_of_two_halves_of_a_lane(form):
+    """In .16x32bx2 the threads t and t + 16 load from lane t, and each gets the result of its own columns."""
+    before = np.random.default_rng(3).integers(0, 1 << 32, (1, LANES, COLUMNS), np.uint32)
+    before &= 0xBFFFFFFF  # no NaN
+    kind = {"f32": np.float32, "u32": np.uint32, "s32": np.int32}[form.rsplit(".", 1)[1]]
+    values = before[0].view(kind)
+    values = np.abs(values) if "abs" in form else values
+    pick = np.min if form.startswith("min") else np.max
+    for warp in range(4):
+        lanes = values[32 * warp : 32 * warp + 16]
+        wanted = np.concatenate([pick(lanes[:, first : first + 4], axis=1) for first in (8, 208)])
+        got = reduced("16x32bx2", form, before, ", 200")[32 * warp : 32 * warp + 32]
+        np.testing.assert_array_equal(got.view(kind), wanted)
+
+
 @pytest.mark.parametrize(
     ("form", "expected"),
     [
@@ -125,21 +159,7 @@ def test_reductions_of_a_lane(form, expected):
     before = np.zeros((1, LANES, COLUMNS), np.uint32)
     before[0, :4, 8:12] = values.view(np.uint32)
     before[0, 3, 11] = 0x7FFFFFFF
-    letter = "f" if form.endswith("f32") else "r"
-    given = "{" + ", ".join(f"%{letter}a{k}" for k in range(4)) + "}"
-    text = tensor_programs._TEXT.replace(
-        "    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;",
-        f"""    tcgen05.wait::st.sync.aligned; .reg .b32 %{letter}a<4>; .reg .b32 %{letter}b;
-    mov.u32 %r30, 8; mov.u32 %r31, 100;
-    tcgen05.ld.red.sync.aligned.32x32b.x4.{form} {given}, %{letter}b, [%r30];
-    tcgen05.wait::ld.sync.aligned;
-    tcgen05.st.sync.aligned.32x32b.x1.b32 [%r31], {{%{letter}b}};
-    tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;""".replace("{", "{{").replace("}", "}}"),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensor_programs, "_TEXT", text)
-        after = tensor_programs.run("", np.zeros((1, 16), np.uint8), before, target="sm_103a")
-    got = after[0, :4, 100]
+    got = reduced("32x32b", form, before)[:4]
     kind = {"f32": np.float32, "u32": np.uint32, "s32": np.int32}[form.rsplit(".", 1)[1]]
     wanted = np.array(expected, kind)
     np.testing.assert_array_equal(got.view(kind), wanted)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from oracle import BITS, CODES, Matrix
 from tensor_programs import BASE
 
+from ptxkit.errors import TrapError
+
 D_AT, A_AT = 64, 400
 """Columns of D and of an A in tensor memory."""
 A_SHARED, B_SHARED = BASE, BASE + 32768
@@ -201,13 +203,15 @@ def test_disabled_lanes_keep_what_they_have():
 SPARSE_AT, LEGAL = 500, [0x4, 0x8, 0xC, 0x9, 0xD, 0x6, 0xE]
 
 
-def put_metadata(memory: np.ndarray, case: Case, row: int, chunk: int, index: int, where: tuple[int, int]) -> None:
-    """4 bits for a chunk of a row whose D is in lane ``where[1]`` of CTA ``where[0]``."""
+def put_metadata(
+    memory: np.ndarray, case: Case, row: int, chunk: int, index: int, where: tuple[int, int], selector: int = 0
+) -> None:
+    """4 bits for a chunk of a row whose D is in lane ``where[1]`` of CTA ``where[0]``; the selector counts columns."""
     cta, lane = where
     if BITS[case.a] >= 16:
         # 16 rows share 16 lanes: a lane has half of K of two rows that are 8 apart
         at = lane // 16 * 16 + row % 8 + 8 * (chunk // 4)
-        column, shift = SPARSE_AT, 16 * (row // 8 % 2) + 4 * (chunk % 4)
+        column, shift = SPARSE_AT + selector, 16 * (row // 8 % 2) + 4 * (chunk % 4)
     else:
         at, column, shift = lane, SPARSE_AT + chunk // 8, 4 * (chunk % 8)
     memory[cta, at, column] = int(memory[cta, at, column]) & ~(15 << shift) | index << shift
@@ -227,7 +231,22 @@ def put_metadata(memory: np.ndarray, case: Case, row: int, chunk: int, index: in
     ids=str,
 )
 def test_sparse_products(kind, shape):
-    case = Case(*kind, **shape)
+    check_sparse(Case(*kind, **shape))
+
+
+@pytest.mark.parametrize("kind", ["f16", "tf32"])
+@pytest.mark.parametrize("shape", [{"m": 64, "n": 16, "lane": 16}, {"m": 256, "n": 32, "group": 2}], ids=str)
+def test_the_sparsity_selector_selects_a_column(kind, shape):
+    """CUTLASS passes the even column of the metadata, and the lowest bit of its column as selector."""
+    case = next(Case(*k, **shape) for k in KINDS if k[0] == kind)
+    check_sparse(case, selector=1)
+    with pytest.raises(TrapError, match=r"bits 0 and 1 \(sparsity selector\) are 2; only 0 and 1 are executed"):
+        check_sparse(case, selector=2)
+    with pytest.raises(TrapError, match="the metadata begins at column 501; with a selector it must begin at an even column"):
+        check_sparse(case, selector=1, begin=SPARSE_AT + 1)
+
+
+def check_sparse(case: Case, selector: int = 0, begin: int = SPARSE_AT) -> None:
     rng = np.random.default_rng(6)
     shared, memory = oracle.noise(case.group, SHARED, 9)
     depth = 2 * case.k
@@ -242,7 +261,7 @@ def test_sparse_products(kind, shape):
     homes = {(row, cta, lane) for row, _, cta, lane, _ in where}
     for row, cta, lane in homes:
         for chunk in range(chunks):
-            put_metadata(memory, case, row, chunk, int(indices[row, chunk]), (cta, lane))
+            put_metadata(memory, case, row, chunk, int(indices[row, chunk]), (cta, lane), selector)
     full = np.zeros((case.m, depth))
     numbers = oracle.values(stored, case.a)
     for row, chunk in np.ndindex(indices.shape):
@@ -262,6 +281,6 @@ def test_sparse_products(kind, shape):
     body = case.body().replace("tcgen05.mma.ws.", "tcgen05.mma.ws.sp.").replace("tcgen05.mma.cta", "tcgen05.mma.sp.cta")
     body = body.replace("%rd31, %r31,", "%rd31, [%r39], %r31,").replace(
         f"mov.u32 %r31, {case.descriptor};",
-        f"mov.u32 %r31, {case.descriptor | 4}; mov.u32 %r39, {SPARSE_AT | case.lane << 16};",
+        f"mov.u32 %r31, {case.descriptor | 4 | selector}; mov.u32 %r39, {begin | case.lane << 16};",
     )
     np.testing.assert_array_equal(tensor_programs.run(body, shared, memory), expected)
