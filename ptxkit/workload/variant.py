@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, overload
 
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.workload.blame import blamed
 from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
+from ptxkit.workload.tile_space import permitted
 
 if TYPE_CHECKING:
     from ptxkit.targets import Target
@@ -38,7 +39,8 @@ class Variant:
         function: the method; called with the workload and, if it has a second parameter, the tile.
         tile: tile parameter -> permitted values, of which the first is the default.
         requires: targets or features that it needs: ``("sm_90a",)``, ``("clusters", "tma")``.
-        constraint: (workload, tile) -> True or None if the tile can be used, else False or the reason.
+        constraint: (workload, tile) -> True or None if the tile can be used, else False or the reason. The answer depends on
+            nothing but these, because the answer for one tile is used for others with the same values of what it reads.
         prefer: workload -> tiles to try first, best first; each may omit parameters.
         source: the file with its kernels, if it is not that of the workload.
         tolerance: tolerance that replaces that of the workload.
@@ -90,14 +92,10 @@ class Variant:
 
     def tiles(self, workload: Described, fixed: Mapping[str, Any] | None = None) -> Iterator[Tile]:
         """All tiles that the constraint allows and that have the values in ``fixed``, preferred ones first."""
-        held = dict(fixed or {})
-        seen: set[Tile] = set()
-        for values in self._candidates(workload):
-            tile = Tile({name: held.get(name, values[name]) for name in self.tile})
-            if tile not in seen:
-                seen.add(tile)
-                if self._objection(workload, tile) is None:
-                    yield tile
+        held = {name: value for name, value in (fixed or {}).items() if name in self.tile}
+        space = {name: (held[name],) if name in held else values for name, values in self.tile.items()}
+        preferred = (values | held for values in self._preferred(workload))
+        yield from permitted(preferred, space, partial(self._permits, workload))
 
     def select_tile(self, workload: Described, target: Target, overrides: Mapping[str, Any] | None = None) -> Tile:
         """The tile of :meth:`select`."""
@@ -161,7 +159,7 @@ class Variant:
         """Why the constraint allows no tile for these sizes and options; None if it allows one."""
         if self.constraint is None or next(self.tiles(workload), None) is not None:
             return None
-        return self._objection(workload, Tile(next(self._candidates(workload))))
+        return self._objection(workload, Tile(next(self._preferred(workload), self._default())))
 
     def held(self, workload: Described | type[Described], overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Tile parameters with the types of the declared values, from strings or values.
@@ -171,32 +169,38 @@ class Variant:
         """
         return {name: self._value(workload, name, value) for name, value in overrides.items()}
 
-    def _candidates(self, workload: Described) -> Iterator[dict[str, Any]]:
-        first = {name: values[0] for name, values in self.tile.items()}
-        for preferred in self._preferred(workload):
-            for name, value in preferred.items():
+    def _preferred(self, workload: Described) -> Iterator[dict[str, Any]]:
+        """The tiles to try first, with the default values of the parameters that the preference omits."""
+        if self.prefer is None:
+            return
+        with blamed(self.prefer):
+            found = list(self.prefer(workload))
+        for values in found:
+            for name, value in values.items():
                 if value not in self.tile.get(name, ()):
                     raise DescriptionError(
                         f"variant {self.name} of {workload.name} prefers {name}={value}, which it does not declare"
                     )
-            yield {**first, **preferred}
-        for values in itertools.product(*self.tile.values()):
-            yield dict(zip(self.tile, values, strict=True))
+            yield self._default() | values
 
-    def _preferred(self, workload: Described) -> Iterable[Mapping[str, Any]]:
-        if self.prefer is None:
-            return ()
-        with blamed(self.prefer):
-            return list(self.prefer(workload))
+    def _default(self) -> dict[str, Any]:
+        return {name: values[0] for name, values in self.tile.items()}
+
+    def _permits(self, workload: Described, tile: Tile) -> bool:
+        verdict = self._verdict(workload, tile)
+        return verdict is None or verdict is True
 
     def _objection(self, workload: Described, tile: Tile) -> str | None:
-        verdict = None
-        if self.constraint is not None:
-            with blamed(self.constraint):
-                verdict = self.constraint(workload, tile)
-        if verdict is None or verdict is True:
+        if self._permits(workload, tile):
             return None
+        verdict = self._verdict(workload, tile)
         return verdict if isinstance(verdict, str) else f"its constraint refuses {tile}"
+
+    def _verdict(self, workload: Described, tile: Tile) -> bool | str | None:
+        if self.constraint is None:
+            return None
+        with blamed(self.constraint):
+            return self.constraint(workload, tile)
 
     def _value(self, workload: Described | type[Described], name: str, value: Any) -> Any:
         if name not in self.tile:
