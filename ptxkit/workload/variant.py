@@ -181,7 +181,7 @@ class Variant:
                     raise DescriptionError(
                         f"variant {self.name} of {workload.name} prefers {name}={value}, which it does not declare"
                     )
-            yield self._default() | values
+            yield {**self._default(), **values}
 
     def _default(self) -> dict[str, Any]:
         return {name: values[0] for name, values in self.tile.items()}

@@ -177,9 +177,30 @@ def test_the_document_is_json_and_complete(samples):
     assert sum(b["instructions"] for b in nested["blocks"]) == len(nested["instructions"])
 
 
+@pytest.fixture(scope="module")
+def listings():
+    """Target -> the listing of the cubin that was disassembled first."""
+    return {}
+
+
+@pytest.fixture
+def disassembled_once(monkeypatch, listings):
+    """nvdisasm runs once for each target, where programs differ by nothing but their paths, which no listing has."""
+    from ptxkit.inspect import disassembly
+
+    disassemble = disassembly._disassemble
+
+    def listing(tool, cubin):
+        if cubin.target.name not in listings:
+            listings[cubin.target.name] = disassemble(tool, cubin)
+        return listings[cubin.target.name]
+
+    monkeypatch.setattr(disassembly, "_disassemble", listing)
+
+
 @pytest.mark.parametrize("directory", ["ünï code", "日本", "a@b", "a:b", "x.cu:y@z", "it's"])
 @pytest.mark.parametrize("name", ["k.cu", "é.cu", "@.cu"])
-def test_any_directory_and_name(directory, name, tmp_path):
+def test_any_directory_and_name(directory, name, tmp_path, disassembled_once):
     file = tmp_path / directory / name
     file.parent.mkdir()
     file.write_text('extern "C" __global__ void k(float* y) { y[threadIdx.x] = A; }\n')
