@@ -1,4 +1,4 @@
-"""docs/api.md is what the docstrings say, for every public name."""
+"""docs/api.md has the docstrings of every public name."""
 
 from __future__ import annotations
 

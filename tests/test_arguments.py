@@ -80,7 +80,7 @@ focus thread_view thread value text""".split()
 
 
 def outcome(function, args, kwargs):
-    """The message of the UsageError; None where the call is right, or a value is wrong for another reason than its type."""
+    """The message of the UsageError; None if the call is valid, or a value is wrong for another reason than its type."""
     try:
         function(*args, **kwargs)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""The pages: transcripts are what the commands print, Python runs, and commands have the options that pages show."""
+"""The pages: commands print the transcripts, Python code runs, and commands have the options that pages show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """(page, words) of what pages show in code: blocks, transcripts and spans."""
+    """(page, words) of the code on pages: blocks, transcripts and spans."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         blocks = "\n".join(FENCED.findall(text)).replace("\\\n", " ")
@@ -50,7 +50,7 @@ def load_script():
 
 
 TRANSCRIPTS = load_script()
-ROUNDING = re.compile(r"\b\d+(\.\d+)?e-\d+")  # errors of the last bits differ between processors
+ROUNDING = re.compile(r"\b\d+(\.\d+)?e-\d+")  # rounding errors in the last bits differ between processors
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_the_schemas_of_the_json_page_are_those_of_the_code():
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> type[registry.Workload]:
-    """What docs/kernels.md says to write, written."""
+    """The files that docs/kernels.md describes."""
     where = tmp_path_factory.mktemp("docs")
     text = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
     given = re.findall(r"<!-- to (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL)

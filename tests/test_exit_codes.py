@@ -1,4 +1,4 @@
-"""The table of exit codes: one order, and the same rows in every document and help text."""
+"""The table of exit codes: one order, and the same rows in every document and in the help text."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ HEAVY = ("numpy", "cuda", "ml_dtypes", "tabulate", "hypothesis", "torch")
 
 @cache
 def imported_names(path: Path) -> frozenset[str]:
-    """Absolute names of everything a file imports, at its top or inside its functions."""
+    """Absolute names of all modules and names that a file imports, at its top or inside its functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""``assert_verified``: what it accepts, and that what it refuses fails a test with the command line's words."""
+"""``assert_verified``: accepted values, and failures with the messages of the command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A simple model of the TMA unit, one element after the other, and kernels that execute its copies.
 
 The kernels exist once for each rank. Each CTA takes coordinates of its own from an array and dumps, or fills, a region of
-its shared memory, so that a test sees every byte that a copy wrote and every one that it left alone.
+its shared memory, so that a test sees every byte that a copy wrote and every byte that it did not write.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ RANKS = range(1, 6)
 
 
 def for_rank(text: str, rank: int) -> str:
-    """A kernel's text with the coordinates of one rank: ``$`` are their operands, behind as many others as there are ``$``."""
+    """A kernel's text with the coordinates of one rank: ``$`` are their operands, after as many others as there are ``$``."""
     for count in (3, 2, 1):
         numbers = ", ".join(f"%{count + d}" for d in range(rank))
         text = text.replace("{" + "$" * count + "}", "{" + numbers + "}")
@@ -234,7 +234,7 @@ def source() -> str:
 
 
 def swizzled(address: int, mode: str) -> int:
-    """Where the byte that belongs at a shared-memory address goes. PTX ISA, "Swizzling modes", as tables of 16-byte cells."""
+    """The address of a byte of shared memory after swizzling. PTX ISA, "Swizzling modes", as tables of 16-byte cells."""
     line, cell, byte = address // 128, address // 16 % 8, address % 16
     match mode:
         case "32B":
@@ -257,7 +257,7 @@ class Boxed:
     """An array in a buffer of bytes and the boxes of a tensor map of it; dimensions outermost first, strides in bytes.
 
     Attributes:
-        nan: what fills elements outside the array, as bytes; None for zeros.
+        nan: the bytes that fill elements outside the array; None for zeros.
     """
 
     shape: tuple[int, ...]
@@ -275,12 +275,12 @@ class Boxed:
 
     @property
     def nbytes(self) -> int:
-        """Of a box."""
+        """Bytes of a box."""
         return int(np.prod(self.counts)) * self.itemsize
 
     @property
     def buffer_bytes(self) -> int:
-        """Of the array in memory, and 16 behind it."""
+        """Bytes of the array in memory, and 16 bytes after it."""
         return sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + self.itemsize + 16
 
     @property
@@ -294,7 +294,7 @@ class Boxed:
         return self.nbytes // (self.counts[-1] * self.itemsize) * self.pitch
 
     def elements(self, coordinates, unit=1):
-        """(byte offset in shared memory ahead of the swizzle, byte offset in the buffer or None outside the array) of each.
+        """(byte offset in shared memory before the swizzle, byte offset in the buffer or None outside the array) of each.
 
         A row of the array ends at a multiple of ``unit`` bytes.
 
@@ -313,7 +313,7 @@ class Boxed:
         return (*self.shape[:-1], -(-self.shape[-1] // step) * step)
 
     def load(self, buffer, coordinates, to, size):
-        """What ``size`` bytes of poisoned shared memory hold after a box was loaded to offset ``to``."""
+        """The contents of ``size`` bytes of poisoned shared memory after a box was loaded to offset ``to``."""
         region = np.full(size, POISON, np.uint8)
         for position, offset in self.elements(coordinates):
             if offset is None:
@@ -353,7 +353,7 @@ class Columns(Boxed):
         return self.box
 
     def elements(self, coordinates, unit=1):
-        """See :class:`Boxed`. A filter walks over the image, W first; a pixel is where its element at the offset lies."""
+        """See :class:`Boxed`. A filter moves over the image, W first; a pixel is the position of its element at the offset."""
         rank = len(self.shape)
         channel, *corner, image = coordinates[:rank]
         offsets = coordinates[rank:]

@@ -1,4 +1,4 @@
-"""The first division by zero, NaN and infinity that a kernel produces end a launch that is to stop there."""
+"""With --trap, the first division by zero, NaN or infinity that a kernel produces ends the launch."""
 
 from __future__ import annotations
 

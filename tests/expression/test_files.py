@@ -1,4 +1,4 @@
-"""The generated kernel, description and test work as they are written."""
+"""The generated kernel, description and test work without changes."""
 
 from __future__ import annotations
 

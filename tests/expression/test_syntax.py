@@ -1,4 +1,4 @@
-"""Formulas are read with Python's precedence; what cannot be read is one line that names the place."""
+"""Formulas have Python's precedence; an invalid formula is reported in one line that names the place."""
 
 from __future__ import annotations
 

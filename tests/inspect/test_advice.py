@@ -1,4 +1,4 @@
-"""Findings, and that kernels with nothing to find have none."""
+"""Findings, and their absence in kernels without these problems."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_shared_memory_of_a_cluster_has_generic_addresses_on_purpose():
 def test_double_precision_by_a_literal():
     (found,) = findings(made("sm_89")["widened"])
     assert found.rule == "double-precision" and found.source.line == line_of("0.1")
-    assert findings(made()["widened"]) == ()  # half the float rate there: no reason to speak up
+    assert findings(made()["widened"]) == ()  # half the rate of f32 there, which is not reported
 
 
 def test_ptx_without_loc_is_named_by_its_ptx_line(tmp_path):

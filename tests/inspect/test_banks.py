@@ -1,4 +1,4 @@
-"""The model of register banks, against what an H200 was measured to do, and in real code."""
+"""The model of register banks, compared with measurements of an H200, and in real code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def at(registers, i):
 
 
 def plain(a, b, c):
-    """Operands of these remainders of four, each register another than the one before."""
+    """Operands with these remainders modulo four, each register different from the previous one."""
     a, b, c = CLASS[a], CLASS[b], CLASS[c]
     return [ffma(at(c, i + 9), at(a, i), at(b, i + 3), at(c, i + 6)) for i in range(COUNT)]
 
@@ -48,7 +48,8 @@ def held(a, b, c, run):
 
 
 def alternating(same):
-    """The first operand is held, the others both lie in one bank and then the other, or each in another."""
+    """The first operand stays the same; the other two are both in one bank and then in the other, or each in a
+    different one."""
     made = []
     for i in range(COUNT):
         b, c = (EVEN, ODD)[i % 2], (EVEN, ODD)[i % 2 ^ (not same)]
@@ -112,7 +113,7 @@ def test_reads_bound_the_waits_from_both_sides(rows):
 
 
 def test_two_operands_of_a_bank_are_free_where_an_ffma_takes_two_cycles():
-    """Volta, Turing, the A100: only three conflict."""
+    """Volta, Turing and the A100: only three operands in one bank conflict."""
     assert sum(banks.bank_stalls(plain(0, 0, 1), fma_cycles=2)) == 0
     assert sum(banks.bank_stalls(plain(0, 0, 0), fma_cycles=2)) > COUNT / 2
 

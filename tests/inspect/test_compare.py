@@ -1,4 +1,4 @@
-"""Differences between kernels, blind to register numbers and addresses."""
+"""Differences between kernels, without those of register numbers and addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line tables against nvdisasm, which prints the same ones its own way."""
+"""Line tables compared with the output of nvdisasm."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_cubin_without_lines_has_empty_tables():
 
 
 def test_a_call_in_another_file_than_the_function_that_it_inlines_keeps_its_own_file():
-    """ptxas gives the row that it adds for the call the file of the inlined function."""
+    """The row that ptxas adds for the call has the file of the inlined function."""
     row = lines._Row
     table = [
         row(0x00, 1, 45, 0, 0),

@@ -1,4 +1,4 @@
-"""The HTML page: what is in it, and what it does in a browser."""
+"""The HTML page: its contents, and its behaviour in a browser."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def opened(browser, saxpy, tmp_path):
 
 
 def open_page(browser, text, tmp_path):
-    """The page as a few verbs."""
+    """The actions of a user on the page."""
     file = tmp_path / "page.html"
     file.write_text(text, encoding="utf-8")
     browser.get(file.as_uri())

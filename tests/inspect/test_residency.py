@@ -1,4 +1,4 @@
-"""Occupancy against NVIDIA's own cuda_occupancy.h, where a C compiler is there, and against what ptxas accepts."""
+"""Occupancy compared with NVIDIA's cuda_occupancy.h, where a C compiler is installed, and with what ptxas accepts."""
 
 from __future__ import annotations
 

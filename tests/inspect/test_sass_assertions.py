@@ -1,4 +1,4 @@
-"""ptxkit.testing.assert_sass, on samples that fail it and on our own kernels."""
+"""ptxkit.testing.assert_sass, on samples that fail it and on bundled kernels."""
 
 from __future__ import annotations
 

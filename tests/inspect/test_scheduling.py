@@ -1,4 +1,4 @@
-"""The scheduling fields, against what nvdisasm prints and what scoreboards must do."""
+"""The scheduling fields, compared with the output of nvdisasm and with the rules of scoreboards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_reuse_is_what_nvdisasm_prints(kernels, target):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_results_of_variable_latency_are_waited_for(kernels, target):
-    """Within a block, the first reader of a loaded register waits for the load's scoreboard, or someone between them did."""
+    """Within a block, the first reader of a loaded register waits for the load's scoreboard, or an instruction between
+    them does."""
     checked = 0
     for function in kernels(target).values():
         for block in function.blocks:

@@ -1,4 +1,4 @@
-"""Every form an operand can take, through whole statements: each must come out as the model's own text for it."""
+"""Every form of an operand, in whole statements: each is printed as it was written."""
 
 import pytest
 
@@ -149,6 +149,6 @@ def test_errors(statement, message):
 
 @pytest.mark.parametrize("statement", ["mov.u64 %rd1, generic(g);", "ld.u32 %r1, [generic(g)+4];"])
 def test_generic_is_for_initial_values_alone(statement):
-    """As nvJitLink has it, which accepts the operator in initial values and refuses it in operands."""
+    """As nvJitLink, which accepts the operator in initial values and refuses it in operands."""
     with pytest.raises(PtxSyntaxError, match=r"generic\(\) is only for initial values of variables; use mov and cvta"):
         instruction(statement)

@@ -125,7 +125,7 @@ def modules(draw):
 
 
 def without_lines(module):
-    """The module with what no printing keeps made equal: PTX lines, the text, the path."""
+    """The module without what printing does not preserve: PTX lines, the text, the path."""
 
     def strip(function):
         return replace(

@@ -1,4 +1,4 @@
-"""add_gelu in f32, f16 and bf16; and how accurate the activation functions of the header are."""
+"""add_gelu in f32, f16 and bf16; and the accuracy of the activation functions of the header."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_extreme_and_special_values(device, variant, dtype):
         case = case_of(device, np.array(values), np.zeros(len(values)), dtype)
     check(case, variant)
     out = case.outputs()["out"].astype(f32)
-    assert np.isnan(out[-2:]).all()  # -inf * 0, as the formula has it
+    assert np.isnan(out[-2:]).all()  # -inf * 0, as in the formula
     assert out[-3] == np.inf
 
 

@@ -1,4 +1,4 @@
-"""add_mul_exp: any length, any start, special values, tiles; and the header that element-wise kernels share."""
+"""add_mul_exp: any length, any alignment, special values, tiles; and the header that element-wise kernels share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Gradients of layernorm and rmsnorm: the reference against numerical differentiation, the kernels against the reference."""
+"""Gradients of layernorm and rmsnorm: the reference is compared with numerical differentiation, the kernels with the
+reference."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ f32 = np.float32
 
 
 def forward(kernel, x, gamma, beta):
-    """y, and the statistics that training keeps, in float64."""
+    """y, and the statistics that are stored for training, in float64."""
     centered = x - x.mean(1, keepdims=True) if kernel.centered else x
     rstd = 1 / np.sqrt((centered**2).mean(1) + EPS)
     kept = {"mean": x.mean(1), "rstd": rstd} if kernel.centered else {"rstd": rstd}
@@ -76,7 +77,7 @@ def case_of(device, kernel, rows, cols, dtype="f32", scale=1.0, offset=0.0):
 
 
 def check(case, variant="vectorized", tile=None):
-    """Run a variant, demand that it verifies, and return the gradients."""
+    """Run a variant, assert that it is verified, and return the gradients."""
     result = execute.run(case, case.workload.variant(variant), None, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs()
@@ -119,9 +120,9 @@ def test_rows_of_any_scale(device, kernel, variant, scale):
 
 
 TILES = [
-    (5, {"THREADS": 64, "VECTORS": 1}),  # several rows a warp
-    (100, {"THREADS": 256, "VECTORS": 1, "PARTIALS": 132}),  # a row a warp
-    (300, {"THREADS": 256, "VECTORS": 1, "CTAS_PER_SM": 1}),  # several warps a row, several rows a CTA
+    (5, {"THREADS": 64, "VECTORS": 1}),  # several rows per warp
+    (100, {"THREADS": 256, "VECTORS": 1, "PARTIALS": 132}),  # one row per warp
+    (300, {"THREADS": 256, "VECTORS": 1, "CTAS_PER_SM": 1}),  # several warps per row, several rows per CTA
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
     (2800, {"THREADS": 64, "VECTORS": 2, "CLUSTER": 8}),
     (3000, {"THREADS": 64, "VECTORS": 1, "CLUSTER": 2}),  # streamed
@@ -138,7 +139,7 @@ def test_every_shape_of_tile(device, kernel, cols, tile):
 @pytest.mark.parametrize("cols", [64, 67])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_ctas_take_row_after_row(device, kernel, cols):
-    """More rows than are computed at a time; the sums come out the same each time."""
+    """More rows than are computed at a time; the sums are the same in each launch."""
     case = case_of(device, kernel, 700, cols)
     first = check(case, tile={"THREADS": 64, "VECTORS": 1, "PARTIALS": 132})
     again = check(case, tile={"THREADS": 64, "VECTORS": 1, "PARTIALS": 132})
@@ -154,7 +155,7 @@ FETCHED = [  # columns, dtype, THREADS, CLUSTER, rows that a CTA takes at a time
     (240, "f32", 128, 1, 4),  # of one warp has none
     (400, "bf16", 256, 1, 8),  # two groups a producer warp
     (401, "bf16", 256, 1, 8),
-    (800, "f32", 512, 1, 4),  # the producer warps give registers away
+    (800, "f32", 512, 1, 4),  # the producer warps release registers
     (1000, "f32", 64, 2, 1),
     (1001, "f32", 64, 2, 1),
     (2900, "f32", 64, 8, 1),
@@ -171,7 +172,7 @@ COPIES = [(1, 0, True), (3, 2, False)]  # STAGES, MAX_IN_FLIGHT, SMEM_GAMMA
     ids=lambda v: v.__name__ if isinstance(v, type) else str(v),
 )
 def test_warps_of_their_own_fetch_rows(device, kernel, stages, in_flight, kept, cols, dtype, threads, cluster, groups):
-    """CTAs take many turns, copies come as late as they may, and sums come out the same each time."""
+    """CTAs execute many iterations, copies complete as late as is legal, and the sums are the same in each launch."""
     if device.kind == "emulator":
         device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     partials = 8 if cluster == 1 else 16

@@ -1,4 +1,4 @@
-"""bias_dropout_residual: the same numbers in every variant and tile, and those of numpy; Philox against known answers."""
+"""bias_dropout_residual: the same random numbers in every variant and tile and in numpy; Philox compared with known answers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Tile(dict):
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_what_is_fused_rounds_once(device, dtype):
-    """The workload's tolerance leaves room for the chain's roundings; the others need none."""
+    """The tolerance of the workload allows the roundings of the unfused chain; the other variants need none."""
     case = execute.Case(BiasDropoutResidual(rows=8, cols=260, dtype=dtype), device)
     for variant in ("fused", "vectorized"):
         check(case, variant)
@@ -133,7 +133,7 @@ def test_fused_is_unfused_bit_for_bit(device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dropped_values_leave_no_trace(device, dtype):
-    """Infinity and NaN in x vanish where they are dropped, and stay where not."""
+    """Infinity and NaN in x disappear where they are dropped, and are kept elsewhere."""
     workload = BiasDropoutResidual(rows=4, cols=64, p=0.5, dtype=dtype)
     inputs = workload.inputs(np.random.default_rng(1))
     inputs["x"] = np.full((4, 64), np.inf).astype(dtype_of(dtype))

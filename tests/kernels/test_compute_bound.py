@@ -60,7 +60,7 @@ def test_variants_agree_bit_for_bit(device):
 
 
 def test_one_step_too_few_is_found(device):
-    """The tolerance grows with the chain, and still tells 1024 steps from 1023."""
+    """The tolerance increases with the length of the chain, and still distinguishes 1024 steps from 1023."""
     long, short = ComputeBound(n=64), ComputeBound(n=64, intensity=255.75)
     case = execute.Case(short, device)
     check(case, "fused")
@@ -78,7 +78,7 @@ def test_the_packed_variant_says_what_it_needs():
 
 @pytest.mark.parametrize("variant", ["fused", "vectorized"])
 def test_no_fma_waits_for_a_register_bank(variant):
-    """A kernel that is there to show the peak of the FMA pipe: three registers of an fma come from two banks."""
+    """The kernel measures the peak of the FMA pipe: the three registers of each fma are in two banks."""
     workload = ComputeBound(n=1 << 16)
     image = build(workload, workload.variant(variant), Target.parse("sm_90a")).images[0]
     (function,) = sass(image).values()

@@ -1,6 +1,7 @@
-"""Each wait of the Blackwell kernels is found to be missing when it is deleted, or a reason is known why not.
+"""A deleted wait of the Blackwell kernels is reported, or the reason why it is not reported is recorded.
 
-A representative part; ``scripts/delete_waits.py`` deletes all waits of all steps, and docs/blackwell.md has its result.
+This file tests a representative part; ``scripts/delete_waits.py`` deletes all waits of all steps, and
+docs/blackwell.md has its result.
 """
 
 from __future__ import annotations

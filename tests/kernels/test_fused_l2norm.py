@@ -26,7 +26,7 @@ def case_of(device, x, eps=1e-12):
 
 
 def check(case, variant="vectorized", tile=None, target=None):
-    """Run a variant, demand that it verifies, and return y."""
+    """Run a variant, assert that it is verified, and return y."""
     result = execute.run(case, FusedL2norm.variant(variant), target, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs()["y"]
@@ -52,7 +52,7 @@ SCALES = [1e-45, 1e-38, 1e-30, 1e-19, 1e-10, 1.0, 1e10, 1e18, 1e19, 1e30, 3e38]
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rows_of_any_scale(device, variant, cols, eps):
     x = (rows_of(len(SCALES), cols).astype(np.float64) * np.array(SCALES)[:, None]).astype(f32)
-    x[:, 0] = np.array(SCALES, f32)  # so that no row vanishes
+    x[:, 0] = np.array(SCALES, f32)  # so that no row is zero
     check(case_of(device, x, eps), variant)
 
 
@@ -112,11 +112,11 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 
 TILES = [
-    # (cols, tile): what it exercises
-    (2, {"THREADS": 128, "VECTORS": 8}),  # a thread a row
-    (17, {"THREADS": 256, "VECTORS": 1}),  # several rows a warp
-    (128, {"THREADS": 128, "VECTORS": 1}),  # a warp a row
-    (200, {"THREADS": 512, "VECTORS": 1}),  # two warps a row, eight rows a CTA
+    # (cols, tile), with the code that it tests
+    (2, {"THREADS": 128, "VECTORS": 8}),  # one thread per row
+    (17, {"THREADS": 256, "VECTORS": 1}),  # several rows per warp
+    (128, {"THREADS": 128, "VECTORS": 1}),  # one warp per row
+    (200, {"THREADS": 512, "VECTORS": 1}),  # two warps per row, eight rows per CTA
     (200, {"THREADS": 1024, "VECTORS": 1}),  # all sixteen barriers
     (512, {"THREADS": 128, "VECTORS": 2}),
     (1003, {"THREADS": 128, "VECTORS": 8}),
@@ -143,7 +143,7 @@ def test_every_shape_of_tile(device, cols, tile):
 
 @pytest.mark.parametrize(("rows", "full"), [(8, True), (11, False)])
 def test_rows_that_share_a_cta_and_fill_its_registers(device, rows, full):
-    """Four rows a CTA: without a bounds check only where every CTA has four."""
+    """Four rows per CTA: the code without bounds checks is used only where every CTA has four."""
     workload = FusedL2norm(rows=rows, cols=128)
     tile = {"THREADS": 128, "VECTORS": 1, "CLUSTER": 1}
     case = execute.Case(workload, device, inputs=workload.inputs(np.random.default_rng(0)))
@@ -161,7 +161,7 @@ def test_a_long_row_takes_a_cluster(device):
 
 
 def test_without_clusters_a_long_row_is_streamed():
-    """sm_80 has neither clusters nor distributed shared memory; the variant is there all the same."""
+    """sm_80 has neither clusters nor distributed shared memory, but the variant is available."""
     workload = FusedL2norm(rows=2, cols=40_000)
     built = build(workload, workload.variant("vectorized"), Target.parse("sm_80"))
     assert built.tile.CLUSTER == 1
@@ -195,7 +195,7 @@ def test_unaligned_starts(device, variant, x_offset, y_offset):
     verdict = compare("y", written[inside].reshape(rows, cols), expected, FusedL2norm.tolerance)
     assert verdict.verified, verdict.worst
     outside = np.delete(written, np.arange(inside.start, inside.stop))
-    np.testing.assert_array_equal(outside, f32(7))  # not a byte beside the rows
+    np.testing.assert_array_equal(outside, f32(7))  # no byte outside the rows is changed
 
 
 def test_eps_must_not_be_negative():

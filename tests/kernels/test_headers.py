@@ -1,4 +1,5 @@
-"""The headers below cu/ptxkit/: every instruction compiles for every target, sums are right, and what a target lacks traps."""
+"""The headers below cu/ptxkit/: every instruction compiles for every target, sums are right, and an instruction that a
+target lacks traps."""
 
 from __future__ import annotations
 
@@ -247,7 +248,7 @@ def test_every_function_compiles_for_every_target(target):
     compile_source(includes() + ASYNCHRONOUS, target=target)
     has_clusters = target not in ("sm_75", "sm_80")
     assert ("barrier.cluster.arrive" in image.ptx) is has_clusters
-    assert ("trap;" in image.ptx) is (target != "sm_100a")  # which alone has everything
+    assert ("trap;" in image.ptx) is (target != "sm_100a")  # the only target with all of these features
 
 
 def test_every_function_with_asm_is_in_the_test_above():
@@ -271,7 +272,7 @@ def test_the_wrapped_opcode_is_the_functions_name():
             lines = re.findall(r'asm(?: volatile)?\("(.*)', body)
             opcodes = [
                 line for line in lines if "%%" not in line and not line.startswith('"')
-            ]  # "" orders, and is none
+            ]  # "" only orders, and is no instruction
             if opcodes:
                 pattern = ".*".join(map(re.escape, function.removesuffix("_f32").split("_")))
                 assert re.search(pattern, " ".join(opcodes).replace("::", ".")), f"{function}: {opcodes}"

@@ -1,4 +1,4 @@
-"""inline_ptx: every step in every variant, the instructions really there, and the guards where they are not."""
+"""inline_ptx: every step in every variant, the presence of the instructions, and the guards on targets that lack them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_special_values(device, variant):
 
 
 def test_asynchronous_copies_are_waited_for():
-    """In the emulator's other completion mode a wait too few would show as poison."""
+    """In the other completion mode of the emulator a missing wait would be visible as a sentinel value."""
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     run(device, "async_copy", n=3 * N)
 
@@ -120,7 +120,8 @@ def test_the_oldest_and_newest_targets_that_have_it(variant, target):
 
 
 def test_a_guarded_kernel_launched_all_the_same_traps(device):
-    """Somebody who goes around `requires`: the kernel for sm_100 is in the program for sm_90a, and says what is missing."""
+    """A launch that ignores `requires`: the program for sm_90a contains the kernel for sm_100, which reports the
+    missing feature."""
     image = build(InlinePtx(n=N), InlinePtx.variant("ptx"), Target.parse("sm_90a")).images[0]
     if device.kind == "gpu":
         pytest.skip("a trap costs the process its context")

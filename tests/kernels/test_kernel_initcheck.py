@@ -1,4 +1,4 @@
-"""The kernels use nothing that is uninitialised, with outputs and temporaries poisoned; what is not written is found."""
+"""The kernels use no uninitialised value, with outputs and temporaries poisoned; elements that are not written are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No kernel's threads race for shared memory, and a barrier that is deleted from their PTX is found to be missing."""
+"""No kernel has a race in shared memory, and a barrier that is deleted from its PTX is reported as missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_no_races(name, variant, monkeypatch):
     workload = kind.make(SIZES.get(name, ()), {}, small=True)
     if not any(".shared" in step.image.ptx for step in build(workload, kind.variant(variant)).steps):
         pytest.skip("no shared memory in it")
-    case = execute.Case(workload, checked("lanes", sms=8), seed=5)  # CTAs that stay resident compute many rows each
+    case = execute.Case(workload, checked("lanes", sms=8), seed=5)  # persistent CTAs compute many rows each
     assert execute.run(case, kind.variant(variant)).verdict.verified
 
 
@@ -53,7 +53,7 @@ BARRIER = re.compile(
 SMALL = {"THREADS": 128, "QUADS": 1, "CTAS": 1}
 RING = {"CONSUMERS": 128, "QUADS": 1, "CTAS": 1, "PRODUCERS": 32, "STAGES": 2}
 MUTILATED: list[tuple[str, str, tuple[int, ...], dict[str, int] | None, tuple[int, ...]]] = [
-    # kernel, variant, sizes, tile, and the barriers that are not missed, in the order of the PTX
+    # kernel, variant, sizes, tile, and the barriers whose deletion is not reported, in the order of the PTX
     ("layernorm", "fused", (), None, ()),
     # the last one is for columns beyond registers
     ("fused_l2norm", "ptx", (), None, (1,)),
@@ -76,7 +76,7 @@ MUTILATED: list[tuple[str, str, tuple[int, ...], dict[str, int] | None, tuple[in
 
 @pytest.mark.parametrize(("name", "variant", "sizes", "tile", "unneeded"), MUTILATED)
 def test_a_barrier_that_is_deleted_is_missed(name, variant, sizes, tile, unneeded):
-    """A wait that is gone is a race. So is an arrival, or those who wait for it do so for ever."""
+    """A deleted wait is a race. A deleted arrival is a race or a deadlock."""
     without_each(BARRIER, "warps", name, variant, sizes, tile, unneeded)
 
 
@@ -98,7 +98,7 @@ def test_a_deleted_warp_barrier_is_reported_with_racecheck_lanes(name, variant, 
 
 
 def without_each(barrier_of, racecheck, name, variant, sizes, tile, unneeded):
-    """Delete barriers one after the other; those with the numbers ``unneeded`` (None: all) are not missed."""
+    """Delete barriers one at a time; the deletion of those with the numbers ``unneeded`` (None: all) is not reported."""
     kind = registry.get(name)
     built = build(kind.make(sizes, {}, small=True), kind.variant(variant), tile=tile)
     (step,) = built.steps
@@ -121,7 +121,7 @@ def without_each(barrier_of, racecheck, name, variant, sizes, tile, unneeded):
 
 
 def without(ptx: str, barrier: re.Match[str]) -> str:
-    """The PTX less one barrier; where it would have given a predicate, that is true."""
+    """The PTX without one barrier; a predicate that the barrier would have set is true."""
     predicate = re.search(r"\.b64\s+(\w+),", barrier[0]) if "try_wait" in barrier[0] else None
     instead = f"setp.eq.u32 {predicate[1]}, 0, 0;" if predicate else ""
     return ptx[: barrier.start()] + instead + ptx[barrier.end() :]

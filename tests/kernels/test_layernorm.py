@@ -28,7 +28,7 @@ def case_of(device, x, eps=1e-5, **options):
 
 
 def check(case, variant="vectorized", tile=None):
-    """Run a variant, demand that it verifies, and return y."""
+    """Run a variant, assert that it is verified, and return y."""
     result = execute.run(case, Layernorm.variant(variant), None, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs()["y"]
@@ -72,7 +72,8 @@ def test_rows_of_any_scale(device, variant, cols, eps):
 @pytest.mark.parametrize("cols", [24, 256, 1500])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_mean_far_greater_than_the_deviations(device, variant, cols):
-    """What two passes with a rounded mean get wrong: at 1e7 + 1 the mean's rounding is as large as the deviations."""
+    """A case in which two passes with a rounded mean fail: at 1e7 + 1 the rounding error of the mean is as large as the
+    deviations."""
     x = rows_of(5, cols) * f32(4)
     x += np.array([1e3, 1e5, -1e6, 1e7, 3e7], f32)[:, None]
     check(case_of(device, x, activation="none"), variant)
@@ -108,10 +109,10 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 
 TILES = [
-    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows a warp
+    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows per warp
     (37, {"THREADS": 32, "VECTORS": 1, "PREFETCH_WEIGHTS": True}),
-    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0}),  # a row a warp
-    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps a row, several rows a CTA
+    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0}),  # one row per warp
+    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps per row, several rows per CTA
     (1000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2, "PREFETCH_WEIGHTS": True}),
     (2800, {"THREADS": 32, "VECTORS": 4, "CLUSTER": 8}),

@@ -26,7 +26,7 @@ def case_of(device, x, eps=1e-5, **options):
 
 
 def check(case, variant="vectorized", tile=None):
-    """Run a variant; integers may differ beside a tie only. Returns the outputs."""
+    """Run a variant, whose integers may differ only next to a tie, and return the outputs."""
     result = execute.run(case, LayernormQuantize.variant(variant), None, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     outputs = case.outputs()
@@ -61,7 +61,7 @@ def test_rows_of_any_scale(device, variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_zeros_and_special_values(device, variant):
     x = rows_of(4, 300)
-    x[1] = 7  # nothing is left but beta, and of that nothing
+    x[1] = 7  # only beta remains, which is zero
     x[2, 7] = np.nan
     x[3, 299] = np.inf
     case = case_of(device, x)
@@ -83,9 +83,9 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 
 TILES = [
-    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows a warp
-    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0, "PREFETCH_WEIGHTS": True}),  # a row a warp
-    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps a row, several rows a CTA
+    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows per warp
+    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0, "PREFETCH_WEIGHTS": True}),  # one row per warp
+    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps per row, several rows per CTA
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
     (2800, {"THREADS": 32, "VECTORS": 4, "CLUSTER": 8}),
     (3000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),  # streamed

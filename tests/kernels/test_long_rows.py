@@ -20,7 +20,7 @@ def of(name, rows, cols, **options):
 
 
 def check(device, workload, tile=None, inputs=None):
-    """Run ``vectorized``, demand that it verifies, and return its launches."""
+    """Run ``vectorized``, assert that it is verified, and return its launches."""
     case = execute.Case(workload, device, inputs=inputs)
     variant = workload.variant("vectorized")
     result = execute.run(case, variant, None, tile, explicit=True)
@@ -29,7 +29,7 @@ def check(device, workload, tile=None, inputs=None):
 
 
 def with_extremes(workload, key):
-    """Inputs whose rows are tiny, huge, far from 0 and ordinary.
+    """Inputs with rows of tiny, huge and ordinary values, and of values far from 0.
 
     The sum of score and mask is rounded; the exponential turns half a unit in its last place into a relative error, so scores
     are moved less far than other inputs.

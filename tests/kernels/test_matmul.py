@@ -1,4 +1,4 @@
-"""matmul_wgmma and matmul_mma in all their steps: ragged sizes, epilogues, element types, tiles, and what they compile to."""
+"""matmul_wgmma and matmul_mma in all their steps: ragged sizes, epilogues, element types, tiles, and the compiled code."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TILES = [
     {"BM": 128, "BN": 128, "CONSUMERS": 1, "REGISTERS": 0, "BOXES": 1},
     {"BM": 128, "BN": 192, "CONSUMERS": 2, "BOXES": 4},
     {"BM": 256, "BN": 128, "CONSUMERS": 2},
-    {"BM": 256, "BN": 192, "STAGES": 3},  # 192 sums a thread
+    {"BM": 256, "BN": 192, "STAGES": 3},  # 192 sums per thread
     {"CLUSTER_M": 2, "GROUP": 1},
     {"CLUSTER_N": 2, "GROUP": 4},
     {"BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 2},
@@ -127,11 +127,11 @@ PERSISTENT = [
 
 @pytest.fixture
 def few_ctas(monkeypatch):
-    """Persistent kernels launch two CTAs."""
+    """A device on which persistent kernels launch two CTAs."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
-@pytest.mark.parametrize("k", [24, 104])  # in the shorter one a ring holds stages of several tiles
+@pytest.mark.parametrize("k", [24, 104])  # in the shorter one the ring contains stages of several tiles
 @pytest.mark.parametrize(("kernel", "variant"), PERSISTENT)
 def test_a_cta_takes_many_tiles(device, few_ctas, kernel, variant, k):
     check(device, kernel, variant, 520, 520, k)
@@ -139,7 +139,7 @@ def test_a_cta_takes_many_tiles(device, few_ctas, kernel, variant, k):
 
 @pytest.mark.parametrize(("kernel", "variant"), STEPS)
 def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, kernel, variant):
-    """Everything asynchronous ends as late as the program's own waits allow, over several tiles a CTA."""
+    """Asynchronous operations complete as late as the program's waits allow, with several tiles per CTA."""
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     check(device, kernel, variant, 300, 264, 200)
 
@@ -147,7 +147,7 @@ def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, kernel, vari
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_no_tile_relies_on_copies_that_happen_to_be_early(few_ctas, tile):
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
-    check(device, "matmul_wgmma", "step8_tma_store", 300, 392, 264, tile)  # at least two tiles a CTA
+    check(device, "matmul_wgmma", "step8_tma_store", 300, 392, 264, tile)  # at least two tiles per CTA
 
 
 def test_an_epilogue_that_reads_has_registers_left():

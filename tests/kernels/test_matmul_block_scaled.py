@@ -30,7 +30,7 @@ def blackwell(device):
 
 @pytest.fixture
 def few_ctas(monkeypatch):
-    """Persistent kernels launch two CTAs."""
+    """A device on which persistent kernels launch two CTAs."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_100a"), sms=2))
 
 
@@ -78,7 +78,7 @@ def test_the_reference_quantizes_by_the_rules_of_the_formats():
     e4m3 = np.array(expected, np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
     np.testing.assert_array_equal(dequantized(x, FORMATS["mxf8"])[0, :4], 4 * e4m3)
     x = np.zeros((1, 16), np.float32)
-    x[0, :5] = [6.0, 2.4, 2.5, -5.1, 0.2]  # the scale factor is 1; 2.5 lies between 2 and 3, of which 2 is even
+    x[0, :5] = [6.0, 2.4, 2.5, -5.1, 0.2]  # the scale factor is 1; 2.5 is between 2 and 3, of which 2 is even
     np.testing.assert_array_equal(dequantized(x, FORMATS["nvf4"])[0, :5], [6, 2, 2, -6, 0])
 
 

@@ -1,4 +1,4 @@
-"""matmul_sparse in all its steps: types, ragged sizes, tiles, late completion, races, and what it compiles to."""
+"""matmul_sparse in all its steps: types, ragged sizes, tiles, late completion, races, and the compiled code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check(device, dtype, variant, m, n, k, tile=None, **options):
 
 @pytest.fixture
 def few_ctas(monkeypatch):
-    """Persistent kernels launch two CTAs."""
+    """A device on which persistent kernels launch two CTAs."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
 
 
@@ -79,7 +79,7 @@ def test_infinity_where_nothing_is_stored_has_no_effect(device, dtype, variant):
 
 @pytest.mark.parametrize(("dtype", "variant"), [step for step in STEPS if step[0] != "f16"])
 def test_no_step_relies_on_copies_that_happen_to_be_early(few_ctas, dtype, variant):
-    """Everything asynchronous ends as late as the program's own waits allow, over several tiles a CTA."""
+    """Asynchronous operations complete as late as the program's waits allow, with several tiles per CTA."""
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     check(device, dtype, variant, 300, 264, 224, weights="dense")
 
@@ -99,7 +99,7 @@ def test_nothing_uninitialised_is_used(dtype, variant):
 
 TILES = [
     {"BM": 64, "BN": 64, "CONSUMERS": 1, "REGISTERS": 0, "CLUSTER_N": 1},
-    {"BM": 192, "BN": 256, "STAGES": 3},  # 192 sums a thread
+    {"BM": 192, "BN": 256, "STAGES": 3},  # 192 sums per thread
     {"BM": 128, "BN": 256, "CLUSTER_M": 2, "GROUP": 1},
     {"BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 1, "BOXES": 4},
     {"REGISTERS": 0, "BOXES": 1},

@@ -32,7 +32,7 @@ def blackwell(device):
 
 @pytest.fixture
 def few_ctas(monkeypatch):
-    """Persistent kernels launch two CTAs."""
+    """A device on which persistent kernels launch two CTAs."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_100a"), sms=2))
 
 

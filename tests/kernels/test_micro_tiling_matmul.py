@@ -1,4 +1,4 @@
-"""micro_tiling_matmul: every step at sizes that no tile divides, and the compiler's view of the best."""
+"""micro_tiling_matmul: every step at sizes that are not multiples of tiles, and the machine code of the best ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ RING_TILES = [
 @pytest.mark.parametrize("completion", ["eager", "latest-legal"])
 @pytest.mark.parametrize("tile", RING_TILES, ids=str)
 def test_tiles_of_the_ring(tile, completion):
-    """The order of copies, waits and releases, with copies as early and as late as they may be; more tiles than stages."""
+    """The order of copies, waits and releases, with copies as early and as late as is legal, and more tiles than stages."""
     device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
     check(device, "step8_ring", 140, 132, 148, **tile)
 
@@ -96,11 +96,11 @@ STREAM_TILE = {
 @pytest.mark.parametrize(
     "sms,m,n,k,turns",
     [
-        # 9 tiles for 2 CTAs: few to share with; at most 1, 2 and 4 tiles of a CTA are shared
+        # 9 tiles for 2 CTAs: at most 1, 2 and 4 tiles of a CTA are shared
         (1, 140, 260, 52, 1),
         (1, 140, 260, 52, 2),
         (1, 140, 260, 52, 4),
-        (1, 128, 256, 84, 1),  # as many whole tiles for each, and nothing to share
+        (1, 128, 256, 84, 1),  # the same number of whole tiles for each, and no shared tile
         # 15 tiles for 4 CTAs: whole tiles, and shares of a few steps; everything is shared
         (2, 132, 516, 52, 1),
         (2, 132, 516, 52, 2),
@@ -110,14 +110,14 @@ STREAM_TILE = {
     ],
 )
 def test_shares(monkeypatch, completion, turns, sms, m, n, k):
-    """Shares that begin and end anywhere, with copies as early and as late as they may be."""
+    """Shares that begin and end at any step, with copies as early and as late as is legal."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=sms))
     device = EmulatedDevice(settings=EmulatorSettings(completion=completion))
     check(device, "step9_stream_k", m, n, k, **STREAM_TILE, SHARED_WAVES=turns)
 
 
 def test_shared_sums_are_added_in_one_order(device, monkeypatch):
-    """The same bits from every launch, also when the flags of the one before are still set."""
+    """Every launch gives the same bits, also when the flags of the previous launch are still set."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=4))
     w = MATMUL.make([64, 64, 996], {})
     case = execute.Case(w, device)
@@ -178,7 +178,7 @@ def test_copies_go_past_the_registers():
 
 
 def multiplying(name):
-    """The last kernel of a variant, as ``ptxkit inspect`` takes it."""
+    """The last kernel of a variant, in the form of ``ptxkit inspect``."""
     w = MATMUL.make()
     variant = w.variant(name)
     launch = variant.launches(w, variant.select_tile(w, _sm_90a()))[-1]

@@ -1,4 +1,4 @@
-"""Kernels that start while the grid before ends: each sees what the one before wrote, at any alignment."""
+"""Kernels that start before the previous grid has ended: each reads what the previous one wrote, at any alignment."""
 
 from __future__ import annotations
 

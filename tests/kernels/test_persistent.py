@@ -1,4 +1,4 @@
-"""Dynamic persistent kernels: each row is computed once, by any cluster, and with every copy as late as its wait allows."""
+"""Dynamic persistent kernels: each row is computed once, by any cluster, with every copy as late as its wait allows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def small(monkeypatch):
 
 
 def check(device, name, rows, cols, tile, **options):
-    """Check that ``persistent`` verifies, also when it is launched again with its counter of rows used up; its launch."""
+    """Assert that ``persistent`` is verified, also in a second launch that begins with the row counter of the first one; return
+    its launch."""
     if device.kind == "emulator":
         device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     workload = registry.get(name)(rows=rows, cols=cols, **options)
@@ -60,7 +61,7 @@ def check(device, name, rows, cols, tile, **options):
     variant = workload.variant("persistent")
     result = execute.run(case, variant, None, tile | {"CTAS_PER_SM": 1}, explicit=True)
     assert result.verdict.verified, f"{result.tile}: {result.verdict.worst}"
-    if result.counters is None or not result.counters.global_atomic_bytes:  # else the check has launched it again
+    if result.counters is None or not result.counters.global_atomic_bytes:  # otherwise the check has launched it again
         assert result.prepared is not None
         assert result.prepared.again() is None
     reset, launch = variant.launches(workload, result.tile)

@@ -1,4 +1,4 @@
-"""two_stage_pipeline and warp_specialized: any number of tiles, and that every variant overlaps or not as it says."""
+"""two_stage_pipeline and warp_specialized: any number of tiles, and the overlap, or its absence, in each variant."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_cta_takes_many_tiles(device, monkeypatch, kernel, variant):
 
 @pytest.mark.parametrize(("kernel", "variant"), VARIANTS)
 def test_no_variant_relies_on_copies_that_happen_to_be_early(monkeypatch, kernel, variant):
-    """Everything asynchronous ends as late as the program's own waits allow."""
+    """Asynchronous operations complete as late as the program's waits allow."""
     device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     monkeypatch.setattr(f"ptxkit.kernels.pipelines.{kernel}.{registry.get(kernel).__name__}.ctas", lambda *_: 2)
     check(device, kernel, variant, 2048 * 23 + 400)

@@ -1,4 +1,4 @@
-"""quantize_int8: every integer, ties and boundaries above all."""
+"""quantize_int8: every integer, in particular ties and boundaries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_any_length(device, variant, n):
 
 
 def around_ties(scale, zero_point):
-    """The numbers next to every tie and every end of the range, a few ulp to either side."""
+    """The numbers within a few ulp of every tie and of the ends of the range."""
     steps = np.arange(-132, 132, 0.5) - zero_point
     middle = (steps * np.float64(f32(scale))).astype(f32)
     near = [middle]

@@ -26,7 +26,7 @@ def case_of(device, x, eps=1e-6, **options):
 
 
 def check(case, variant="vectorized", tile=None):
-    """Run a variant, demand that it verifies, and return y."""
+    """Run a variant, assert that it is verified, and return y."""
     result = execute.run(case, Rmsnorm.variant(variant), None, tile, explicit=True)
     assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
     return case.outputs()["y"]
@@ -53,7 +53,7 @@ SCALES = [1e-45, 1e-38, 1e-30, 1e-18, 1e-10, 1.0, 1e10, 1e18, 1e19, 1e30, 3e38]
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_rows_of_any_scale(device, variant, cols, eps):
     x = (rows_of(len(SCALES), cols).astype(np.float64) * np.array(SCALES)[:, None]).astype(f32)
-    x[:, 0] = np.array(SCALES, f32)  # so that no row vanishes
+    x[:, 0] = np.array(SCALES, f32)  # so that no row is zero
     check(case_of(device, x, eps), variant)
 
 
@@ -89,9 +89,9 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 
 TILES = [
-    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows a warp
-    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0, "PREFETCH_WEIGHTS": True}),  # a row a warp
-    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps a row, several rows a CTA
+    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows per warp
+    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0, "PREFETCH_WEIGHTS": True}),  # one row per warp
+    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps per row, several rows per CTA
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2, "PREFETCH_WEIGHTS": True}),
     (2800, {"THREADS": 32, "VECTORS": 4, "CLUSTER": 8}),
     (3000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),  # streamed

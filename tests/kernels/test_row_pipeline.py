@@ -1,4 +1,4 @@
-"""Rows by CTAs that stay: the next ones are copied ahead, weights are kept; with every copy as late as its wait allows."""
+"""Persistent CTAs that prefetch rows and keep weights, with every copy as late as its wait allows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NAME = "layernorm_quantize"
 f32 = np.float32
 
 CASES = [
-    (37, 100, {"THREADS": 128, "VECTORS": 1, "STAGES": 2}),  # a row a warp
-    (30, 512, {"THREADS": 128, "VECTORS": 2, "STAGES": 3}),  # several warps a row, several rows a CTA
+    (37, 100, {"THREADS": 128, "VECTORS": 1, "STAGES": 2}),  # one row per warp
+    (30, 512, {"THREADS": 128, "VECTORS": 2, "STAGES": 3}),  # several warps per row, several rows per CTA
     (19, 1000, {"THREADS": 256, "VECTORS": 1, "STAGES": 1}),
-    (90, 20, {"THREADS": 128, "VECTORS": 1, "STAGES": 2}),  # several rows a warp
+    (90, 20, {"THREADS": 128, "VECTORS": 1, "STAGES": 2}),  # several rows per warp
     (11, 333, {"THREADS": 128, "VECTORS": 1, "STAGES": 4}),  # no vectors
     (7, 3000, {"THREADS": 256, "VECTORS": 1, "CLUSTER": 4, "STAGES": 2}),
 ]
@@ -32,7 +32,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def few_multiprocessors(monkeypatch):
-    """So that CTAs take several rows each."""
+    """A device with few SMs, so that CTAs compute several rows each."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=4))
 
 
@@ -74,13 +74,13 @@ def test_a_hint_for_l2():
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 131, 132, 133, 1000])
 def test_every_cta_takes_as_many_rows(rows, monkeypatch):
-    """But the last ones, which may take one fewer; and together they take all."""
+    """All CTAs compute the same number of rows, the last ones possibly one fewer; together they compute all rows."""
     monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=132))
     workload = registry.get(NAME)(rows=rows, cols=4096)
     tile = Tile(
         {"THREADS": 512, "VECTORS": 8, "CLUSTER": 1, "CACHE": 1, "STAGES": 2, "SMEM_VECTORS": 0, "CTAS_PER_SM": 1}
     )
-    at_once = 4 * row_pipeline.grid(workload, tile)  # four rows a CTA
+    at_once = 4 * row_pipeline.grid(workload, tile)  # four rows per CTA
     assert at_once <= 4 * 132
     turns = -(-rows // at_once)
     assert turns == -(-rows // (4 * 132))

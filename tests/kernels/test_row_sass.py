@@ -70,7 +70,8 @@ def test_accesses_are_128_bits_wide(name):
 
 @pytest.mark.parametrize(("name", "tile"), [("fused_l2norm", {"VECTORS": 1}), ("softmax", {"VECTORS": 1})])
 def test_a_barrier_for_each_group(name, tile):
-    """512 threads, eight rows of 64: ptxas counts eight barriers, and not the sixteen it reserves for a computed number."""
+    """512 threads with eight rows of 64: ptxas counts eight barriers, not the sixteen that it allocates for a computed
+    number."""
     (step,) = built(name, 16384, 256, {"THREADS": 512} | tile).steps
     (function,) = sass(step.image).values()
     assert function.resources.barriers == 8

@@ -1,4 +1,4 @@
-"""Tiles of row kernels by size: those that were fastest on an H200, and which of them are refused."""
+"""Tiles of row kernels by size: those that were fastest on an H200, and those that are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tile_of(kernel, size, tile=None, **options):
     ("kernel", "size", "dtype", "expected"),
     [
         ("layernorm", "128x4096", "f32", (512, 2, True, True)),
-        ("layernorm", "128x256", "f32", (128, 1, True, False)),  # over before a grid that starts late is there
+        ("layernorm", "128x256", "f32", (128, 1, True, False)),  # complete before a grid that starts late would begin
         ("layernorm", "1024x1024", "bf16", (128, 1, True, False)),
         ("rmsnorm", "16384x4096", "f32", (256, 4, True, False)),
         ("rmsnorm", "16384x4096", "bf16", (256, 2, False, False)),
@@ -28,7 +28,7 @@ def tile_of(kernel, size, tile=None, **options):
         ("softmax", "16384x4096", "f32", (256, 4, None, False)),
         ("scale_mask_softmax", "1024x1024", "bf16", (128, 1, None, True)),
         ("layernorm_quantize", "128x4096", "f32", (256, 4, True, True)),
-        ("layernorm_quantize", "128x1024", "f32", (128, 2, True, True)),  # one row a CTA
+        ("layernorm_quantize", "128x1024", "f32", (128, 2, True, True)),  # one row per CTA
         ("layernorm_quantize", "128x8192", "f32", (512, 4, True, True)),
     ],
 )

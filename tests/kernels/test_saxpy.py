@@ -12,6 +12,6 @@ from ptxkit.workload import execute
 @pytest.mark.parametrize("variant", ["scalar", "vectorized", "ptx"])
 def test_any_length(device, variant, n):
     case = execute.Case(Saxpy(n=n), device, seed=n)
-    for _ in range(2):  # y is updated in place, so a second run must start from the input again
+    for _ in range(2):  # y is updated in place, so a second run must start from the original input
         result = execute.run(case, Saxpy.variant(variant))
         assert result.verdict.verified, result.verdict.worst

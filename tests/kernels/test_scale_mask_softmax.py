@@ -21,7 +21,7 @@ def rows_of(*shape, seed=0):
 
 
 def mask_of(*shape, masked=0.3, seed=1):
-    """0 or -inf, and now and then a finite bias."""
+    """0 or -inf, and sometimes a finite bias."""
     random = np.random.default_rng(seed).random(shape)
     return np.where(random < masked, -np.inf, np.where(random > 0.9, 1.5, 0)).astype(f32)
 
@@ -32,7 +32,7 @@ def case_of(device, s, mask, scale=0.125, **options):
 
 
 def check(case, variant="vectorized", tile=None):
-    """Run a variant, demand that small probabilities are right, too, and return y."""
+    """Run a variant, assert that small probabilities are accurate as well, and return y."""
     execute.run(case, ScaleMaskSoftmax.variant(variant), None, tile, explicit=True)
     y = case.outputs()["y"]
     verdict = compare("y", y, case.expected["y"], TOLERANCES[case.workload.dtype])
@@ -61,7 +61,7 @@ def test_masked_rows_are_zero_and_nan_stays(device, variant, cols):
     mask[1] = -np.inf
     mask[2, 1:] = -np.inf
     mask[3, : cols // 2] = -np.inf
-    mask[4] = np.finfo(f32).min  # as some mask: what is left of the scores is rounding
+    mask[4] = np.finfo(f32).min  # as some programs mask; only rounding errors of the scores remain
     s[5, 3], mask[5, 3] = np.nan, 0
     s[6] = -np.inf
     s[7, 2], mask[7, 2] = np.inf, -np.inf
@@ -88,9 +88,9 @@ def test_fused_is_unfused_bit_for_bit(device, cols):
 
 
 TILES = [
-    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows a warp
-    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0}),  # a row a warp
-    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps a row, several rows a CTA
+    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows per warp
+    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0}),  # one row per warp
+    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps per row, several rows per CTA
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
     (2800, {"THREADS": 32, "VECTORS": 4, "CLUSTER": 8}),
     (3000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),  # streamed

@@ -25,7 +25,7 @@ def case_of(device, x, **options):
 
 
 def check(case, variant="vectorized", tile=None):
-    """Run a variant, demand that small probabilities are right, too, and return y."""
+    """Run a variant, assert that small probabilities are accurate as well, and return y."""
     execute.run(case, Softmax.variant(variant), None, tile, explicit=True)
     y = case.outputs()["y"]
     verdict = compare("y", y, case.expected["y"], TOLERANCES[case.workload.dtype])
@@ -65,7 +65,7 @@ def test_a_large_offset_changes_nothing(device, variant):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("cols", [9, 24, 520, 1024, 2048])
 def test_first_columns_that_say_nothing_of_the_maximum(device, cols, dtype):
-    """Exponentials are taken relative to the largest of the first columns, and once more where that lies far below."""
+    """Exponentials are computed relative to the largest of the first columns, and again where that is far below the maximum."""
     x = rows_of(12, cols)
     first = [-30, -60, -1e3, -1e30, 20, 1e3, -np.inf, np.nan]
     for row, value in enumerate(first):
@@ -121,9 +121,9 @@ def test_dropout_of_rows_in_parts_and_in_clusters(device):
 
 
 TILES = [
-    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows a warp
-    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0}),  # a row a warp
-    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps a row, several rows a CTA
+    (5, {"THREADS": 128, "VECTORS": 1, "CACHE": 3}),  # several rows per warp
+    (100, {"THREADS": 256, "VECTORS": 1, "CACHE": 0}),  # one row per warp
+    (300, {"THREADS": 256, "VECTORS": 1, "CACHE": 2}),  # several warps per row, several rows per CTA
     (1001, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),
     (2800, {"THREADS": 32, "VECTORS": 4, "CLUSTER": 8}),
     (3000, {"THREADS": 128, "VECTORS": 1, "CLUSTER": 2}),  # streamed

@@ -1,4 +1,4 @@
-"""sparse_compress: the stored elements and their positions, in the layout of the manual's figures, for all rows of numbers."""
+"""sparse_compress: the stored elements and their positions, in the layout of the manual's figures, for all kinds of values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def expected(dense: np.ndarray) -> np.ndarray:
 
 
 def adversarial(dtype: str) -> np.ndarray:
-    """All fours of numbers with equal magnitudes, zeros of both signs, subnormal numbers, infinity and NaN, in rows of 256."""
+    """All groups of four with equal magnitudes, zeros of both signs, subnormal numbers, infinity and NaN, in rows of 256."""
     numbers = [0.0, -0.0, 1.0, -1.0, 2.0**-9, np.inf, -np.inf, np.nan]
     fours = np.array(list(itertools.product(numbers, repeat=4)), np.float32)
     return fours.astype(dtype_of(dtype)).reshape(-1, 256)

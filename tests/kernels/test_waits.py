@@ -1,4 +1,4 @@
-"""Kernels with asynchronous instructions wait where they have to: they are right in the emulator's latest-legal mode, too."""
+"""Kernels with asynchronous instructions have all necessary waits: they are also right in latest-legal mode."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize(("name", "variant", "opcode"), LEFT_OUT)
 def test_a_wait_that_is_left_out_is_found(name, variant, opcode, monkeypatch):
-    """Right by luck when operations complete at once, and found when they complete as late as they may."""
+    """A kernel that is right when operations complete at once, and wrong when they complete as late as is legal."""
 
     def without(image):
         ptx = re.sub(rf"{re.escape(opcode)}[^;]*;", "", image.ptx)

@@ -1,4 +1,4 @@
-"""Every argument that fits a parameter arrives bit for bit; every one that does not is an error that says what to pass."""
+"""A valid argument arrives bit for bit; an invalid one is an error that names what to pass."""
 
 from __future__ import annotations
 

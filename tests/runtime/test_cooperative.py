@@ -1,4 +1,4 @@
-"""Cooperative launches: grids that synchronise as a whole, what is refused, and tiles of several warps."""
+"""Cooperative launches: grids that synchronise as a whole, refused launches, and tiles of several warps."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rotated(grid: int, block: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(("grid", "block", "steps"), [(1, 32, 3), (7, 96, 9), (132, 256, 4), (264, 1024, 2)])
 def test_a_grid_that_synchronises_in_a_loop(kernels, grid, block, steps):
-    """264 CTAs of 1024 threads are several times what one wave of an ordinary launch has in the emulator."""
+    """264 CTAs of 1024 threads are several times as many as a wave of an ordinary launch in the emulator."""
     y, expected = rotated(grid, block, steps)
     kernels["rotate"](y, np.int32(steps), grid=grid, block=block, cooperative=True)
     assert (y == expected).all()
@@ -104,7 +104,7 @@ def test_grids_and_blocks_of_three_dimensions(kernels, block):
 
 
 def test_launches_one_after_the_other(kernels, device):
-    """Each has a barrier that begins at 0; a prepared launch as well."""
+    """Each launch has a grid barrier that begins at 0, a prepared launch as well."""
     start, expected = rotated(5, 64, 3)
     y = device.upload(start)
     launch = kernels["rotate"].prepare(y, np.int32(1), grid=5, block=64, cooperative=True)
@@ -188,7 +188,7 @@ def test_a_grid_that_is_not_resident_at_once_is_refused(kernels, device):
 
 @pytest.mark.parametrize(("block", "cluster"), [(1024, None), (512, None), (96, None), (1024, 4)])
 def test_the_greatest_grid_fits(kernels, device, block, cluster):
-    """By threads, CTA slots and registers: the grid that the message names is taken, the next one is not."""
+    """Limits by threads, CTA slots and registers: the grid that the message names is accepted, a larger one is not."""
     y = device.empty(1 << 20, np.int32)
     options = {"block": block, "shared": 4 * block, "cooperative": True, "cluster": cluster}
     with pytest.raises(LaunchError, match="CTAs of this kernel at once") as refused:

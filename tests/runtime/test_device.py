@@ -1,4 +1,4 @@
-"""Picking a device, and what the emulator adds to the protocol."""
+"""Selecting a device, and the emulator's additions to the protocol."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_the_emulator_frees_unused_modules(emulator):
     emulator.upload(np.zeros(1, np.uint8))
     assert emulator.machine.memory.used < (KEPT_MODULES + 3) << 20
     out = emulator.upload(np.zeros(1, np.uint64))
-    used(out, grid=1, block=1)  # its variable is there, though the device no longer keeps the module
+    used(out, grid=1, block=1)  # its variable exists, although the device no longer has the module
     assert emulator.machine.view(int(out.numpy()[0]), 1 << 20).size == 1 << 20
     assert emulator.load(images[-1]) is emulator.load(images[-1])
     assert emulator.load(images[0]) is not again

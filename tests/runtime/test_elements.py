@@ -1,4 +1,4 @@
-"""Which arrays a pointer takes, by the type that the mangled name or the source gives it."""
+"""The arrays that a pointer accepts, by its type from the mangled name or the source."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_fix_is_named():
 
 
 class Torchlike:
-    """An array that knows its type as torch does."""
+    """An array with a type attribute as that of torch."""
 
     def __init__(self, name, interface=None):
         self.dtype = name

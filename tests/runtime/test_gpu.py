@@ -78,7 +78,7 @@ def test_torch_tensors(gpu, module, torch):
     x, y = torch.rand(1000, device="cuda"), torch.rand(1000, device="cuda")
     wanted = 2 * x + y
     module["saxpy"](f32(2), x, y, 1000, grid=4, block=256)
-    torch.testing.assert_close(y, wanted)  # torch's stream waits for ours
+    torch.testing.assert_close(y, wanted)  # torch's stream waits for that of ptxkit
 
 
 def test_torch_tensors_on_the_host_are_taken_like_numpy_arrays(module, torch):
@@ -122,7 +122,7 @@ def test_order_with_the_default_stream_of_other_libraries(gpu, module, torch):
 
 
 def test_a_stream_of_torchs(gpu, module, torch):
-    """Numpy arrays come back when the kernel has ended, on whatever stream it was."""
+    """Numpy arrays are copied back after the kernel has ended, on whatever stream it ran."""
     stream = torch.cuda.Stream()
     y = np.zeros(1, np.int32)
     module["wait_and_set"](y, CYCLES, 5, grid=1, block=1, stream=stream)
@@ -185,7 +185,7 @@ def test_a_prepared_launch_in_somebody_elses_graph(gpu, module, torch):
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        for launch in launches:  # the second is a graph itself by now
+        for launch in launches:  # the second is a graph itself at this point
             launch()
     assert (y == 2).all()
     for _ in range(3):
@@ -195,7 +195,7 @@ def test_a_prepared_launch_in_somebody_elses_graph(gpu, module, torch):
 
 
 def test_prepared_launches_come_and_go(gpu, module):
-    """Each is a graph of its own; whether the GPU is still running it when it goes does not matter."""
+    """Each is a separate graph, which may be freed while the GPU executes it."""
     y = gpu.upload(np.zeros(32, f32))
     x = gpu.upload(np.ones(32, f32))
     for _ in range(500):

@@ -38,7 +38,7 @@ KERNEL = SimpleNamespace(
 
 
 class ScriptedDriver:
-    """Answers with the next code of ``script[function]``, or success."""
+    """Returns the next code of ``script[function]``, or success."""
 
     def __init__(self):
         self.script = {}
@@ -241,7 +241,7 @@ def test_streams():
 
 
 def test_the_launch_structures_are_the_drivers():
-    """Byte for byte what cuda.bindings, made from the header itself, lays out."""
+    """The same bytes as the structures of cuda.bindings, which are generated from the header."""
     config = driver.launch_config((1, 2, 3), (4, 5, 6), 7, 8, (2, 1, 1), cooperative=True)
     cluster, cooperative = bindings.CUlaunchAttribute(), bindings.CUlaunchAttribute()
     cluster.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION

@@ -10,7 +10,7 @@ GPU = SimpleNamespace(core=SimpleNamespace(pci_bus_id="0000:06:00.0"))
 
 
 class Nvml:
-    """Answers every reading with a value from ``values``, or with an error where there is none."""
+    """Returns a value from ``values`` for every reading, or an error if there is none."""
 
     def __init__(self, **values):
         self.values = values

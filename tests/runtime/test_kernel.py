@@ -122,7 +122,7 @@ def test_device_arrays_stay_on_the_device(device, saxpy):
 def test_a_prepared_launch_runs_as_often_as_it_is_called(device, saxpy):
     y = device.upload(np.zeros(64, f32))
     launch = saxpy.prepare(f32(1), device.upload(np.ones(64, f32)), y, 64, grid=2, block=32)
-    gc.collect()  # x is the launch's alone
+    gc.collect()  # only the launch refers to x
     for _ in range(5):
         launch()
     device.synchronize()
@@ -302,13 +302,14 @@ def test_arrays(device):
 
 
 def allocated(device, address):
-    """Whether something is allocated there. Free memory would not tell: other processes use the same GPU."""
+    """Whether memory is allocated at the address. The amount of free memory is no evidence: other processes use the
+    same GPU."""
     if device.kind == "emulator":
-        device.empty(1, np.uint8)  # what was collected is freed at the next allocation
+        device.empty(1, np.uint8)  # memory of collected arrays is freed at the next allocation
         found = device.machine.memory.find(address)
         return found is not None and found.base == address
     kind = ctypes.c_int()
-    memory_type = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, which the driver refuses to tell of an address that is nothing
+    memory_type = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, an error for an address that is not allocated
     where = ctypes.c_uint64(address)
     return device.driver.call("cuPointerGetAttribute", ctypes.byref(kind), ctypes.c_int(memory_type), where) == 0
 

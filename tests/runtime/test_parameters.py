@@ -138,7 +138,7 @@ extern "C" __global__ void k(const real* __restrict__ x, volatile double* y, uns
 
 @pytest.mark.parametrize("as_source", [False, True])
 def test_extern_c_has_the_types_of_its_debugging_information(as_source):
-    """A .ptx that was compiled with -G; its own text is what a .ptx file gives as the source."""
+    """A .ptx that was compiled with -G; the source of a .ptx file is its own text."""
     image = compile_source(DEBUGGED, target="sm_90a", options=["-G"])
     function = parse(image.ptx).functions["k"]
     found = parameters_of(function, image.ptx if as_source else None, None, image.ptx)

@@ -1,4 +1,4 @@
-"""The emulator's settings: of a launch, of a ``with`` block, of a device; never of what comes after."""
+"""The emulator's settings: of a launch, of a ``with`` block, of a device; later launches are not affected."""
 
 from __future__ import annotations
 

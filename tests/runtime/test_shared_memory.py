@@ -1,4 +1,4 @@
-"""Arrays of the emulator in other libraries: one memory, by DLPack and numpy's protocols."""
+"""Arrays of the emulator in other libraries: both use the same memory, by DLPack and numpy's protocols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of parameters from the source text: what is certain, and what stays unknown."""
+"""Types of parameters from the source text: those that are certain, and those that are unknown."""
 
 from __future__ import annotations
 

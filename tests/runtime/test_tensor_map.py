@@ -1,4 +1,4 @@
-"""A tensor map's description: the driver's rules, each with an error that says what to do, and how it travels to a kernel."""
+"""A tensor map's description: the driver's rules, each with an error that names the fix, and how it is passed to a kernel."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_a_workload_copies_by_tensor_maps(device, tmp_path):
 @pytest.mark.gpu
 @given(st.data())
 def test_the_driver_takes_what_the_rules_allow(data):
-    """And the other way round: nothing is refused here that it would take, but for element strides of the last dimension."""
+    """The converse: no map that the driver accepts is refused, except for element strides of the last dimension."""
     from ptxkit.runtime.device import device as open_device
 
     gpu = open_device("gpu")

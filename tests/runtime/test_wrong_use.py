@@ -1,4 +1,4 @@
-"""Wrong use of the library: one line of an error that says what to pass, for each."""
+"""Wrong use of the library: for each, an error of one line that names what to pass."""
 
 from __future__ import annotations
 

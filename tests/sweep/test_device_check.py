@@ -1,4 +1,4 @@
-"""Comparing on the device gives the host's verdict."""
+"""A comparison on the device has the same verdict as one on the host."""
 
 from __future__ import annotations
 

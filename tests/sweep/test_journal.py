@@ -1,4 +1,4 @@
-"""A journal that a crash cannot harm."""
+"""The journal is valid after a crash."""
 
 from __future__ import annotations
 

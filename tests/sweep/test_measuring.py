@@ -1,4 +1,4 @@
-"""The measuring process seen from outside: hangs, faults and deaths are results."""
+"""The measuring process: its hangs, faults and exits are results of configurations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBLEM = Problem("fused_l2norm", "vectorized", {"rows": 64, "cols": 1024}, {"ep
 
 
 def scripted(pipe, problem, seed):
-    """Answers by what the tile says."""
+    """Returns the result that the tile names."""
     pipe.send("ready")
     while True:
         _, tile, _ = pipe.recv()
@@ -84,7 +84,7 @@ def test_what_is_refused_before_it_is_built_is_an_answer(process):
 
 
 class Building:
-    """A Bench that builds and answers."""
+    """A Bench that compiles and returns results."""
 
     def __init__(self, problem, seed):
         self.measure = self.leaders = lambda argument, number, built: built() or argument
@@ -110,7 +110,7 @@ def test_no_gpu_is_said(monkeypatch):
 
 
 def taken(*values):
-    """A source of samples, the last value for ever, and how many were taken."""
+    """A source of samples, whose last value repeats, and the number of samples taken."""
     count = 0
 
     def take(wanted):

@@ -1,4 +1,4 @@
-"""Spaces: what is explored and what is refused before anything is compiled."""
+"""Spaces: the explored configurations, and those that are refused before any compilation."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ H200_SMS = reference_facts("sm_90a").sms
 def test_the_whole_space_is_there():
     assert len(TIMES) == len(MEASURED.entries) == 1440
     assert all(entry.status in ("ok", "slow") for entry in MEASURED.entries)
-    assert 0 < sum(time <= 1.02 * BEST for time in TIMES.values()) < 0.02 * len(TIMES)  # not to be found by chance
+    assert 0 < sum(time <= 1.02 * BEST for time in TIMES.values()) < 0.02 * len(TIMES)  # so that chance does not find it
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -44,7 +44,7 @@ def test_those_given_up_early_were_no_candidates():
 
 
 def test_the_model_ranks_the_space_and_has_the_best_among_its_first():
-    """Counts of the emulator at 256 cubed, which runs that size in reasonable time, against times at 2048 cubed."""
+    """Counts of the emulator at 256 cubed, a size that it executes in reasonable time, compared with times at 2048 cubed."""
     stats = pytest.importorskip("scipy.stats")
     counted = {entry.key: entry for entry in journal.read(DATA / "step7_bulk-256-emulator.jsonl.gz").entries}
     costs = {e.key: transferred(counted[e.key].value, geometry(counted[e.key]), geometry(e)) for e in MEASURED.entries}

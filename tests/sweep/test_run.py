@@ -1,4 +1,4 @@
-"""A whole sweep with a process that only pretends to measure."""
+"""A whole sweep with a simulated measuring process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ GPU = "pretended GPU"
 
 
 def serve(pipe, problem, seed):
-    """512 threads hang, 256 are the best, 128 nearly so; what it is told of the best comes back as the spread."""
+    """512 threads hang, 256 are the fastest, 128 nearly as fast; the best time that the process receives is returned as
+    the spread."""
     pipe.send("ready")
     while True:
         what, argument, number = pipe.recv()
@@ -37,7 +38,7 @@ def serve(pipe, problem, seed):
 
 
 def shaky(pipe, problem, seed):
-    """Dies when the best are measured once more."""
+    """Exits when the best configurations are measured again."""
     pipe.send("ready")
     while True:
         what, argument, _ = pipe.recv()
@@ -47,7 +48,7 @@ def shaky(pipe, problem, seed):
 
 
 def warming(pipe, problem, seed):
-    """All are alike, but when the best are measured once more the GPU has become a fifth slower."""
+    """All configurations have the same time, but the GPU is a fifth slower when the best are measured again."""
     pipe.send("ready")
     while True:
         what, argument, _ = pipe.recv()
@@ -104,7 +105,7 @@ def test_the_same_sweep_again_measures_only_what_hung(tmp_path, pretended):
 
 
 def test_what_runs_alike_is_measured_once(tmp_path, pretended, monkeypatch):
-    """Two tiles under way with the same machine code, one of which waits for the other."""
+    """Two tiles with the same machine code are in progress, one of which waits for the other."""
     swept = sweep(tmp_path / "j.jsonl")
     tiles = [t for t in explore(PROBLEM).tiles if t.THREADS != 512]
     swept.search, swept.evaluations = search.exhaustive(tiles), 2

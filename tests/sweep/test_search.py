@@ -1,4 +1,4 @@
-"""Searches over a space whose times are a formula."""
+"""Searches of a space whose times follow from a formula."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TILES = [Tile(dict(zip(AXES, values))) for values in itertools.product(*AXES.val
 
 
 def time_of(tile):
-    """A valley with a step: too many registers spill."""
+    """A smooth minimum and a step, where registers spill."""
     registers = tile.M * tile.N / 128 + 8 * tile.STAGES
     if registers > 150:
         return math.inf

@@ -1,4 +1,4 @@
-"""Recorded tiles: exactly these sizes and options, on this GPU."""
+"""Recorded tiles apply to exactly these sizes and options, on this GPU."""
 
 from __future__ import annotations
 

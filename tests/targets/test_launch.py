@@ -1,4 +1,4 @@
-"""Launches that no GPU of a target takes, and the words in which they are refused."""
+"""Launches that no GPU of a target accepts, and their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of limits against what ptxas accepts, and that no other module keeps a copy of it."""
+"""The table of limits compared with what ptxas accepts; no other module and no device code has a copy of it."""
 
 from __future__ import annotations
 

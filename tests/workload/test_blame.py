@@ -1,4 +1,4 @@
-"""A stranger's first description, with one mistake each: one line, the place in their file, and no traceback."""
+"""Descriptions with one mistake each: one line that names the place in the user's file, and no traceback."""
 
 from __future__ import annotations
 

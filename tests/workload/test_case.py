@@ -91,7 +91,7 @@ def test_an_input_that_later_launches_overwrite_is_found_after_them(device, samp
 
 def test_a_kernel_that_writes_on_its_first_launch_only_is_wrong(device, sample):
     case = execute.Case(sample()(), device)
-    for _ in range(2):  # and found again, since its module's variables are restored
+    for _ in range(2):  # detected, because the variables of its module are restored
         wrong = verdict(case, "first_only")
         assert not wrong.verified and wrong.worst.startswith("on a launch after the first: y[0] is")
         assert "never written" in wrong.explanation
@@ -105,7 +105,7 @@ def test_module_variables_that_a_variant_changes_do_not_spoil_the_next(device, s
 
 @pytest.mark.parametrize("dtype", ["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"])
 def test_an_integer_output_holds_the_extremes_of_its_type_in_some_launch(device, sample, dtype):
-    """So that a minimum or maximum with an uninitialised element is wrong, whatever the other operands are."""
+    """With these sentinels a minimum or maximum with an uninitialised element is wrong, whatever the other operands are."""
     from ptxkit.workload.inputs import dtype_of
 
     real = dtype_of(dtype)
@@ -131,7 +131,7 @@ def test_an_integer_output_holds_the_extremes_of_its_type_in_some_launch(device,
 
 @pytest.mark.parametrize("dtype", ["u8", "s8", "f16", "f32", "e4m3", "bool"])
 def test_an_element_that_is_right_by_the_poison_alone_is_found(device, sample, dtype):
-    """Whatever the first launch is poisoned with, an output that no thread writes is never verified."""
+    """An output that no thread writes is never verified, whatever the sentinel of the first launch is."""
     from ptxkit.workload.inputs import dtype_of
 
     real = dtype_of(dtype)

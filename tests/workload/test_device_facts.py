@@ -62,7 +62,7 @@ def test_before_a_device_is_chosen_it_is_the_reference_gpu():
 
 @pytest.mark.parametrize("sms", [1, 16, 20, 58, 108, 132, 148, 188])
 def test_every_variant_has_a_tile_on_gpus_of_any_size(sms):
-    """What was measured on an H200 is offered as such; a GPU with other numbers must still find a tile that is offered."""
+    """The offered tiles were measured on an H200; a GPU with other numbers must also find one of them."""
     facts = replace(reference_facts("sm_90a"), sms=sms, l2_bytes=(4 << 20) * max(1, sms // 16))
     for name in registry.names():
         if name == "cutlass_gemm":
@@ -111,7 +111,7 @@ FILL = "\nextern \"C\" __global__ void fill(int* partial) { if (threadIdx.x == 0
 
 @pytest.mark.parametrize("target", [None, "sm_80", "sm_120a"])
 def test_launches_see_the_reference_gpu_of_the_target_they_are_compiled_for(tmp_path, monkeypatch, target):
-    """Its SM count and L2 cache, in grids and in temporaries; also where variants of one case have different targets."""
+    """The SM count and the L2 cache determine grids and temporaries, also where variants of one case have different targets."""
     (tmp_path / "partial.cu").write_text(SOURCE + FILL)
     monkeypatch.setattr(PartialSums, "directory", classmethod(lambda cls: tmp_path))
     case = execute.Case(PartialSums(), EmulatedDevice(), target=target and Target.parse(target))

@@ -1,4 +1,4 @@
-"""Building, running and judging variants: what goes wrong is found and said."""
+"""Compiling, running and verifying variants: each failure is detected and reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ptxkit.workload.launch import Launch
 
 
 def device(name: str = "any", memory_bytes: int = 10**12) -> SimpleNamespace:
-    """What a case asks of a device before it allocates anything."""
+    """The methods of a device that a case calls before it allocates memory."""
     return SimpleNamespace(name=name, memory_bytes=memory_bytes, facts_for=lambda target: reference_facts("sm_90a"))
 
 
@@ -161,7 +161,7 @@ def test_a_wrong_result_is_found(device, sample):
 
 def test_an_unwritten_element_is_found(device, sample):
     case = execute.Case(sample(), device)
-    assert execute.run(case, sample.variant("right")).verdict.verified  # leaves the right values behind
+    assert execute.run(case, sample.variant("right")).verdict.verified  # leaves the right values in memory
     verdict = execute.run(case, sample.variant("partial")).verdict
     assert verdict.mismatches == 1
     assert verdict.worst.startswith("y[99] is nan")  # the poison
@@ -181,7 +181,7 @@ def test_an_unwritten_temporary_times_zero_is_found(device, sample):
 
 
 def test_a_maximum_that_is_not_initialised_is_found(sample):
-    """It is right with the first poison, which is -1 as an integer."""
+    """The kernel is right with the first sentinel, which is -1 as an integer."""
     assert run(sample, open_device("emulator"), "largest").verdict.worst.startswith("on a launch after the first: y[")
 
 
@@ -292,7 +292,7 @@ __global__ void copied(const unsigned* x, unsigned* y, unsigned added) {
 
 @pytest.mark.parametrize("name", ["bulk_into_output", "tensor_into_output", "tensor_into_temporary"])
 def test_a_bulk_reduction_into_memory_that_nothing_has_written_is_found(tmp_path, name):
-    """It is right with the first sentinel, whose bits are all set."""
+    """The kernel is right with the first sentinel, whose bits are all set."""
     verdict = run(bulk_sample(tmp_path), open_device("emulator"), name, target=Target.parse("sm_90a")).verdict
     assert verdict.worst.startswith("on a launch after the first: y[")
 
@@ -310,7 +310,7 @@ def bulk_sample(directory):
 
 @pytest.mark.parametrize("how", range(6))
 def test_a_minimum_or_maximum_with_an_element_that_nothing_has_written_is_found(sample, how):
-    """Either ignores the NaN of the first launch."""
+    """Each of these kernels ignores the NaN of the first launch."""
     verdict = run(sample, open_device("emulator"), "ignores", tile={"HOW": how}).verdict
     assert verdict.worst.startswith("on a launch after the first: y[")
 
@@ -356,7 +356,7 @@ def test_launches_with_other_options_are_other_programs(sample):
 
     variant = replace(sample.variant("two_steps"), function=launches)
     quick, slow = (step.image.cubin for step in build(sample(), variant).steps)
-    assert len(quick) < len(slow)  # -O0 keeps everything in local memory or moves it about
+    assert len(quick) < len(slow)  # -O0 keeps values in local memory
 
 
 def test_templates_of_ptx_are_refused(sample):

@@ -1,4 +1,4 @@
-"""The default tolerance: loose enough for rounding, tight enough that one product too few is found."""
+"""The default tolerance allows rounding errors, and detects that one product of a sum is missing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_one_product_too_few_of_8192_is_wrong(out, dropped, scale):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_single_element_that_lacks_one_product_is_found(seed):
-    """The largest of its products, in one element of the output alone."""
+    """The kernel omits the largest product of a single element of the output."""
     a, b = operands(8192, seed=seed)
     rng = np.random.default_rng(seed)
     i, j = int(rng.integers(M)), int(rng.integers(N))

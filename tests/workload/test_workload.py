@@ -17,7 +17,7 @@ from ptxkit.workload.workload import snake_case
 
 
 class Base(Workload):
-    """What the sample kernels share; no variants, so not a kernel itself."""
+    """The common base of the sample kernels; it has no variants, so it is not a kernel itself."""
 
     def inputs(self, rng):
         return {"x": uniform(rng, 4)}

@@ -1,4 +1,5 @@
-"""Pairs of programs that wait and that do not: right, and found out by latest-legal completion, by the race check, or by both.
+"""Pairs of programs, with and without a wait: the first is correct, the second is reported by latest-legal completion, by the
+race check, or by both.
 
 Tensor copies, and what is asynchronous in a cluster; those of cp.async, bulk copies and wgmma are in their own tests.
 """
@@ -39,13 +40,13 @@ def columns(rank: int) -> Columns:
 
 
 class Tried:
-    """What becomes of a program: whether its result is right as late as is legal, and whether its warps race."""
+    """Whether the result of a program is right with completion as late as is legal, and whether its warps race."""
 
     def __init__(self) -> None:
         self.device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
 
     def check(self, run) -> tuple[bool, bool]:
-        """``run(device)`` says whether the result is right. (right, races)
+        """``run(device)`` returns whether the result is right. (right, races)
 
         A copy to another CTA that the kernel does not wait for ends the first run with an error.
         """
@@ -74,7 +75,7 @@ def bytes_of(seed: int, count: int) -> np.ndarray:
 
 
 def loads(name: str, boxed: Boxed, m, without: str):
-    """A box is loaded and copied out; with ``without`` cut out of the program."""
+    """A box is loaded and copied to global memory by a program from which the text ``without`` is deleted."""
 
     def run(device) -> bool:
         buffer = bytes_of(1, boxed.buffer_bytes)
@@ -149,7 +150,7 @@ STORES += [(f"store{n}", tiles(BOXED[n]), BOXED[n]) for n in (1, 3, 4, 5)]
 @pytest.mark.parametrize(("name", "m", "boxed"), STORES, ids=[name for name, *_ in STORES])
 @pytest.mark.parametrize("without", ["", 'asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");'])
 def test_tensor_stores_that_the_cta_does_not_live_to_see(name, m, boxed, without):
-    """A CTA must not exit before its stores have read its shared memory; that they reach global memory needs no wait."""
+    """A CTA must not exit before its stores have read its shared memory; their arrival in global memory needs no wait."""
 
     def run(device) -> bool:
         elements = (boxed.buffer_bytes - 16) // 4
@@ -202,7 +203,8 @@ extern "C" __global__ void overwritten(const __grid_constant__ CUtensorMap map) 
     [("0", "__syncthreads();", True, False), ("1", "__syncthreads();", False, True), ("0", "", None, True)],
 )
 def test_a_source_that_is_overwritten(instruction, wait, barrier, right, races):
-    """The barrier alone is no wait, and the wait of one thread is none of the others'; right is None where that depends."""
+    """A barrier does not replace a wait, and a thread must wait even if another one has waited; right is None if the result
+    depends on the order of execution."""
     opcode = f"cp.{instruction}async.bulk.tensor.2d.global.shared::cta" + (".add" if instruction else "")
     text = HEAD + OVERWRITTEN.replace("INSTRUCTION", opcode).replace("WAIT", wait).replace("BARRIER", barrier)
 
@@ -237,7 +239,7 @@ CLUSTER = [
 
 @pytest.mark.parametrize(("waiting", "impatient", "cluster"), [c[1:] for c in CLUSTER], ids=[c[0] for c in CLUSTER])
 def test_what_is_sent_through_a_cluster(waiting, impatient, cluster):
-    """One of them races, and lets the receiver exit before the data are there."""
+    """One of the programs races, and its receiver may exit before the data have arrived."""
     block = 128 if "bulk" in waiting else 64
     arrays = [np.arange(1, 1 + 4 * block * 4, dtype=np.uint32), np.arange(7, 7 + 4 * block * 4, dtype=np.uint32)]
     results = []

@@ -41,7 +41,7 @@ def loads(issue: str, expected: int, wait: str = WAIT.format(parity=0)) -> str:
 @pytest.mark.parametrize("issue", [BY_ONE_THREAD, BY_A_WARP], ids=["two instructions", "elements of one instruction"])
 @pytest.mark.parametrize("racecheck", [False, "warps", "lanes"])
 def test_half_of_the_bytes_are_expected(issue, racecheck):
-    """The oldest 512 bytes complete the phase; the other copies stay pending until the kernel ends."""
+    """The oldest 512 bytes complete the phase; the other copies are pending until the kernel ends."""
     source = np.arange(1, 257, dtype=np.uint32)
 
     def run(expected: int) -> np.ndarray:
@@ -63,7 +63,7 @@ def test_the_race_check_reports_half_of_the_bytes_in_eager_mode(racecheck):
 
 
 def test_bytes_that_no_prefix_matches_are_a_deadlock():
-    """All operations are performed before a deadlock is reported, so that the report gives what is lacking then."""
+    """All operations are performed before a deadlock is reported, so that the report names what is still missing."""
     for expected, message in ((2048, "lacks 0 of 1 arrivals and 1,024 bytes"), (256, "768 bytes more than were expected")):
         source = np.arange(1, 257, dtype=np.uint32)
         with pytest.raises(DeadlockError, match=message):
@@ -81,7 +81,7 @@ BOTH_PHASES = """
 
 @pytest.mark.parametrize("racecheck", [False, "warps", "lanes"])
 def test_the_copies_of_two_phases_are_in_flight(racecheck):
-    """Each phase expects 512 of the 1024 bytes. They are read after the second phase, in which all of them are there."""
+    """Each phase expects 512 of the 1024 bytes. They are read after the second phase, when all of them have arrived."""
     source = np.arange(1, 257, dtype=np.uint32)
 
     def run(issue: str, **settings: object) -> np.ndarray:

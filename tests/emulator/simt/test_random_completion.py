@@ -1,4 +1,5 @@
-"""``completion="random"``: legal points drawn from a seed. The same seed gives the same run, and some find a missing wait."""
+"""``completion="random"``: legal points drawn from a seed. The same seed gives the same run, and some seeds detect a
+missing wait."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_some_seeds_find_a_wait_that_comes_too_late_and_others_do_not():
 
 
 def test_a_copy_that_arrives_without_a_wait_is_a_race():
-    """Each seed finds the mistake: the data are not there, or nothing has put their arrival before the read."""
+    """Each seed detects the mistake: the data have not arrived, or their arrival is not ordered before the read."""
     source = np.arange(512, dtype=np.uint32)
     program = Run(kernel(load(2048, "bar.sync 0;")))
     found = set()
@@ -65,7 +66,7 @@ def test_a_copy_that_arrives_without_a_wait_is_a_race():
 
 
 def test_lanes_of_one_copy_complete_at_points_of_their_own():
-    """Some lanes get the data and others what was stored later, which neither of the other modes shows."""
+    """Some lanes get the data and others what was stored later, which neither of the other modes can show."""
     out = result(Run(kernel(EARLY)), ROWS[1], ROWS[1], 0, block=128)
     assert 0 < (out == ROWS[1]).mean() < 1 and set(out[out != ROWS[1]]) == {5}
 
@@ -73,7 +74,7 @@ def test_lanes_of_one_copy_complete_at_points_of_their_own():
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**70))
 def test_a_seed_repeats_the_run(seed):
-    """Also with another number of host threads."""
+    """The result does not depend on the number of host threads."""
     source = np.arange(9, 9 + 100 * 128, dtype=np.uint32)
     outs = [result(Run(kernel(EARLY), workers), source, source, seed, grid=100, block=128) for workers in (1, 2, 2)]
     assert (outs[0] == outs[1]).all() and (outs[1] == outs[2]).all()

@@ -39,7 +39,7 @@ def test_special_registers(bench):  # noqa: F811
 
 
 def test_clusters_stay_together_in_a_wave():
-    """More CTAs than one wave holds: each reads its neighbour's shared memory nevertheless."""
+    """A grid with more CTAs than a wave: each CTA reads the shared memory of its neighbour."""
     body = (
         THREAD
         + RANK
@@ -75,7 +75,7 @@ def test_clusters_that_do_not_fit(directives, cluster, message):
 @pytest.mark.parametrize("how", ["mapa", "generic"])
 @pytest.mark.parametrize("vec", [1, 4])
 def test_loads_and_stores(bench, how, vec):  # noqa: F811
-    """Everybody writes to the next CTA and reads from the one after that."""
+    """Each thread writes to the next CTA and reads from the one after it."""
     head = THREAD + RANK + f".shared .align 16 .b32 a[{64 * vec}]; .shared .align 16 .b32 b[{64 * vec}];"
     head += f"mul.lo.u32 %r12, %r0, {4 * vec}; add.u32 %r13, %r10, 1; rem.u32 %r13, %r13, %r11;"
     head += "add.u32 %r14, %r10, 2; rem.u32 %r14, %r14, %r11; mul.lo.u32 %r15, %r3, 4;"
@@ -114,7 +114,8 @@ def test_loads_and_stores(bench, how, vec):  # noqa: F811
 
 @pytest.mark.parametrize(("start", "step"), [(0, 8), (504, -8), (12, 4)])
 def test_walks_through_another_ctas_memory(bench, start, step):  # noqa: F811
-    """Half of the lanes walk in the next CTA, up or down, the others in their own; one lane in five rests."""
+    """Half of the lanes access the next CTA, with ascending or descending addresses, the others their own; one lane in five is
+    inactive."""
     body = (
         THREAD
         + RANK
@@ -185,7 +186,8 @@ def test_addresses_say_which_cta_they_mean(bench):  # noqa: F811
 
 
 def test_addresses_hold_the_rank(bench):  # noqa: F811
-    """PTX does not say so, but sm_90 and later do it, and code for CTA pairs clears the lowest bit to reach the first one."""
+    """PTX does not document it, but sm_90 and later behave so, and code for CTA pairs clears the lowest bit to
+    address the first CTA."""
     body = (
         THREAD
         + RANK
@@ -269,7 +271,7 @@ def test_ranks_beyond_the_cluster_are_faults():
 
 
 def test_work_between_arrival_and_wait(bench):  # noqa: F811
-    """Ten rounds in which every CTA adds what its neighbour wrote in the round before."""
+    """Ten iterations, in each of which every CTA adds the value that its neighbour wrote in the previous one."""
     body = (
         THREAD
         + RANK
@@ -347,7 +349,7 @@ WAIT = "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [%r1
     ],
 )
 def test_remote_arrivals(bench, arrive, count):  # noqa: F811
-    """The neighbour's threads arrive here; what they stored here before that is there."""
+    """Threads of the neighbour arrive at an mbarrier of this CTA; what they stored before is visible."""
     arrive = arrive.replace("{tx}", "mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%r15], 4;")
     body = (
         THREAD
@@ -458,7 +460,7 @@ REDUCTIONS += [(op, "b32") for op in ("and", "or", "xor")]
 
 @pytest.mark.parametrize(("op", "t"), REDUCTIONS)
 def test_asynchronous_reductions(bench, op, t):  # noqa: F811
-    """Two threads each of the neighbour reduce into one element."""
+    """Two threads of the neighbour reduce into each element."""
     dtype = {"u32": np.uint32, "b32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64}[t]
     old, value = (RNG.integers(0, 2**63, (4, 64), np.uint64).astype(dtype) for _ in range(2))
     out, _ = bench(async_reduction(op, t), old, value, grid=4, block=64, cluster=2)

@@ -49,7 +49,7 @@ REST = "@!%p2 mbarrier.arrive.shared::cta.b64 _, [%r10];"
 @pytest.mark.parametrize("kind", ["try_wait", "test_wait"])
 @pytest.mark.parametrize("by", ["%rd10", "parity 0"])
 def test_all_threads_meet(bench, kind, by):  # noqa: F811
-    """What was stored ahead of the arrival is there behind the wait."""
+    """What was stored before the arrival is visible after the wait."""
     body = (
         initialised(96)
         + """
@@ -103,7 +103,7 @@ def test_the_pending_count_is_that_before_the_arrival(bench):  # noqa: F811
     )
     out, _ = bench(body, np.zeros(32, np.uint32), np.zeros(32, np.uint32))
     counts = np.arange(1, 33)
-    # hardware promises no order of the lanes: whatever it is, the counts form a chain
+    # the order of the lanes is not defined; in every order the counts form a chain
     order = np.argsort(-out.astype(np.int64))
     assert (out[order] == 1000 - np.concatenate(([0], np.cumsum(counts[order])[:-1]))).all()
 
@@ -123,7 +123,7 @@ def test_dropped_threads_are_not_expected_any_more(bench):  # noqa: F811
 
 
 def test_every_warp_has_a_barrier(bench):  # noqa: F811
-    """And uses it as often as its index says."""
+    """Each thread uses its mbarrier as many times as its index."""
     body = (
         initialised(32, threads=8)
         + """
@@ -188,7 +188,7 @@ def test_a_ring_between_a_producer_and_three_consumers(bench, stages, steps):  #
 
 
 def test_try_wait_comes_back_in_vain_when_nothing_else_can_happen():
-    """A thread that does something else between two tries: it has to be let out of the first."""
+    """A thread that does other work between two tries: the first try must return."""
     body = (
         initialised(1, threads=2)
         + "setp.lt.u32 %p2, %r0, 32; @%p2 bra FIRST;"
@@ -206,7 +206,7 @@ def test_try_wait_comes_back_in_vain_when_nothing_else_can_happen():
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=64, max_size=64), st.lists(st.integers(1, 4), min_size=64, max_size=64))
 def test_lanes_arrive_in_order(barriers, counts):
-    """64 threads at up to 6 barriers: each state has the count that the lanes before it have left."""
+    """64 threads at up to 6 mbarriers: each state has the count that remains after the arrivals of lower lanes."""
     body = (
         initialised(5000, threads=6)
         + "ld.global.b32 %r12, [%rd21]; shl.b32 %r12, %r12, 3; add.u32 %r12, %r12, %r10; ld.global.b32 %r13, [%rd22];"
@@ -228,7 +228,8 @@ def test_a_word_holds_its_fields(pending, expected, tx, phase):
 
 
 def test_more_arrivals_than_a_phase_has_go_into_the_next():
-    """Two warps in one instruction, a barrier for one: not promised by PTX, but what an arrival at a time gives."""
+    """Two warps execute one instruction at one mbarrier: PTX does not define the states, which here follow from one
+    arrival after the other."""
     body = (
         initialised(32)
         + "mbarrier.arrive.shared::cta.b64 %rd10, [%r10]; mbarrier.pending_count.b64 %r12, %rd10; st.global.b32 [%rd21], %r12;"
@@ -308,7 +309,7 @@ def test_a_wait_for_arrivals_that_never_come_is_a_deadlock(kind, how, completion
     ],
 )
 def test_a_deadlock_of_a_polling_loop_of_several_blocks_names_the_barrier(before, lacks):
-    """Wherever in the loop the threads are when its state is seen to repeat."""
+    """The error is the same wherever in the loop the threads are when the repeated state is detected."""
     loop = (
         "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r10], 0; selp.u32 %r11, 1, 0, %p1; bra NEXT; "
         "NEXT: add.u32 %r12, %r11, 0; setp.eq.u32 %p2, %r12, 0; bra LAST; LAST: @%p2 bra AGAIN;"
@@ -319,7 +320,7 @@ def test_a_deadlock_of_a_polling_loop_of_several_blocks_names_the_barrier(before
 
 
 def test_every_thread_may_invalidate_a_barrier():
-    """Those of one warp together, and another warp later."""
+    """The threads of one warp together, and those of another warp later."""
     body = initialised(64) + "@%p0 bra LATE; mbarrier.inval.shared::cta.b64 [%r10]; LATE: bar.sync 0; "
     body += "mbarrier.inval.shared::cta.b64 [%r10]; st.global.b32 [%rd21], 1;"
     out, _ = run(body, np.zeros(64, np.uint32), np.zeros(1), block=64, racecheck="lanes")

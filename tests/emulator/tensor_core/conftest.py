@@ -1,4 +1,4 @@
-"""Lets these tests import their neighbours."""
+"""Lets these tests import modules of this directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tcgen05.mma one element at a time, in Python's integers and fractions, written to be read against the description."""
+"""tcgen05.mma one element at a time, in Python's integers and fractions, written for comparison with the description."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Number:
 
     @property
     def counts(self) -> bool:
-        """Whether its exponent is looked at."""
+        """Whether its exponent is considered."""
         return self.value != 0
 
 
@@ -100,7 +100,7 @@ def encode(value: Fraction, t: str) -> int:
 
 
 def special(numbers: Sequence[Number], t: str) -> int | None:
-    """The result where an operand is no finite number."""
+    """The result if an operand is not finite."""
     signs = {n.infinity for n in numbers if n.infinity}
     if any(n.nan for n in numbers) or len(signs) == 2:
         return NAN[t]

@@ -1,6 +1,6 @@
-"""How products are added up: the vectorised model against the published description, one scalar at a time.
+"""The summation of products: the vectorised model compared with the published description, one scalar at a time.
 
-With a GPU the last tests also hold the model against the hardware, bit for bit, on data that is not integer-valued.
+With a GPU the last tests also compare the model with the hardware, bit for bit, on data that is not integer-valued.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def infinities_and_nans():
 
 
 def test_whole_and_aligned_ways_agree():
-    """Integers take a short cut; a single value with many bits takes it away from all."""
+    """Integers are computed by a shortcut, which a single value with many bits excludes for all."""
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-9, 9, s).astype(np.float32) for s in ((3, 16, 16), (3, 16, 40)))
     c = rng.integers(-999, 999, (3, 16, 40)).astype(np.float32)
@@ -207,6 +207,6 @@ def test_wgmma_on_random_data(device, types):
 
 
 def hopper_or_skip(device: Any) -> None:
-    """The programs are assembled for sm_90a, so only that has to agree."""
+    """The programs are assembled for sm_90a, so that only this target has to agree."""
     if device.kind == "gpu" and device.target.cc != 90:
         pytest.skip(f"{device.name} adds up in its own way")

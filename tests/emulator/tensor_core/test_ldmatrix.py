@@ -1,4 +1,4 @@
-"""ldmatrix, stmatrix, movmatrix against the manual's figures, their shared-memory passes, and what they refuse."""
+"""ldmatrix, stmatrix and movmatrix compared with the manual's figures, their shared-memory passes, and their errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def element(row: int, column: int, pitch: int) -> int:
 @pytest.mark.parametrize("trans", ["", ".trans"])
 @pytest.mark.parametrize("num", [1, 2, 4])
 def test_ldmatrix(device, num, trans, pitch):
-    """Rows of all matrices one after the other, ``pitch`` bytes apart; lanes beyond the last row give no valid address."""
+    """Rows of all matrices one after the other, ``pitch`` bytes apart; lanes beyond the last row have an invalid address."""
     body = f"""
     mul.lo.u32 %r13, %x0, {pitch}; add.u32 %r13, %r13, %r10;
     ldmatrix.sync.aligned.m8n8.x{num}{trans}.shared.b16 {names("y", 0, num)}, [%r13];
@@ -69,7 +69,7 @@ def test_ldmatrix_generic_and_64_bit_addresses(device, space):
 @pytest.mark.parametrize("trans", ["", ".trans"])
 @pytest.mark.parametrize("num", [1, 2, 4])
 def test_stmatrix(device, num, trans):
-    """Matrix i goes to rows 8 i of a tile with 48-byte rows; the whole tile comes back."""
+    """Matrix i goes to rows 8 i of a tile with 48-byte rows; the whole tile is read back."""
     pitch = 48
     dump = "\n".join(f"ld.shared.b32 %y{n}, [%r14+{n * 128}];" for n in range(16))
     lanes = [f"%x{n + 1}" for n in range(num)]
@@ -242,7 +242,7 @@ def test_a_predicate_that_is_the_same_for_a_warp_is_fine():
 
 
 def test_lanes_that_took_different_ways_meet_again():
-    """The collective waits for the other half of the warp, which is still on its way."""
+    """The collective waits for the other half of the warp, which has not reached it yet."""
     text = loads(
         """
         mul.lo.u32 %r13, %x0, 16; add.u32 %r13, %r13, %r10; setp.lt.u32 %p1, %x0, 16; mov.u32 %r20, 0;

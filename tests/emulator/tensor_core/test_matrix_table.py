@@ -1,4 +1,4 @@
-"""The matrix patterns against ptxas: they take what it takes, and nothing that it refuses on every target."""
+"""The matrix patterns compared with ptxas: they accept what it accepts, and nothing that it refuses on every target."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _integral(opcode: str) -> bool:
 
 
 def candidates(kind: str) -> list[str]:
-    """Every shape with every choice of types that have a chance."""
+    """Every shape with every combination of types that may be valid."""
     multiplicands = ["f64", "tf32", "f16", "bf16", "e4m3", "e5m2", "s8", "u8", "s4", "u4", "b1"]
     pairs = [(a, b) for a in multiplicands for b in multiplicands if a == b or BITS[a] == BITS[b] < 32]
     shapes = [f"m{m}n8k{k}" for m in (8, 16) for k in (4, 8, 16, 32, 64, 128, 256)]

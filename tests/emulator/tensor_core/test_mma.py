@@ -211,7 +211,7 @@ def test_a_wrong_number_of_registers_is_refused(count):
 
 
 def test_f32_sums_are_truncated_once(device):
-    """1 + 3 * 2^-25 lies nearer to the next float32 after 1; the tensor core returns 1."""
+    """1 + 3 * 2^-25 is nearer to the next float32 after 1, but the tensor core returns 1."""
     a, b, c = np.zeros((2, 16, 16), np.float32), np.zeros((2, 16, 8), np.float32), np.zeros((2, 16, 8), np.float32)
     a[0, 0, :4], b[:, :4, 0] = [1, 2**-25, 2**-25, 2**-25], 1
     a[1] = -a[0]

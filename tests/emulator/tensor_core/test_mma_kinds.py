@@ -167,7 +167,7 @@ def test_selectors_that_ptx_leaves_undefined(emulator, ids, message):
 
 
 def test_selectors_in_registers(emulator):
-    """PTX takes 16-bit registers too; lanes of a warp must agree."""
+    """PTX also accepts 16-bit registers; their values must be the same in all lanes of a warp."""
     given = np.zeros((12, 32), np.uint64)
     given[:6], given[10:] = 0x22222222, 0x7F7F8180
     body = text(MX, (0, 0, 2, 0))

@@ -46,7 +46,7 @@ def holder(t: str, k: int, selector: int, row: int, chunk: int) -> tuple[int, in
 
 
 def compress(rng: np.random.Generator, rows: int, k: int, t: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A random sparse matrix: dense (rows, k), what is kept (rows, k / 2), and nibbles of metadata (rows, chunks)."""
+    """A random sparse matrix: dense (rows, k), stored elements (rows, k / 2), and nibbles of metadata (rows, chunks)."""
     width = {32: 2, 16: 4, 8: 4, 4: 8}[BITS[t]]
     full = integers(rng, (rows, k), t, 4)
     mask = np.zeros((rows, k), bool)
@@ -67,7 +67,7 @@ def compress(rng: np.random.Generator, rows: int, k: int, t: str) -> tuple[np.nd
 
 
 def metadata(rng: np.random.Generator, nibbles: np.ndarray, t: str, k: int, selector: int) -> np.ndarray:
-    """uint64 [lane]: the metadata register of a warp; noise where no lane is asked."""
+    """uint64 [lane]: the metadata register of a warp; random bits in lanes whose register is not read."""
     asked = np.zeros(32, np.uint64)
     words = rng.integers(0, 2**32, 32).astype(np.uint64)
     for row, chunk in np.ndindex(nibbles.shape):
@@ -79,7 +79,7 @@ def metadata(rng: np.random.Generator, nibbles: np.ndarray, t: str, k: int, sele
 
 
 def place_a(t: str, k: int) -> Any:
-    """The compressed A lies as a dense matrix of k / 2 columns does."""
+    """The compressed A has the layout of a dense matrix of k / 2 columns."""
     per = max(1, 32 // BITS[t])
     if k // 2 == 4 * per:
         return lambda lane, i: (lane // 4 + (8 if i >= per else 0), lane % 4 * per + i % per)

@@ -1,4 +1,5 @@
-"""tcgen05.mma's arithmetic against a reference in Python's integers, which is compared with hand-made cases itself."""
+"""The arithmetic of tcgen05.mma compared with a reference in Python's integers, which is itself compared with cases computed
+by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def operand(rng: np.random.Generator, shape: tuple[int, ...], t: str, style: str
         "special": (0, top),
         "whole": (middle, middle + 3),
     }[style]
-    if style in ("subnormal", "near") and t in ("bf16", "tf32"):  # products about the lowest float32 values
+    if style in ("subnormal", "near") and t in ("bf16", "tf32"):  # products near the smallest float32 values
         low, high = (55, 66) if style == "subnormal" else (low, high)
     exponents = rng.integers(low, min(high, top) + 1, shape)
     fractions = rng.integers(0, 1 << fraction_bits, shape)
@@ -135,12 +136,13 @@ def test_exponents_are_those_of_the_encoding():
 
 
 def test_zero_products_and_a_zero_accumulator_have_no_exponent():
-    """2**100 * 0 does not push 2**-60 out; nor does a zero accumulator."""
+    """2**100 * 0 does not truncate 2**-60, nor does a zero accumulator."""
     assert one("f16", "bf16", [0x7180, 0x2180], [0, 0x3F80], 0x80000000) == 0x21800000
 
 
 def test_sums_are_aligned_to_two_to_the_minus_133_at_least():
-    """2**-158 is the smallest that counts: of 2**-149 less 2**-159 nothing is lost, less 2**-158 a unit of float32."""
+    """2**-158 is the smallest number with an effect: 2**-149 minus 2**-159 is 2**-149, minus 2**-158 it is a unit of
+    float32 less."""
     exponents = {-149: (52, 53), -158: (48, 48), -159: (47, 48)}
     pairs = {e: (x << 7, y << 7) for e, (x, y) in exponents.items()}
     assert all(x + y - 254 == e for e, (x, y) in exponents.items())

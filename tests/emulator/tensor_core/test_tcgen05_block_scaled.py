@@ -1,4 +1,4 @@
-"""mxf4 and mxf4nvf4 of tcgen05.mma, and sparse A of all kinds, against the reference in Python's integers."""
+"""mxf4 and mxf4nvf4 of tcgen05.mma, and sparse A of all kinds, compared with the reference in Python's integers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def one(t: str, groups: list[tuple[dict[int, int], int, int]], c: float = 0.0) -
 
 
 def test_groups_below_two_to_the_minus_174_are_dropped_from_subnormal_sums():
-    """2**-148 less 2**-175 is 2**-148; less 2**-174 it is truncated to 2**-149."""
+    """2**-148 minus 2**-175 gives 2**-148; minus 2**-174 it is truncated to 2**-149."""
     unit = ({0: ONE}, -100, -47)
     assert one("ue8m0", [unit, ({0: HALF | MINUS}, -100, -73)]) == 2.0**-148
     assert one("ue8m0", [unit, ({0: HALF | MINUS}, -100, -72)]) == 2.0**-149
@@ -144,7 +144,7 @@ def test_a_scale_factor_of_zero_has_no_exponent():
 
 @pytest.mark.parametrize("t", ["ue8m0", "ue4m3"])
 def test_sums_that_need_no_truncation_agree_with_those_that_do(t):
-    """One tiny accumulator takes the short way from all elements of a tile."""
+    """One tiny accumulator excludes the shortcut for all elements of a tile."""
     a, b, c, scale_a, scale_b = case(3, "near", t, 16, 16, 64, 4)
     form: Any = {"a_type": "e2m1", "b_type": "e2m1", "d_type": "f32", "scale_type": t, "block": 16}
     c = (np.round(c.view(np.float32) * 8) / 8).view(np.uint32)
@@ -163,7 +163,7 @@ def expand_sparse(kind: str, stored: np.ndarray, nibbles: np.ndarray) -> tuple[n
 
 
 def sparse_case(rng: np.random.Generator, kind: str, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Metadata (m, chunks), and which elements (m, k) it keeps, by the description."""
+    """Metadata (m, chunks), and whether each element (m, k) is stored, by the description."""
     width = 2 if kind == "tf32" else 8 if kind.startswith("mxf4") else 4
     nibbles = rng.choice((0x4, 0xE) if width == 2 else SELECTORS, (m, k // width)).astype(np.uint8)
     kept = np.zeros((m, k), bool)
@@ -183,7 +183,7 @@ def sparse_case(rng: np.random.Generator, kind: str, m: int, k: int) -> tuple[np
     st.integers(0, 2**32 - 1), st.sampled_from(["f16", "tf32", "f8f6f4"]), st.sampled_from(["near", "special", "far"])
 )
 def test_sparse_products(seed, kind, style):
-    """What is left out has no effect, even where B has a NaN or an infinity."""
+    """Elements that are not stored have no effect, even where B has a NaN or an infinity."""
     rng = np.random.default_rng(seed)
     t = {"f16": rng.choice(["f16", "bf16"]), "tf32": "tf32", "f8f6f4": rng.choice(NARROW)}[kind]
     k = {"tf32": 16, "f16": 32, "f8f6f4": 64}[kind]

@@ -1,4 +1,4 @@
-"""wgmma against exact integer products; shared memory is filled by the manual's canonical layouts, element by element."""
+"""wgmma compared with exact integer products; shared memory is filled by the manual's canonical layouts, element by element."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SWIZZLE_BITS = {0: 0, 128: 1, 64: 2, 32: 3}
 
 @dataclass(frozen=True)
 class Case:
-    """One instruction. ``swizzle_*`` in bytes, 0 for none; ``slice_*``: how many K steps behind the start of the tile.
+    """One instruction. ``swizzle_*`` in bytes, 0 for none; ``slice_*``: how many K steps after the start of the tile.
 
-    ``offset``: bytes ahead of the tile of A, for patterns that do not start at a multiple of their size.
+    ``offset``: bytes before the tile of A, for patterns that do not start at a multiple of their size.
     """
 
     n: int
@@ -86,7 +86,7 @@ class Layout:
         return 16, 8 * w
 
     def byte(self, mn: int, k: int, bits: int) -> int:
-        """Where element (mn, k) lies, ahead of swizzling; for elements below a byte, where its byte lies."""
+        """Offset of element (mn, k) before swizzling; for elements smaller than a byte, that of its byte."""
         w, (leading, stride) = self.swizzle, self.strides
         t = 128 // bits  # elements in a chunk
         if self.trans:
@@ -113,7 +113,7 @@ class Layout:
 
 
 def image(layout: Layout, matrix: np.ndarray, t: str, steps: int, size: int) -> np.ndarray:
-    """uint8 [size]: shared memory with ``matrix``, (MN, K), as the K slice number ``steps``; noise elsewhere."""
+    """uint8 [size]: shared memory with ``matrix``, (MN, K), as the K slice number ``steps``; random bytes elsewhere."""
     out = np.random.default_rng(7).integers(0, 256, size).astype(np.uint8)
     bits = BITS[t]
     values = to_bits(matrix, t)
@@ -298,7 +298,7 @@ KINDS += [("s32", a, b) for a in ("s8", "u8") for b in ("s8", "u8")] + [("s32", 
 
 @st.composite
 def any_case(draw: Any) -> Case:
-    """Any type, size, majorness, swizzle and K slice that fits the tiles."""
+    """A random type, size, majorness, swizzle and K slice that fit the tiles."""
     td, ta, tb = draw(st.sampled_from(KINDS))
     n = draw(st.sampled_from((8, 16, 24, *range(32, 257, 16)) if td == "s32" else range(8, 257, 8)))
     both, number = ta in ("f16", "bf16"), td != "s32"
@@ -319,7 +319,7 @@ def any_case(draw: Any) -> Case:
     case = replace(case, trans_a=0 if case.in_registers else draw(st.integers(0, both)))
 
     def slices(layout: Layout, size: int) -> int:
-        """How many K slices the tile has: those of a swizzled row, where K runs along it, else what fits."""
+        """How many K slices the tile has: those of a swizzled row if K is along it, else as many as fit."""
         bits = BITS[ta]
         if layout.swizzle and not layout.trans:
             return layout.swizzle // 32

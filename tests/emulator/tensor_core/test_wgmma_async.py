@@ -1,4 +1,4 @@
-"""wgmma's groups and waits in both completion modes, and what is refused."""
+"""Groups and waits of wgmma in both completion modes, and errors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_chain_over_groups_with_some_left_in_flight(completion):
 
 @MODES
 def test_a_loop_that_moves_accumulators_in_flight(completion):
-    """What compilers make of a loop: copies of the accumulators between the wgmma and its wait."""
+    """The code that compilers generate for a loop: copies of the accumulators between the wgmma and its wait."""
     source = dense.text(CASE)
     line = instruction(CASE, source)
     there = "\n".join(f"mov.f32 %z{k}, %y{k};" for k in range(16))
@@ -140,7 +140,7 @@ def test_shared_memory_overwritten_ahead_of_the_wait_shows():
     np.testing.assert_array_equal(eager, want)
     late, _ = launch(source, case, given, 2, "latest-legal")
     np.testing.assert_array_equal(late[..., 1:], want[..., 1:])
-    b[:, 0, :4] = 0  # the first chunk of row 0 of B begins with these
+    b[:, 0, :4] = 0  # the first elements of row 0 of B
     np.testing.assert_array_equal(late, dense.expected(case, a, b, c))
 
 
@@ -217,7 +217,7 @@ def test_a_missing_fence_is_an_error():
 
 
 def test_one_warpgroup_alone():
-    """The other one has left; its results stay as they were."""
+    """The other warpgroup has exited; its results are unchanged."""
     a, b, c = dense.matrices(CASE, 2)
     source = dense.text(CASE).replace(
         "wgmma.fence", "setp.ge.u32 %p4, %r0, 128; @%p4 bra on; ret; on:\n    wgmma.fence", 1
@@ -256,7 +256,7 @@ def test_bad_forms_are_refused(old, new, why):
 
 
 def test_base_offset():
-    """A 128-byte swizzle pattern that starts 128 bytes behind a multiple of 1024."""
+    """A 128-byte swizzle pattern that starts 128 bytes after a multiple of 1024."""
     case = replace(CASE, n=8)
     rng = np.random.default_rng(1)
     a, b = integers(rng, (1, 64, 16), "bf16", 4), integers(rng, (1, 8, 16), "bf16", 4)
@@ -274,7 +274,7 @@ def test_base_offset():
 
 @MODES
 def test_traps_report_what_a_product_produces_and_not_what_it_is_given(completion):
-    """A NaN of B lies in shared memory and is an operand all the same."""
+    """A NaN of B in shared memory is an operand as any other value."""
     traps = {"completion": completion, "trap": ("nan", "inf")}
     a, b, c = dense.matrices(CASE, 2)
     launch(dense.text(CASE), CASE, dense.inputs(CASE, a, b, c), 2, **traps)

@@ -261,13 +261,13 @@ extern "C" __global__ void k(const half* a, const half* b, float* c) {
 
 
 def has_crt() -> bool:
-    """Whether <mma.h> can be included: it needs the crt headers, which come in a package of their own."""
+    """Whether <mma.h> can be included: it needs the crt headers, which are in another package."""
     return any((tool.path / "crt" / "mma.h").exists() for tool in toolkit.headers())
 
 
 @pytest.mark.skipif(not has_crt(), reason="the crt headers are not installed")
 def test_cuda_cpp_wmma(device):
-    """What NVRTC makes of <mma.h>: generic addresses, elements changed one by one."""
+    """The code that NVRTC generates from <mma.h>: generic addresses, and elements that are changed one by one."""
     rng = np.random.default_rng(1)
     a, b = integers(rng, (16, 16), "f16"), integers(rng, (16, 16), "f16")
     left, right, out = device.upload(a), device.upload(b), device.empty((16, 16), np.float32)

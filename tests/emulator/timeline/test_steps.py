@@ -51,7 +51,7 @@ def test_an_operation_that_no_wait_observes():
 
 
 def test_groups_in_flight():
-    """Three copies are issued ahead; each wait that allows two to be in flight observes the oldest."""
+    """Three copies are issued in advance; each wait that allows two copies in flight waits for the oldest one."""
     rows = np.arange(1280, dtype=np.uint32).reshape(10, 128)
     record, (_, out) = traced(STAGES.format(pending=2), rows, np.zeros(128, np.uint32), block=128)
     assert (out == folded(rows)).all()

@@ -65,14 +65,14 @@ def test_load(bench, size, to):  # noqa: F811
     [
         "",
         "bar.sync 0;",
-        "@!%p0 bra SKIP;" + WAIT.format(parity=0) + "SKIP:",  # one thread waits, and tells nobody
+        "@!%p0 bra SKIP;" + WAIT.format(parity=0) + "SKIP:",  # one thread waits, without a barrier for the others
     ],
 )
 def test_a_missing_wait_shows(wait):
     source = np.arange(512, dtype=np.uint32)
     program = Run(kernel(load(2048, wait)))
     _, out = program(source, np.zeros_like(source), block=128, completion="latest-legal")
-    # the warp of the thread that waits may come late
+    # the warp of the waiting thread may be late
     wrong = out[np.arange(512)[::-1] % 128 >= 32] if "SKIP" in wait else out
     assert (wrong == POISON).all()
     _, out = program(source, np.zeros_like(source), block=128, completion="eager")
@@ -80,7 +80,8 @@ def test_a_missing_wait_shows(wait):
 
 
 def test_a_wait_for_the_wrong_phase_shows():
-    """The phase before the first is always complete. Where the copy is faster, the wait is for one that never ends."""
+    """The phase before the first is always complete. If the copy completes earlier, the wait is for a phase that never
+    completes."""
     source = np.arange(512, dtype=np.uint32)
     program = Run(kernel(load(2048, WAIT.format(parity=1))))
     _, out = program(source, np.zeros_like(source), block=128, completion="latest-legal")
@@ -96,7 +97,7 @@ def test_the_wait_of_one_thread_and_a_barrier_serve_all(bench):  # noqa: F811
     assert (out == source[::-1]).all()
 
 
-# phases of one barrier in turn, into two halves of the buffer
+# successive phases of one mbarrier, into two halves of the buffer
 RING = (
     THREAD
     + SHARED
@@ -119,7 +120,7 @@ RING = (
 
 
 def test_phases_follow_each_other(bench):  # noqa: F811
-    """The copy is issued ahead of its expect_tx: the tx-count may be negative."""
+    """The copy is issued before its expect_tx: the tx-count may be negative."""
     source = RNG.integers(0, 2**32, (9, 128), np.uint32)
     _, out = bench(RING, source, np.zeros(128, np.uint32), block=128)
     assert (out == source.sum(0, dtype=np.uint32)).all()
@@ -192,7 +193,7 @@ def test_one_thread_may_fence_for_all_behind_a_barrier(bench, fence, behind):  #
 
 
 def test_what_a_bulk_copy_brought_needs_no_fence(bench):  # noqa: F811
-    """Global to shared and back to global, over memory that threads had written."""
+    """From global to shared memory and back, over memory that threads had written."""
     body = (
         THREAD
         + SHARED

@@ -1,4 +1,4 @@
-"""Tensor copies and reductions against :mod:`tensor_boxes`, on every device: ranks, boxes, strides, swizzles, fills."""
+"""Tensor copies and reductions compared with :mod:`tensor_boxes`, on every device: ranks, boxes, strides, swizzles, fills."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGER_ATOMS = EmulatedDevice()
 
 @pytest.fixture(params=MODES)
 def mode(request, device):
-    """The emulator in one of its completion modes; a GPU just once."""
+    """The emulator in each of its completion modes, and a GPU once."""
     if device.kind == "gpu":
         if request.param != MODES[0]:
             pytest.skip("a GPU has no modes")
@@ -46,7 +46,7 @@ def kernels(device):
 
 
 def nan_of(dtype):
-    """The NaN that fills, as seen on an H200."""
+    """The NaN of the fill, as observed on an H200."""
     return b"\xf7\x7f" * (NANS[dtype] // 2)
 
 
@@ -83,7 +83,7 @@ def boxes(draw, swizzles=("none", "32B", "64B", "128B"), most_bytes=4096):
 def draw_coordinates(data, boxed, lowest):
     """Coordinates of one to four boxes, innermost first: inside the array, across its edges and far away.
 
-    The innermost is a multiple of 16 bytes, which the hardware insists on.
+    The innermost is a multiple of 16 bytes, which the hardware requires.
     """
     unit = 16 // boxed.itemsize
     last = boxed.shape[-1] // unit + 1
@@ -100,7 +100,7 @@ def draw_coordinates(data, boxed, lowest):
 
 
 def padded(coordinates):
-    """For the kernels: five of each."""
+    """Coordinates for the kernels: five of each."""
     return np.array([(*c, *(0,) * (5 - len(c))) for c in coordinates], np.int32)
 
 
@@ -154,7 +154,7 @@ def test_loads(mode, data):
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_swizzles_with_larger_atoms(data):
-    """They need sm_100; the emulator runs any target."""
+    """The instructions need sm_100; the emulator executes every target."""
     boxed, dtype = data.draw(boxes(swizzles=("128B_atom_32B", "128B_atom_32B_flip_8B", "128B_atom_64B")))
     coordinates = draw_coordinates(data, boxed, lowest=-10)
     check_loads(LARGER_ATOMS, boxed, dtype, coordinates, 128 * data.draw(st.integers(0, 9)))
@@ -354,7 +354,7 @@ def test_reductions(mode, op, dtype):
 
 
 def load_row(device, bits, dtype, **options):
-    """One row of 32-bit values as a load of that type delivers it."""
+    """One row of 32-bit values in the form in which a load of that type stores it."""
     array = device.upload(np.ascontiguousarray(bits.reshape(1, -1)))
     out, done = np.zeros(bits.nbytes, np.uint8), np.zeros(1, np.int32)
     size = np.uint32(bits.nbytes)
@@ -651,7 +651,7 @@ def test_bytes_moved_are_counted(emulator):
 
 @pytest.mark.parametrize("wait", [0, 1])
 def test_a_box_that_a_whole_warp_stores_counts_once(mode, wait):
-    """As CUTLASS's epilogues do it, which wait for the reading alone before they write the next box there."""
+    """As in CUTLASS's epilogues, which wait only until the source has been read before they write the next box there."""
     text = """
     extern "C" __global__ void store_warp(const __grid_constant__ CUtensorMap map) {
       for (u32 box = 0; box < 4; ++box) {

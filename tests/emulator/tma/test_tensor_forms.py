@@ -49,5 +49,5 @@ def test_what_is_not_emulated_is_refused_before_launch(opcode, operands):
 
 @pytest.mark.parametrize(("opcode", "operands"), BOUND)
 def test_every_way_of_writing_it_is_bound(opcode, operands):
-    """And none reaches a tensor map, since no thread executes it."""
+    """No access to a tensor map occurs, because no thread executes the instruction."""
     Run(kernel(f"mov.u32 %r0, 0; setp.ne.u32 %p0, %r0, %r0; @%p0 {opcode} {operands};"))(np.zeros(128, np.uint8), 0)

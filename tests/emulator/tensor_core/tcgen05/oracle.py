@@ -27,7 +27,7 @@ CODES = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "e2m3": 3, "e3m2"
 
 
 def value(code: int, t: str) -> float:
-    """The number that a code stands for; it is finite."""
+    """The finite number that a code represents."""
     if t == "u8":
         return float(code)
     if t == "s8":
@@ -79,7 +79,7 @@ class Matrix:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Leading and stride byte offsets; more than the least."""
+        """Leading and stride byte offsets, larger than the minimum."""
         w = self.swizzle
         if self.mn and w == 0:
             chunks = self.extent * self.slot // 128
@@ -91,7 +91,7 @@ class Matrix:
         return (128 * (self.extent // 8) + 128, 128) if w == 0 else (16, 8 * w)
 
     def bit(self, mn: Any, k: Any) -> Any:
-        """First bit of an element, ahead of swizzling, from the start address."""
+        """First bit of an element, before swizzling, relative to the start address."""
         t, w, (leading, stride) = 128 // self.slot, self.swizzle, self.strides
         element = 4 if self.padded and BITS[self.t] == 4 else 6 if self.padded and BITS[self.t] == 6 else self.slot
         if self.mn:

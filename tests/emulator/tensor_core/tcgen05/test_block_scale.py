@@ -62,7 +62,7 @@ class Case:
 
 
 def put_factor(memory: np.ndarray, at: int, partition: int, row: int, byte: int, step: int, code: int) -> None:
-    """A factor of ``row``: a byte of the word in lane row % 32 of a partition, column row / 32."""
+    """A scale factor of ``row``: a byte of the word in lane row % 32 of a partition, column row / 32."""
     column = at + row // 32 + step * (byte // 4)
     word = int(memory[32 * partition + row % 32, column])
     shift = 8 * (byte % 4)

@@ -1,4 +1,4 @@
-"""The tcgen05 patterns against ptxas: they take what it takes for sm_100a, sm_103a or sm_110a."""
+"""The tcgen05 patterns compared with ptxas: they accept the forms that it accepts for sm_100a, sm_103a or sm_110a."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def statement(opcode: str) -> str:
 
 
 def exists(opcode: str) -> bool:
-    """Whether the form is one of those of its pattern that there are."""
+    """Whether the form exists among those of its pattern."""
     parts = opcode.split(".")
     if parts[1] in ("ld", "st"):
         shape = next(p for p in parts if p in fragments.SHAPES.split())
@@ -103,9 +103,9 @@ def exists(opcode: str) -> bool:
 
 
 def refused_by_all(statements: list[str]) -> dict[int, str]:
-    """What none of the targets takes."""
+    """The forms that none of the targets accepts."""
     found: dict[int, str] = {}
-    for group in ("cta_group::1", "cta_group::2"):  # which ptxas does not take in one function
+    for group in ("cta_group::1", "cta_group::2"):  # ptxas does not accept both in one function
         found |= _refused({n: s for n, s in enumerate(statements) if (group[-1] == "2") == ("cta_group::2" in s)})
     return found
 

@@ -1,4 +1,4 @@
-"""The registers of tcgen05.ld and st against CuTe's traits, and through the emulator."""
+"""The registers of tcgen05.ld and st, compared with CuTe's traits and executed in the emulator."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_registers_are_where_cute_has_them(shape, repeat, packed):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("shape", "repeat"), FORMS[::3])
 def test_a_store_is_what_a_load_reads(shape, repeat, packed):
-    """A load in one shape and a store to other columns: a copy of exactly the fragment."""
+    """A load in one shape and a store to other columns copy exactly the fragment."""
     count = registers(shape, repeat)
     split = ", 40" if shape == "16x32bx2" else ""
     f = fragment(shape, repeat, 40 if split else 0, packed)

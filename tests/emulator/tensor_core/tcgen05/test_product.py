@@ -1,4 +1,4 @@
-"""A product by tcgen05 from CUDA C++, end to end: allocation, mma, commit, load; and what a missing step is reported as."""
+"""A product by tcgen05 from CUDA C++, end to end: allocation, mma, commit, load; and the report of a missing step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ptx() -> str:
 
 
 def launch(ptx: str, scale: float = 1.0, given: float = 0.0, **settings) -> tuple[np.ndarray, np.ndarray]:
-    """(D, A B^T) of integers, which every order of summation gives exactly."""
+    """(D, A B^T) of integers, which is exact in every order of summation."""
     rng = np.random.default_rng(3)
     a, b = rng.integers(-8, 9, (2, SIZE, SIZE)).astype(np.float32)
     a *= np.float32(scale)
@@ -102,7 +102,7 @@ def test_other_targets_are_refused(ptx):
 
 
 def test_initcheck_follows_tensor_memory(ptx):
-    """The first product accumulates on what was never written."""
+    """The first product accumulates on tensor memory that was never written."""
     wrong = ptx.replace("tcgen05.mma.cta_group::1.kind::f16", "setp.eq.u32 p, 0, 0; tcgen05.mma.cta_group::1.kind::f16")
     with pytest.raises(UninitialisedError, match="tensor memory that was never initialised, loaded at .*tcgen05.ld"):
         launch(wrong, initcheck=True)
@@ -124,7 +124,7 @@ def test_a_commit_waits_for_the_operations_of_its_own_thread(ptx):
 
 
 def test_a_missing_fence_is_found_in_a_kernel_that_has_others(ptx):
-    """A kernel without any is not blamed: CUTLASS's have none."""
+    """A kernel without any of them is not reported: CUTLASS's kernels have none."""
     fence = "tcgen05.fence::after_thread_sync;"
     moved = without(ptx, fence).replace("tcgen05.wait::ld.sync.aligned;", f"tcgen05.wait::ld.sync.aligned; {fence}")
     with pytest.raises(RaceError, match="tcgen05.ld.*has executed no tcgen05.fence::after_thread_sync since"):

@@ -1,4 +1,4 @@
-"""Accesses to tensor memory that nothing puts in order: reported with both places, whatever the order of emulation was."""
+"""Unordered accesses to tensor memory are reported with both places, in whatever order they were emulated."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def launch_pair(text: str) -> None:
 
 
 def test_a_pair_allocates_together():
-    """What is after the allocation of one CTA is after that of the other, without a barrier of the cluster."""
+    """What follows the allocation of one CTA also follows that of the other one, without a barrier of the cluster."""
     launch_pair(PAIR)
     with pytest.raises(RaceError, match="write-after-write: thread .* writes .*, which warp 0 .* allocated"):
         launch_pair(PAIR.replace("bar.sync 0; // ALLOCATED", ""))

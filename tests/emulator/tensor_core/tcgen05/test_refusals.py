@@ -186,7 +186,7 @@ def launch(body: str, grid: int = 1, block: int = 32, sms: int = 1, cluster: int
     ],
 )
 def test_allocation(body, error, message):
-    """``RaceError`` is of latest-legal mode, in which the rest gives the same."""
+    """``RaceError`` occurs in latest-legal mode only; the other errors are the same in both modes."""
     machine = Machine(capacity=1 << 22, workers=1, sms=1)
     program = machine.load(parse(f"{HEAD}{body}\nret;\n}}\n", "alloc.ptx"), "sm_100a")
     from ptxkit.emulator.settings import EmulatorSettings
@@ -228,7 +228,7 @@ def test_alloc_by_part_of_a_warp_is_an_error():
 
 
 def test_every_warp_reaches_its_own_lanes():
-    """Lane 0 stands for the first lane of the warp's partition. Other partitions are errors; bits above 127 are ignored."""
+    """Lane 0 denotes the first lane of the warp's partition. Other partitions are errors; bits above 127 are ignored."""
     body = ALLOC.format(32) + "mov.u32 %r4, 0; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r5}, [%r4];" + FREE.format(32)
     for lane in (0, 128, 1024):
         launch(body.replace("%r4, 0;", f"%r4, {lane << 16};"))

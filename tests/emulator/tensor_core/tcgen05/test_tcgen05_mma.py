@@ -1,4 +1,4 @@
-"""tcgen05.mma against exact products; shared memory is filled by the manual's canonical layouts, element by element."""
+"""tcgen05.mma compared with exact products; shared memory is filled by the manual's canonical layouts, element by element."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def words(codes: np.ndarray, t: str, padded: bool) -> np.ndarray:
 
 
 def check(case: Case, seed: int = 0, completion: str = "latest-legal") -> None:
-    """Everything but D stays, and D is exact."""
+    """Everything except D is unchanged, and D is exact."""
     rng = np.random.default_rng(seed)
     shared, memory = oracle.noise(case.group, SHARED, seed + 1)
     a = rng.choice(oracle.small(case.a), (case.m, case.k))
@@ -112,7 +112,7 @@ def check(case: Case, seed: int = 0, completion: str = "latest-legal") -> None:
     if case.in_memory:
         packed = words(a, case.a, case.padded)
         for row, column, cta, lane, _ in where:
-            if column % 8 == 0:  # every lane that computes with the row has it
+            if column % 8 == 0:  # each lane that computes with the row has a copy
                 memory[cta, lane, A_AT : A_AT + packed.shape[1]] = packed[row]
     expected = memory.copy()
     signs = (-1 if case.negate_a else 1) * (-1 if case.negate_b else 1)
