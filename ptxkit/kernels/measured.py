@@ -39,13 +39,13 @@ class Facts(Protocol):
 
 @dataclass(frozen=True)
 class GemmTiles:
-    """Tiles of a matrix product, and how large a product they are for.
+    """Tiles of a matrix product, and the size of the products that they are for.
 
     Attributes:
         block: (rows, columns) of the output that a CTA or a cluster's CTA computes with them.
-        min_tiles: fewest blocks of the output with which they are the fastest on the measured GPU.
+        min_tiles: minimum number of blocks of the output for which they are the fastest on the measured GPU.
         tiles: tile parameters, best first; the later ones are for devices that lack what the first one needs.
-        min_side: fewest rows and columns of the output.
+        min_side: minimum number of rows and of columns of the output.
     """
 
     block: tuple[int, int]
@@ -59,11 +59,11 @@ class ElementwiseShapes:
     """Shapes of the vectorized element-wise kernels (:mod:`ptxkit.kernels.elementwise.elementwise`).
 
     Attributes:
-        small_vectors: most 128-bit vectors of an array that stays in L2 with which CTAs of 128 threads are the fastest.
-        one_access_vectors: most vectors with which one access of each array and thread is.
+        small_vectors: maximum size of an array in L2, in 128-bit vectors, for which CTAs of 128 threads are the fastest.
+        one_access_vectors: maximum size, in vectors, for which one access per array and thread is the fastest.
         l2_threads: THREADS for larger arrays in L2: (kernels that read one array, that read several).
         vectors: VECTORS for arrays from device memory: (kernels that read one array, that read several).
-        compute_bound: the tile for so much arithmetic that memory does not matter.
+        compute_bound: the tile for kernels that arithmetic limits.
     """
 
     small_vectors: int
@@ -75,10 +75,10 @@ class ElementwiseShapes:
 
 @dataclass(frozen=True)
 class PersistentTiles:
-    """A tile of the persistent row kernels that weighs shared memory against registers, and few large CTAs against many.
+    """A tile of the persistent row kernels, which differ in the use of shared memory and registers and in the size of CTAs.
 
     Attributes:
-        clusters: numbers of CTAs of 512 threads with 8 vectors each that would hold a row.
+        clusters: the tile is for rows that this number of CTAs of 512 threads with 8 vectors each would hold.
         weights: arrays that all rows share.
         tile: tile parameters that differ from these.
         element_bytes: of x, or None for all.
@@ -100,13 +100,14 @@ class RowShapes:
         vectors_at: (bytes of an element, columns of a row) -> VECTORS for rows from device memory, instead of ``columns``.
         instead_of_four: THREADS and CLUSTER where rows from device memory would take four CTAs with 64 columns a thread.
         instead_of_eight: THREADS and VECTORS for rows of 16-bit elements that would take eight CTAs.
-        chunked: kernel -> most columns -> (THREADS, VECTORS): rows of f32 from device memory that are faster in the shared
-            memory of eight CTAs than in registers, which would hold them with one CTA on each SM: while that CTA waits,
-            nothing is loaded.
-        l2norm_threads: most columns -> THREADS of fused_l2norm for many rows that one CTA of half as many threads would hold.
-        keep_input_bytes: bytes that fused_l2norm moves from which CACHE_INPUT is faster than CACHE_KEEP.
-        pipelined_columns: columns of a thread of the pipelined kernels, and the most that are tried for long rows.
-        persistent_cols: fewest columns of a row for the persistent kernels.
+        chunked: kernel -> maximum number of columns -> (THREADS, VECTORS): rows of f32 from device memory that are faster in
+            the shared memory of eight CTAs than in registers, which would hold them with one CTA on each SM: while that
+            CTA waits, nothing is loaded.
+        l2norm_threads: maximum number of columns -> THREADS of fused_l2norm, for many rows that a CTA of half as many threads
+            would hold.
+        keep_input_bytes: minimum traffic of fused_l2norm with which CACHE_INPUT is faster than CACHE_KEEP, in bytes.
+        pipelined_columns: columns of a thread of the pipelined kernels, and the maximum for long rows.
+        persistent_cols: minimum number of columns of a row for the persistent kernels.
         persistent: their tiles besides those that follow from the row's length, best first.
     """
 
@@ -128,10 +129,10 @@ class GradientTile:
     """A tile of the pipelined gradients of norms with many rows, and where it was the fastest.
 
     Attributes:
-        element_bytes: of x and dy. cols: (fewest, most) columns of a row.
+        element_bytes: of x and dy. cols: minimum and maximum number of columns of a row.
         centered: for layernorm (True), rmsnorm (False) or both (None).
         power_of_two: whether cols is a power of two, or None for both.
-        tile: tile parameters. PARTIALS, where it is left out, is what the number of SMs gives.
+        tile: tile parameters. Without PARTIALS, it follows from the number of SMs.
     """
 
     element_bytes: int
@@ -176,7 +177,7 @@ class Measured:
 
 
 def _gradient_tiles() -> tuple[GradientTile, ...]:
-    """An H200's, from sweeps with 800 MB of x, dy and dx."""
+    """The tiles for an H200, from sweeps with 800 MB of x, dy and dx."""
 
     def row(
         threads: int,
@@ -242,7 +243,7 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
         "micro_tiling_matmul:step7_bulk": micro({"BM": 128, "BN": 128, **wide, "STAGES": 3, "CTAS": 1}, H200_FACTS.sms, small),
         "micro_tiling_matmul:step8_ring": micro(ring, 120, small),
         "micro_tiling_matmul:step9_stream_k": micro(ring, 64, shares),
-        # four to six stages were alike, three slower
+        # four to six stages had the same time, three were slower
         "matmul_mma:step5_coalesced": (
             GemmTiles((256, 128), 99, ({"STAGES": 6}, {})),
             GemmTiles((64, 128), 0, ({**mma, "BK": 64}, {**mma, "BK": 32})),
@@ -253,7 +254,7 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
             GemmTiles((64, 128), 0, ({**mma_tma, "BK": 64, "STAGES": 6}, {**mma_tma, "BK": 32})),
         ),
         "matmul_wgmma:step8_tma_store": (
-            # halving what is read from L2 pays there, and costs below
+            # reading half as much from L2 is faster for these sizes, and slower for smaller ones
             GemmTiles((128, 256), 99, ({"CLUSTER_M": 2, "GROUP": 8},), min_side=8192),
             GemmTiles((128, 256), 99, ({},)),
             GemmTiles((128, 128), 99, ({"BN": 128, "STAGES": 5},)),

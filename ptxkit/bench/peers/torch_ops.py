@@ -171,7 +171,7 @@ def add_mul_exp(w: Any, torch: Any) -> Function:
     return lambda x, y: torch.exp((x + y) * 2)
 
 
-# torch divides by a number as it multiplies by its inverse, which moves what lies beside a tie
+# torch multiplies by the inverse of a number instead of dividing, which changes values next to a tie
 @op("quantize_int8", "q", tolerance=Tolerance(ulp=1))
 def quantize_int8(w: Any, torch: Any) -> Function:
     scale, zero_point = w.scale, w.zero_point

@@ -178,7 +178,7 @@ class Pending:
         self.operations.append(operation)
 
     def complete(self, operation: Operation, which: Index) -> bool:
-        """Perform the elements ``which`` ahead of any wait; False if that was done already."""
+        """Perform the elements ``which`` before any wait; False if that was done already."""
         if operation not in self.operations:
             return False
         before = operation.remaining

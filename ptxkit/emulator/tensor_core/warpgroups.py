@@ -81,7 +81,7 @@ def fence(x: Group, where: Where) -> None:
 
 
 def require_fence(x: Group, groups: Warpgroups, where: Where) -> None:
-    """PTX demands a fence ahead of the first wgmma.mma_async of a warpgroup.
+    """PTX requires a fence before the first wgmma.mma_async of a warpgroup.
 
     Raises:
         TrapError: there was none.

@@ -226,7 +226,7 @@ class _Store:
     def _checked(
         self, operation: Reduction, wave: WaveState, thread: int, name: str, old: Lanes, new: Lanes
     ) -> Lanes:
-        """A reduction of elements of the type ``name`` that tells the hooks what it produces."""
+        """A reduction of elements of the type ``name`` that passes its results to the hooks."""
         result = operation(old, new)
         for hooks in wave.arithmetic:
             produced, before, given = (floats(v, name) for v in (result, old, new))

@@ -28,8 +28,8 @@ TILE: Mapping[str, list[Any]] = {
     "VECTORS": [2, 1, 4],  # 128-bit vectors of a row that a thread holds
     "CLUSTER": [1, 2, 4, 8],  # CTAs of a cluster, which hold one row
     "CTAS_PER_SM": [1, 2, 3, 4],  # minimum of resident CTAs per SM, which limits the registers of a thread
-    "PARTIALS": [SMS * ctas for ctas in (1, 2, 3, 4)],  # maximum rows of partial sums: one per CTA with producer warps, else
-    # one per group
+    # maximum number of rows of partial sums: one per CTA with producer warps, else one per group
+    "PARTIALS": [SMS * ctas for ctas in (1, 2, 3, 4)],
 }
 
 TILE_PIPELINED: Mapping[str, list[Any]] = {

@@ -96,7 +96,7 @@ class Layernorm(Workload):
 
     @variant
     def fused(self) -> list[Launch]:
-        """One CTA per row, which stays in shared memory until its statistics is known; bit-identical to unfused."""
+        """One CTA per row, which stays in shared memory until its statistics are known; bit-identical to unfused."""
         args = ("x", "gamma", "beta", "y", *self._statistics, self.cols, "eps")
         return [row.kept("layernorm_fused", self, args, (row.cu_type(self.dtype), self.activation.upper()))]
 

@@ -361,6 +361,6 @@ def by_element(
 
 
 def too_many(w: Any) -> Iterator[str]:
-    """A complaint if the element-wise launches would need more CTAs than a grid can have."""
+    """A message if the element-wise launches would need more CTAs than a grid can have."""
     if w.rows * cdiv(w.cols, THREADS * CHUNK) >= 2**31:
         yield "more CTAs than a grid can have"
