@@ -136,6 +136,7 @@ class EmulatedDevice(MakesArrays, HasSettings):
             m.l2_promotion,
             m.oob_fill,
             m.im2col,
+            m.along_w,
         )
 
     def foreign(self, value: Any, what: str) -> np.ndarray[Any, Any] | None:

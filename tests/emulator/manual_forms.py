@@ -104,7 +104,6 @@ _CTA = "{|.shared|.shared::cta}"
 _LOADED = "cp.async.bulk.tensor"
 
 _MULTIMEM = "multicast objects span several GPUs"
-_BLACKWELL = "sm_100 only"
 
 ROWS = (
     # loads and stores
@@ -265,7 +264,16 @@ ROWS = (
         "cp.async.bulk.tensor",
         f"{_LOADED}{{.3d|.4d|.5d}}.shared::cluster.global{{.im2col::w|.im2col::w::128}}{BYTES}{HINT}",
         f"[%r0], [%rd0, $c], [%r6], {{%h1, %h2}}{POLICY}",
-        absent=_BLACKWELL,
+    ),
+    Row(
+        "cp.async.bulk.tensor",
+        f"{_LOADED}{{.3d|.4d|.5d}}.shared::cta.global{{.im2col::w|.im2col::w::128}}{BYTES}{HINT}",
+        f"[%r0], [%rd0, $c], [%r6], {{%h1, %h2}}{POLICY}",
+    ),
+    Row(
+        "cp.async.bulk.tensor",
+        f"{_LOADED}{{.3d|.4d|.5d}}.shared::cluster.global{{.im2col::w|.im2col::w::128}}{BYTES}.multicast::cluster{HINT}",
+        f"[%r0], [%rd0, $c], [%r6], {{%h1, %h2}}, %h3{POLICY}",
     ),
     Row(
         "cp.async.bulk.tensor",
@@ -287,6 +295,11 @@ ROWS = (
         "cp.async.bulk.prefetch.tensor",
         f"cp.async.bulk.prefetch.tensor{{.3d|.4d|.5d}}.L2.global.im2col{HINT}",
         f"[%rd0, $c], $o{POLICY}",
+    ),
+    Row(
+        "cp.async.bulk.prefetch.tensor",
+        f"cp.async.bulk.prefetch.tensor{{.3d|.4d|.5d}}.L2.global{{.im2col::w|.im2col::w::128}}{HINT}",
+        f"[%rd0, $c], {{%h1, %h2}}{POLICY}",
     ),
     Row(
         "tensormap.replace",

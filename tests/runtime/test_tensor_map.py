@@ -137,9 +137,20 @@ def test_the_drivers_rules(changes, words):
         assert describe(**changes)
 
 
-def columns(shape=(2, 9, 9, 64), lower=(-1, -1), upper=(-1, -1), channels=64, pixels=128, **changes):
-    m = TensorMap(np.uint64(0), im2col=Im2col(lower, upper, channels, pixels), shape=shape, dtype=np.float16, **changes)
+def columns(shape=(2, 9, 9, 64), lower=(-1, -1), upper=(-1, -1), channels=64, pixels=128, along_w=None, **changes):
+    im2col = Im2col(lower, upper, channels, pixels, along_w)
+    m = TensorMap(np.uint64(0), im2col=im2col, shape=shape, dtype=np.float16, **changes)
     return m.describe(0x1000)
+
+
+ROW = {"lower": (0, -1), "upper": (0, -1)}
+"""Corners of W only, as im2col along W has them."""
+
+
+def test_im2col_along_w_has_a_mode_of_the_driver():
+    made = columns(along_w="w128", lower=(0, -200), upper=(0, 300), swizzle="64B", channels=32)
+    assert (made.im2col, made.along_w) == (((-200, 0), (300, 0), 32, 128), 1)
+    assert columns(along_w="w", **ROW, swizzle="128B").along_w == 0 and columns().along_w is None
 
 
 def test_im2col_is_reversed_for_the_driver():
@@ -163,6 +174,14 @@ def test_im2col_is_reversed_for_the_driver():
         ({"shape": (9, 9, 64)}, ["shape (9, 9, 64) needs one number for each of the 4 dimensions"]),
         ({"box": (1, 1, 1, 64)}, ["different modes", "give one of them"]),
         ({"element_strides": (1, 1)}, ["4 dimensions of the array"]),
+        ({"along_w": "h"}, ["im2col along_w must be one of 'w', 'w128', not 'h'"]),
+        ({"along_w": "w"}, ["corners (-1, -1) and (-1, -1) of D and H must be 0 with along_w"]),
+        ({"along_w": "w", **ROW, "lower": (0, 9), "swizzle": "128B"}, ["leave nothing", "9 to 7 is empty"]),
+        ({"along_w": "w", **ROW}, ["takes swizzle '64B', '128B', '128B_atom_32B', not 'none'"]),
+        ({"along_w": "w", **ROW, "swizzle": "32B", "channels": 16}, ["takes swizzle", "not '32B'"]),
+        ({"along_w": "w", **ROW, "lower": (0, -32769)}, ["must be -32768 to 32767"]),
+        ({"along_w": "w", **ROW, "pixels": 1025}, ["pixels 1025 must be 1 to 1024"]),
+        ({"along_w": "w128", **ROW, "pixels": 64}, ["pixels 64 must be 128 with along_w 'w128'"]),
     ],
 )
 def test_the_drivers_rules_for_im2col(changes, words):

@@ -201,10 +201,15 @@ class Boxes:
         """(E, R, D - 1): coordinates in the outer dimensions at which the rows of boxes start."""
         return coordinates[:, None, 1:] + self.places
 
-    def misplaced(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(E,): which boxes do not start at a multiple of 16 bytes of a row, as required (PTX ISA, "Bounding Box")."""
-        result: NDArray[np.bool_] = (coordinates[:, 0] * self.element.nbytes & 15) != 0
-        return result
+    def misplaced(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.bool_], str]:
+        """(E,): which boxes cannot start at their coordinates, and the text that says why of the first.
+
+        A box starts at a multiple of 16 bytes of a row (PTX ISA, "Bounding Box").
+        """
+        bad: NDArray[np.bool_] = (coordinates[:, 0] * self.element.nbytes & 15) != 0
+        first = int(coordinates[np.argmax(bad), 0])
+        offset = first * self.element.nbytes
+        return bad, f"at column {first}, {offset} bytes into a row; it has to be a multiple of 16"
 
     def inside(self, coordinates: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(E,): which boxes at these coordinates, (E, D), are completely inside of the array."""

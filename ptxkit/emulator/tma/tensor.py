@@ -25,7 +25,9 @@ from ptxkit.errors import TrapError
 from ptxkit.isa.types import TYPES
 
 _DIMS = "1d 2d 3d 4d 5d"
-_LOADS = "tile im2col tile::gather4"
+_LOADS = "tile im2col im2col::w im2col::w::128 tile::gather4"
+_WITH_INFO = ("im2col", "im2col::w", "im2col::w::128")
+"""Load modes with the operand im2colInfo."""
 _PAIRS = "cta_group::1 cta_group::2"
 _REDUCTIONS = "tile im2col_no_offs"
 _STORES = f"{_REDUCTIONS} tile::scatter4"
@@ -38,9 +40,9 @@ class _Load:
         operands = list(b.operands)
         if b.form.has("L2__cache_hint"):
             operands.pop()
-        if len(operands) != 3 + multicast + (mode == "im2col"):
+        if len(operands) != 3 + multicast + (mode in _WITH_INFO):
             raise b.fail("wrong number of operands")
-        info = operands.pop(3) if mode == "im2col" else None
+        info = operands.pop(3) if mode in _WITH_INFO else None
         self.where, self.number = b.where, b.index
         self.remote = space == "shared::cluster"
         self.to = Pointer(b, operands[0])
@@ -57,7 +59,8 @@ class _Load:
     def issue(self, x: Group, to: Lanes, base: Lanes, barrier: Lanes, *rest: Lanes) -> None:
         """Check the operation and submit it to the queue."""
         for part, address in self.map.parts(x, base):
-            self._one(part, self.map.boxes(part, address), to, barrier, *rest)
+            for group, halo in self.map.halos(part, rest[self.multicast :]):
+                self._one(group, self.map.boxes(group, address, halo), to, barrier, *rest)
 
     def _one(self, x: Group, boxes: Boxes, to: Lanes, base: Lanes, *rest: Lanes) -> None:
         wave = x.wave
@@ -274,10 +277,11 @@ def _reduce(b: Binding) -> Step:
 def _prefetch(b: Binding) -> Step:
     """A prefetch has no effect, but its tensor map must be valid."""
     mode = b.form["mode"]
-    operand = MapOperand(b, b.operands[0], mode, b.operands[1] if mode == "im2col" else None)
+    operand = MapOperand(b, b.operands[0], mode, b.operands[1] if mode in _WITH_INFO else None)
 
     def prefetch(x: Group, base: Lanes, *coordinates: Lanes) -> None:
         for part, address in operand.parts(x, base):
-            operand.boxes(part, address)
+            for group, halo in operand.halos(part, coordinates):
+                operand.boxes(group, address, halo)
 
     return Step(prefetch, (operand.source, *operand.coordinates))

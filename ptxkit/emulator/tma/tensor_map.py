@@ -12,7 +12,7 @@ offset  bytes  field
 20      1      swizzle atomicity: 0 16B, 1 32B, 2 32B with 8-byte halves flipped, 3 64B
 21      1      fill: 0 zeros, 1 NaN
 22      1      L2 promotion, of no effect here
-23      1      mode: 0 tiles, 1 im2col
+23      1      mode: 0 tiles, 1 im2col, 2 im2col::w, 3 im2col::w::128
 24      20     elements of each dimension, less one so that 2^32 fits, 5 of 32 bits, innermost first
 44      10     elements of the box in each dimension, 5 of 16 bits
 54      5      element stride of each dimension, 5 of 8 bits
@@ -156,11 +156,13 @@ def encode(
     l2_promotion: int = 0,
     oob_fill: int = 0,
     im2col: tuple[Sequence[int], Sequence[int], int, int] | None = None,
+    along_w: int | None = None,
 ) -> bytes:
     """The 128 bytes. Arguments are those of cuTensorMapEncodeTiled, innermost dimension first, and already checked.
 
     Args:
         im2col: lower and upper corner, channels of a pixel, pixels of a column (cuTensorMapEncodeIm2col), instead of a box.
+        along_w: 0 for im2col::w and 1 for im2col::w::128 (cuTensorMapEncodeIm2colWide); None for im2col.
     """
     record = np.zeros((), LAYOUT)
     rank = len(dimensions)
@@ -176,7 +178,7 @@ def encode(
     record["element_stride"][:rank] = element_strides
     record["global_stride"][: rank - 1] = strides
     if im2col is not None:
-        record["mode"] = 1
+        record["mode"] = 1 if along_w is None else 2 + along_w
         record["lower_corner"][: rank - 2], record["upper_corner"][: rank - 2] = im2col[:2]
         record["channels"], record["pixels"] = im2col[2:]
     return record.tobytes()

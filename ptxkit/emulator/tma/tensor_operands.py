@@ -15,13 +15,18 @@ from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.sync.mbarrier_instructions import address_type
 from ptxkit.emulator.tma.box_reductions import Reduction
 from ptxkit.emulator.tma.boxes import Boxes
-from ptxkit.emulator.tma.im2col import Columns, decode
+from ptxkit.emulator.tma.im2col import decode
 from ptxkit.emulator.tma.listed_rows import four_rows
 from ptxkit.emulator.tma.spans import Runs
-from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES
+from ptxkit.emulator.tma.tensor_map import ALIGNMENT, BYTES, LAYOUT
 from ptxkit.errors import MemoryFault, TrapError
 from ptxkit.isa.model import Address, Immediate, Operand
 from ptxkit.isa.types import TYPES
+
+_MODES = {"im2col_no_offs": 1, "im2col": 1, "im2col::w": 2, "im2col::w::128": 3}
+"""Mode of an instruction -> mode of the tensor map; 0 for all others."""
+_HALOS = {2: 512, 3: 32}
+"""Mode of the tensor map -> the limit of wHalo."""
 
 
 class Pointer:
@@ -42,10 +47,11 @@ class MapOperand(Pointer):
 
     Args:
         mode: of the instruction: ``"im2col"``, which has offsets (one for each spatial dimension), ``"im2col_no_offs"``,
-            ``"tile::gather4"`` or ``"tile::scatter4"``, which have the coordinates of four rows, or any other string for tiles.
+            ``"im2col::w"`` or ``"im2col::w::128"``, which have wHalo and wOffset, ``"tile::gather4"`` or ``"tile::scatter4"``,
+            which have the coordinates of four rows, or any other string for tiles.
 
     Attributes:
-        coordinates: sources of the step: the coordinates, followed by the offsets.
+        coordinates: sources of the step: the coordinates, followed by the offsets, or by wHalo and wOffset.
     """
 
     def __init__(self, b: Binding, operand: Operand | None, mode: str = "", info: Operand | None = None) -> None:
@@ -58,9 +64,17 @@ class MapOperand(Pointer):
             raise b.fail(f".{mode} needs .2d" if self.rank != 2 else f".{mode} needs sm_100a or sm_100f")
         if len(operand.coordinates) != (5 if self.four else self.rank):
             raise b.fail(f"{len(operand.coordinates)} coordinates for .{b.form['dim']}")
-        self.columns = mode.startswith("im2col")
+        self.mode = _MODES.get(mode, 0)
+        if self.mode > 1 and (b.target < 100 or (self.mode == 3 and b.target >= 120)):
+            raise b.fail(f".{mode} needs sm_100{'a, sm_103a or sm_110a' if self.mode == 3 else ' or newer'}")
         offsets: tuple[Operand | None, ...] = ()
-        if self.columns:
+        if self.mode > 1:
+            offsets = b.elements(info)
+            if self.rank < 3 or len(offsets) != 2:
+                raise b.fail(
+                    f"{len(offsets)} operands for .{mode} with .{b.form['dim']}; it takes 3 to 5 dimensions, wHalo and wOffset"
+                )
+        elif self.mode:
             offsets = b.elements(info) if mode == "im2col" else (Immediate(0),) * (self.rank - 2)
             if self.rank < 3 or len(offsets) != self.rank - 2:
                 raise b.fail(
@@ -80,8 +94,28 @@ class MapOperand(Pointer):
         found = [(x.narrow(addresses == a), int(a)) for a in np.unique(active)]
         return [(part, a) for part, a in found if part is not None]
 
-    def boxes(self, x: Group, address: int) -> Boxes:
+    def halos(self, x: Group, coordinates: tuple[Lanes, ...]) -> list[tuple[Group, int]]:
+        """Divides the group by wHalo, of which there is usually one: (threads, wHalo); 0 in the modes that have none.
+
+        Raises:
+            TrapError: wHalo or wOffset is out of range.
+        """
+        if self.mode < 2:
+            return [(x, 0)]
+        active = x.active()
+        for name, lanes, limit in zip(("wHalo", "wOffset"), coordinates[-2:], (_HALOS[self.mode], 32), strict=True):
+            given = np.broadcast_to(lanes, x.shape)[active]
+            if (given >= limit).any():
+                raise TrapError(self.at(x, f"{name} is {int(given.max())}; it must be less than {limit}"))
+        values = np.broadcast_to(coordinates[-2], x.shape)
+        found = [(x.narrow(values == v), int(v)) for v in np.unique(values[active])]
+        return [(part, v) for part, v in found if part is not None]
+
+    def boxes(self, x: Group, address: int, halo: int = 0) -> Boxes:
         """The decoded map.
+
+        Args:
+            halo: see :meth:`halos`.
 
         Raises:
             MemoryFault, TrapError: the address holds no tensor map, or one that is not valid for the instruction.
@@ -94,14 +128,15 @@ class MapOperand(Pointer):
             raise MemoryFault(self.at(x, f"reads a tensor map at {address:#x}: {memory.explain(address, BYTES)}"))
         try:
             record = memory.record(a, address - a.base, BYTES)
-            boxes = four_rows(record) if self.four else decode(record)
+            boxes = four_rows(record) if self.four else decode(record, halo)
+            mode = 0 if self.four else int(np.frombuffer(record, LAYOUT)[0]["mode"])
         except ValueError as error:
             raise TrapError(self.at(x, str(error))) from None
         if boxes.rank != self.rank:
             raise TrapError(self.at(x, f"the tensor map has {boxes.rank} dimensions, the instruction {self.rank}"))
-        if isinstance(boxes, Columns) != self.columns:
-            names = ("im2col", "tiles") if self.columns else ("tiles", "im2col")
-            raise TrapError(self.at(x, f"the instruction is for {names[0]}, the tensor map for {names[1]}"))
+        if mode != self.mode:
+            names = ("tiles", *list(_MODES)[1:])
+            raise TrapError(self.at(x, f"the instruction is for {names[self.mode]}, the tensor map for {names[mode]}"))
         return boxes
 
     def at(self, x: Group, why: str) -> str:
@@ -124,11 +159,9 @@ class Region:
     def __init__(self, runs: Runs, boxes: Boxes, coordinates: NDArray[np.int64], verb: str) -> None:
         memory = runs.x.wave.launch.machine.memory
         self.boxes, self.coordinates = boxes, coordinates
-        bad = boxes.misplaced(coordinates)
+        bad, why = boxes.misplaced(coordinates)
         if bad.any():
-            first = int(coordinates[np.argmax(bad), 0])
-            offset = first * boxes.element.nbytes
-            runs.fail(bad, f"{verb} a box at column {first}, {offset} bytes into a row; it has to be a multiple of 16")
+            runs.fail(bad, f"{verb} a box {why}")
         low, high, self.touched = boxes.extent(coordinates)
         some = self.touched > 0
         # for a box completely outside of the array any allocation is fine, since nothing is read

@@ -1,4 +1,4 @@
-"""Tensor maps in the encoding of the GPU: the driver's cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col."""
+"""Tensor maps in the encoding of the GPU: the driver's cuTensorMapEncodeTiled, Im2col and Im2colWide."""
 
 from __future__ import annotations
 
@@ -31,9 +31,17 @@ def encode(driver: Driver, gpu: str, capability: tuple[int, int], m: Encoding) -
     # inside a larger buffer at an address that is a multiple of 64: ctypes aligns to 16 at most
     raw = (ctypes.c_ubyte * (BYTES + ALIGNMENT))()
     start = -ctypes.addressof(raw) % ALIGNMENT
+    mode: tuple[Any, ...] = ()
     if m.im2col is None:
         function = "cuTensorMapEncodeTiled"
         extent: tuple[Any, ...] = ((ctypes.c_uint32 * rank)(*m.box),)
+    elif m.along_w is not None:
+        if capability < (10, 0):
+            raise UnavailableError(f"{gpu} lacks tensor maps for im2col along W; they need sm_100 or later")
+        function = "cuTensorMapEncodeIm2colWide"
+        (low, *_), (high, *_), channels, pixels = m.im2col
+        extent = ctypes.c_int(low), ctypes.c_int(high), ctypes.c_uint32(channels), ctypes.c_uint32(pixels)
+        mode = (ctypes.c_int(m.along_w),)
     else:
         function = "cuTensorMapEncodeIm2col"
         lower, upper, channels, pixels = m.im2col
@@ -50,6 +58,7 @@ def encode(driver: Driver, gpu: str, capability: tuple[int, int], m: Encoding) -
         *extent,
         (ctypes.c_uint32 * rank)(*m.element_strides),
         ctypes.c_int(0),  # CU_TENSOR_MAP_INTERLEAVE_NONE
+        *mode,
         ctypes.c_int(m.swizzle),
         ctypes.c_int(m.l2_promotion),
         ctypes.c_int(m.oob_fill),

@@ -25,6 +25,7 @@ from ptxkit.runtime.tensor_map.elements import contiguous_strides, element_type,
 from ptxkit.runtime.tensor_map.im2col import Im2col
 from ptxkit.runtime.tensor_map.limits import (
     ALIGNMENT,
+    ALONG_W,
     BYTES,
     L2_PROMOTIONS,
     MAX_BOX,
@@ -173,11 +174,12 @@ class TensorMap:
         address += self.offset
         check_array(address, shape, strides, element)
         check_box(self, element)
-        im2col = None
+        im2col = along_w = None
         if self.im2col is not None:
             check_columns(self.im2col, shape)
             i = self.im2col
             im2col = i.lower[::-1], i.upper[::-1], i.channels, i.pixels
+            along_w = None if i.along_w is None else ALONG_W.index(i.along_w)
         return Encoding(
             element.number,
             address,
@@ -189,6 +191,7 @@ class TensorMap:
             L2_PROMOTIONS.index(self.l2_promotion),
             OOB_FILLS.index(self.oob_fill),
             im2col,
+            along_w,
         )
 
     def with_array(self, array: Any) -> TensorMap:

@@ -29,6 +29,10 @@ MAX_BOX_BYTES = SM_LIMITS[90].shared_bytes
 
 CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}
 """Rank -> numbers that an im2col corner may have, -n to n - 1."""
+ALONG_W = ("w", "w128")
+"""CUtensorMapIm2ColWideMode, in the order of its numbers: im2col::w and im2col::w::128."""
+ALONG_W_SWIZZLES = ("64B", "128B", "128B_atom_32B")
+"""The swizzles that cuTensorMapEncodeIm2colWide takes."""
 
 SWIZZLES = ("none", "32B", "64B", "128B", "128B_atom_32B", "128B_atom_32B_flip_8B", "128B_atom_64B")
 """CUtensorMapSwizzle, in the order of its numbers. A plain mode swaps atoms of 16 bytes."""
@@ -53,6 +57,7 @@ class Encoding:
         element_strides: distance between copied elements in each dimension.
         swizzle, l2_promotion, oob_fill: numbers of the driver's enumerations.
         im2col: lower and upper corner, channels and pixels, for cuTensorMapEncodeIm2col; None for tiles.
+        along_w: number of the driver's CUtensorMapIm2ColWideMode, for cuTensorMapEncodeIm2colWide; None for the other modes.
     """
 
     element: int
@@ -65,6 +70,7 @@ class Encoding:
     l2_promotion: int = 0
     oob_fill: int = 0
     im2col: tuple[tuple[int, ...], tuple[int, ...], int, int] | None = None
+    along_w: int | None = None
 
 
 def whole_numbers(name: str, value: Any) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """What the driver requires of the array and the boxes of a tensor map, as checks.
 
-CUDA driver API, "cuTensorMapEncodeTiled" and "cuTensorMapEncodeIm2col".
+CUDA driver API, "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col" and "cuTensorMapEncodeIm2colWide".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 from ptxkit.errors import UsageError
 from ptxkit.runtime.tensor_map.elements import ElementType
 from ptxkit.runtime.tensor_map.im2col import Im2col
-from ptxkit.runtime.tensor_map.limits import MAX_BOX_BYTES, MAX_DIMENSION, MAX_STRIDE, SPANS, SWIZZLES
+from ptxkit.runtime.tensor_map.limits import ALONG_W_SWIZZLES, MAX_BOX_BYTES, MAX_DIMENSION, MAX_STRIDE, SPANS, SWIZZLES
 
 
 class Boxes(Protocol):
@@ -88,6 +88,10 @@ def check_box(m: Boxes, element: ElementType) -> None:
         raise UsageError(
             f"{what}: rows of {row} bytes; swizzle {m.swizzle!r} takes {span} at most, {8 * span // element.bits} "
             f"elements of {element.name}: cut the box into several, or leave the swizzle out"
+        )
+    if m.im2col is not None and m.im2col.along_w and m.swizzle not in ALONG_W_SWIZZLES:
+        raise UsageError(
+            f"im2col with along_w takes swizzle {', '.join(map(repr, ALONG_W_SWIZZLES))}, not {m.swizzle!r}"
         )
     if m.oob_fill == "nan" and not element.floating:
         raise UsageError(f"oob_fill 'nan' is for floating-point types; {element.name} takes 'zeros'")

@@ -12,7 +12,8 @@ LOAD = "cp.async.bulk.tensor.{}.mbarrier::complete_tx::bytes"
 MAP_1D, MAP_2D, MAP_3D = "[%rd0, {%r1}]", "[%rd0, {%r1, %r1}]", "[%rd0, {%r1, %r1, %r1}]"
 
 REFUSED = [
-    (LOAD.format("3d.shared::cta.global.im2col::w"), f"[%r0], {MAP_3D}, [%r0], {{%h0, %h0}}"),
+    (LOAD.format("3d.shared::cta.global.im2col::w"), f"[%r0], {MAP_3D}, [%r0], {{%h0}}"),
+    (LOAD.format("2d.shared::cta.global.im2col::w"), f"[%r0], {MAP_2D}, [%r0], {{%h0, %h0}}"),
     (LOAD.format("2d.shared::cta.global") + ".multicast::cluster", f"[%r0], {MAP_2D}, [%r0], %h0"),
     (LOAD.format("2d.shared::cta.global"), f"[%r0], {MAP_1D}, [%r0]"),
     (LOAD.format("3d.shared::cta.global.im2col"), f"[%r0], {MAP_3D}, [%r0]"),
