@@ -16,7 +16,7 @@ from ptxkit.inspect.model import SassFunction, SassInstruction
 from ptxkit.inspect.residency import occupancy
 from ptxkit.inspect.slow_arithmetic import slow_arithmetic
 from ptxkit.isa.model import Loc
-from ptxkit.targets import Target
+from ptxkit.targets import TARGETS, Target, missing
 from ptxkit.targets.sm import NAMED_BARRIERS
 
 # A loop whose register-bank conflicts are reported loses at least this share of its issue slots,
@@ -28,6 +28,7 @@ MIN_ARITHMETIC_PER_ACCESS = 32
 _LOCAL = frozenset({"LDL", "STL"})
 _WARP_MMA = frozenset({"HMMA", "IMMA", "QMMA", "BMMA", "OMMA"})
 _LARGE_MMA = ("HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTC")
+_LARGE_MMA_FEATURES = {"wgmma": "HGMMA", "tcgen05": "UTCHMMA"}  # feature of targets -> its SASS
 _DOUBLE = frozenset({"DFMA", "DADD", "DMUL"})
 SLOW_FP64 = 2  # results of an SM in a clock with which double precision is a small fraction of single precision
 _ADDRESS = re.compile(r"\[([^\]]*?)(?:\+(-?0x[0-9a-f]+))?\]")
@@ -154,11 +155,12 @@ def _small_mma(function: SassFunction) -> Iterator[Finding]:
 
 
 def _tensor_feature(target: Target) -> str:
-    if target.cc == 90:
-        return "wgmma (HGMMA)" if target.suffix else "wgmma (HGMMA; compile for sm_90a)"
-    if target.cc in (100, 103, 107, 110):
-        name = "tcgen05 (UTCHMMA)"
-        return name if target.suffix else f"{name[:-1]}; compile for {target.name}a)"
+    """The instructions for the full rate of the tensor cores, in words; "" where mma.sync is the only one."""
+    for feature, opcode in _LARGE_MMA_FEATURES.items():
+        if missing((feature,), target) is None:
+            return f"{feature} ({opcode})"
+        if f"{target.name}a" in TARGETS and missing((feature,), TARGETS[f"{target.name}a"]) is None:
+            return f"{feature} ({opcode}; compile for {target.name}a)"
     return ""
 
 
