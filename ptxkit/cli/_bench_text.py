@@ -43,7 +43,7 @@ def results_text(results: Results, kind: Any, notes: Sequence[str] = ()) -> str:
 
 
 def _how(results: Results) -> str:
-    """How the figures were obtained."""
+    """How the values were obtained."""
     from ptxkit.bench.report.roofline import peaks
 
     roofs = results.roofs

@@ -171,7 +171,7 @@ def counted_row(case: CaseResult, row: Row) -> Cells:
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """What a dry run would launch."""
+    """The launches that a dry run shows."""
     device = plan["device"]
     size_text = " ".join(f"{name}={value}" for name, value in plan["sizes"].items())
     lines = [

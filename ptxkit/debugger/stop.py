@@ -43,7 +43,7 @@ class ThreadView:
 
     @property
     def name(self) -> str:
-        """In words: ``thread (3,0,0) of CTA (1,0,0)``."""
+        """The thread in words: ``thread (3,0,0) of CTA (1,0,0)``."""
         return f"thread ({','.join(map(str, self.thread))}) of CTA ({','.join(map(str, self.cta))})"
 
     @property

@@ -1,4 +1,4 @@
-"""From a formula and options to the texts of three files."""
+"""Makes the texts of three files from a formula and options."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Overlap:
     sass: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As one object."""
+        """The values as one JSON object."""
         return asdict(self)
 
 

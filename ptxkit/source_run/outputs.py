@@ -49,7 +49,7 @@ class ArraySummary:
 
     @property
     def elements(self) -> int:
-        """How many."""
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:

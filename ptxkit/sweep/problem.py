@@ -52,7 +52,7 @@ class Problem:
 
     @cached_property
     def workload(self) -> Workload:
-        """With its sizes."""
+        """The workload with its sizes."""
         kernel = registry.find(self.kernel)
         return kernel(**self.sizes, **self.options).on(self.facts or reference_facts(self.target))
 
@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The kernel, variant and sizes, for messages."""
         return f"{self.workload.name}:{self.variant} {' '.join(f'{k}={v}' for k, v in self.sizes.items())}"
 
 

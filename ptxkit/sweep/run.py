@@ -36,7 +36,7 @@ AHEAD = 3  # tiles in flight for each worker, so that neither the compiling proc
 
 @dataclass(frozen=True)
 class _Step:
-    """What a future works on: compiling a tile, or what comes after that."""
+    """The work of a future: compiling a tile, or a step that follows."""
 
     tile: Tile
     compiled: Compiled | None = None

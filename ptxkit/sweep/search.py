@@ -84,7 +84,7 @@ class Listed:
         return found
 
     def tell(self, tile: Tile, value: float) -> None:
-        """Ignored: the order is fixed."""
+        """Does nothing: the order is fixed."""
 
 
 def exhaustive(tiles: Sequence[Tile]) -> Listed:

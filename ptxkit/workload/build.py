@@ -53,12 +53,12 @@ class Build:
 
     @property
     def variant(self) -> Variant:
-        """One of the workload's."""
+        """A variant of the workload."""
         return self.resolved.variant
 
     @property
     def target(self) -> Target:
-        """What the programs were compiled for."""
+        """The target of the programs."""
         return self.resolved.target
 
     @property

@@ -56,7 +56,7 @@ def _timed(mode: Mode, name: str) -> Column:
 
 
 def _ratio(of: Callable[[CaseResult], Row | None]) -> Column:
-    """Of cold medians, another's over the row's."""
+    """Ratio of the cold median of another row to that of this row."""
 
     def ratio(case: CaseResult, row: Row) -> float | None:
         return case.ratio(of(case), row, "cold")

@@ -58,7 +58,7 @@ def usable(describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
 
 
 def simt(w: CutlassGemm, t: Tile) -> GemmDescription:
-    """On the CUDA cores."""
+    """The description of a product on the CUDA cores."""
     return w.describe(80, "simt", tile=(t.BM, t.BN, t.BK), warps=(t.WARPS_M, t.WARPS_N, 1), stages=2)
 
 
@@ -158,7 +158,7 @@ class CutlassGemm(Workload):
 
     @property
     def b_layout(self) -> str:
-        """Of b."""
+        """The layout of b."""
         return "row" if self.layout[1] == "t" else "column"
 
     @property

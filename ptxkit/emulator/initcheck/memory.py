@@ -51,17 +51,17 @@ class UndefinedMemory:
         return self.real.capacity
 
     def find(self, address: int) -> Allocation | None:
-        """As :meth:`GlobalMemory.find`."""
+        """See :meth:`GlobalMemory.find`."""
         a = self.real.find(address)
         return None if a is None else a.tracked()
 
     def owner(self, address: int) -> Allocation | None:
-        """As :meth:`GlobalMemory.owner`."""
+        """See :meth:`GlobalMemory.owner`."""
         a = self.real.owner(address)
         return None if a is None else a.tracked()
 
     def partition(self, addresses: NDArray[np.uint64]) -> list[tuple[Allocation, NDArray[np.int64]]]:
-        """As :meth:`GlobalMemory.partition`."""
+        """See :meth:`GlobalMemory.partition`."""
         return [(a.tracked(), lanes) for a, lanes in self.real.partition(addresses)]
 
     def record(self, a: Allocation, start: int, nbytes: int) -> bytes:
@@ -89,7 +89,7 @@ class UndefinedMemory:
 
 
 class _Machine:
-    """What instructions ask of a machine."""
+    """The methods of a machine that instructions call."""
 
     def __init__(self, memory: UndefinedMemory) -> None:
         self.memory: MemoryState = memory
@@ -102,10 +102,10 @@ class _Machine:
 
 
 class _SilentMbarriers(Mbarriers):
-    """Those of a mirror, which nothing waits for."""
+    """The mbarriers of a mirror, for which no thread waits."""
 
     def check(self, x: Group, index: Index, where: Where, or_invalidated: bool = False) -> None:
-        """They were checked."""
+        """Nothing to do: the real operation has checked them."""
 
     def complete_tx(self, at: Index, nbytes: Index | int, where: Where | None = None) -> None:
         """The real operation signals them."""

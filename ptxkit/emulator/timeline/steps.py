@@ -107,7 +107,7 @@ class WaveSteps:
         return found
 
     def _finish(self) -> None:
-        """What was being executed is over."""
+        """The current execution has ended."""
         block, self._block = self._block, None
         if block is None:
             return
@@ -252,7 +252,7 @@ class WaveSteps:
         """Accesses to shared memory take their step and no more."""
 
     def write(self, x: Selection, site: AccessSite, index: Index, start: int, data: Lanes) -> None:
-        """As :meth:`read`."""
+        """See :meth:`read`."""
 
     def touch(
         self,
@@ -265,16 +265,16 @@ class WaveSteps:
         remote: bool = False,
         values: Callable[[], Lanes] | None = None,
     ) -> None:
-        """As :meth:`read`."""
+        """See :meth:`read`."""
 
     def runs(self, x: Selection, where: Where, starts: Index, sizes: Index, write: bool) -> None:
-        """As :meth:`read`."""
+        """See :meth:`read`."""
 
     def fence(self, x: Selection, within_cta: bool = False) -> None:
-        """As :meth:`read`."""
+        """See :meth:`read`."""
 
     def fence_initialisations(self, x: Selection) -> None:
-        """As :meth:`read`."""
+        """See :meth:`read`."""
 
     def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
         """Lanes of one warp have one clock."""
