@@ -21,7 +21,7 @@ from ptxkit.emulator.engine.pending import Pending
 from ptxkit.emulator.engine.stops import StoppedError, stop_reason
 from ptxkit.emulator.engine.wave import Wave
 from ptxkit.emulator.memory.layout import SHARED_BASE
-from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared
+from ptxkit.emulator.racecheck.hazards import Hazards, fills_shared, reads_through_async_proxy
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.emulator.simt.state import Dim, MachineState
 from ptxkit.errors import FaultError, TimeLimitError
@@ -100,15 +100,16 @@ class EmulatedLaunch:
     def _hazards(self) -> Hazards | None:
         """The collector of the race check; None if no races are checked.
 
-        Without ``racecheck``, reads of asynchronous copies, and accesses to the shared memory of CTAs that may have exited, are
-        still checked unless operations complete eagerly.
+        Without ``racecheck``, reads of asynchronous copies, proxy fences, and accesses to the shared memory of CTAs that may
+        have exited, are still checked unless operations complete eagerly.
         """
         racecheck = self.settings.racecheck
         instructions = [i for _, i in self.code.instructions]
         if racecheck:
             return Hazards(base_name(self.name), instructions, racecheck == "lanes")
         reaches_others = self.cluster_size > 1 and self.code.layout.ranked
-        if self.settings.completion != "eager" and (reaches_others or any(map(fills_shared, instructions))):
+        followed = any(fills_shared(i) or reads_through_async_proxy(i) for i in instructions)
+        if self.settings.completion != "eager" and (reaches_others or followed):
             return Hazards(base_name(self.name), instructions, copies_only=True)
         return None
 

@@ -30,6 +30,7 @@ MECHANISM: Mechanism[Groups] = Mechanism(
     Groups,
     "a cp.async of {}",
     "wait for it (cp.async.wait_group), and let the others know by __syncthreads() or an mbarrier",
+    generic_proxy=True,
 )
 COUNTER = "global_to_shared"
 

@@ -57,8 +57,12 @@ def _proxy_fence(b: Binding) -> Step:
     space = b.form.get("space", "").removeprefix("sync_restrict::")
 
     def fence(x: Group) -> None:
-        for writes in x.wave.generic_writes if space != "global" else ():
+        if space == "global":
+            return
+        for writes in x.wave.generic_writes:
             writes.fence(x, space)
+        for races in x.wave.races:
+            races.proxy_fence(x)
 
     return Step(fence)
 

@@ -25,6 +25,7 @@ from ptxkit.emulator.racecheck.operations import Operations
 from ptxkit.emulator.racecheck.reports import RaceReports
 from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
 from ptxkit.emulator.racecheck.tensor_memory import TensorMemory
+from ptxkit.emulator.racecheck.visibility import Visibility
 from ptxkit.emulator.simt.hooks import AccessSite
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import WaveState
@@ -47,7 +48,7 @@ class Races(RaceReports):
         super().__init__()
         self.wave = wave
         self.hazards = hazards
-        self.clocks = Clocks(wave, hazards.lanes, hazards.tensor_memory, hazards.initialisations)
+        self.clocks = Clocks(wave, hazards.lanes, hazards.tensor_memory, hazards.initialisations, hazards.proxied)
         self.shadow = Shadow(self.clocks, len(wave.shared))
         self.actors = self.clocks.actors
         self.generation: NDArray[np.int32] = np.zeros(wave.shape[0], np.int32)
@@ -59,6 +60,7 @@ class Races(RaceReports):
         # the words through which threads synchronise: ~index in shared memory, or the address in global memory
         self._known: dict[int, int] = {}
         self.lifetimes = Lifetimes(self)
+        self.visibility = Visibility(self) if hazards.proxied else None
         self.tensor_memory = TensorMemory(self) if hazards.tensor_memory else None
 
     # -- actors ------------------------------------------------------------------------------------------------------
@@ -139,6 +141,9 @@ class Races(RaceReports):
         """
         rows, clocks = self.lanes(x), self.clocks
         cells, parts = self.shadow.spread(elements, size)
+        lanes: Index | None = None
+        if write and len(self.shadow.lane):
+            lanes = np.repeat((x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]) & 31, parts)
         if parts > 1:
             rows = np.repeat(rows, parts)
         cta = rows // self.actors
@@ -160,6 +165,7 @@ class Races(RaceReports):
             clocks.interval[rows] | low,
             generation,
             strong,
+            lanes,
         )
         found = self.compare(a, write, values)
         if found:
@@ -189,7 +195,8 @@ class Races(RaceReports):
         """The active lanes of ``x`` access runs of bytes of their own CTA, as ld and st do."""
         rows, clocks = self.lanes(x), self.clocks
         numbers, ranks, intervals = clocks.actor[rows], clocks.rank[rows], clocks.interval[rows]
-        self.operations.access(where, rows << clocks.shift, starts, sizes, write, ranks, numbers, intervals)
+        threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
+        self.operations.access(where, threads, starts, sizes, write, ranks, numbers, intervals, generic=True)
 
     def compare(self, a: Access, write: bool, values: Callable[[], Bytes] | None = None) -> list[Conflict]:
         """Compare an access with earlier ones and record it."""
@@ -282,6 +289,11 @@ class Races(RaceReports):
         """The threads of ``x`` have executed fence.mbarrier_init."""
         self.clocks.fence_initialisations(self.rows(x))
 
+    def proxy_fence(self, x: Selection) -> None:
+        """The threads of ``x`` have executed fence.proxy.async for shared memory."""
+        if self.visibility is not None:
+            self.visibility.fence(x, self.rows(x))
+
     def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
         """Threads of these selections have synchronised at bar.warp.sync, those of one warp with the same member mask.
 
@@ -291,6 +303,8 @@ class Races(RaceReports):
         if self.clocks.shift == 0:
             rows = np.concatenate([self.rows(x) for x in groups])
             self.clocks.meet_in_warps(rows, None if masks is None else masks.reshape(-1)[rows])
+        elif self.visibility is not None:
+            self.clocks.joined(np.unique(np.concatenate([self.rows(x) for x in groups])))
 
     def met(self, x: Selection) -> None:
         """In each CTA, all threads that have not exited have synchronised at a barrier."""

@@ -48,10 +48,11 @@ class Table:
     Attributes:
         parts: the table itself, and in kernels that use tensor memory those of :data:`TENSOR`, :data:`FENCED` and
             :data:`EXECUTED`.
+        data: with ``proxied``, the order of memory accesses has a second plane, whose CTAs follow those of the first one.
     """
 
-    def __init__(self, rows: int, size: int, width: int, tensor: bool = False) -> None:
-        self.data: NDArray[np.int64] = np.zeros((rows, size, width), np.int64)
+    def __init__(self, rows: int, size: int, width: int, tensor: bool = False, proxied: bool = False) -> None:
+        self.data: NDArray[np.int64] = np.zeros((rows, size * (1 + proxied), width), np.int64)
         self.parts: tuple[Table, ...] = (self,)
         if tensor:
             self.parts += tuple(Table(rows, size, width) for _ in (TENSOR, FENCED, EXECUTED))
@@ -135,6 +136,8 @@ class Clocks:
     Args:
         lanes: an actor is a thread, not a warp.
         tensor: the order of tcgen05 instructions is followed, too.
+        proxied: the order of memory accesses has a second plane, for proxy fences
+            (:mod:`ptxkit.emulator.racecheck.visibility`).
         initialisers: mbarrier.init is an access of an agent of its own for each actor, so that fence.mbarrier_init can be
             distinguished from other fences.
 
@@ -148,7 +151,12 @@ class Clocks:
     """
 
     def __init__(
-        self, wave: WaveState, lanes: bool = False, tensor: bool = False, initialisers: bool = False
+        self,
+        wave: WaveState,
+        lanes: bool = False,
+        tensor: bool = False,
+        initialisers: bool = False,
+        proxied: bool = False,
     ) -> None:
         self.ctas, warps, _ = wave.shape
         self.shift = 0 if lanes else 5
@@ -157,6 +165,7 @@ class Clocks:
         rows = self.ctas * self.actors
         self.agents = self.width = self.actors_and_initialisers = self.actors * (1 + initialisers)
         self.tensor = tensor
+        self.proxied = proxied
         self.tables: list[Table] = []
         self.now = self.table(rows)
         self.rank: Rows = np.repeat(wave.cluster_rank, self.actors)
@@ -164,6 +173,8 @@ class Clocks:
         self.initialiser: Rows = self.actor + self.actors if initialisers else self.actor
         self._own = (self.actor, self.initialiser) if initialisers else (self.actor,)
         self.interval: NDArray[np.int64] = np.zeros(rows, np.int64)
+        # for each warp, what of its own accesses happened before its last synchronisation: see proxy_fence
+        self._joined: NDArray[np.int64] = np.zeros(rows if proxied and not lanes else 0, np.int64)
         self._fenced: dict[bool, Table] = {}
         self._held: Table | None = None
         self.tick(np.arange(rows))
@@ -176,7 +187,7 @@ class Clocks:
 
     def _gathering(self, rows: int) -> Table:
         """A table that is used before any agent is added."""
-        return Table(rows, self.size, self.width, self.tensor)
+        return Table(rows, self.size, self.width, self.tensor, self.proxied)
 
     def add_agents(self, count: int) -> int:
         """``count`` more agents in every CTA; returns the number of the first."""
@@ -229,6 +240,8 @@ class Clocks:
             self._held.merge(rows, source, keys, WITH_FENCES)
             self.now.merge(rows, source, keys, WITHOUT_FENCES)
             return
+        if len(self._joined):
+            self._join(rows, source.flat[keys, self._columns(rows)])
         self.now.merge(rows, source, keys)
 
     def fence(self, rows: Rows, within_cta: bool = False) -> None:
@@ -238,6 +251,8 @@ class Clocks:
             within_cta: its scope is ``.cta``.
         """
         if self._held is not None:
+            if len(self._joined):
+                self._join(rows, self._held.flat[rows, self._columns(rows)])
             self.now.merge(rows, self._held, rows, WITH_FENCES)
         for fenced in self._fences(within_cta):
             fenced.copy(rows, self.now)
@@ -276,7 +291,7 @@ class Clocks:
             gathered.merge(cta, self.now, rows)
             self.now.merge(rows, gathered, cta)
             whole = np.bincount(cta, minlength=self.ctas) == self.actors
-        self.tick(rows)
+        self.joined(rows)
         return whole
 
     def meet_in_warps(self, rows: Rows, masks: Words | None = None) -> None:
@@ -290,6 +305,36 @@ class Clocks:
         gathered = self._gathering(int(which.max(initial=0)) + 1)
         gathered.merge(which, self.now, rows)
         self.now.merge(rows, gathered, which)
+        self.tick(rows)
+
+    def joined(self, rows: Rows) -> None:
+        """The lanes of the actors ``rows``, (n,) distinct, have synchronised with each other."""
+        if len(self._joined):
+            self._join(rows, self.interval[rows] | LOW)
+        self.tick(rows)
+
+    def _columns(self, rows: Rows) -> NDArray[np.int64]:
+        """The columns of the actors ``rows``."""
+        return self.rank[rows] * self.width + self.actor[rows]
+
+    def _join(self, rows: Rows, known: NDArray[np.int64]) -> None:
+        """All lanes of the warps ``rows``, (n,), are ordered after what these wrote up to ``known``."""
+        np.maximum.at(self._joined, rows, known)
+
+    def proxy_fence(self, rows: Rows, whole: Mask | None = None) -> None:
+        """A proxy fence by the actors ``rows``, (n,) distinct.
+
+        Args:
+            whole: (n,) whether all lanes of the warp execute it; None if all do, or actors are threads.
+        """
+        now = self.now.flat
+        half = now.shape[1] // 2
+        known = now[rows, :half]
+        if whole is not None and not whole.all():
+            own = self._columns(rows)
+            some = np.flatnonzero(~whole)
+            known[some, own[some]] = np.maximum(self._joined[rows[some]], now[rows[some], half + own[some]])
+        now[rows, half:] = known
         self.tick(rows)
 
     def learn(self, rows: Rows, agents: NDArray[np.int64], intervals: NDArray[np.int64]) -> None:

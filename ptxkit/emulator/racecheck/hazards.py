@@ -17,17 +17,21 @@ SHOWN = 20
 EXIT = "access-after-exit"
 """The kind of hazard for an access to the shared memory of a CTA of the cluster that may have exited."""
 
+UNFENCED = "missing-proxy-fence"
+"""The kind of hazard for a read through the async proxy of a write through the generic proxy that it may not see."""
+
 
 @dataclass(frozen=True)
 class Hazard:
     """Two instructions that access the same shared memory, at least one of them writing, without synchronisation in between.
 
     They are the first pair that was found for two source lines. For ``access-after-exit``, ``later`` is the access to the
-    shared memory, and ``earlier_thread`` the CTA that may have exited.
+    shared memory, and ``earlier_thread`` the CTA that may have exited. For ``missing-proxy-fence`` the two are in order, but no
+    ``fence.proxy.async`` lies between them.
 
     Attributes:
         what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``, earlier and later as emulated; or
-            ``"access-after-exit"``.
+            ``"access-after-exit"`` or ``"missing-proxy-fence"``.
         later, earlier: PTX line, source line and opcode of the instructions.
         later_thread, earlier_thread: thread, warp and CTA; or the asynchronous operation.
         address: of the first byte in the CTA's shared memory.
@@ -59,6 +63,12 @@ class Hazard:
                 f"{self.later}: {self.what}: {self.later_thread} accesses {self.place} of {self.earlier_thread}, "
                 f"which may have exited: nothing puts the access before {self.earlier}{times}; {self.fix}"
             )
+        if self.what == UNFENCED:
+            return (
+                f"{self.later}: {self.what}: {self.later_thread} reads {self.place} through the async proxy, which "
+                f"{self.earlier_thread} wrote at {self.earlier} with no fence.proxy.async that orders the two{times}; "
+                f"{self.fix}"
+            )
         return (
             f"{self.later}: {self.what}: {self.later_thread} {late} {self.place}, which {self.earlier_thread} {early} at "
             f"{self.earlier} with nothing that puts the two in order{times}; {self.fix}"
@@ -70,6 +80,7 @@ class Hazards:
 
     Attributes:
         lanes: threads are checked instead of warps.
+        proxied: the kernel has operations that read shared memory through the async proxy.
         ordered: the kernel has fences, or accesses that acquire or release.
         copies_only: only reads of what an asynchronous operation has written are reported, once it is complete.
         tensor_memory: accesses to tensor memory are checked, too.
@@ -83,6 +94,7 @@ class Hazards:
         self.copies_only = copies_only
         self.lanes = lanes
         instructions = tuple(instructions)
+        self.proxied = any(reads_through_async_proxy(i) for i in instructions)
         self.ordered = any(orders(i) for i in instructions)
         self.tensor_memory = not copies_only and any(i.name == "tcgen05" for i in instructions)
         relaxed = any(i.name in ("barrier", "mbarrier") and "relaxed" in i.modifiers for i in instructions)
@@ -130,6 +142,14 @@ def fills_shared(i: Instruction) -> bool:
         spaces = [m.partition("::")[0] for m in i.modifiers]
         return "async" in spaces and next((s for s in spaces if s in ("shared", "global")), "") == "shared"
     return i.name in ("st", "red") and i.opcode.startswith((f"{i.name}.async", f"{i.name}.weak.async"))
+
+
+def reads_through_async_proxy(i: Instruction) -> bool:
+    """Whether an instruction may read shared memory through the async proxy."""
+    if i.name == "cp" and "bulk" in i.modifiers:
+        spaces = [m.partition("::")[0] for m in i.modifiers]
+        return [s for s in spaces if s in ("shared", "global")][1:] == ["shared"]
+    return i.name == "wgmma" or i.opcode.startswith(("tcgen05.mma", "tcgen05.cp"))
 
 
 def orders(i: Instruction) -> bool:

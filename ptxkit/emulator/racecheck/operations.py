@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ptxkit.emulator.arrays import Index, Mask
 from ptxkit.emulator.racecheck.clocks import INTERVAL
 from ptxkit.emulator.racecheck.recorder import Recorder
-from ptxkit.emulator.racecheck.shadow import STRONG, Access
+from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
@@ -124,7 +124,7 @@ class Operations:
         leaders = rows[element]
         record = g.current[leaders] | races.site(where)
         a = Access(cells, element, views, clocks.rank[leaders], g.first + clocks.actor[leaders], record, None)
-        found = races.compare(a, False)
+        found = races.compare(a, False) + self._unseen(a)
         if found:
             races.report(where, a, found, owners[element])
 
@@ -275,8 +275,13 @@ class Operations:
         number: Index,
         interval: Index,
         strong: bool = False,
+        generic: bool = False,
     ) -> None:
-        """Agents (``rank``, ``number``), started by ``threads``, access runs of bytes; all (E,), sizes also (1,)."""
+        """Agents (``rank``, ``number``), started by ``threads``, access runs of bytes; all (E,), sizes also (1,).
+
+        Args:
+            generic: they are threads, or read through the generic proxy.
+        """
         races = self.races
         shadow = races.shadow
         sizes = np.broadcast_to(sizes, starts.shape)
@@ -290,10 +295,27 @@ class Operations:
         if self.clocks.size > 1:
             self._note_remote(threads, starts, rank, number, interval | low)
         rows = threads[element] >> self.clocks.shift
-        a = Access(cells, rows, self.clocks.now.flat, rank[element], number[element], record, None, strong)
+        lanes = threads[element] & 31 if generic and write else None
+        a = Access(cells, rows, self.clocks.now.flat, rank[element], number[element], record, None, strong, lanes)
         found = races.compare(a, write)
+        if not (write or generic):
+            found += self._unseen(a)
         if found:
             races.report(where, a, found, threads[element])
+
+    def _unseen(self, a: Access) -> list[Conflict]:
+        """Writes that the operation reads through the async proxy and may not see."""
+        visibility = self.races.visibility
+        unseen = None if visibility is None else visibility.unseen(a)
+        return [] if unseen is None else [unseen]
+
+    def generic(self, numbers: Index) -> Mask:
+        """Which agents, by their numbers in a CTA, access memory through the generic proxy: actors, and some mechanisms."""
+        found: Mask = numbers < self.clocks.actors
+        for mechanism, g in self.groups.items():
+            if mechanism.generic_proxy:
+                found |= (numbers >= g.first) & (numbers < g.first + self.clocks.actors)
+        return found
 
     def _note_remote(
         self,

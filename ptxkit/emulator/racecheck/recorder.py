@@ -18,6 +18,20 @@ from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where
 
 
+class ProxyReads(Protocol):
+    """Finds what operations read through the async proxy and may not see; ``Visibility`` implements it."""
+
+    def unseen(self, a: Access) -> Conflict | None:
+        """Writes through the generic proxy that ``a`` may not see."""
+
+
+class ProxyAgents(Protocol):
+    """Tells the agents of the generic proxy from those of the async proxy; ``Operations`` implements it."""
+
+    def generic(self, numbers: Index) -> Mask:
+        """Which agents, by their numbers in a CTA, access memory through the generic proxy."""
+
+
 class Recorder(Protocol):
     """Compares accesses to shared memory with earlier ones, and records them.
 
@@ -31,6 +45,14 @@ class Recorder(Protocol):
     shadow: Shadow
     lifetimes: Lifetimes
     generation: NDArray[np.int32]
+
+    @property
+    def operations(self) -> ProxyAgents:
+        """The asynchronous agents."""
+
+    @property
+    def visibility(self) -> ProxyReads | None:
+        """The check of proxy fences; None if no operation reads shared memory through the async proxy."""
 
     def site(self, where: Where) -> int:
         """The number that stands for an instruction in records."""

@@ -7,7 +7,7 @@ import numpy as np
 from ptxkit.emulator.arrays import Index
 from ptxkit.emulator.memory.layout import SHARED_BASE, plain
 from ptxkit.emulator.racecheck.clocks import Clocks
-from ptxkit.emulator.racecheck.hazards import Hazard, Hazards
+from ptxkit.emulator.racecheck.hazards import UNFENCED, Hazard, Hazards
 from ptxkit.emulator.racecheck.operations import Operations
 from ptxkit.emulator.racecheck.shadow import SITES, Access, Conflict, Shadow
 from ptxkit.emulator.simt.threads import WaveState
@@ -15,6 +15,10 @@ from ptxkit.emulator.simt.where import Where, named
 
 BARRIER = "put __syncthreads() (bar.sync), or an arrival at an mbarrier and a wait for it, between them"
 WARP = "put __syncwarp() (bar.warp.sync) between them"
+PROXY = (
+    "let each writing thread execute fence.proxy.async between its writes and the synchronisation, or the thread that issues "
+    "the operation execute it after the synchronisation"
+)
 CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
 
 
@@ -58,7 +62,9 @@ class RaceReports:
                 mine = home // clocks.size * clocks.size
                 their_rank, number = int(c.agents[k]) >> 16, int(c.agents[k]) & 0xFFFF
                 earlier, fix = self.agent(mine + their_rank, number)
-                if not fix:
+                if c.what == UNFENCED:
+                    fix = PROXY
+                elif not fix:
                     fix = BARRIER if mine + their_rank == cta else CLUSTER
                     if mine + their_rank == cta and clocks.shift == 0 and number % self.actors >> 5 == linear >> 5:
                         fix = WARP

@@ -46,6 +46,7 @@ class Access:
         record: (n,) see the module's text.
         generation: (n,) of the accessing CTA; None where the access is not by an actor to its own CTA's memory.
         strong: see :data:`STRONG`.
+        lanes: (n,) the lane of each access in its warp; None for asynchronous agents, and where it is not needed.
     """
 
     cells: Index
@@ -56,6 +57,7 @@ class Access:
     record: Index
     generation: NDArray[np.int32] | None
     strong: bool = False
+    lanes: Index | None = None
 
 
 @dataclass
@@ -73,6 +75,10 @@ class Shadow:
 
     Args:
         nbytes: of all CTAs' shared memory, a multiple of 16 each.
+
+    Attributes:
+        lane: (cells,) the lane of the last write by a warp; () unless proxy fences are checked and actors are warps.
+        fenced: (cells,) interval of the writing warp in which that lane has executed a proxy fence, 0 for none; or ().
     """
 
     def __init__(self, clocks: Clocks, nbytes: int) -> None:
@@ -84,6 +90,9 @@ class Shadow:
         self.writer: NDArray[np.int32] = np.zeros(cells, np.int32)
         self.written: NDArray[np.int32] = np.full(cells, -1, np.int32)
         self.read: NDArray[np.int32] = np.full(cells, -1, np.int32)
+        by_lane = cells if clocks.proxied and clocks.shift else 0
+        self.lane: NDArray[np.int8] = np.zeros(by_lane, np.int8)
+        self.fenced: Index = np.zeros(by_lane, np.int64)
         # last reads: by actors of the cell's CTA, (cells, actors); by those of the cluster's other CTAs, counted from the
         # cell's, (cells so read, CTAs * actors), with the row of each cell; and by other agents, (cells,) each
         self.own: Index | None = None
@@ -97,7 +106,7 @@ class Shadow:
         if size < self.unit:
             parts = self.unit // size
             self.unit = size
-            for name in ("writes", "writer", "written", "read"):
+            for name in ("writes", "writer", "written", "read", "lane", "fenced"):
                 setattr(self, name, np.repeat(getattr(self, name), parts))
             if self.own is not None:
                 self.own = np.repeat(self.own, parts, axis=0)
@@ -193,6 +202,9 @@ class Shadow:
         self.writes[a.cells] = a.record
         self.writer[a.cells] = code
         self.written[a.cells] = ALWAYS if a.generation is None else a.generation
+        if len(self.lane):
+            self.lane[a.cells] = 0 if a.lanes is None else a.lanes
+            self.fenced[a.cells] = 0
         if a.strong:
             return None
         last = self.writer[a.cells].astype(np.int64)

@@ -169,6 +169,9 @@ class RaceHooks(Protocol):
     def fence_initialisations(self, x: Selection) -> None:
         """The threads of ``x`` have executed fence.mbarrier_init."""
 
+    def proxy_fence(self, x: Selection) -> None:
+        """The threads of ``x`` have executed fence.proxy.async for shared memory."""
+
     def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
         """Threads of these selections have synchronised at bar.warp.sync, those of one warp with the same member mask.
 

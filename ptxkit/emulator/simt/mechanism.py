@@ -22,6 +22,7 @@ class Mechanism(Generic[T]):
         pending: the class that holds the operations in flight of a wave; its argument is the number of threads.
         operation: the text that names an operation, with ``{}`` for the threads that issued it; "" for mbarriers.
         wait: for messages of the race check, how a program waits for an operation.
+        generic_proxy: the operations access memory through the generic proxy, as cp.async does, not through the async proxy.
         span: number of warps that issue an operation together: 4 for a warpgroup, 0 for single threads.
     """
 
@@ -30,3 +31,4 @@ class Mechanism(Generic[T]):
     operation: str = ""
     wait: str = ""
     span: int = 1
+    generic_proxy: bool = False

@@ -4,9 +4,9 @@ Bulk copies, tensor copies and wgmma access memory through the async proxy; ld, 
 generic proxy. A write through the generic proxy becomes visible to the async proxy by ``fence.proxy.async``. The emulator has
 one copy of memory, so that a missing fence would have no effect; in latest-legal mode it is an error instead.
 
-A fence by any thread counts for all earlier writes of its CTA, or its cluster. In PTX it covers the writes that the thread has
-observed, for example by a barrier, but barriers are not tracked here. A fence before a barrier that has to be after it can
-therefore go unnoticed; a correct program is never reported.
+Here a fence by any thread counts for all earlier writes of its CTA, or its cluster, so that an operation without any fence is
+an error at the operation. In PTX a fence covers only the writes that happen before it: this is checked with vector clocks, at
+the end of the launch (:mod:`ptxkit.emulator.racecheck.visibility`). A correct program is reported by neither.
 """
 
 from __future__ import annotations

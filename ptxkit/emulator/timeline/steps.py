@@ -276,6 +276,9 @@ class WaveSteps:
     def fence_initialisations(self, x: Selection) -> None:
         """See :meth:`read`."""
 
+    def proxy_fence(self, x: Selection) -> None:
+        """As :meth:`read`."""
+
     def warps_met(self, groups: Sequence[Selection], masks: Words | None) -> None:
         """Lanes of one warp have one clock."""
 

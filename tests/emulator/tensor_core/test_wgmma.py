@@ -14,7 +14,7 @@ from matrix_programs import BITS, DTYPES, as_float, integers, names, pack, progr
 
 from ptxkit.compiler import assemble
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import MemoryFault
+from ptxkit.errors import MemoryFault, RaceError
 from ptxkit.runtime.emulated import EmulatedDevice
 
 TILE_A, TILE_B = 16384, 32768
@@ -348,6 +348,9 @@ def test_a_missing_proxy_fence_is_named():
     emulator = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
     got = execute(emulator, text(case), case, inputs(case, a, b, c), 2)
     np.testing.assert_array_equal(got, expected(case, a, b, c))
+    first_warp = text(case).replace("fence.proxy", "setp.lt.u32 %p0, %r0, 32; @%p0 fence.proxy")
+    with pytest.raises(RaceError, match=r"wgmma.mma_async.*: missing-proxy-fence: .* which warp 1 .* wrote at .* st.shared"):
+        execute(emulator, first_warp, case, inputs(case, a, b, c), 2)
     source = text(case).replace("fence.proxy.async.shared::cta;", "")
     with pytest.raises(MemoryFault, match=r"wgmma.mma_async.*: [AB] of the warpgroup .* no fence.proxy.async behind"):
         execute(emulator, source, case, inputs(case, a, b, c), 2)
