@@ -16,7 +16,7 @@ from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
 from ptxkit.source_run.workload import Prepared, built_of
 from ptxkit.workload import execute
 from ptxkit.workload.launch import Tolerance
-from ptxkit.workload.mismatch import holds
+from ptxkit.workload.mismatch import may_be_unwritten
 from ptxkit.workload.tolerance import Rule
 from ptxkit.workload.verify import Verdict, compare_all
 
@@ -189,8 +189,10 @@ def _again(
     """
     case = prepared.case
     outputs = case.outputs()
-    unwritten = any(holds(outputs[name], byte).any() for name, byte in case.poisons.items() if name in files.expected)
-    for poison in execute.other_poisons(counters, False, unwritten):
+    smallest = prepared.build.smallest_store
+    expected = [(name, poison) for name, poison in case.poisons.items() if name in files.expected]
+    unwritten = any(may_be_unwritten(outputs[name], poison, smallest) for name, poison in expected)
+    for poison in execute.other_poisons(counters, counters is None and case.is_poisoned, unwritten):
         prepared.state.restore()
         case.reset(poison)
         prepared.launch()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.workload.launch import Generated, Launch, Tile
+from ptxkit.workload.partial_stores import WIDEST, smallest_store
 from ptxkit.workload.resolve import ResolvedVariant, resolve
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class Build:
     def images(self) -> tuple[Image, ...]:
         """The distinct images, in the order of their first launch."""
         return tuple({step.image.key: step.image for step in self.steps}.values())
+
+    @property
+    def smallest_store(self) -> int:
+        """Bytes of the smallest write to global memory of the launches."""
+        return min((smallest_store(image.ptx) for image in self.images), default=WIDEST)
 
 
 def build(

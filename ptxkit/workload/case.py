@@ -19,7 +19,8 @@ from ptxkit.errors import DescriptionError, PtxkitError
 from ptxkit.workload.data import Data, is_array
 from ptxkit.workload.launch import Tolerance, array_spec
 from ptxkit.workload.memory import check_memory
-from ptxkit.workload.mismatch import Sentinel, element, holds, places, value_text
+from ptxkit.workload.mismatch import Sentinel, element, may_be_unwritten, places, value_text
+from ptxkit.workload.partial_stores import WIDEST
 from ptxkit.workload.resolve import ResolvedVariant, resolve
 from ptxkit.workload.verify import Verdict, compare_all
 from ptxkit.workload.workload import Workload, suggestion
@@ -55,8 +56,8 @@ class Case:
         target: default target of :meth:`resolve`, whose device facts the inputs see; None for the target of the device.
 
     Attributes:
-        unwritten: whether the latest :meth:`verify` found elements of outputs that still hold the poison. They may be right by
-            chance, so that a second launch with another poison must decide.
+        unwritten: whether the latest :meth:`verify` found elements of outputs, or bytes of them, that still hold the poison.
+            They may be right by chance, so that a second launch with another poison must decide.
 
     Raises:
         UnavailableError: the device or the host has too little memory for these sizes; raised before anything is allocated.
@@ -199,10 +200,15 @@ class Case:
         """Output name -> its contents since the latest :meth:`reset`, for the outputs that are no inputs."""
         return {name: value for name, value in self._poisons.items() if isinstance(name, str) and name in self.output_specs}
 
+    def has_wider_temporaries(self, smallest_store: int) -> bool:
+        """Whether launches use temporaries with elements of more than ``smallest_store`` bytes."""
+        wider = (a.dtype.itemsize > smallest_store for name, a in self._arrays.items() if not isinstance(name, str))
+        return any(wider)
+
     @property
-    def has_temporaries(self) -> bool:
-        """Whether launches use arrays that are neither inputs nor outputs."""
-        return any(not isinstance(name, str) for name in self._arrays)
+    def is_poisoned(self) -> bool:
+        """Whether the latest :meth:`reset` has poisoned any array."""
+        return bool(self._poisons)
 
     def overwritten(self) -> list[str]:
         """A sentence for each input that is not an output and has changed since it was uploaded."""
@@ -221,12 +227,19 @@ class Case:
         """Copies of the outputs from the device."""
         return {name: self.array(name).numpy() for name in self.output_specs}
 
-    def verify(self, variant: Variant | None = None, own: Tolerance | None = None) -> Verdict:
+    def digests(self) -> dict[str, int]:
+        """Output name -> digest of its bytes on the device."""
+        return {name: self.array(name).digest() for name in self.output_specs}
+
+    def verify(
+        self, variant: Variant | None = None, own: Tolerance | None = None, smallest_store: int = WIDEST
+    ) -> Verdict:
         """Compare the outputs on the device with the reference, and the inputs with what was uploaded.
 
         Args:
             variant: the variant whose tolerance applies.
             own: a tolerance that replaces those of the variant and the workload.
+            smallest_store: bytes of the smallest write of the launches; elements of more bytes may be written in part.
 
         Raises:
             DescriptionError: outputs() and reference() do not name the same outputs.
@@ -234,7 +247,7 @@ class Case:
         self.check_names()
         outputs = self.outputs()
         poisons = self.poisons
-        self.unwritten = any(bool(holds(outputs[name], poison).any()) for name, poison in poisons.items())
+        self.unwritten = any(may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items())
         verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
         return with_overwritten(verdict, self.overwritten())
 

@@ -140,7 +140,10 @@ def explanations(actual: Array, expected: Array, wrong: npt.NDArray[np.bool_], p
     flat = np.flatnonzero(wrong)
     total = flat.size
     unwritten = int(np.count_nonzero(holds(actual, poison)[flat])) if poison is not None else 0
-    if unwritten:
+    octets = "" if poison is None else _unwritten_bytes(actual, wrong, poison)
+    if octets:
+        yield octets
+    elif unwritten:
         yield f"{_share(unwritten, total)} never written"
     if unwritten == total:
         return
@@ -174,6 +177,16 @@ def _neighbours(found: Array, reference: Array, flat: Array, shape: tuple[int, .
             yield "each holds the value of the transposed matrix"
 
 
+def _unwritten_bytes(actual: Array, wrong: npt.NDArray[np.bool_], poison: Sentinel) -> str:
+    """The bytes that hold the sentinel in nearly all wrong elements, if the others do not; "" if there are none."""
+    marked = wrong.reshape(-1)
+    where = holds_in_part(actual.reshape(-1)[marked][:EXAMINED], poison).mean(0) >= SHARE
+    if not where.any() or where.all():
+        return ""
+    numbers = np.flatnonzero(where).tolist()
+    return f"byte{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} of the elements never written"
+
+
 def _multiples(found: Array, reference: Array) -> Iterator[str]:
     usable = np.isfinite(found) & np.isfinite(reference) & (reference != 0)
     if usable.sum() < 2:
@@ -194,6 +207,25 @@ def _agree(found: Array, other: Array) -> bool:
 
 def _share(count: int, total: int) -> str:
     return "all" if count == total else f"{count:,} of them"
+
+
+def holds_in_part(array: Array, poison: Sentinel) -> npt.NDArray[np.bool_]:
+    """Which bytes of elements are equal to those of the sentinel: (elements, bytes of an element)."""
+    data = np.ascontiguousarray(array)
+    size = data.dtype.itemsize
+    pattern = bytes([poison]) * size if isinstance(poison, int) else poison
+    octets = data.reshape(-1).view(np.uint8).reshape(data.size, size)
+    return octets == np.frombuffer(pattern, np.uint8)  # type: ignore[no-any-return]
+
+
+def may_be_unwritten(array: Array, poison: Sentinel, smallest_store: int) -> bool:
+    """Whether an output has elements, or bytes, that a kernel may not have written, because they equal the sentinel.
+
+    Args:
+        smallest_store: bytes of the kernel's smallest write; elements of more bytes may be written in part.
+    """
+    found = holds_in_part(array, poison) if smallest_store < array.dtype.itemsize else holds(array, poison)
+    return bool(found.any())
 
 
 def holds(array: Array, poison: Sentinel) -> npt.NDArray[np.bool_]:

@@ -173,7 +173,9 @@ def test_an_unwritten_element_is_found_where_the_reference_is_nan_as_the_poison_
 
     monkeypatch.setattr(sample, "reference", reference)
     verdict = run(sample, device, "partial").verdict
-    assert verdict.worst.startswith("on a launch after the first: y[99] is 1.30")
+    assert verdict.worst.startswith(
+        ("on a launch after the first: y[99] is 1.30", "on a launch after the first: y[99] is -2.6")
+    )
 
 
 def test_an_unwritten_temporary_times_zero_is_found(device, sample):
