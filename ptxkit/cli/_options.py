@@ -43,7 +43,12 @@ arch_option = click.option(
     "--arch", metavar="TARGET", help="Compile for this target, such as sm_90a, instead of the device's own."
 )
 seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Generate the input data from this seed."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Generate the input data from this seed.",
 )
 tile_option = click.option(
     "--tile", "tiles", multiple=True, metavar="NAME=VALUE", help="Fix a tile parameter, such as THREADS=256."

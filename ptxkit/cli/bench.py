@@ -90,7 +90,10 @@ RUN_HEADINGS = {
     help="Compare with these peers only: torch,compile,triton; none for no peers.",
 )
 @click.option(
-    "--iterations", type=click.IntRange(2, 1_000_000), help="Take exactly this many samples of each candidate."
+    "--iterations",
+    type=click.IntRange(2, 1_000_000),
+    metavar="N",
+    help="Take exactly this many samples of each candidate.",
 )
 @click.option("--time-budget", type=SECONDS, default=2.0, show_default=True, metavar="SECONDS",
               help="Measure each case for about this long.")  # fmt: skip

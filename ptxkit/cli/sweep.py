@@ -67,9 +67,12 @@ HEADINGS = {
 @click.argument("numbers", nargs=-1, metavar="[SIZE]...")
 @click.option("--search", "how", type=click.Choice(["auto", "exhaustive", "random", "guided"]), default="auto",
               show_default=True,
-              help="Choose configurations; auto: all of up to 256, else guided, or random without scikit-learn.")  # fmt: skip
+              help=f"Choose configurations; auto: all of up to {EXHAUSTIVE_UP_TO}, else guided, or random without scikit-learn.")  # fmt: skip
 @click.option(
-    "--evaluations", type=click.IntRange(1), help="Evaluate at most this many configurations; default: 15% of a larger space."
+    "--evaluations",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Evaluate at most this many configurations; default: {GUIDED_SHARE:.0%} of a space of more than {EXHAUSTIVE_UP_TO}.",
 )
 @tile_option
 @kernel_option
@@ -83,7 +86,10 @@ HEADINGS = {
 @click.option("--arch", metavar="TARGET", help="Compile for this target instead of the device's own; only without a GPU.")
 @device_option
 @click.option(
-    "--workers", type=click.IntRange(1, 512), help="Compile in this many processes; default: one for each processor."
+    "--workers",
+    type=click.IntRange(1, 512),
+    metavar="N",
+    help="Compile in this many processes; default: one for each processor.",
 )
 @click.option("--timeout", type=Seconds(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
               help="Stop a configuration that takes longer, and record it as hanging.")  # fmt: skip
@@ -92,11 +98,14 @@ HEADINGS = {
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
+    metavar="N",
     help="Generate the inputs and the order of the search from this seed.",
 )
 @click.option("--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known.")
 @click.option("--fresh", is_flag=True, help="Start a new journal and keep the old one beside it.")
-@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Show this many rows in the table.")
+@click.option(
+    "--top", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Show this many rows in the table."
+)
 @click.option(
     "--peers", "peer_names", metavar="NAMES", default="none", show_default=True, help="Compare the best tile with these peers."
 )
