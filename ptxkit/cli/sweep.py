@@ -72,7 +72,8 @@ HEADINGS = {
     "--evaluations",
     type=click.IntRange(1),
     metavar="N",
-    help=f"Evaluate at most this many configurations; default: {GUIDED_SHARE:.0%} of a space of more than {EXHAUSTIVE_UP_TO}.",
+    help="Evaluate at most this many configurations; "
+    f"default: {GUIDED_SHARE:.0%} of a space of more than {EXHAUSTIVE_UP_TO}.",
 )
 @tile_option
 @kernel_option
