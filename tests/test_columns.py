@@ -37,7 +37,7 @@ def test_what_does_not_goes_below_and_nothing_is_lost():
 
 
 @pytest.mark.parametrize("width", range(24, 60))
-def test_a_column_without_a_header_stays_behind_its_own(width):
+def test_a_column_without_a_header_follows_its_own_column(width):
     for part in plain(ROWS, HEADERS, RIGHT, width).split("\n\n"):
         assert ("12.07 us" in part) == ("± 0.2%" in part)
 

@@ -67,7 +67,8 @@ HEADINGS = {
 @click.argument("numbers", nargs=-1, metavar="[SIZE]...")
 @click.option("--search", "how", type=click.Choice(["auto", "exhaustive", "random", "guided"]), default="auto",
               show_default=True,
-              help=f"Choose configurations; auto: all of up to {EXHAUSTIVE_UP_TO}, else guided, or random without scikit-learn.")  # fmt: skip
+              help=f"Choose configurations; auto: all of up to {EXHAUSTIVE_UP_TO}, else guided, "
+                   "or random without scikit-learn.")  # fmt: skip
 @click.option(
     "--evaluations",
     type=click.IntRange(1),

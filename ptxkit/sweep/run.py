@@ -98,7 +98,7 @@ class Sweep:
         """
         begin = time.perf_counter()
         self.done, self._repeated = {}, set()
-        self._before = self.search.claim(entry.key for entry in self.journal.entries)[: self.evaluations]
+        self._before = self.search.reserve(entry.key for entry in self.journal.entries)[: self.evaluations]
         others = set(active_children())
         self._process = MeasuringProcess(self.problem, self.seed, self.timeout_s)
         slow = is_slow(self.problem.workload, self.problem.chosen)

@@ -56,7 +56,7 @@ class Search(Protocol):
     def ask(self, count: int) -> list[Tile]:
         """Up to ``count`` tiles that were not returned before; none when there are no more."""
 
-    def claim(self, tiles: Iterable[Tile]) -> list[Tile]:
+    def reserve(self, tiles: Iterable[Tile]) -> list[Tile]:
         """Those of the tiles that :meth:`ask` has not returned; it will not return them later."""
 
     def tell(self, tile: Tile, value: float) -> None:
@@ -74,9 +74,9 @@ class Listed:
 
     def ask(self, count: int) -> list[Tile]:
         """See :class:`Search`."""
-        return self.claim(list(islice(self.left, count)))
+        return self.reserve(list(islice(self.left, count)))
 
-    def claim(self, tiles: Iterable[Tile]) -> list[Tile]:
+    def reserve(self, tiles: Iterable[Tile]) -> list[Tile]:
         """See :class:`Search`."""
         found = [tile for tile in dict.fromkeys(tiles) if tile in self.left]
         for tile in found:
@@ -135,7 +135,7 @@ class Guided:
             chosen += self._some(count - len(chosen))
         return [self._tiles[i] for i in chosen]
 
-    def claim(self, tiles: Iterable[Tile]) -> list[Tile]:
+    def reserve(self, tiles: Iterable[Tile]) -> list[Tile]:
         """See :class:`Search`."""
         found = [tile for tile in dict.fromkeys(tiles) if self._place.get(tile) in self._free]
         self._free.difference_update(self._place[tile] for tile in found)

@@ -16,7 +16,7 @@ def test_the_file_is_called_after_the_gpu(tmp_path):
     assert expectations.path_for("NVIDIA H200", tmp_path).name == "nvidia-h200.json"
 
 
-def test_recorded_then_held(tmp_path, results):
+def test_recorded_then_compared(tmp_path, results):
     path = tmp_path / "e" / "x.json"
     expectations.save(path, expectations.updated(None, results))
     known = expectations.load(path)
@@ -27,7 +27,7 @@ def test_recorded_then_held(tmp_path, results):
     ]
 
 
-def test_peers_are_recorded_but_not_held(results):
+def test_peers_are_recorded_but_not_compared(results):
     known = expectations.updated(None, results)
     assert known["cases"]["saxpy n=1000"]["rows"]["torch"]["version"] == "torch 2.11"
     assert {h.row for h in expectations.check(known, make_results(peer=400.0))} == {"unfused", "fused"}

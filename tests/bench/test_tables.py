@@ -54,7 +54,7 @@ def test_variants_against_their_baseline(results):
     assert rows["fused"][2].startswith("faster (-75.0%")
 
 
-def test_traffic_is_over_the_least(results):
+def test_traffic_ratio_is_over_the_minimum(results):
     assert tables.traffic(results.cases[0], results.cases[0].rows[1].counted) == 1.0
 
 

@@ -328,7 +328,7 @@ def test_options_that_a_kernel_lacks(words, complaint, capsys):
     assert complaint in output_of(capsys, *words, code=2)
 
 
-def test_tiles_of_a_description_of_ones_own_can_be_held(tmp_path, capsys):
+def test_tiles_of_a_users_description_can_be_fixed(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["new", "mine", "--directory", str(tmp_path)])
     capsys.readouterr()

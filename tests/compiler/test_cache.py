@@ -98,7 +98,7 @@ def test_a_cache_that_cannot_be_written_says_so_once(tmp_path, caplog):
     assert not cache.info().writable
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path, caplog, monkeypatch):
+def test_a_full_disk_leaves_no_file(tmp_path, caplog, monkeypatch):
     cache = Cache(tmp_path)
 
     def full(path, data):

@@ -57,7 +57,7 @@ def test_each_kernel_holds_its_own_activation_alone(activation):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_least_traffic_is_what_is_moved(device, dtype):
+def test_the_minimum_traffic_is_what_is_moved(device, dtype):
     case = execute.Case(AddActivation(n=3001, dtype=dtype), device)
     counters = check(case, "vectorized").counters
     if counters is None:

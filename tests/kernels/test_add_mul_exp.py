@@ -79,7 +79,7 @@ def test_all_variants_agree_bit_for_bit(device):
     np.testing.assert_array_equal(bits[0], bits[2])
 
 
-def test_the_least_traffic_is_what_is_moved(device):
+def test_the_minimum_traffic_is_what_is_moved(device):
     case = execute.Case(AddMulExp(n=3001), device)
     moved = {}
     for variant in VARIANTS:

@@ -148,7 +148,7 @@ def test_dropped_values_leave_no_trace(device, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_least_traffic_is_what_is_moved(device, dtype):
+def test_the_minimum_traffic_is_what_is_moved(device, dtype):
     workload = BiasDropoutResidual(rows=32, cols=1024, dtype=dtype)
     case = execute.Case(workload, device)
     counters = check(case, "vectorized", {"THREADS": 256, "ROWS": 4}).counters

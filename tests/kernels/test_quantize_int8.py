@@ -109,7 +109,7 @@ def test_unaligned_starts(device, x_offset, q_offset):
     np.testing.assert_array_equal(np.delete(written, np.arange(q_offset, q_offset + n)), 99)
 
 
-def test_the_least_traffic_is_what_is_moved(device):
+def test_the_minimum_traffic_is_what_is_moved(device):
     case = execute.Case(QuantizeInt8(n=3001), device)
     for variant, per_element in (("vectorized", 5), ("fused", 5), ("unfused", 37)):
         counters = execute.run(case, QuantizeInt8.variant(variant)).counters

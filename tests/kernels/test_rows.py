@@ -39,7 +39,7 @@ def test_preferred_tiles(kernel, size, dtype, expected):
 
 
 @pytest.mark.parametrize("kernel", ["layernorm", "softmax", "fused_l2norm"])
-def test_the_next_grid_is_held_back_where_rows_stay_in_l2_alone(kernel):
+def test_the_next_grid_starts_late_only_where_rows_stay_in_l2(kernel):
     assert tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": True}).NO_EARLY_LAUNCH
     assert not tile_of(kernel, "128x4096", {"NO_EARLY_LAUNCH": False}).NO_EARLY_LAUNCH
     with pytest.raises(UsageError, match="NO_EARLY_LAUNCH applies to rows in registers whose arrays fit in L2"):

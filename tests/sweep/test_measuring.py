@@ -122,7 +122,7 @@ def taken(*values):
     return take
 
 
-def test_a_configuration_far_behind_the_best_is_given_up_after_the_first_samples():
+def test_a_configuration_much_slower_than_the_best_is_given_up_after_the_first_samples():
     times, hopeless = measuring.screened(taken(2.0), best_us=1.0)
     assert (times, hopeless) == ([2.0, 2.0], True)
 

@@ -46,13 +46,13 @@ def test_exhaustive_asks_for_each_once_in_order():
 
 
 @pytest.mark.parametrize("guided", [False, True])
-def test_claimed_tiles_are_not_returned_by_ask(guided):
+def test_reserved_tiles_are_not_returned_by_ask(guided):
     if guided:
         pytest.importorskip("sklearn")
     made = search.Guided(TILES[:40], search.numbers(AXES)) if guided else search.exhaustive(TILES[:40])
     foreign = TILES[50]
-    assert made.claim([TILES[3], TILES[3], foreign, TILES[0]]) == [TILES[3], TILES[0]]
-    assert made.claim([TILES[3]]) == []
+    assert made.reserve([TILES[3], TILES[3], foreign, TILES[0]]) == [TILES[3], TILES[0]]
+    assert made.reserve([TILES[3]]) == []
     made.tell(TILES[3], 1.0)
     made.tell(TILES[0], 2.0)
     _, seen = run(made, 38)

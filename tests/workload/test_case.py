@@ -67,7 +67,7 @@ def verdict(case, name):
     return execute.run(case, case.workload.variant(name)).verdict
 
 
-def test_an_overwritten_input_is_wrong_and_does_not_spoil_the_next_variant(device, sample):
+def test_an_overwritten_input_is_wrong_and_does_not_affect_the_next_variant(device, sample):
     case = execute.Case(sample()(), device)
     assert verdict(case, "good").verified
     wrong = verdict(case, "overwrites")
@@ -97,7 +97,7 @@ def test_a_kernel_that_writes_on_its_first_launch_only_is_wrong(device, sample):
         assert "never written" in wrong.explanation
 
 
-def test_module_variables_that_a_variant_changes_do_not_spoil_the_next(device, sample):
+def test_module_variables_that_a_variant_changes_do_not_affect_the_next(device, sample):
     case = execute.Case(sample()(), device)
     assert verdict(case, "spoils_state").verified
     assert verdict(case, "needs_state").verified

@@ -102,7 +102,7 @@ def test_what_to_install_is_a_wheel(monkeypatch):
     assert CupyPeer().absent() == "cupy is not installed; pip install cupy-cuda13x"
 
 
-def test_everybody_is_either_found_or_absent():
+def test_every_peer_is_either_found_or_absent():
     found, absent = peers()
     assert sorted([p.name for p in found] + [name for name, _ in absent]) == list(names())
 

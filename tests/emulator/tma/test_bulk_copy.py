@@ -180,7 +180,7 @@ def test_a_missing_proxy_fence_is_named(fence):
 
 @pytest.mark.parametrize("fence", ["", ".shared::cta", ".shared::cluster"])
 @pytest.mark.parametrize("behind", [False, True])
-def test_one_thread_may_fence_for_all_behind_a_barrier(bench, fence, behind):  # noqa: F811
+def test_one_thread_may_fence_for_all_after_a_barrier(bench, fence, behind):  # noqa: F811
     source = RNG.integers(0, 2**32, 3 * 128, np.uint32)
     body = store("cp.async.bulk.wait_group 0;")
     if behind:
