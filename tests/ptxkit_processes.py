@@ -146,13 +146,15 @@ def _server() -> socket.socket:
 
 
 def _import_all() -> None:
-    """Import what commands import, except optional libraries and their users."""
+    """Import what commands import, with NVRTC, except optional libraries and their users."""
     import ptxkit
+    from ptxkit.compiler import toolkit
 
     optional = ("ptxkit.bench.peers.", "ptxkit.cutlass.", "ptxkit.__main__")
     for module in pkgutil.walk_packages(ptxkit.__path__, "ptxkit."):
         if not module.name.startswith(optional) and "._data" not in module.name:
             importlib.import_module(module.name)
+    toolkit.preload(toolkit.nvrtc())
     import tabulate  # noqa: F401
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import importlib.util
-import io
-import os
 import re
 import shlex
+import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import SimpleNamespace
 
 import click
 import pytest
+from ptxkit_processes import Command
 
 from ptxkit import cli
 from ptxkit.bench.measure.run import Run
@@ -53,45 +53,38 @@ TRANSCRIPTS = load_script()
 ROUNDING = re.compile(r"\b\d+(\.\d+)?e-\d+")  # rounding errors in the last bits differ between processors
 
 
-@pytest.fixture
-def shell(tmp_path, tmp_path_factory, monkeypatch):
-    """A function that runs a command of a transcript without a GPU: ``ptxkit`` in this process, others in a shell."""
-    from ptxkit.compiler import nvrtc
-    from ptxkit.runtime import device as devices
-    from ptxkit.runtime import registry as device_registry
+PTXKIT = re.compile(r"ptxkit ([^|<>;&]*?)( 2>&1)?(?: \| (.*))?")
 
+
+@pytest.fixture
+def shell(tmp_path):
+    """A function that runs a command of a transcript without a GPU, with a compile cache of the page's own.
+
+    What a program is compiled to may depend on what NVRTC compiled before it in the same process, so each command has a process
+    of its own, as in a shell.
+    """
     work, home = tmp_path / "work", tmp_path / "home"
     work.mkdir()
     home.mkdir()
     env = TRANSCRIPTS.environment(home)
-    env |= {
-        name: value for name, value in os.environ.items() if name.startswith("PTXKIT_")
-    }  # the cache of the test run
-    env["PYTHONPATH"] = str(ROOT)
-    monkeypatch.chdir(work)
-    for module in (device_registry, devices):
-        monkeypatch.setattr(module, "gpu_present", lambda: False)
-    for name in ("NO_COLOR", "COLUMNS", "HOME"):
-        monkeypatch.setenv(name, env[name])
-    # NVRTC's code for some programs depends on what the process has compiled before: a command compiles in a new process.
-    env["PTXKIT_CACHE_DIR"] = str(tmp_path_factory.getbasetemp() / "cache-of-commands")
-    monkeypatch.setenv("PTXKIT_CACHE_DIR", env["PTXKIT_CACHE_DIR"])
-    monkeypatch.setattr(nvrtc, "stays_in_process", lambda options: False)
+    env |= {"PYTHONPATH": str(ROOT), "PTXKIT_CACHE_DIR": str(tmp_path / "cache")}
 
     def run(command: str) -> tuple[int, str]:
-        words = shlex.split(command)
-        if words[0] != "ptxkit" or re.search(r"[|<>;&]", command):
-            code, output = TRANSCRIPTS.run_in_shell(command, work, env)
-        else:
-            written = io.StringIO()
-            with (
-                pytest.raises(SystemExit) as stopped,
-                contextlib.redirect_stdout(written),
-                contextlib.redirect_stderr(written),
-            ):
-                cli.main(words[1:])
-            code, output = stopped.value.code, written.getvalue()
+        found = PTXKIT.fullmatch(command)
+        code, output = run_forked(*found.groups()) if found else TRANSCRIPTS.run_in_shell(command, work, env)
         return code, TRANSCRIPTS.portable(output, work, home)
+
+    def run_forked(words: str, both: str | None, pipeline: str | None) -> tuple[int, str]:
+        with tempfile.TemporaryFile("w+", dir=tmp_path) as own, tempfile.TemporaryFile("w+", dir=tmp_path) as shown:
+            stderr = shown if pipeline and not both else own
+            streams = {"stdout": own.fileno(), "stderr": stderr.fileno()}
+            code = Command(shlex.split(words), cwd=work, env=env, **streams).wait()
+            own.seek(0)
+            if pipeline is None:
+                return code, own.read()
+            piped = subprocess.run(pipeline, shell=True, stdin=own, stdout=shown, check=False)
+            shown.seek(0)
+            return piped.returncode, shown.read()
 
     return SimpleNamespace(run=run, work=work)
 
