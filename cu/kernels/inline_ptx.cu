@@ -1,6 +1,6 @@
 // Examples of inline PTX. Each step introduces one instruction with two kernels that compute the same result:
-// `..._plain` in CUDA C++, and `..._ptx` (in steps 7 and 8 `..._async` and `..._sm90`) with the instruction, called
-// through its wrapper in ptxkit/ptx/*.cuh. Some steps have a third kernel for a newer target.
+// `..._plain` in CUDA C++, and `..._ptx` (in steps 7 to 9 `..._async`, `..._sm90` and `..._sm100a`) with the
+// instruction, called through its wrapper in ptxkit/ptx/*.cuh. Some steps have a third kernel for a newer target.
 //
 // A wrapper contains one instruction and a guard: on a target that lacks the instruction, PTXKIT_UNSUPPORTED prints a
 // message and traps. This file therefore compiles for every target. The description, ptxkit/kernels/inline_ptx.py,
@@ -13,8 +13,11 @@
 #include "ptxkit/ptx/floating_point.cuh"
 #include "ptxkit/ptx/half.cuh"
 #include "ptxkit/ptx/integer.cuh"
+#include "ptxkit/ptx/mbarrier.cuh"
 #include "ptxkit/ptx/special_registers.cuh"
 #include "ptxkit/ptx/synchronization.cuh"
+#include "ptxkit/ptx/tcgen05.cuh"
+#include "ptxkit/ptx/tensor_map.cuh"
 
 using namespace ptxkit;
 
@@ -205,4 +208,74 @@ __global__ void __launch_bounds__(threads) add_sm90(const float* twice, const fl
     float b = ld_global_nc(y + thread_index());
     griddepcontrol_wait();
     sum[thread_index()] = twice[thread_index()] + b;  // not ld.global.nc: the previous grid writes `twice`
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 9. tcgen05 multiplies tiles of shared memory; the sums are in tensor memory. Each CTA computes a product of 128 x 16
+//    elements from 128 rows of p and 16 rows of q, each of 16 bf16. One thread issues the loads and the product, which
+//    are asynchronous and complete on mbarriers. matmul_tcgen05.cu builds a matrix product of any size from this.
+
+constexpr int product_rows = 128, product_cols = 16, product_depth = 16;
+
+// The row and the first of eight columns that a thread computes: warp w can read lanes 32 (w % 4) to 32 (w % 4) + 31 of
+// tensor memory.
+__device__ __forceinline__ unsigned product_row() { return threadIdx.x % product_rows; }
+__device__ __forceinline__ unsigned product_col() { return threadIdx.x / product_rows * 8; }
+__device__ __forceinline__ void store_product(const float (&sums)[8], float4* product) {
+    float4* to = product + ((blockIdx.x * product_rows + product_row()) * product_cols + product_col()) / 4;
+    to[0] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    to[1] = make_float4(sums[4], sums[5], sums[6], sums[7]);
+}
+
+__global__ void __launch_bounds__(threads) product_plain(const bf16* p, const bf16* q, float4* product) {
+    const bf16* a = p + (blockIdx.x * product_rows + product_row()) * product_depth;
+    const bf16* b = q + (blockIdx.x * product_cols + product_col()) * product_depth;
+    float sums[8] = {};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        for (int k = 0; k < product_depth; k++) sums[i] += to_f32(a[k]) * to_f32(b[i * product_depth + k]);
+    }
+    store_product(sums, product);
+}
+
+__global__ void __launch_bounds__(threads) product_sm100a(const __grid_constant__ TensorMap p,
+                                                          const __grid_constant__ TensorMap q, float4* product) {
+    constexpr int row_bytes = product_depth * sizeof(bf16), a_bytes = product_rows * row_bytes;
+    constexpr int bytes = a_bytes + product_cols * row_bytes, columns = tcgen05_columns(product_cols);
+    __shared__ alignas(256) unsigned char tiles[bytes];
+    __shared__ unsigned long long barriers[2];
+    __shared__ volatile unsigned address;
+    const unsigned a = cvta_to_shared(tiles), b = a + a_bytes, warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+    const unsigned loaded = cvta_to_shared(barriers), multiplied = loaded + 8;
+
+    // A whole warp allocates columns of tensor memory, whose address arrives in shared memory.
+    if (warp == 0) {
+        tcgen05_alloc<1>(cvta_to_shared(const_cast<unsigned*>(&address)), columns);
+        tcgen05_relinquish_alloc_permit<1>();
+    }
+    if (threadIdx.x == 32) {
+        mbarrier_init(loaded, 1);
+        mbarrier_init(multiplied, 1);
+        fence_mbarrier_init_release_cluster();
+    }
+    barrier_sync();
+    const unsigned sums = address;
+    if (warp == 0 && elect_sync(all_lanes)) {
+        mbarrier_arrive_expect_tx(loaded, bytes);
+        cp_async_bulk_tensor_2d_shared_global(a, p, 0, blockIdx.x * product_rows, loaded);
+        cp_async_bulk_tensor_2d_shared_global(b, q, 0, blockIdx.x * product_cols, loaded);
+        mbarrier_wait(loaded, 0);
+        tcgen05_mma<bf16, 1>(sums, tcgen05_descriptor_32B(a), tcgen05_descriptor_32B(b),
+                             tcgen05_instruction<bf16>(product_rows, product_cols), false);
+        tcgen05_commit(multiplied);
+    }
+    __syncwarp();
+    mbarrier_wait(multiplied, 0);
+    tcgen05_fence_after_thread_sync();
+    float row[8];
+    tcgen05_ld_32x32b_x8(row, sums + (warp % 4 * 32 << 16) + product_col());
+    tcgen05_wait_ld(row);
+    store_product(row, product);
+    barrier_sync();  // all warps have read the sums
+    if (warp == 0) tcgen05_dealloc<1>(sums, columns);
 }

@@ -1,4 +1,4 @@
-"""inline_ptx: examples of inline PTX in eight steps, each compared with the same computation in CUDA C++.
+"""inline_ptx: examples of inline PTX in nine steps, each compared with the same computation in CUDA C++.
 
 Every variant computes every output; they differ in the instructions that they may use. ``cu/kernels/inline_ptx.cu`` explains
 them.
@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from ptxkit import Launch, Tolerance, Work, Workload, uniform, variant
+from ptxkit import Launch, TensorMap, Tolerance, Work, Workload, uniform, variant
+from ptxkit.workload.inputs import dtype_of
 
 THREADS = 256
+PRODUCT = (128, 16, 16)
+"""Rows, columns and depth of a product."""
 
-Step = tuple[str, int, tuple[str, ...]]
+Step = tuple[str, int, tuple[object, ...]]
 """A kernel, the number of elements per thread, and its arguments."""
 
 PLAIN: Mapping[str, tuple[Step, ...]] = {
@@ -30,6 +33,7 @@ PLAIN: Mapping[str, tuple[Step, ...]] = {
     "vote": (("vote_plain", 1, ("x", "y", "ballots")),),
     "reverse": (("reverse_plain", 1, ("x", "reversed")),),
     "chain": (("double_plain", 1, ("x", "twice")), ("add_plain", 1, ("twice", "y", "sum"))),
+    "product": (("product_plain", 8, ("p", "q", "product")),),
 }
 """Step -> its launches in CUDA C++."""
 
@@ -56,9 +60,24 @@ BLACKWELL = {
     "reduce": (("reduce_sm100a", 1, ("a", "x", "sums", "peaks")),),
 }
 
+TCGEN05 = {
+    **BLACKWELL,
+    "product": (
+        (
+            "product_sm100a",
+            8,
+            (
+                TensorMap("p", box=(PRODUCT[0], PRODUCT[2]), swizzle="32B"),
+                TensorMap("q", box=(PRODUCT[1], PRODUCT[2]), swizzle="32B"),
+                "product",
+            ),
+        ),
+    ),
+}
+
 
 class InlinePtx(Workload):
-    """Eight steps: cache hints, prmt, lop3, packed halves, redux, elect, cp.async, griddepcontrol."""
+    """Nine steps: cache hints, prmt, lop3, packed halves, redux, elect, cp.async, griddepcontrol, tcgen05."""
 
     source = "inline_ptx.cu"
     n: int = 1 << 22
@@ -69,11 +88,17 @@ class InlinePtx(Workload):
         words = {name: rng.integers(0, 2**32, self.n, np.uint32) for name in "abc"}
         floats = {name: uniform(rng, self.n) for name in "xy"}
         halves = {name: uniform(rng, self.n, "f16") for name in ("u16", "v16")}
-        return words | floats | halves | {name: uniform(rng, self.n, "bf16") for name in ("ub16", "vb16")}
+        halves |= {name: uniform(rng, self.n, "bf16") for name in ("ub16", "vb16")}
+        _, cols, depth = PRODUCT
+        rows = {"p": self.n // cols, "q": self.n // PRODUCT[0]}  # small integers, whose products have exact sums
+        integers = {name: rng.integers(-8, 9, (count, depth)).astype(dtype_of("bf16")) for name, count in rows.items()}
+        return words | floats | halves | integers
 
     def reference(self, **inputs: np.ndarray[Any, Any]) -> dict[str, Any]:
         a, b, c = (inputs[name] for name in "abc")
         x, y, u, v, ub, vb = (inputs[name].astype(np.float64) for name in ("x", "y", "u16", "v16", "ub16", "vb16"))
+        rows, cols, depth = PRODUCT
+        p, q = (inputs[name].astype(np.float64).reshape(-1, r, depth) for name, r in (("p", rows), ("q", cols)))
         return {
             "streamed": x * y + x,
             "swapped": a.byteswap(),
@@ -86,12 +111,13 @@ class InlinePtx(Workload):
             "ballots": np.packbits((x > y).reshape(-1, 32), axis=1, bitorder="little").view("<u4").reshape(-1),
             "reversed": x.reshape(-1, THREADS)[:, ::-1].reshape(-1),
             "sum": 2 * x + y,
+            "product": (p @ q.transpose(0, 2, 1)).reshape(-1),
         }
 
     def outputs(self) -> Mapping[str, Any]:
         n, warps = self.n, self.n // 32
         words = dict.fromkeys(("swapped", "blended", "majority"), (n, "u32"))
-        floats = dict.fromkeys(("streamed", "reversed", "sum"), (n, "f32"))
+        floats = dict.fromkeys(("streamed", "reversed", "sum", "product"), (n, "f32"))
         halves = {"relu16": (n, "f16"), "relub16": (n, "bf16")}
         return words | floats | halves | {"sums": (warps, "u32"), "peaks": (warps, "f32"), "ballots": (warps, "u32")}
 
@@ -99,8 +125,9 @@ class InlinePtx(Workload):
         return {"twice": (self.n, "f32")}
 
     def work(self) -> Work:
-        # stream 12, swap 8, blend 20, relu 2 * 6, reduce 8, vote 8, reverse 8, chain 12; and 3 words per warp
-        return Work(flops=(2 + 2 * 2 + 2) * self.n, bytes=88 * self.n + 12 * self.n // 32)
+        # stream 12, swap 8, blend 20, relu 2 * 6, reduce 8, vote 8, reverse 8, chain 12, product 6.25; and 3 words per warp
+        bytes = 94 * self.n + self.n // 4 + 12 * self.n // 32
+        return Work(flops=(2 + 2 * 2 + 2 + 2 * PRODUCT[2]) * self.n, bytes=bytes)
 
     def constraints(self) -> Iterable[str]:
         if self.n % (8 * THREADS):
@@ -138,6 +165,11 @@ class InlinePtx(Workload):
     def blackwell(self) -> list[Launch]:
         """As hopper, and 256-bit loads and f32x2 of sm_100, redux on f32 of sm_100a."""
         return self.launches(BLACKWELL)
+
+    @variant(requires=["tcgen05", "f32x2", "ld.256", "redux.f32"])
+    def tcgen05(self) -> list[Launch]:
+        """As blackwell, and a product by tcgen05 in tensor memory, with TMA loads."""
+        return self.launches(TCGEN05)
 
 
 def _template(kernel: str) -> tuple[str, ...]:

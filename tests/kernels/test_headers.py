@@ -87,6 +87,7 @@ __global__ void everything(const float4* x, float4* y, unsigned long long* out) 
     out[3] = mul_wide_u32(a.x, lop3_b32<0x96>(a.x, a.y, a.z));
     a.x += cvt_pack_sat_s8_s32(a.x, a.y, a.z);
     a.y += cvt_rn_satfinite_e4m3x2_f32(v.x, v.y) + cvt_rn_f16x2_e4m3x2(a.x) + cvt_rn_satfinite_e2m1x2_f32(eight);
+    a.y += cvt_rn_satfinite_e5m2x2_f32(v.x, v.y) + cvt_rn_f16x2_e5m2x2(a.x);
     a.z += cvt_rn_f16x2_e2m1x2(a.x) + cvt_rp_satfinite_ue8m0_f32(v.x);
     st_global_cs(q + 1, a);
     st_global(y + 3, w);
@@ -134,6 +135,7 @@ __global__ void copies(const __grid_constant__ TensorMap map, float* x, unsigned
     cp_async_bulk_tensor_5d_global_shared(map, 1, 1, 1, 1, 1, a);
     cp_async_bulk_tensor_2d_shared_global_multicast(a, map, 1, 1, b, 3);
     cp_async_bulk_tensor_2d_shared_global_cta_group_2(a, map, 1, 1, b);
+    cp_async_bulk_tensor_2d_shared_global_cta_group_2_multicast(a, map, 1, 1, b, 3);
     cp_reduce_async_bulk_tensor_2d_global_shared_add(map, 1, 1, a);
     cp_async_bulk_prefetch_tensor_2d_L2_global(map, 1, 1);
     cp_async_bulk_commit_group();
@@ -154,12 +156,13 @@ __global__ void tensor_memory(unsigned a, unsigned b, unsigned long long descrip
     if (clusterlaunchcontrol_query_cancel(a, first[0])) first[1] = 1;
     tcgen05_alloc<1>(a, 64);
     tcgen05_relinquish_alloc_permit<1>();
-    tcgen05_cp_32x128b_warpx4(a, tcgen05_descriptor_rows_of_16_bytes(b));
+    tcgen05_cp_32x128b_warpx4<1>(a, tcgen05_descriptor_rows_of_16_bytes(b));
     tcgen05_mma_kind_f16<1>(a, descriptor, descriptor, b, true);
     tcgen05_mma_kind_tf32<1>(a, descriptor, descriptor, b, true);
     tcgen05_mma_kind_f8f6f4<1>(a, descriptor, descriptor, b, true);
-    tcgen05_mma_kind_mxf8f6f4(a, descriptor, descriptor, b, a, a, true);
-    tcgen05_mma_kind_mxf4nvf4_4X(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf8f6f4<1>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4_2X<1>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4nvf4_4X<1>(a, descriptor, descriptor, b, a, a, true);
     tcgen05_commit(b);
     tcgen05_fence_before_thread_sync();
     tcgen05_fence_after_thread_sync();
@@ -175,6 +178,10 @@ __global__ void tensor_memory_of_a_pair(unsigned a, unsigned b, unsigned long lo
     tcgen05_mma_kind_f16<2>(a, descriptor, descriptor, b, true);
     tcgen05_mma_kind_tf32<2>(a, descriptor, descriptor, b, true);
     tcgen05_mma_kind_f8f6f4<2>(a, descriptor, descriptor, b, true);
+    tcgen05_cp_32x128b_warpx4<2>(a, tcgen05_descriptor_rows_of_16_bytes(b));
+    tcgen05_mma_kind_mxf8f6f4<2>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4_2X<2>(a, descriptor, descriptor, b, a, a, true);
+    tcgen05_mma_kind_mxf4nvf4_4X<2>(a, descriptor, descriptor, b, a, a, true);
     tcgen05_commit_cta_group_2_multicast(b, 3);
     tcgen05_dealloc<2>(a, 64);
 }
@@ -202,6 +209,10 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     mma_sync_m16n8k16_f32_f16_f16(d, m4, m2);
     mma_sync_m16n8k8_f32_tf32_tf32(d, m4, m2);
     mma_sync_m16n8k32_s32_s8_s8(integers, m4, m2);
+    mma_sync_m16n8k32_mxf8f6f4_e4m3(d, m4, m2, a, a, 3, 1, 3);
+    mma_sync_m16n8k32_mxf8f6f4_e5m2(d, m4, m2, a, a, 3, 1, 3);
+    mma_sync_m16n8k64_mxf4_2X(d, m4, m2, a, a, 2, 1, 3);
+    mma_sync_m16n8k64_mxf4nvf4_4X(d, m4, m2, a, a, 0, 1, 3);
     mma_sp_sync_m16n8k32_f32_bf16_bf16<0>(d, m4, m4, a);
     mma_sp_sync_m16n8k32_f32_f16_f16<1>(d, m4, m4, a);
     wgmma_fence();
@@ -242,7 +253,7 @@ def test_each_header_stands_alone_and_may_be_included_twice(header):
     compile_source(includes(header, header) + "__global__ void nothing() {}\n", target="sm_90a")
 
 
-@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100a", "sm_120"])
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100a", "sm_120", "sm_120a"])
 def test_every_function_compiles_for_every_target(target):
     image = compile_source(includes() + EVERYTHING, target=target)
     compile_source(includes() + ASYNCHRONOUS, target=target)

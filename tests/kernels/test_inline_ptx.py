@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ptxkit import TensorMap
 from ptxkit.emulator.settings import EmulatorSettings
 from ptxkit.errors import FaultError, UnavailableError, UsageError
-from ptxkit.kernels.inline_ptx import BLACKWELL, HOPPER, PLAIN, PTX, InlinePtx
+from ptxkit.kernels.inline_ptx import BLACKWELL, HOPPER, PLAIN, PTX, TCGEN05, InlinePtx
 from ptxkit.runtime.emulated import EmulatedDevice
 from ptxkit.targets import Target
 from ptxkit.workload import execute
 from ptxkit.workload.build import build
+from ptxkit.workload.inputs import dtype_of
 
 N = 2048
 
@@ -44,16 +46,20 @@ def test_special_values(device, variant):
     run(device, variant, inputs)
 
 
-def test_asynchronous_copies_are_waited_for():
+@pytest.mark.parametrize("variant", ["async_copy", "tcgen05"])
+def test_asynchronous_operations_are_waited_for(variant):
     """In the other completion mode of the emulator a missing wait would be visible as a sentinel value."""
-    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal"))
-    run(device, "async_copy", n=3 * N)
+    device = EmulatedDevice(settings=EmulatorSettings(completion="latest-legal", racecheck="lanes"))
+    run(device, variant, n=3 * N)
 
 
 def test_every_variant_does_every_step():
-    for steps in (PTX, HOPPER, BLACKWELL):
+    def names(args):
+        return [arg.array if isinstance(arg, TensorMap) else arg for arg in args]
+
+    for steps in (PTX, HOPPER, BLACKWELL, TCGEN05):
         assert list(steps) == list(PLAIN)
-        assert [step[-1][2] for step in steps.values()] == [step[-1][2] for step in PLAIN.values()]
+        assert [names(step[-1][2]) for step in steps.values()] == [list(step[-1][2]) for step in PLAIN.values()]
 
 
 INSTRUCTIONS = {
@@ -72,6 +78,16 @@ INSTRUCTIONS = {
     "async_copy": ["cp.async.cg.shared.global", "cp.async.wait_all"],
     "hopper": ["elect.sync", "griddepcontrol.launch_dependents", "griddepcontrol.wait"],
     "blackwell": ["ld.global.nc.L1::no_allocate.v8.f32", "fma.rn.f32x2", "redux.sync.max.abs.NaN.f32"],
+    "tcgen05": [
+        "tcgen05.alloc.cta_group::1",
+        "cp.async.bulk.tensor.2d.shared::cluster.global",
+        "tcgen05.mma.cta_group::1.kind::f16",
+        "tcgen05.commit.cta_group::1",
+        "tcgen05.fence::after_thread_sync",
+        "tcgen05.ld.sync.aligned.32x32b.x8",
+        "tcgen05.wait::ld",
+        "tcgen05.dealloc.cta_group::1",
+    ],
 }
 
 
@@ -95,6 +111,8 @@ def test_the_instructions_are_in_the_kernels_that_are_launched(variant):
         ("hopper", "sm_80", "elect needs sm_90"),
         ("blackwell", "sm_90a", "f32x2 needs sm_100"),
         ("blackwell", "sm_100", "redux.f32 needs sm_100a or sm_100f"),
+        ("tcgen05", "sm_120a", "tcgen05 needs sm_100a or sm_100f"),
+        ("tcgen05", "sm_90a", "tcgen05 needs sm_100a or sm_100f"),
         ("plain", "sm_75", "bf16 needs sm_80"),
     ],
 )
@@ -112,6 +130,8 @@ def test_what_a_target_lacks_is_said_before_anything_is_compiled(variant, target
         ("hopper", "sm_90"),
         ("blackwell", "sm_100a"),
         ("blackwell", "sm_103a"),
+        ("tcgen05", "sm_100f"),
+        ("tcgen05", "sm_103a"),
     ],
 )
 def test_the_oldest_and_newest_targets_that_have_it(variant, target):
@@ -130,6 +150,18 @@ def test_a_guarded_kernel_launched_all_the_same_traps(device):
     with pytest.raises(FaultError):
         kernel(*arrays, grid=1, block=256)
         device.synchronize()
+
+
+def test_tcgen05_on_a_target_without_it_traps_with_a_message(capsys):
+    """The program for sm_90a has the kernel, whose first missing instruction is named."""
+    image = build(InlinePtx(n=N), InlinePtx.variant("ptx"), Target.parse("sm_90a")).images[0]
+    assert "tcgen05.mma" not in image.ptx
+    device = EmulatedDevice()
+    maps = [TensorMap(np.zeros((rows, 16), dtype_of("bf16")), box=(rows, 16), swizzle="32B") for rows in (128, 16)]
+    with pytest.raises(FaultError):
+        device.load(image)["product_sm100a"](*maps, device.empty(N, np.float32), grid=1, block=256)
+        device.synchronize()
+    assert "tcgen05.alloc needs sm_100a, sm_103a or sm_110a" in capsys.readouterr().out
 
 
 def test_sizes_that_do_not_fill_the_ctas():

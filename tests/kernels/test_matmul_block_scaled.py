@@ -1,41 +1,33 @@
-"""matmul_block_scaled: both formats, ragged sizes, quantization bit for bit, and completion as late as is legal."""
+"""matmul_block_scaled: all formats, ragged sizes, quantization bit for bit, and completion as late as is legal."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from ptxkit.emulator import Machine
 from ptxkit.emulator.settings import EmulatorSettings
-from ptxkit.errors import UsageError
+from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.kernels.gemm.matmul_block_scaled import FORMATS, MatmulBlockScaled, dequantized
 from ptxkit.runtime.emulated import EmulatedDevice
-from ptxkit.targets import missing
-from ptxkit.targets.gpus import reference_facts
+from ptxkit.targets import Target, missing
 from ptxkit.workload import execute
-from ptxkit.workload.workload import Workload
+from ptxkit.workload.build import build
 
 VARIANTS = list(MatmulBlockScaled.variants())
 
 
-@pytest.fixture
-def blackwell(device):
-    """A device that has tcgen05."""
-    if device.target is not None and (reason := missing(["tcgen05"], device.target)):
-        pytest.skip(reason)
-    return device
-
-
-@pytest.fixture
-def few_ctas(monkeypatch):
-    """A device on which persistent kernels launch two CTAs."""
-    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_100a"), sms=2))
+def few_sms(**settings):
+    """An emulated GPU of two SMs: persistent kernels launch two CTAs."""
+    return EmulatedDevice(Machine(sms=2), EmulatorSettings(counting=False, **settings))
 
 
 def check(device, variant, m, n, k, tile=None, spread=0, **options):
     """Run a variant on random numbers, whose magnitude varies along k by ``spread`` powers of two."""
+    requires = MatmulBlockScaled.variant(variant).requires
+    if device.target is not None and (reason := missing(requires, device.target)):
+        pytest.skip(reason)
     workload = MatmulBlockScaled.make([m, n, k], options)
     given = workload.inputs(np.random.default_rng(m + n + k))
     powers = np.exp2(np.linspace(-spread, 0, k)).astype(np.float32)
@@ -46,28 +38,92 @@ def check(device, variant, m, n, k, tile=None, spread=0, **options):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 8, 32), (129, 136, 416), (40, 264, 1184)])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_any_size(blackwell, variant, m, n, k, format):
-    check(blackwell, variant, m, n, k, format=format)
+def test_every_format_and_tiles_with_remainders(device, variant, format):
+    check(device, variant, 129, 136, 416, format=format)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_blocks_of_different_magnitude(blackwell, format):
-    check(blackwell, "step1_single_issuer", 64, 64, 512, spread=8, format=format)
-
-
-@pytest.mark.parametrize("tile", [{"STAGES": 3}, {"STAGES": 6, "GROUP": 1}], ids=str)
-def test_tiles(blackwell, tile):
-    check(blackwell, "step2_specialized", 300, 392, 320, tile)
-
-
-@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_nothing_relies_on_early_completion(few_ctas, variant, format):
+def test_a_single_block(device, variant):
+    check(device, variant, 1, 8, 32, format="nvf4")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rings_that_wrap_around(device, variant):
+    check(device, variant, 40, 136, 1568, format="nvf4")
+
+
+@pytest.mark.parametrize("variant", ["step1_single_issuer", "step3_cta_pairs", "mma_sync"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_blocks_of_different_magnitude(device, variant, format):
+    check(device, variant, 64, 64, 512, spread=8, format=format)
+
+
+@pytest.mark.parametrize(
+    ("variant", "tile"),
+    [
+        ("step2_specialized", {"STAGES": 6, "GROUP": 1}),
+        ("step2_specialized", {"BN": 256, "STAGES": 3, "ACCUMULATORS": 1}),
+        ("step3_cta_pairs", {"BN": 128, "STAGES": 4, "ACCUMULATORS": 2}),
+        ("step3_cta_pairs", {"STAGES": 3, "GROUP": 1}),
+        ("mma_sync", {"BN": 64, "STAGES": 4, "WM": 64, "WN": 32}),
+    ],
+    ids=str,
+)
+def test_tiles(variant, tile):
+    """Sizes at which a persistent CTA or a pair computes several tiles."""
+    check(few_sms(), variant, 264, 392, 320, tile, format="mxf4")
+
+
+@pytest.mark.parametrize(
+    ("variant", "format"),
+    [
+        ("unfused", "mxf8"),
+        *((variant, "nvf4") for variant in VARIANTS[1:]),
+        ("step3_cta_pairs", "mxf8"),
+        ("mma_sync", "mxf8"),
+        ("mma_sync", "mxf4"),
+    ],
+)
+def test_nothing_relies_on_early_completion(variant, format):
     """Asynchronous operations complete as late as is legal, and nothing races."""
-    settings = EmulatorSettings(completion="latest-legal", racecheck=True, counting=False)
-    check(EmulatedDevice(settings=settings), variant, 300, 264, 544, format=format)
+    check(few_sms(completion="latest-legal", racecheck="warps"), variant, 140, 264, 544, format=format)
+
+
+def test_pairs_of_ctas_load_each_scale_factor_of_b_once():
+    """TMA multicast: a tile of 256 x 256 by a pair loads half of the bytes that four tiles of 128 x 128 load."""
+    sizes, options = [256, 256, 256], {"format": "nvf4"}
+
+    def loaded(variant):
+        case = execute.Case(MatmulBlockScaled.make(sizes, options), EmulatedDevice())
+        return execute.run(case, MatmulBlockScaled.variant(variant)).counters.global_load_bytes - 2 * 2 * 256 * 256
+
+    tile, scales = 128 * 128, 128 * 16  # bytes of 128 rows of 256 elements, and of their scale factors
+    assert loaded("step1_single_issuer") == 4 * 2 * (tile + scales)
+    assert loaded("step3_cta_pairs") == 4 * (tile + scales)
+
+
+@pytest.mark.parametrize(
+    ("variant", "target", "reason"),
+    [
+        ("mma_sync", "sm_100a", "mma.block_scale needs sm_120a or sm_120f"),
+        ("mma_sync", "sm_120", "mma.block_scale needs sm_120a or sm_120f"),
+        ("mma_sync", "sm_90a", "mma.block_scale needs sm_120a or sm_120f"),
+        ("step3_cta_pairs", "sm_120a", "tcgen05 needs sm_100a or sm_100f"),
+    ],
+)
+def test_what_a_target_lacks_is_said_before_anything_is_compiled(variant, target, reason):
+    workload = MatmulBlockScaled.make([256, 256, 256], {})
+    with pytest.raises(UnavailableError, match=reason):
+        build(workload, workload.variant(variant), Target.parse(target))
+
+
+@pytest.mark.parametrize("target", ["sm_120f", "sm_121a"])
+def test_the_family_of_sm_120_has_block_scaled_mma_sync(target):
+    workload = MatmulBlockScaled.make([256, 256, 256], {"format": "nvf4"})
+    product = build(workload, workload.variant("mma_sync"), Target.parse(target)).steps[-1].image
+    assert "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X" in product.ptx
+    assert "trap;" not in product.ptx
 
 
 def test_the_reference_quantizes_by_the_rules_of_the_formats():

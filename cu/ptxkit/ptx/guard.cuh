@@ -19,6 +19,7 @@
 #endif
 
 // PTXKIT_SM90A: the target is sm_90a. PTXKIT_SM100F: the target is sm_100f, sm_100a or another one of this family.
+// PTXKIT_SM110F and PTXKIT_SM120F: the same for sm_110f (with sm_101, its earlier name) and sm_120f.
 // Architecture-specific ("a") instructions exist on one architecture only, family-specific ("f") ones on the later
 // architectures of the same family as well. CUDA C++ Programming Guide, "Feature Set Compiler Targets".
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -31,6 +32,19 @@
 #define PTXKIT_SM100F 1
 #else
 #define PTXKIT_SM100F 0
+#endif
+#if defined(__CUDA_ARCH_FEAT_SM101_ALL) || defined(__CUDA_ARCH_FEAT_SM110_ALL) || \
+    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) &&                                      \
+     (__CUDA_ARCH_FAMILY_SPECIFIC__ / 10 == 101 || __CUDA_ARCH_FAMILY_SPECIFIC__ / 10 == 110))
+#define PTXKIT_SM110F 1
+#else
+#define PTXKIT_SM110F 0
+#endif
+#if defined(__CUDA_ARCH_FEAT_SM120_ALL) || defined(__CUDA_ARCH_FEAT_SM121_ALL) || \
+    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 12)
+#define PTXKIT_SM120F 1
+#else
+#define PTXKIT_SM120F 0
 #endif
 
 namespace ptxkit {

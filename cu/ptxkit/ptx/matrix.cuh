@@ -1,6 +1,6 @@
 // ldmatrix, stmatrix, movmatrix, mma.sync, mma.sp. PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions". All
 // 32 threads of a warp execute them together. Target: ldmatrix and movmatrix sm_75, mma.sync and mma.sp with these
-// shapes sm_80, stmatrix sm_90, or newer.
+// shapes sm_80, stmatrix sm_90, or newer; mma.sync with block scaling sm_120f and its family.
 //
 // A matrix has 8 rows of 16 bytes. Thread t holds 4 bytes of each matrix: with 16-bit elements, row t / 4, columns
 // 2 (t % 4) and 2 (t % 4) + 1. Operand `row` is the shared address (cvta_to_shared), a multiple of 16, of one row of 16
@@ -199,6 +199,80 @@ __device__ __forceinline__ void mma_sync_m16n8k32_s32_s8_s8(int (&d)[4], const u
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
     PTXKIT_UNSUPPORTED("mma.sync.m16n8k32", "sm_80");
+#endif
+}
+
+// mma.sync with block scaling: d += (a sa) * (b sb) with a of 16 rows and b of 8 columns of 32 bytes along K, in the
+// layout of 8-bit integers. Each block of a row of a and of a column of b has a scale factor of one byte. The factors
+// of a row for the instruction are consecutive bytes of a register, from byte `byte` on. Of a, thread 4 g + 2 thread_a
+// has them for row g and the next thread for row g + 8; of b, thread 4 g + thread_b has them for column g. The three
+// selectors are compile-time constants after unrolling. PTX ISA, "Block Scaling for mma.sync".
+
+// e4m3, one ue8m0 factor for 32 elements.
+__device__ __forceinline__ void mma_sync_m16n8k32_mxf8f6f4_e4m3(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], unsigned scales_a, unsigned scales_b,
+    unsigned short byte, unsigned short thread_a, unsigned short thread_b) {
+#if PTXKIT_SM120F
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X"
+        ".f32.e4m3.e4m3.f32.ue8m0 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, "
+        "%10, {%12, %13}, %11, {%12, %14};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
+          "h"(thread_a), "h"(thread_b));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
+#endif
+}
+
+// e5m2, one ue8m0 factor for 32 elements.
+__device__ __forceinline__ void mma_sync_m16n8k32_mxf8f6f4_e5m2(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], unsigned scales_a, unsigned scales_b,
+    unsigned short byte, unsigned short thread_a, unsigned short thread_b) {
+#if PTXKIT_SM120F
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X"
+        ".f32.e5m2.e5m2.f32.ue8m0 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, "
+        "%10, {%12, %13}, %11, {%12, %14};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
+          "h"(thread_a), "h"(thread_b));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
+#endif
+}
+
+// e2m1, two ue8m0 factors, each for 32 elements; `byte` is 0 or 2.
+__device__ __forceinline__ void mma_sync_m16n8k64_mxf4_2X(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], unsigned scales_a, unsigned scales_b,
+    unsigned short byte, unsigned short thread_a, unsigned short thread_b) {
+#if PTXKIT_SM120F
+    asm volatile(
+        "mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X"
+        ".f32.e2m1.e2m1.f32.ue8m0 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, "
+        "%10, {%12, %13}, %11, {%12, %14};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
+          "h"(thread_a), "h"(thread_b));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
+#endif
+}
+
+// e2m1, four ue4m3 factors, each for 16 elements; `byte` is 0.
+__device__ __forceinline__ void mma_sync_m16n8k64_mxf4nvf4_4X(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], unsigned scales_a, unsigned scales_b,
+    unsigned short byte, unsigned short thread_a, unsigned short thread_b) {
+#if PTXKIT_SM120F
+    asm volatile(
+        "mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::4X"
+        ".f32.e2m1.e2m1.f32.ue4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3}, "
+        "%10, {%12, %13}, %11, {%12, %14};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(scales_a), "r"(scales_b), "h"(byte),
+          "h"(thread_a), "h"(thread_b));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("mma.sync.block_scale", "sm_120a, sm_121a or sm_120f");
 #endif
 }
 

@@ -16,13 +16,7 @@
 #pragma once
 #include "ptxkit/ptx/narrow.cuh"
 
-#if PTXKIT_SM100F || defined(__CUDA_ARCH_FEAT_SM101_ALL) || defined(__CUDA_ARCH_FEAT_SM110_ALL) || \
-    (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) &&                                                      \
-     (__CUDA_ARCH_FAMILY_SPECIFIC__ / 10 == 101 || __CUDA_ARCH_FAMILY_SPECIFIC__ / 10 == 110))
-#define PTXKIT_TCGEN05 1
-#else
-#define PTXKIT_TCGEN05 0
-#endif
+#define PTXKIT_TCGEN05 (PTXKIT_SM100F || PTXKIT_SM110F)
 #define PTXKIT_TCGEN05_TARGETS "sm_100a, sm_103a or sm_110a (not the later ones)"
 
 namespace ptxkit {
@@ -141,6 +135,11 @@ __device__ __forceinline__ unsigned long long tcgen05_descriptor_128B(unsigned a
     return (address & 0x3ffff) >> 4 | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 46 | 2ull << 61;
 }
 
+// The same with rows of 32 bytes, swizzled by 32 bytes (mode 6): one instruction along K. `address` is a multiple of 256.
+__device__ __forceinline__ unsigned long long tcgen05_descriptor_32B(unsigned address) {
+    return (address & 0x3ffff) >> 4 | 1ull << 16 | (256ull >> 4) << 32 | 1ull << 46 | 6ull << 61;
+}
+
 // How an element type is multiplied: its kind, and its code in an instruction descriptor.
 template <class T>
 struct Tcgen05Type;
@@ -231,10 +230,16 @@ __device__ __forceinline__ void tcgen05_mma(unsigned d, unsigned long long a, un
 // Block-scaled products: each BLOCK elements of a row along K have a common scale factor.
 
 // Copies scale factors from shared to tensor memory, asynchronously and in order with the products that the same thread
-// issues: 32 rows of 16 bytes, to four columns of each 32 lanes. `from` describes them without a swizzle.
+// issues: 32 rows of 16 bytes, to four columns of each 32 lanes. `from` describes them without a swizzle. For a pair,
+// each CTA's shared memory is copied to its own tensor memory.
+template <int CTAS>
 __device__ __forceinline__ void tcgen05_cp_32x128b_warpx4(unsigned to, unsigned long long from) {
 #if PTXKIT_TCGEN05
-    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(to), "l"(from) : "memory");
+    if constexpr (CTAS == 1) {
+        asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" :: "r"(to), "l"(from) : "memory");
+    } else {
+        asm volatile("tcgen05.cp.cta_group::2.32x128b.warpx4 [%0], %1;" :: "r"(to), "l"(from) : "memory");
+    }
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.cp", PTXKIT_TCGEN05_TARGETS);
 #endif
@@ -253,41 +258,65 @@ __host__ __device__ constexpr unsigned tcgen05_instruction_block_scaled(unsigned
     return type << 7 | type << 10 | (n >> 3) << 17 | (ue8m0 ? 1u : 0u) << 23 | (m >> 7) << 27;
 }
 
-// Sets the byte of the 32-bit columns that holds the scale factors, for an instruction with one factor per row: bits 4-5
-// for b, 29-30 for a.
+// Sets the first byte of the 32-bit columns that holds the scale factors, for an instruction with one or two factors for
+// each row: bits 4-5 for b, 29-30 for a.
 __device__ __forceinline__ unsigned tcgen05_scale_factor_byte(unsigned instruction, unsigned byte) {
     return instruction | byte << 4 | byte << 29;
 }
 
+// d = a b^T as above, with scale factors in tensor memory.
+
+#define PTXKIT_TCGEN05_MMA_BLOCK_SCALED(KIND)                                                                   \
+    if constexpr (CTAS == 1) {                                                                                  \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0; tcgen05.mma.cta_group::1.kind::" KIND                \
+                     " [%0], %1, %2, %3, [%4], [%5], p;}" ::"r"(d),                                             \
+                     "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b),                            \
+                     "r"(static_cast<int>(accumulate))                                                          \
+                     : "memory");                                                                               \
+    } else {                                                                                                    \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, %6, 0; tcgen05.mma.cta_group::2.kind::" KIND                \
+                     " [%0], %1, %2, %3, [%4], [%5], p;}" ::"r"(d),                                             \
+                     "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b),                            \
+                     "r"(static_cast<int>(accumulate))                                                          \
+                     : "memory");                                                                               \
+    }
+
 // 8-bit elements with a ue8m0 scale factor for each 32, 32 elements along K.
+template <int CTAS>
 __device__ __forceinline__ void tcgen05_mma_kind_mxf8f6f4(unsigned d, unsigned long long a, unsigned long long b,
                                                           unsigned instruction, unsigned scales_a, unsigned scales_b,
                                                           bool accumulate) {
 #if PTXKIT_TCGEN05
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %6, 0; "
-        "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [%0], %1, %2, %3, [%4], [%5], p;}"
-        :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b), "r"(static_cast<int>(accumulate))
-        : "memory");
+    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf8f6f4.block_scale.scale_vec::1X")
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
+#endif
+}
+
+// 4-bit elements with a ue8m0 scale factor for each 32, 64 elements along K.
+template <int CTAS>
+__device__ __forceinline__ void tcgen05_mma_kind_mxf4_2X(unsigned d, unsigned long long a, unsigned long long b,
+                                                          unsigned instruction, unsigned scales_a, unsigned scales_b,
+                                                          bool accumulate) {
+#if PTXKIT_TCGEN05
+    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf4.block_scale.scale_vec::2X")
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
 
 // 4-bit elements with a ue4m3 scale factor for each 16, 64 elements along K.
+template <int CTAS>
 __device__ __forceinline__ void tcgen05_mma_kind_mxf4nvf4_4X(unsigned d, unsigned long long a, unsigned long long b,
-                                                             unsigned instruction, unsigned scales_a,
-                                                             unsigned scales_b, bool accumulate) {
+                                                          unsigned instruction, unsigned scales_a, unsigned scales_b,
+                                                          bool accumulate) {
 #if PTXKIT_TCGEN05
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %6, 0; "
-        "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale.scale_vec::4X [%0], %1, %2, %3, [%4], [%5], p;}"
-        :: "r"(d), "l"(a), "l"(b), "r"(instruction), "r"(scales_a), "r"(scales_b), "r"(static_cast<int>(accumulate))
-        : "memory");
+    PTXKIT_TCGEN05_MMA_BLOCK_SCALED("mxf4nvf4.block_scale.scale_vec::4X")
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.mma.block_scale", PTXKIT_TCGEN05_TARGETS);
 #endif
 }
+#undef PTXKIT_TCGEN05_MMA_BLOCK_SCALED
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading tensor memory
@@ -306,6 +335,18 @@ __device__ __forceinline__ void tcgen05_ld_32x32b_x32(float (&v)[32], unsigned a
           "=f"(v[25]), "=f"(v[26]), "=f"(v[27]), "=f"(v[28]), "=f"(v[29]), "=f"(v[30]), "=f"(v[31])
         : "r"(address)
         : "memory");
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.ld", PTXKIT_TCGEN05_TARGETS);
+#endif
+}
+
+// The same with eight columns.
+__device__ __forceinline__ void tcgen05_ld_32x32b_x8(float (&v)[8], unsigned address) {
+#if PTXKIT_TCGEN05
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]), "=f"(v[4]), "=f"(v[5]), "=f"(v[6]), "=f"(v[7])
+                 : "r"(address)
+                 : "memory");
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("tcgen05.ld", PTXKIT_TCGEN05_TARGETS);
 #endif

@@ -118,17 +118,32 @@ __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_multicast(
 
 // Copies a box to shared memory of the executing CTA, with the complete-tx on the mbarrier at the CTA-relative offset
 // of `barrier` in the CTA of even rank of its CTA pair (cta_group::2). Bit 24 of a shared::cluster address is the
-// lowest bit of the CTA's rank. Target: sm_100a, sm_100f or another one of this family.
+// lowest bit of the CTA's rank. Target: sm_100f or sm_110f, or another one of these families.
 __device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_2(
     unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
-#if PTXKIT_SM100F
+#if PTXKIT_SM100F || PTXKIT_SM110F
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.cta_group::2 [%0], "
         "[%1, {%2, %3}], [%4];" ::"r"(to),
         "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier & 0xfeffffff)
         : "memory");
 #else
-    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", "sm_100a or sm_100f");
+    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", "sm_100a, sm_103a or sm_110a");
+#endif
+}
+
+// The same to several CTAs of the cluster, at the same CTA-relative offset: to each CTA whose rank has its bit set in
+// `ctas`, with a complete-tx on the mbarrier of the CTA of even rank of its pair.
+__device__ __forceinline__ void cp_async_bulk_tensor_2d_shared_global_cta_group_2_multicast(
+    unsigned to, const TensorMap& map, int x, int y, unsigned barrier, unsigned short ctas) {
+#if PTXKIT_SM100F || PTXKIT_SM110F
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".cta_group::2 [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(address_of(map)), "r"(x), "r"(y), "r"(barrier & 0xfeffffff), "h"(ctas)
+        : "memory");
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("cp.async.bulk.tensor.cta_group::2", "sm_100a, sm_103a or sm_110a");
 #endif
 }
 

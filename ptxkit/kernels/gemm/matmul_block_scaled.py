@@ -1,4 +1,7 @@
-"""matmul_block_scaled: product of matrices that are quantized in blocks, to MXFP8 or NVFP4, on Blackwell's tensor cores."""
+"""matmul_block_scaled: product of matrices that are quantized in blocks, to MXFP8, MXFP4 or NVFP4, on Blackwell's tensor cores.
+
+``mma_sync`` is the block-scaled step of ``matmul_mma``, for sm_120a; the other variants use tcgen05.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, TensorMap, Tile, Work, Workload, cdiv, uniform, variant
+from ptxkit.kernels.gemm import matmul_mma
+from ptxkit.kernels.gemm.matmul_mma import MmaTile
+from ptxkit.kernels.template import TemplateStruct
 from ptxkit.targets.sm import TENSOR_MEMORY_COLUMNS
 from ptxkit.workload.inputs import dtype_of
 
@@ -37,6 +43,8 @@ class Format:
 
 FORMATS = {
     "mxf8": Format("ptxkit::mxf8", 8, 32, "float8_e4m3fn", "float8_e8m0fnu", 448.0),
+    "mxf8_e5m2": Format("ptxkit::mxf8_e5m2", 8, 32, "float8_e5m2", "float8_e8m0fnu", 57344.0),
+    "mxf4": Format("ptxkit::mxf4", 4, 32, "float4_e2m1fn", "float8_e8m0fnu", 6.0),
     "nvf4": Format("ptxkit::nvf4", 4, 16, "float4_e2m1fn", "float8_e4m3fn", 6.0),
 }
 
@@ -44,8 +52,8 @@ FORMATS = {
 def dequantized(x: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
     """A matrix as its quantization represents it, in float64.
 
-    A block's scale factor is its largest magnitude divided by ``form.largest`` in float32: for MXFP8 rounded up to a power of
-    two, for NVFP4 to the nearest e4m3. Elements are divided by it in float32 and rounded to the nearest, ties to even.
+    A block's scale factor is its largest magnitude divided by ``form.largest`` in float32: for MXFP8 and MXFP4 rounded up to
+    a power of two, for NVFP4 to the nearest e4m3. Elements are divided by it in float32 and rounded to the nearest, ties to even.
     """
     blocks = x.astype(np.float32).reshape(x.shape[0], -1, form.block)
     share = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(form.largest)
@@ -62,21 +70,53 @@ def dequantized(x: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
     return np.asarray(elements * scale.astype(np.float64)).reshape(x.shape)
 
 
-def shared_bytes(form: Format, cols: int, stages: int, accumulators: int) -> int:
+@dataclass(frozen=True)
+class BlockScaledTile(TemplateStruct):
+    """``BlockScaledTile`` of cu/kernels/matmul_block_scaled.cu."""
+
+    BN: int
+    CTAS: int
+    STAGES: int
+    ACCUMULATORS: int
+    GROUP: int
+
+
+def scale_groups(form: Format) -> int:
+    """Groups of four scale factors of a row of a tile."""
+    return ROW_BYTES * 8 // form.bits // form.block // 4
+
+
+def shared_bytes(form: Format, t: Tile) -> int:
     """Dynamic shared memory of a CTA: ``Layout`` of the kernels."""
-    groups = ROW_BYTES * 8 // form.bits // form.block // 4
-    used = (BM + cols) * ROW_BYTES + (1 + cols // 128) * groups * SCALE_BYTES
-    return stages * cdiv(used, 1024) * 1024 + 16 * stages + 16 * accumulators + 8
+    used = (BM + t.BN // t.CTAS) * ROW_BYTES + (1 + t.BN // 128) * scale_groups(form) * SCALE_BYTES
+    return int(t.STAGES * cdiv(used, 1024) * 1024 + 16 * t.STAGES + 16 * t.ACCUMULATORS + 8)
 
 
 def usable(w: MatmulBlockScaled, t: Tile) -> bool | str:
-    """The constraint of step 2."""
+    """The constraint of steps 2 and 3."""
     limit = w.device.target.limits.shared_bytes_per_cta
-    if (needed := shared_bytes(w.form, t.BN, t.STAGES, 2)) > limit:
+    if (needed := shared_bytes(w.form, t)) > limit:
         return f"needs {needed} bytes of shared memory, more than {limit}"
-    groups = ROW_BYTES * 8 // w.form.bits // w.form.block // 4
-    if (columns := 2 * t.BN + t.STAGES * groups * 4 * (1 + t.BN // 128)) > TENSOR_MEMORY_COLUMNS:
+    if (columns := t.ACCUMULATORS * t.BN + t.STAGES * scale_groups(w.form) * 4 * (1 + t.BN // 128)) > TENSOR_MEMORY_COLUMNS:
         return f"needs {columns} columns of tensor memory, more than {TENSOR_MEMORY_COLUMNS}"
+    return True
+
+
+def mma_tile(t: Tile) -> MmaTile:
+    """The tile of ``mma_sync``, whose rows are counted in 16-bit units."""
+    return MmaTile(BM, t.BN, ROW_BYTES // 2, t.WM, t.WN, t.STAGES, t.GROUP)
+
+
+def mma_shared_bytes(form: Format, t: Tile) -> int:
+    """Dynamic shared memory of a CTA of ``mma_sync``."""
+    return int(t.STAGES * ((BM + t.BN) * ROW_BYTES + 2 * scale_groups(form) * SCALE_BYTES))
+
+
+def usable_mma(w: MatmulBlockScaled, t: Tile) -> bool | str:
+    """The constraint of ``mma_sync``."""
+    limit = w.device.target.limits.shared_bytes_per_cta
+    if (needed := mma_shared_bytes(w.form, t)) > limit:
+        return f"needs {needed} bytes of shared memory, more than {limit}"
     return True
 
 
@@ -87,7 +127,7 @@ class MatmulBlockScaled(Workload):
     m: int = 4096
     n: int = 4096
     k: int = 4096
-    format: Literal["mxf8", "nvf4"] = "mxf8"
+    format: Literal["mxf8", "mxf8_e5m2", "mxf4", "nvf4"] = "mxf8"
     emulator_sizes = {"m": 256, "n": 256, "k": 256}
     benchmarks = ({}, {"m": 8192, "n": 8192, "k": 8192})
 
@@ -123,7 +163,7 @@ class MatmulBlockScaled(Workload):
         sizes: dict[str, Any] = {}
         for name, rows in (("a", self.m), ("b", self.n)):
             sizes[f"{name}_q"] = ((rows, self.k * bits // 8), "u8")
-            sizes[f"{name}_scales"] = (cdiv(rows, 128) * cdiv(self.k // block, 4) * SCALE_BYTES, "u8")
+            sizes[f"{name}_scales"] = ((cdiv(rows, 128) * cdiv(self.k // block, 4), SCALE_BYTES // 4), "u32")
             sizes[f"{name}_bf16"] = ((rows, self.k), "bf16")
         return sizes
 
@@ -137,25 +177,38 @@ class MatmulBlockScaled(Workload):
         padded = cdiv(self.k // self.form.block, 4) * 4
         grid = (cdiv(padded, 128), cdiv(rows, 128) * 128)
         args = (name, f"{name}_q", f"{name}_scales", rows, self.k)
-        return Launch("quantize_blocks", grid, 128, args, template=(self.form.struct,))
+        return Launch("quantize_blocks", grid, 128, args, source="quantize_blocks.cu", template=(self.form.struct,))
 
     @property
     def quantized(self) -> list[Launch]:
         """The launches that quantize a and b."""
         return [self.quantize("a", self.m), self.quantize("b", self.n)]
 
-    def maps(self, cols: int) -> tuple[object, ...]:
-        """The arguments of the products on quantized matrices."""
+    def arguments(self, cols: int) -> tuple[object, ...]:
+        """The arguments of the products by tcgen05, with boxes of b of that many rows."""
         return (
             TensorMap("a_q", box=(BM, ROW_BYTES), swizzle="128B"),
             TensorMap("b_q", box=(cols, ROW_BYTES), swizzle="128B"),
-            "a_scales",
-            "b_scales",
+            *(TensorMap(f"{x}_scales", box=(scale_groups(self.form), SCALE_BYTES // 4)) for x in "ab"),
             "c",
             self.m,
             self.n,
             self.k,
         )
+
+    def specialized(self, t: Tile) -> list[Launch]:
+        """Quantization, and a launch of ``matmul_block_scaled_specialized``."""
+        tiles = cdiv(self.m, BM * t.CTAS) * cdiv(self.n, t.BN)
+        launch = Launch(
+            "matmul_block_scaled_specialized",
+            t.CTAS * min(tiles, max(1, self.device.sms // t.CTAS)),
+            192,
+            self.arguments(t.BN // t.CTAS),
+            shared=shared_bytes(self.form, t),
+            cluster=t.CTAS if t.CTAS > 1 else None,
+            template=(self.form.struct, BlockScaledTile(**t)),
+        )
+        return [*self.quantized, launch]
 
     @variant(requires=REQUIRES)
     def unfused(self) -> list[Launch]:
@@ -167,6 +220,7 @@ class MatmulBlockScaled(Workload):
                 (blocks, rows),
                 128,
                 (f"{name}_q", f"{name}_scales", f"{name}_bf16", rows, self.k),
+                source="quantize_blocks.cu",
                 template=(self.form.struct,),
             )
             for name, rows in (("a", self.m), ("b", self.n))
@@ -186,34 +240,68 @@ class MatmulBlockScaled(Workload):
     @variant(requires=REQUIRES)
     def step1_single_issuer(self) -> list[Launch]:
         """One thread loads tiles and scale factors and multiplies them; three stages."""
+        tile = Tile({"BN": 128, "CTAS": 1, "STAGES": 3, "ACCUMULATORS": 1})
         launch = Launch(
             "matmul_block_scaled_single_issuer",
-            (cdiv(self.n, 128), cdiv(self.m, BM)),
+            (cdiv(self.n, tile.BN), cdiv(self.m, BM)),
             128,
-            self.maps(128),
-            shared=shared_bytes(self.form, 128, 3, 1),
-            template=(self.form.struct, 128, 3),
+            self.arguments(tile.BN),
+            shared=shared_bytes(self.form, tile),
+            template=(self.form.struct, tile.BN, tile.STAGES),
         )
         return [*self.quantized, launch]
 
     @variant(
         requires=REQUIRES,
         tile={
-            "BN": [128],  # columns of c in a tile; two accumulators of 256 would leave no room for scale factors
+            "BN": [128, 256],  # columns of c in a tile
+            "CTAS": [1],  # that multiply a tile together
             "STAGES": [5, 4, 3, 6],  # of the ring of tiles
+            "ACCUMULATORS": [2, 1],  # two of 256 columns would leave no room for scale factors
             "GROUP": [8, 1, 4, 16],  # tile rows before the next columns
         },
         constraint=usable,
     )
     def step2_specialized(self, t: Tile) -> list[Launch]:
         """Persistent CTAs: a warp loads, a warp multiplies, four warps store, with two accumulators."""
-        tiles = cdiv(self.m, BM) * cdiv(self.n, t.BN)
+        return self.specialized(t)
+
+    @variant(
+        requires=REQUIRES,
+        tile={
+            "BN": [256, 128],
+            "CTAS": [2],
+            "STAGES": [5, 4, 3, 6],
+            "ACCUMULATORS": [1, 2],
+            "GROUP": [8, 1, 4, 16],
+        },
+        constraint=usable,
+    )
+    def step3_cta_pairs(self, t: Tile) -> list[Launch]:
+        """Two CTAs multiply a tile of 256 x 256; TMA multicast loads the scale factors that both need."""
+        return self.specialized(t)
+
+    @variant(
+        requires=("mma.block_scale", "fp4"),
+        tile={
+            "BN": [128, 64],  # columns of c in a tile; it has 128 rows
+            "WM": [32, 64],  # rows and columns of c that a warp computes
+            "WN": [64, 32],
+            "STAGES": [3, 2, 4],  # of the ring of tiles
+            "GROUP": [8, 1, 4, 16],  # tile rows before the next columns
+        },
+        constraint=usable_mma,
+    )
+    def mma_sync(self, t: Tile) -> list[Launch]:
+        """mma.sync with block scaling, for sm_120a: cp.async fills a ring of tiles; ldmatrix."""
+        tile = mma_tile(t)
         launch = Launch(
-            "matmul_block_scaled_specialized",
-            min(tiles, self.device.sms),
-            192,
-            self.maps(t.BN),
-            shared=shared_bytes(self.form, t.BN, t.STAGES, 2),
-            template=(self.form.struct, t.BN, t.STAGES, t.GROUP),
+            "matmul_mma_block_scaled",
+            cdiv(self.m, BM) * cdiv(self.n, t.BN),
+            32 * matmul_mma.warps(Tile({"BM": BM, **t})),
+            ("a_q", "b_q", "a_scales", "b_scales", "c", self.m, self.n, self.k),
+            shared=mma_shared_bytes(self.form, t),
+            source="matmul_mma_block_scaled.cu",
+            template=(self.form.struct, tile),
         )
         return [*self.quantized, launch]
