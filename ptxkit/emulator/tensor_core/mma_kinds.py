@@ -71,19 +71,16 @@ class Factors:
         Raises:
             TrapError: selectors for which PTX defines no behaviour.
         """
-        sources = 2 if rows == 16 else 4
         for what, values, allowed in (
             (f"byte-id-{name}", byte, range(0, 4, self.count)),
-            (f"thread-id-{name}", thread, range(sources)),
+            (f"thread-id-{name}", thread, range(2 if rows == 16 else 4)),
         ):
             if (values != values[:, :1]).any():
                 raise TrapError(f"{self.where}: {what} differs between lanes of a warp")
-            bad = ~np.isin(values, allowed)
-            if bad.any():
+            bad = sorted(set(values[:, 0].tolist()) - set(allowed))
+            if bad:
                 known = ", ".join(map(str, allowed))
-                raise TrapError(
-                    f"{self.where}: {what} is {int(values[bad].flat[0])}; scale_vec::{self.count}X takes {known}"
-                )
+                raise TrapError(f"{self.where}: {what} is {bad[0]}; scale_vec::{self.count}X takes {known}")
         first = _LANES + thread[:, :1] * (2 if rows == 16 else 1)
         lanes = np.concatenate((first, first + 1), axis=1) if rows == 16 else first
         found = np.take_along_axis(words, lanes, axis=1).view(np.uint8).reshape(len(words), rows, 4)

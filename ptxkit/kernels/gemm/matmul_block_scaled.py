@@ -287,7 +287,7 @@ class MatmulBlockScaled(Workload):
             "BN": [128, 64],  # columns of c in a tile; it has 128 rows
             "WM": [32, 64],  # rows and columns of c that a warp computes
             "WN": [64, 32],
-            "STAGES": [3, 2, 4],  # of the ring of tiles
+            "STAGES": [3, 2],  # of the ring of tiles
             "GROUP": [8, 1, 4, 16],  # tile rows before the next columns
         },
         constraint=usable_mma,
