@@ -34,7 +34,7 @@ from ptxkit.workload.workload import Workload
 SOURCES = Path(__file__).resolve().parents[1] / "cu/kernels"
 WAITS = re.compile(
     r"(?:mbarrier\.(?:try_wait|arrive)|tcgen05\.(?:wait|fence|commit)|fence\.(?:proxy|mbarrier_init)|griddepcontrol\.wait"
-    r"|bar\.warp\.sync|bar(?:rier)?\.sync|barrier\.cluster\.wait|cp\.async\.bulk\.(?:wait|commit)_group)[^;]*;"
+    r"|bar\.warp\.sync|bar(?:rier)?\.sync|barrier\.cluster\.wait|cp\.async\.(?:bulk\.)?(?:wait|commit)_(?:group|all))[^;]*;"
 )
 CLUSTER_ARRIVAL = re.compile(r"barrier\.cluster\.arrive[^;]*;")
 MODES = {
@@ -55,24 +55,30 @@ REASONS = {
         "It orders a read before a later asynchronous write of the same place. The emulator follows proxies from writes to "
         "reads alone, since common kernels have no fence in the other direction."
     ),
-    r"^step[123].*: tcgen05_fence_after_thread_sync": (
+    r"^(matmul_tcgen05:step[123]|matmul_block_scaled:step1|inline_ptx:).*: tcgen05_fence_after_thread_sync": (
         "It is the only tcgen05.fence of the kernel. Kernels that have none are not checked for them, since CUTLASS's have "
         "none."
     ),
-    r"^step4.*(sums_empty|release\(\)|after_thread_sync: tcgen05_fence_after_thread_sync)": (
+    r"^matmul_tcgen05:step4.*(sums_empty|release\(\)|after_thread_sync: tcgen05_fence_after_thread_sync)": (
         "For tiles after the first: steps 4 to 8 share the source, and in step 4 a CTA computes one tile."
     ),
 }
-"""Why a wait is not found, by a regular expression for its name, or for the step and its name."""
+"""Why a wait is not found, by a regular expression for its name, or for the variant and its name."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A variant, and sizes at which each of its waits matters."""
+    """A variant, and sizes at which each of its waits matters.
+
+    Attributes:
+        source: the file of its last kernel, without ``.cu``, where it is not that of the description.
+    """
 
     kernel: str
     variant: str
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, ...]
+    target: str = "sm_100a"
+    source: str = ""
 
 
 SUBJECTS = (
@@ -86,6 +92,9 @@ SUBJECTS = (
     Subject("matmul_tcgen05", "step8_tma_store", (256, 1024, 192)),
     Subject("matmul_block_scaled", "step1_single_issuer", (128, 128, 640)),
     Subject("matmul_block_scaled", "step2_specialized", (256, 512, 384)),
+    Subject("matmul_block_scaled", "step3_cta_pairs", (256, 768, 256)),
+    Subject("matmul_block_scaled", "mma_sync", (128, 128, 640), "sm_120a", "matmul_mma_block_scaled"),
+    Subject("inline_ptx", "tcgen05", (4096,)),
 )
 
 
@@ -133,18 +142,17 @@ def statement(i: Instruction, source: str) -> str:
     return found[0] if len(found) == 1 else f"{found[0]} <- {found[-1]}"
 
 
-def deletions(ptx: str, source: str) -> Iterator[Deletion]:
-    """All waits of a program. Of barrier.cluster both instructions are deleted together."""
+def deletions(ptx: str, entry: str, source: str) -> Iterator[Deletion]:
+    """All waits of a kernel of a program. Of barrier.cluster both instructions are deleted together."""
     by_line: dict[int, list[Instruction]] = {}
-    for function in parse(ptx, "kernel.ptx").functions.values():
-        for i in function.instructions:
-            by_line.setdefault(i.line, []).append(i)
+    for i in parse(ptx, "kernel.ptx").functions[entry].instructions:
+        by_line.setdefault(i.line, []).append(i)
     arrivals = [found.span() for found in CLUSTER_ARRIVAL.finditer(ptx)]
     for found in WAITS.finditer(ptx):
         line = ptx.count("\n", 0, found.start()) + 1
         mine = next((i for i in by_line.get(line, ()) if found[0].startswith(i.opcode)), None)
         if mine is None:
-            continue  # in a directive
+            continue  # in a directive or in another kernel
         edits = [(*found.span(), "")]
         if "try_wait" in mine.opcode:
             predicate = re.search(r"\.b64\s+(\S+),", found[0])
@@ -173,7 +181,7 @@ def attempt(subject: Subject, whole: Build, deletion: Deletion | None, settings:
 
 def examine(subject: Subject, match: str = "", modes: Iterable[str] = tuple(MODES)) -> list[Outcome]:
     """Delete each wait of a variant whose name the regular expression ``match`` finds."""
-    with patch.object(Workload, "device", replace(reference_facts("sm_100a"), sms=SMS)):
+    with patch.object(Workload, "device", replace(reference_facts(subject.target), sms=SMS)):
         kind = registry.get(subject.kernel)
         whole = build(kind.make(subject.sizes, {}), kind.variant(subject.variant))
         for mode in modes:
@@ -185,11 +193,13 @@ def examine(subject: Subject, match: str = "", modes: Iterable[str] = tuple(MODE
                 complaint = attempt(subject, whole, d, MODES[mode])
                 if complaint is not None:
                     return Outcome(d, mode, " ".join(complaint.split()))
-            step = f"{subject.variant.partition('_')[0]} {d.name}"
+            step = f"{subject.kernel}:{subject.variant} {d.name}"
             reason = next((r for pattern, r in REASONS.items() if re.search(pattern, d.name) or re.search(pattern, step)), "")
             return Outcome(d, None, reason)
 
-        chosen = [d for d in deletions(whole.steps[-1].image.ptx, f"{subject.kernel}.cu") if re.search(match, d.name)]
+        last, source = whole.steps[-1], f"{subject.source or subject.kernel}.cu"
+        waits = deletions(last.image.ptx, last.image.entry(last.launch.entry), source)
+        chosen = [d for d in waits if re.search(match, d.name)]
         found = [outcome(d) for d in chosen]
         missed = [o.deletion for o in found if o.mode is None and not o.message]
         for name in sorted({d.name for d in missed}):
@@ -216,7 +226,7 @@ def main(arguments: list[str]) -> int:
         outcomes = examine(subject, given.match)
         missed = [o for o in outcomes if o.mode is None]
         unexplained += sum(not o.message for o in missed)
-        print(f"{name}, m, n, k = {subject.sizes}: {len(outcomes) - len(missed)} of {len(outcomes)} found", flush=True)
+        print(f"{name} {'x'.join(map(str, subject.sizes))}: {len(outcomes) - len(missed)} of {len(outcomes)} found", flush=True)
         for o in outcomes:
             print(f"  {o.mode or 'not found':9} {o.deletion.name}\n            {o.message[:400]}", flush=True)
     return 1 if unexplained else 0

@@ -108,7 +108,7 @@ def test_pairs_of_ctas_load_each_scale_factor_of_b_once():
 
     def loaded(variant):
         case = execute.Case(MatmulBlockScaled.make(sizes, options), EmulatedDevice())
-        return execute.run(case, MatmulBlockScaled.variant(variant)).counters.global_load_bytes - 2 * 2 * 256 * 256
+        return execute.run(case, MatmulBlockScaled.variant(variant)).counters.read_bytes - 2 * 2 * 256 * 256
 
     tile, scales = 128 * 128, 128 * 16  # bytes of 128 rows of 256 elements, and of their scale factors
     assert loaded("step1_single_issuer") == 4 * 2 * (tile + scales)
