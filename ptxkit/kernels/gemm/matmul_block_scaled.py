@@ -98,7 +98,8 @@ def usable(w: MatmulBlockScaled, t: Tile) -> bool | str:
     limit = w.device.target.limits.shared_bytes_per_cta
     if (needed := shared_bytes(w.form, t)) > limit:
         return f"needs {needed} bytes of shared memory, more than {limit}"
-    if (columns := t.ACCUMULATORS * t.BN + t.STAGES * scale_groups(w.form) * 4 * (1 + t.BN // 128)) > TENSOR_MEMORY_COLUMNS:
+    scales = t.STAGES * scale_groups(w.form) * 4 * (1 + t.BN // 128)
+    if (columns := t.ACCUMULATORS * t.BN + scales) > TENSOR_MEMORY_COLUMNS:
         return f"needs {columns} columns of tensor memory, more than {TENSOR_MEMORY_COLUMNS}"
     return True
 
