@@ -167,9 +167,11 @@ __global__ void tensor_memory(unsigned a, unsigned b, unsigned long long descrip
     tcgen05_fence_before_thread_sync();
     tcgen05_fence_after_thread_sync();
     tcgen05_ld_32x32b_x32(values, a);
+    float eight[8] = {};
+    tcgen05_ld_32x32b_x8(eight, a);
     tcgen05_wait_ld(values);
     tcgen05_dealloc<1>(a, 64);
-    x[threadIdx.x] = values[threadIdx.x % 32];
+    x[threadIdx.x] = values[threadIdx.x % 32] + eight[threadIdx.x % 8];
 }
 
 __global__ void tensor_memory_of_a_pair(unsigned a, unsigned b, unsigned long long descriptor) {
