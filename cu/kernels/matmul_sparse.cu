@@ -445,7 +445,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
         const unsigned consumer = warp / 4 - 1, lane = laneid();
         float sums[ROWS][BM / 2];
-        Metadata<T, ROWS> metadata;
+        Metadata<T, ROWS> even, odd;  // of two steps, because the tensor cores read that of the one in flight
         // Signals every CTA that loads into this CTA's stage that the stage is free.
         auto release = [&](unsigned stage) {
             __syncwarp();  // all lanes have read their metadata
@@ -459,15 +459,24 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
             const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
             const unsigned row = (t.row * CLUSTER_M + rank_m) * BM,
                            col = (t.col * CLUSTER_N + rank_n) * BN + consumer * SPARSE_ROWS * ROWS;
-            for (unsigned step = 0; step < steps; step++) {
+            unsigned previous = 0;
+            auto multiply = [&](Metadata<T, ROWS>& metadata, unsigned step) {
                 const unsigned offset = at.stage * L::stage_bytes, stage = base + offset;
                 mbarrier_wait(full(at.stage), at.parity);
                 metadata.load(shared + offset + L::metadata + consumer * ROWS * S::block * 4);
                 multiply_stage(sums, stage + L::b + consumer * ROWS * SPARSE_ROWS * B_ROW, stage, metadata, step > 0);
-                wait_for_sums(sums);  // the metadata may be replaced, too: see multiply_stage
-                release(at.stage);
+                wgmma_wait_group<1>();  // the previous step is complete, this one is in flight
+                if (step > 0) release(previous);
+                previous = at.stage;
                 at.advance();
+            };
+            for (unsigned step = 0; step < steps; step += 2) {
+                multiply(even, step);
+                if (step + 1 == steps) break;
+                multiply(odd, step + 1);
             }
+            wait_for_sums(sums);
+            release(previous);
             if constexpr (Tile::STORE == BY_TMA) {
                 store_by_tma<Out, Tile::BOXES>(sums, c_map, base + L::c + consumer * Tile::BOXES * L::box_bytes, row,
                                                col, 1 + consumer);
