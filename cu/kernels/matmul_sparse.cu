@@ -308,7 +308,13 @@ struct Layout {
     static constexpr int metadata_bytes = Tile::BN / SPARSE_ROWS * Sparse<T>::block * 4;
     static constexpr int loaded = a_bytes + b_bytes + metadata_bytes, stage_bytes = (loaded + 1023) / 1024 * 1024;
     static constexpr int b = a_bytes, metadata = b + b_bytes;  // in a stage
-    static constexpr int box_rows = 32, box_cols = 64, box_bytes = box_rows * box_cols * 2;
+    // Each CTA of a row of the cluster loads every CLUSTER_N-th part of the tile of a.
+    static constexpr int a_parts = Tile::CLUSTER_N == 1 ? 1 : Tile::BM % 16 ? 5 : 2, a_part = Tile::BM / a_parts;
+    static constexpr int box_rows = Tile::BM % 32 ? 40 : 32, box_cols = 64, box_bytes = box_rows * box_cols * 2;
+    static_assert(Tile::BM % box_rows == 0, "whole boxes of c");
+    static_assert(a_part % 8 == 0 && Tile::BN % (SPARSE_ROWS * Tile::CLUSTER_M) == 0,
+                  "parts that are multicast are whole swizzle patterns and blocks of metadata");
+    static_assert(a_part <= 256, "rows of a box of a tensor map");
     static constexpr int c = Tile::STAGES * stage_bytes;
     static constexpr int full = c + (Tile::STORE == BY_TMA ? Tile::CONSUMERS * Tile::BOXES * box_bytes : 0);
     static constexpr int empty = full + 8 * Tile::STAGES;
@@ -316,13 +322,13 @@ struct Layout {
     static_assert(bytes <= TargetLimits::SHARED_BYTES_PER_CTA, "fewer stages, a smaller tile or fewer boxes");
 };
 
-// Stores a warpgroup's sums through shared memory: its warps write swizzled boxes of 32 rows x 64 columns of c, each
-// warp 16 of the columns, and one thread issues their TMA stores, of which up to BOXES are in flight. `barrier` is a
-// named barrier of the warpgroup.
-template <class Out, int BOXES, int ROWS, int SUMS>
+// Stores a warpgroup's sums through shared memory: its warps write swizzled boxes of BOX_ROWS rows x 64 columns of c,
+// each warp 16 of the columns, and one thread issues their TMA stores, of which up to BOXES are in flight. `barrier` is
+// a named barrier of the warpgroup.
+template <class Out, int BOXES, int BOX_ROWS, int ROWS, int SUMS>
 __device__ __forceinline__ void store_by_tma(const float (&sums)[ROWS][SUMS], const TensorMap& c_map, unsigned boxes,
                                              unsigned row, unsigned col, unsigned barrier) {
-    constexpr int boxes_down = SUMS / 16, all = ROWS * boxes_down, used = BOXES < all ? BOXES : all, box_bytes = 4096;
+    constexpr int boxes_down = 2 * SUMS / BOX_ROWS, all = ROWS * boxes_down, used = BOXES < all ? BOXES : all;
     static_assert(all % used == 0,
                   "a tile begins with the first box, which must be the one that has been in flight longest");
     const unsigned thread = threadIdx.x % 128, lane = thread % 32;
@@ -333,21 +339,26 @@ __device__ __forceinline__ void store_by_tma(const float (&sums)[ROWS][SUMS], co
     for (int i = 0; i < ROWS; i++) {
 #pragma unroll
         for (int j = 0; j < boxes_down; j++) {
-            const unsigned box = boxes + (i * boxes_down + j) % used * box_bytes;
+            const unsigned box = boxes + (i * boxes_down + j) % used * BOX_ROWS * 128;
             // the previous contents of this box have been read
             if (thread == 0) cp_async_bulk_wait_group_read<used - 1>();
             barrier_sync(barrier, 128);
 #pragma unroll
-            for (int q = 0; q < 2; q++) {
-                const float* d = &sums[i][16 * j + 8 * q];
+            for (int q = 0; q < BOX_ROWS / 16; q++) {
+                const float* d = &sums[i][BOX_ROWS / 2 * j + 8 * q];
                 const unsigned pairs[4] = {Convert<Out>::pack(d[0], d[1]), Convert<Out>::pack(d[2], d[3]),
                                            Convert<Out>::pack(d[4], d[5]), Convert<Out>::pack(d[6], d[7])};
                 stmatrix_x4_trans(box + swizzled<128>(offset + q * 16 * 128), pairs);
             }
+            if constexpr (BOX_ROWS % 16 == 8) {
+                const float* d = &sums[i][BOX_ROWS / 2 * j + BOX_ROWS / 2 - 4];
+                const unsigned pairs[2] = {Convert<Out>::pack(d[0], d[1]), Convert<Out>::pack(d[2], d[3])};
+                stmatrix_x2_trans(box + swizzled<128>(offset + (BOX_ROWS - 8) * 128), pairs);
+            }
             fence_proxy_async_shared_cta();
             barrier_sync(barrier, 128);
             if (thread == 0) {
-                cp_async_bulk_tensor_2d_global_shared(c_map, col + 64 * i, row + 32 * j, box);
+                cp_async_bulk_tensor_2d_global_shared(c_map, col + 64 * i, row + BOX_ROWS * j, box);
                 cp_async_bulk_commit_group();
             }
         }
@@ -365,12 +376,8 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
     constexpr int CLUSTER_M = Tile::CLUSTER_M, CLUSTER_N = Tile::CLUSTER_N, REGISTERS = Tile::REGISTERS;
     constexpr int CLUSTER = CLUSTER_M * CLUSTER_N, ROWS = BN / CONSUMERS / SPARSE_ROWS;  // ROWS: wgmmas of a consumer
     static_assert(BN == SPARSE_ROWS * ROWS * CONSUMERS, "a consumer has a multiple of 64 columns");
-    static_assert(ROWS * BM <= (REGISTERS >= 240 ? 384 : 256),
-                  "a thread holds at most 128 sums, or 192 with 240 registers");
-    static_assert(BM % (8 * CLUSTER_N) == 0 && BN % (SPARSE_ROWS * CLUSTER_M) == 0,
-                  "parts that are multicast are whole swizzle patterns and blocks of metadata");
-    static_assert(BM % 32 == 0 && BM / CLUSTER_N <= 256,
-                  "boxes of c are 32 high, and those of a tensor map at most 256");
+    static_assert(ROWS * BM <= (REGISTERS >= 240 ? 400 : 256),
+                  "a thread holds at most 128 sums, or 200 with 240 registers");
     static_assert(CLUSTER_N <= 2, "the mask of CTAs in a row has two bits");
     using L = Layout<T, Tile>;
     using S = Sparse<T>;
@@ -409,21 +416,26 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
             for (unsigned tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const TileIndex t = grouped_tile<GROUP>(tile, tile_rows, tile_cols);
                 const int row = (t.row * CLUSTER_M + rank_m) * BM, col = (t.col * CLUSTER_N + rank_n) * BN;
+#pragma unroll 1  // the producer has few registers
                 for (unsigned i = 0; i < steps; i++) {
                     const unsigned step = backwards ? steps - 1 - i : i;
-                    constexpr int a_part = BM / CLUSTER_N, b_part = BN / CLUSTER_M;  // rows that this CTA loads
+                    constexpr int b_part = BN / CLUSTER_M;  // rows of b that this CTA loads
                     const unsigned stage = base + at.stage * L::stage_bytes;
-                    const unsigned a = stage + rank_n * a_part * A_ROW, b = stage + L::b + rank_m * b_part * B_ROW;
+                    const unsigned b = stage + L::b + rank_m * b_part * B_ROW;
                     const unsigned words = stage + L::metadata + rank_m * (b_part / SPARSE_ROWS) * S::block * 4;
                     const int x = step * S::k, b_row = col + rank_m * b_part;
                     mbarrier_wait(empty(at.stage), at.parity ^ 1);
                     mbarrier_arrive_expect_tx(full(at.stage), L::loaded);
                     if constexpr (CLUSTER_N > 1) {
                         const unsigned short same_row = (1 | 1 << CLUSTER_M) << rank_m;
-                        cp_async_bulk_tensor_2d_shared_global_multicast(a, a_map, x, row + rank_n * a_part,
-                                                                        full(at.stage), same_row);
+#pragma unroll 1
+                        for (unsigned part = rank_n; part < L::a_parts; part += CLUSTER_N) {
+                            cp_async_bulk_tensor_2d_shared_global_multicast(stage + part * L::a_part * A_ROW, a_map, x,
+                                                                            row + part * L::a_part, full(at.stage),
+                                                                            same_row);
+                        }
                     } else {
-                        cp_async_bulk_tensor_2d_shared_global(a, a_map, x, row, full(at.stage));
+                        cp_async_bulk_tensor_2d_shared_global(stage, a_map, x, row, full(at.stage));
                     }
                     if constexpr (CLUSTER_M > 1) {
                         const unsigned short same_col = ((1 << CLUSTER_M) - 1) << rank_n * CLUSTER_M;
@@ -478,7 +490,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
             wait_for_sums(sums);
             release(previous);
             if constexpr (Tile::STORE == BY_TMA) {
-                store_by_tma<Out, Tile::BOXES>(sums, c_map, base + L::c + consumer * Tile::BOXES * L::box_bytes, row,
+                store_by_tma<Out, Tile::BOXES, L::box_rows>(sums, c_map, base + L::c + consumer * Tile::BOXES * L::box_bytes, row,
                                                col, 1 + consumer);
             } else {
                 store_from_registers(sums, c, row, col, m, n);

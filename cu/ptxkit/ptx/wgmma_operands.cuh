@@ -1,5 +1,5 @@
 // The accumulators of a wgmma.mma_async as operands of an asm: PTXKIT_RN lists the first N in the text of the
-// instruction, and PTXKIT_D32(i) binds d[i] to d[i + 31].
+// instruction, and PTXKIT_DN(i) binds d[i] to d[i + N - 1].
 #pragma once
 
 #define PTXKIT_R32 \
@@ -13,11 +13,11 @@
     PTXKIT_R64 \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
     ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define PTXKIT_R100 PTXKIT_R96 ", %96, %97, %98, %99"
 #define PTXKIT_R128 \
-    PTXKIT_R96 \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+    PTXKIT_R100 \
+    ", %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
     ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define PTXKIT_D8(i)                                                                                            \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
-        "+f"(d[i + 7])
+#define PTXKIT_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define PTXKIT_D8(i) PTXKIT_D4(i), PTXKIT_D4(i + 4)
 #define PTXKIT_D32(i) PTXKIT_D8(i), PTXKIT_D8(i + 8), PTXKIT_D8(i + 16), PTXKIT_D8(i + 24)

@@ -18,7 +18,7 @@ from ptxkit.workload.inputs import dtype_of
 
 WGMMA = ("sm_90a",)
 DENSE = matmul_mma.STEP_4  # the tile of the product with the dense matrix
-BOX_BYTES = 32 * 64 * 2  # the part of c that a consumer stores at a time
+BOX_COLS = 64  # of the part of c that a consumer stores at a time
 
 STEP_3 = Tile(
     {
@@ -78,9 +78,19 @@ def stage_bytes(rows: int, columns: int, itemsize: int) -> int:
     return cdiv(rows * sparse.STAGE_BYTES + columns * sparse.STAGE_BYTES // 2 + metadata, 1024) * 1024
 
 
+def box_rows(t: Tile) -> int:
+    """Rows of the part of c that a consumer stores at a time."""
+    return 40 if t.BM % 32 else 32
+
+
+def part_rows(t: Tile) -> int:
+    """Rows of a that are loaded at a time: whole patterns of the swizzle, each for one CTA of a cluster."""
+    return int(t.BM if t.CLUSTER_N == 1 else t.BM // (5 if t.BM % 16 else 2))
+
+
 def shared_bytes(t: Tile, itemsize: int) -> int:
     """Dynamic shared memory of a CTA: ``Layout`` of the kernel."""
-    boxes = t.CONSUMERS * t.BOXES * BOX_BYTES if t.STORE else 0
+    boxes = t.CONSUMERS * t.BOXES * box_rows(t) * BOX_COLS * 2 if t.STORE else 0
     return int(t.STAGES * stage_bytes(t.BM, t.BN, itemsize) + boxes + 16 * t.STAGES)
 
 
@@ -91,7 +101,7 @@ def full(t: Tile) -> Tile:
 
 def usable(w: MatmulSparse, t: Tile) -> bool | str:
     """The constraint of step 5."""
-    most = 192 if t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
+    most = 200 if t.REGISTERS == 240 and t.CONSUMERS == 2 else 128
     if (sums := t.BM * t.BN // (128 * t.CONSUMERS)) > most:
         return f"a thread of {t.CONSUMERS} consumers holds {sums} sums of {t.BM} x {t.BN}, more than {most}"
     if t.BN % (sparse.ROWS * t.CONSUMERS):
@@ -100,7 +110,7 @@ def usable(w: MatmulSparse, t: Tile) -> bool | str:
         return f"BN={t.BN} is not a multiple of 64 columns for each of {t.CLUSTER_M} CTAs that load a tile of b"
     if t.REGISTERS and t.CONSUMERS == 1:
         return "one consumer has enough registers without setmaxnreg"
-    boxes = t.BN // t.CONSUMERS // sparse.ROWS * (t.BM // 32)
+    boxes = t.BN // t.CONSUMERS // sparse.ROWS * (t.BM // box_rows(full(t)))
     if boxes % min(t.BOXES, boxes):
         return f"the {boxes} boxes of a consumer are not a multiple of BOXES={t.BOXES}"
     limit = w.device.target.limits.shared_bytes_per_cta
@@ -230,8 +240,8 @@ class MatmulSparse(Workload):
             cluster * (min(tiles, max(1, self.device.sms // cluster)) if persistent else tiles),
             128 * (t.CONSUMERS + 1),
             (
-                *self.maps(t.BM // t.CLUSTER_N, t.BN // t.CLUSTER_M, blocks),
-                TensorMap("c", box=(32, 64), swizzle="128B"),
+                *self.maps(part_rows(t), t.BN // t.CLUSTER_M, blocks),
+                TensorMap("c", box=(box_rows(t), BOX_COLS), swizzle="128B"),
                 *("c", self.m, self.n, self.k),
             ),
             shared=shared_bytes(t, self.itemsize),
@@ -307,7 +317,7 @@ class MatmulSparse(Workload):
     @variant(
         requires=WGMMA,
         tile={
-            "BM": [256, 192, 128, 64],  # rows and columns of c in a tile
+            "BM": [256, 200, 192, 128, 64],  # rows and columns of c in a tile
             "BN": [128, 256, 192, 64],
             "CONSUMERS": [2, 1],  # warpgroups that multiply
             "STAGES": [4, 3, 5, 6, 8],  # of the ring
