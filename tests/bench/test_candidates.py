@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -147,3 +148,22 @@ def test_a_peer_that_fails_is_a_row_and_no_more():
 
     run._enter(candidates, Row("other", kind="peer"), make)
     assert [(row.name, row.error, candidates) for row in run._rows] == [("other", "RuntimeError: no", [])]
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_what_a_peer_keeps_of_its_inputs_is_renewed_before_results_are_compared(renews):
+    """As compressed weights are: the inputs of the check after timing are others, at the same addresses."""
+
+    class Keeps(Peer):
+        def prepare(self, workload, inputs):
+            call = super().prepare(workload, inputs)
+
+            def renew():
+                call.outputs.update(Peer.prepare(self, workload, inputs).outputs)
+
+            return replace(call, renew=renew if renews else None)
+
+    sets = BufferSets(SumAndDifference(), device("emulator"), 1, seed=0)
+    candidate = PeerCandidate(sets, Keeps(lambda x, y: {"sum": x + y}))
+    sets.renew(1)
+    assert candidate.check_graph(lambda: None, 0).verified is renews

@@ -267,6 +267,9 @@ class PeerCandidate:
         """Compare the outputs of a call on a set with the reference; None without a reference."""
         for case in self.sets.cases:
             case.reset()  # restores inputs that a variant updates in place
+        if renew := self.calls[which].renew:
+            with of_peer():
+                renew()
         run()
         self.sets.device.synchronize()
         outputs = self.outputs(which)

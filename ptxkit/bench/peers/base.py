@@ -42,6 +42,8 @@ class PeerCall:
         launches: number of kernels of one call; 0 if unknown.
         random: the dropped elements depend on the peer's random numbers.
         tolerance: tolerance that replaces that of the workload, if the peer rounds differently.
+        renew: prepares again, in the same memory, what the call keeps of its inputs, such as compressed weights; called before
+            results are compared, because other inputs may have been written to the arrays. None if it keeps nothing.
     """
 
     launch: Callable[[], None]
@@ -51,6 +53,7 @@ class PeerCall:
     launches: int = 0
     random: bool = False
     tolerance: Tolerance | None = None
+    renew: Callable[[], None] | None = None
 
 
 class Peer(ABC):

@@ -34,7 +34,14 @@ class CusparseltPeer(TorchPeer):
             raise UnavailableError(f"torch {torch.module.__version__} has no cuSPARSELt")
         call = super().prepare(workload, inputs)
         product = self._latest[1] if self._latest else None
-        return replace(call, note=product.note) if isinstance(product, SparseProduct) else call
+        if not isinstance(product, SparseProduct):
+            return call
+
+        def renew() -> None:
+            with torch.current():
+                product.renew()
+
+        return replace(call, note=product.note, renew=renew)
 
     def made(self, function: Callable[..., Any], definition: TorchOp, torch: Torch) -> Callable[..., Any]:
         """See :meth:`TorchPeer.made`."""
@@ -49,18 +56,23 @@ class SparseProduct:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.compressed: dict[int, Any] = {}  # address of b -> b as cuSPARSELt stores it
+        self.compressed: dict[int, tuple[Any, Any]] = {}  # address of b -> b, and b as cuSPARSELt stores it
         self.algorithm: tuple[Any, ...] | None = None  # alg_id and, where torch's search gives them, how k is split
 
     def __call__(self, a: Any, b: Any) -> Any:
         """The product. b is compressed when it is first seen, and the algorithm is searched with the first one."""
         address = b.data_ptr()
         if address not in self.compressed:
-            self.compressed[address] = self.torch._cslt_compress(b)
-        common = (self.compressed[address], a.t(), None, None, self.output(a), True)
+            self.compressed[address] = b, self.torch._cslt_compress(b)
+        common = (self.compressed[address][1], a.t(), None, None, self.output(a), True)
         if self.algorithm is None:
             self.algorithm = self.search(common)
         return self.torch._cslt_sparse_mm(*common, *self.algorithm)
+
+    def renew(self) -> None:
+        """Compress each b again, into the same memory, which captured graphs read."""
+        for b, compressed in self.compressed.values():
+            compressed[...] = self.torch._cslt_compress(b)
 
     def search(self, common: tuple[Any, ...]) -> tuple[Any, ...]:
         """The fastest algorithm: (alg_id, split_k, its mode), or in earlier versions of torch (alg_id,)."""

@@ -323,9 +323,9 @@ class MatmulSparse(Workload):
             "STAGES": [4, 3, 5, 6, 8],  # of the ring
             "CLUSTER_M": [1, 2],  # CTAs that share a tile of b
             "CLUSTER_N": [2, 1],  # CTAs that share a tile of a
-            "GROUP": [8, 4, 16, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+            "GROUP": [8, 14, 4, 16, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
             "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
-            "BOXES": [2, 4, 1],  # boxes of c that a consumer may have in flight
+            "BOXES": [2, 4, 5, 1],  # boxes of c that a consumer may have in flight
         },
         constraint=usable,
     )

@@ -63,7 +63,7 @@ class FakeTorch:
 
     def _cslt_compress(self, b: Any) -> Any:
         self.calls.append("compress")
-        return b
+        return b.copy()
 
     def _cslt_sparse_mm(self, b: Any, a: Any, bias: Any, alpha: Any, out: Any, transposed: bool, *algorithm: Any) -> Any:
         assert bias is None and alpha is None and transposed
@@ -86,3 +86,14 @@ def test_it_compresses_each_b_once_and_searches_once(searches, algorithm, note):
     search = "mm_search" if searches else "search"
     assert torch.calls == ["compress", search, algorithm, algorithm, "compress", algorithm]
     assert product.note == note
+
+
+def test_another_b_in_the_same_memory_is_compressed_again():
+    """A captured graph reads the compressed b at the address that it had when the graph was captured."""
+    product = SparseProduct(FakeTorch(searches=False))
+    a, b = (np.ones(shape, np.float32).view(Array) for shape in ((3, 8), (5, 8)))
+    product(a, b)
+    ((_, captured),) = product.compressed.values()
+    b *= 2
+    product.renew()
+    np.testing.assert_array_equal(captured, b)
