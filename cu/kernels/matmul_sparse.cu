@@ -310,7 +310,8 @@ struct Layout {
     static constexpr int b = a_bytes, metadata = b + b_bytes;  // in a stage
     // Each CTA of a row of the cluster loads every CLUSTER_N-th part of the tile of a.
     static constexpr int a_parts = Tile::CLUSTER_N == 1 ? 1 : Tile::BM % 16 ? 5 : 2, a_part = Tile::BM / a_parts;
-    static constexpr int box_rows = Tile::BM % 32 ? 40 : 32, box_cols = 64, box_bytes = box_rows * box_cols * 2;
+    static constexpr int box_rows = Tile::BM % 32 == 0 ? 32 : Tile::BM % 40 == 0 ? 40 : 88;
+    static constexpr int box_cols = 64, box_bytes = box_rows * box_cols * 2;
     static_assert(Tile::BM % box_rows == 0, "whole boxes of c");
     static_assert(a_part % 8 == 0 && Tile::BN % (SPARSE_ROWS * Tile::CLUSTER_M) == 0,
                   "parts that are multicast are whole swizzle patterns and blocks of metadata");

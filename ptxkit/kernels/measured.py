@@ -253,6 +253,12 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
             GemmTiles((256, 128), 99, ({"BK": 64}, {"STAGES": 3})),
             GemmTiles((64, 128), 0, ({**mma_tma, "BK": 64, "STAGES": 6}, {**mma_tma, "BK": 32})),
         ),
+        # the time is that of reading shared memory, of which large tiles read less, and of the last, incomplete wave
+        "matmul_sparse:step5_multicast": (
+            GemmTiles((200, 256), 900, ({"BM": 200, "BN": 256},)),
+            GemmTiles((176, 256), 300, ({"BM": 176, "BN": 256},)),
+            GemmTiles((256, 128), 0, ({"BM": 256, "BN": 128},)),
+        ),
         "matmul_wgmma:step8_tma_store": (
             # reading half as much from L2 is faster for these sizes, and slower for smaller ones
             GemmTiles((128, 256), 99, ({"CLUSTER_M": 2, "GROUP": 8},), min_side=8192),

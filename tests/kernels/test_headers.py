@@ -190,7 +190,7 @@ __global__ void tensor_memory_of_a_pair(unsigned a, unsigned b, unsigned long lo
 
 __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long long descriptor, float* x) {
     unsigned m1[1] = {}, m2[2] = {}, m4[4] = {};
-    float d[4] = {}, d64[32] = {}, d128[64] = {}, d192[96] = {}, d200[100] = {}, d256[128] = {};
+    float d[4] = {}, d64[32] = {}, d128[64] = {}, d176[88] = {}, d192[96] = {}, d200[100] = {}, d256[128] = {};
     int integers[4] = {};
     setmaxnreg_dec<200>();
     setmaxnreg_inc<240>();
@@ -228,16 +228,19 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_m64n256k16_f32_f16_f16(d256, descriptor, descriptor, a);
     wgmma_mma_async_sp_m64n64k32_f32_bf16_bf16<0>(d64, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n128k32_f32_bf16_bf16<0>(d128, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n176k32_f32_bf16_bf16<0>(d176, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n192k32_f32_bf16_bf16<0>(d192, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n200k32_f32_bf16_bf16<0>(d200, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n256k32_f32_bf16_bf16<0>(d256, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n64k32_f32_f16_f16<1>(d64, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n128k32_f32_f16_f16<1>(d128, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n176k32_f32_f16_f16<1>(d176, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n192k32_f32_f16_f16<1>(d192, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n200k32_f32_f16_f16<1>(d200, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n256k32_f32_f16_f16<1>(d256, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n64k64_f32_e4m3_e4m3(d64, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n128k64_f32_e4m3_e4m3(d128, descriptor, descriptor, a, a);
+    wgmma_mma_async_sp_m64n176k64_f32_e4m3_e4m3(d176, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n192k64_f32_e4m3_e4m3(d192, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n200k64_f32_e4m3_e4m3(d200, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n256k64_f32_e4m3_e4m3(d256, descriptor, descriptor, a, a);

@@ -50,6 +50,19 @@ __device__ __forceinline__ void wgmma_mma_async_sp_m64n128k32_f32_bf16_bf16(
 }
 
 template <int SELECTOR>
+__device__ __forceinline__ void wgmma_mma_async_sp_m64n176k32_f32_bf16_bf16(
+    float (&d)[88], unsigned long long a, unsigned long long b, unsigned metadata, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %91, 0; wgmma.mma_async.sp.sync.aligned.m64n176k32.f32.bf16.bf16 "
+                 "{" PTXKIT_R88 "}, %88, %89, %90, %92, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D8(64), PTXKIT_D8(72), PTXKIT_D8(80)
+                 : "l"(a), "l"(b), "r"(metadata), "r"(static_cast<int>(accumulate)), "n"(SELECTOR));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async.sp", "sm_90a");
+#endif
+}
+
+template <int SELECTOR>
 __device__ __forceinline__ void wgmma_mma_async_sp_m64n192k32_f32_bf16_bf16(
     float (&d)[96], unsigned long long a, unsigned long long b, unsigned metadata, bool accumulate) {
 #if PTXKIT_SM90A
@@ -108,6 +121,19 @@ __device__ __forceinline__ void wgmma_mma_async_sp_m64n128k32_f32_f16_f16(
     asm volatile("{.reg .pred p; setp.ne.b32 p, %67, 0; wgmma.mma_async.sp.sync.aligned.m64n128k32.f32.f16.f16 "
                  "{" PTXKIT_R64 "}, %64, %65, %66, %68, p, 1, 1, 0, 0;}"
                  : PTXKIT_D32(0), PTXKIT_D32(32)
+                 : "l"(a), "l"(b), "r"(metadata), "r"(static_cast<int>(accumulate)), "n"(SELECTOR));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async.sp", "sm_90a");
+#endif
+}
+
+template <int SELECTOR>
+__device__ __forceinline__ void wgmma_mma_async_sp_m64n176k32_f32_f16_f16(
+    float (&d)[88], unsigned long long a, unsigned long long b, unsigned metadata, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %91, 0; wgmma.mma_async.sp.sync.aligned.m64n176k32.f32.f16.f16 "
+                 "{" PTXKIT_R88 "}, %88, %89, %90, %92, p, 1, 1, 0, 0;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D8(64), PTXKIT_D8(72), PTXKIT_D8(80)
                  : "l"(a), "l"(b), "r"(metadata), "r"(static_cast<int>(accumulate)), "n"(SELECTOR));
 #else
     PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async.sp", "sm_90a");
@@ -177,6 +203,18 @@ __device__ __forceinline__ void wgmma_mma_async_sp_m64n128k64_f32_e4m3_e4m3(
 #endif
 }
 
+__device__ __forceinline__ void wgmma_mma_async_sp_m64n176k64_f32_e4m3_e4m3(
+    float (&d)[88], unsigned long long a, unsigned long long b, unsigned metadata, bool accumulate) {
+#if PTXKIT_SM90A
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %91, 0; wgmma.mma_async.sp.sync.aligned.m64n176k64.f32.e4m3.e4m3 "
+                 "{" PTXKIT_R88 "}, %88, %89, %90, 0, p, 1, 1;}"
+                 : PTXKIT_D32(0), PTXKIT_D32(32), PTXKIT_D8(64), PTXKIT_D8(72), PTXKIT_D8(80)
+                 : "l"(a), "l"(b), "r"(metadata), "r"(static_cast<int>(accumulate)));
+#else
+    PTXKIT_UNSUPPORTED_EXCEPT("wgmma.mma_async.sp", "sm_90a");
+#endif
+}
+
 __device__ __forceinline__ void wgmma_mma_async_sp_m64n192k64_f32_e4m3_e4m3(
     float (&d)[96], unsigned long long a, unsigned long long b, unsigned metadata, bool accumulate) {
 #if PTXKIT_SM90A
@@ -228,6 +266,11 @@ __device__ __forceinline__ void wgmma_sparse(float (&d)[64], unsigned long long 
     wgmma_mma_async_sp_m64n128k32_f32_bf16_bf16<PART>(d, a, b, metadata, accumulate);
 }
 template <int PART>
+__device__ __forceinline__ void wgmma_sparse(float (&d)[88], unsigned long long a, unsigned long long b,
+                                             unsigned metadata, bool accumulate, bf16) {
+    wgmma_mma_async_sp_m64n176k32_f32_bf16_bf16<PART>(d, a, b, metadata, accumulate);
+}
+template <int PART>
 __device__ __forceinline__ void wgmma_sparse(float (&d)[96], unsigned long long a, unsigned long long b,
                                              unsigned metadata, bool accumulate, bf16) {
     wgmma_mma_async_sp_m64n192k32_f32_bf16_bf16<PART>(d, a, b, metadata, accumulate);
@@ -253,6 +296,11 @@ __device__ __forceinline__ void wgmma_sparse(float (&d)[64], unsigned long long 
     wgmma_mma_async_sp_m64n128k32_f32_f16_f16<PART>(d, a, b, metadata, accumulate);
 }
 template <int PART>
+__device__ __forceinline__ void wgmma_sparse(float (&d)[88], unsigned long long a, unsigned long long b,
+                                             unsigned metadata, bool accumulate, f16) {
+    wgmma_mma_async_sp_m64n176k32_f32_f16_f16<PART>(d, a, b, metadata, accumulate);
+}
+template <int PART>
 __device__ __forceinline__ void wgmma_sparse(float (&d)[96], unsigned long long a, unsigned long long b,
                                              unsigned metadata, bool accumulate, f16) {
     wgmma_mma_async_sp_m64n192k32_f32_f16_f16<PART>(d, a, b, metadata, accumulate);
@@ -276,6 +324,11 @@ template <int PART>
 __device__ __forceinline__ void wgmma_sparse(float (&d)[64], unsigned long long a, unsigned long long b,
                                              unsigned metadata, bool accumulate, e4m3) {
     wgmma_mma_async_sp_m64n128k64_f32_e4m3_e4m3(d, a, b, metadata, accumulate);
+}
+template <int PART>
+__device__ __forceinline__ void wgmma_sparse(float (&d)[88], unsigned long long a, unsigned long long b,
+                                             unsigned metadata, bool accumulate, e4m3) {
+    wgmma_mma_async_sp_m64n176k64_f32_e4m3_e4m3(d, a, b, metadata, accumulate);
 }
 template <int PART>
 __device__ __forceinline__ void wgmma_sparse(float (&d)[96], unsigned long long a, unsigned long long b,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ from ptxkit.kernels.gemm import matmul_mma, sparse
 from ptxkit.kernels.gemm.matmul import LARGE
 from ptxkit.kernels.gemm.product import Gemm
 from ptxkit.kernels.gemm.sparse_compress import TYPES, compress_launch, decompress_launch, row_multiple, widen_launch
+from ptxkit.kernels.measured import gemm_tiles
 from ptxkit.kernels.template import TemplateStruct
 from ptxkit.workload.inputs import dtype_of
 
@@ -80,7 +81,7 @@ def stage_bytes(rows: int, columns: int, itemsize: int) -> int:
 
 def box_rows(t: Tile) -> int:
     """Rows of the part of c that a consumer stores at a time."""
-    return 40 if t.BM % 32 else 32
+    return 32 if t.BM % 32 == 0 else 40 if t.BM % 40 == 0 else 88
 
 
 def part_rows(t: Tile) -> int:
@@ -117,6 +118,11 @@ def usable(w: MatmulSparse, t: Tile) -> bool | str:
     if (needed := shared_bytes(full(t), w.itemsize)) > limit:
         return f"needs {needed} bytes of shared memory, more than {limit}"
     return True
+
+
+def preferred(w: MatmulSparse) -> Iterator[Mapping[str, Any]]:
+    """Tiles of step 5 by size: large ones read less shared memory, small ones leave fewer SMs without work."""
+    yield from gemm_tiles(w.device, "matmul_sparse:step5_multicast", w.m, w.n)
 
 
 def usable_mma(w: MatmulSparse, t: Tile) -> bool | str:
@@ -317,17 +323,18 @@ class MatmulSparse(Workload):
     @variant(
         requires=WGMMA,
         tile={
-            "BM": [256, 200, 192, 128, 64],  # rows and columns of c in a tile
+            "BM": [256, 200, 192, 176, 128, 64],  # rows and columns of c in a tile
             "BN": [128, 256, 192, 64],
             "CONSUMERS": [2, 1],  # warpgroups that multiply
             "STAGES": [4, 3, 5, 6, 8],  # of the ring
             "CLUSTER_M": [1, 2],  # CTAs that share a tile of b
             "CLUSTER_N": [2, 1],  # CTAs that share a tile of a
-            "GROUP": [8, 14, 4, 16, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
+            "GROUP": [8, 4, 16, 32, 1],  # rows of clusters in a group, see grouped_tile in cu/ptxkit/gemm/gemm.cuh
             "REGISTERS": [240, 0],  # registers of a consumer thread; 0: the same as of a producer thread
-            "BOXES": [2, 4, 5, 1],  # boxes of c that a consumer may have in flight
+            "BOXES": [2, 4, 1],  # boxes of c that a consumer may have in flight
         },
         constraint=usable,
+        prefer=preferred,
     )
     def step5_multicast(self, t: Tile) -> list[Launch]:
         """Clusters of two CTAs load each tile of a once; all tile parameters."""
