@@ -12,7 +12,8 @@
 //     and of the stored elements of b, and the metadata.
 // 2. `matmul_sparse_tma`, for sm_90a: TMA loads a stage, then a warpgroup multiplies it by wgmma.mma_async.sp from
 //     shared memory, with the metadata in registers. Loads and products do not overlap.
-// 3. `matmul_sparse_specialized`: a producer warpgroup fills a ring of stages, consumer warpgroups multiply.
+// 3. `matmul_sparse_specialized`: a producer warpgroup fills a ring of stages, consumer warpgroups multiply. One stage is
+//     multiplied while the next one is awaited and its metadata is loaded, to other registers.
 // 4. Persistent CTAs in an order that shares tiles in L2 (grouped_tile); the consumers get the producer's registers
 //     (setmaxnreg), and store through shared memory (stmatrix.trans) by TMA, during the products of the next tile.
 // 5. Clusters: CTAs that need the same tile of a, or of b, load parts of it and multicast them.
@@ -201,8 +202,7 @@ struct Metadata {
 
 // Multiplies one stage: 64 ROWS columns x BM rows of c, from a tile of the stored elements of b and a tile of a.
 // Asynchronous, one wgmma group. The tensor cores read the metadata from its registers while they multiply, so that the
-// registers must not be written before the products are complete: on an H200, results are wrong if the next stage's
-// metadata is loaded during the products.
+// registers must not be written before the products are complete: on an H200, results are wrong if they are.
 template <class T, int ROWS, int SUMS>
 __device__ __forceinline__ void multiply_stage(float (&sums)[ROWS][SUMS], unsigned b, unsigned a,
                                                const Metadata<T, ROWS>& metadata, bool accumulate) {
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(128) matmul_sparse_tma(const __grid_constant__
                                                          const __grid_constant__ TensorMap metadata_map, Out* c, int m,
                                                          int n, int k) {
     constexpr int ROWS = BN / SPARSE_ROWS, metadata_bytes = ROWS * Sparse<T>::block * 4;
-    static_assert(BN % SPARSE_ROWS == 0 && BM * BN <= 128 * 128, "64 columns a wgmma, and 128 sums a thread");
+    static_assert(BN % SPARSE_ROWS == 0 && BM * BN <= 128 * 128, "64 columns per wgmma, and 128 sums per thread");
     __shared__ alignas(1024) unsigned char a_tile[BM * A_ROW], b_tile[BN * B_ROW];
     __shared__ alignas(128) unsigned char words[metadata_bytes];
     __shared__ alignas(8) unsigned long long arrived;
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) matmul_sparse_
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
         const unsigned consumer = warp / 4 - 1, lane = laneid();
         float sums[ROWS][BM / 2];
-        Metadata<T, ROWS> even, odd;  // of two steps, because the tensor cores read that of the one in flight
+        Metadata<T, ROWS> even, odd;  // of two steps: the tensor cores still read that of the previous one
         // Signals every CTA that loads into this CTA's stage that the stage is free.
         auto release = [&](unsigned stage) {
             __syncwarp();  // all lanes have read their metadata

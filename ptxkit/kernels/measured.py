@@ -253,11 +253,13 @@ def _gemm_tiles() -> dict[str, tuple[GemmTiles, ...]]:
             GemmTiles((256, 128), 99, ({"BK": 64}, {"STAGES": 3})),
             GemmTiles((64, 128), 0, ({**mma_tma, "BK": 64, "STAGES": 6}, {**mma_tma, "BK": 32})),
         ),
-        # the time is that of reading shared memory, of which large tiles read less, and of the last, incomplete wave
+        # Large tiles read less shared memory, which limits them; those of 200 rows fill ten waves at 8192 x 8192, those of
+        # 176 rows three at 4096 x 4096. Where each SM has one tile at most, launching clusters takes longer than it saves.
         "matmul_sparse:step5_multicast": (
             GemmTiles((200, 256), 900, ({"BM": 200, "BN": 256},)),
             GemmTiles((176, 256), 300, ({"BM": 176, "BN": 256},)),
-            GemmTiles((256, 128), 0, ({"BM": 256, "BN": 128},)),
+            GemmTiles((256, 128), H200_FACTS.sms + 1, ({"BM": 256, "BN": 128},)),
+            GemmTiles((256, 128), 0, ({"BM": 256, "BN": 128, "CLUSTER_N": 1, "GROUP": 16},)),
         ),
         "matmul_wgmma:step8_tma_store": (
             # reading half as much from L2 is faster for these sizes, and slower for smaller ones
