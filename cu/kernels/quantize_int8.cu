@@ -1,4 +1,5 @@
-// Quantization of n elements of f32 to int8: q = clamp(round(x / scale + zero_point), -128, 127), ties round to even.
+// Quantization of n elements of f32 to int8: q = clamp(round(x / scale + zero_point), -128, 127), ties round to even. The
+// zero point is an f32, which need not be an integer.
 //
 // The quotient and the sum are each rounded to f32 to nearest, as in numpy and PyTorch, so that all variants give the
 // same integers as these, also where x / scale is halfway between two integers. NaN becomes 0, as in a conversion to an
@@ -39,8 +40,8 @@ __global__ void __launch_bounds__(THREADS) divide(const float* x, float* out, lo
 }
 
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
-__global__ void __launch_bounds__(THREADS) add_zero_point(const float* x, float* out, long long n, int zero_point) {
-    elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, AddZeroPoint{static_cast<float>(zero_point)}, out, x);
+__global__ void __launch_bounds__(THREADS) add_zero_point(const float* x, float* out, long long n, float zero_point) {
+    elementwise<THREADS, VECTORS, CACHE, STRIDE>(n, AddZeroPoint{zero_point}, out, x);
 }
 
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(THREADS) to_int8(const float* x, signed char* 
 
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) quantize_fused(const float* x, signed char* q, long long n, float scale,
-                                                          int zero_point) {
+                                                          float zero_point) {
     const long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
     if (i < n) q[i] = to_int8(x[i] / scale + zero_point);
 }
@@ -103,17 +104,16 @@ struct Divisor {
 // Vectors of four elements: 128-bit loads, 32-bit stores.
 template <int THREADS, int VECTORS, int CACHE, bool STRIDE>
 __global__ void __launch_bounds__(THREADS) quantize_vectorized(const float* x, signed char* q, long long n, float scale,
-                                                               float inverse, int zero_point) {
+                                                               float inverse, float zero_point) {
     const Divisor divisor{scale, inverse};
-    const float offset = zero_point;
     const unsigned long long policy = load_policy<CACHE>();
     Vector<float, 4> v[VECTORS];
     auto load = [&](int k, long long i) { v[k].template load<CACHE>(x + i, policy); };
     auto store = [&](int k, long long i) {
-        auto value = [&](int j) { return divisor.divide(v[k][j]) + offset; };
+        auto value = [&](int j) { return divisor.divide(v[k][j]) + zero_point; };
         store_word<CACHE>(reinterpret_cast<unsigned*>(q + i), pack_int8(value(0), value(1), value(2), value(3)));
     };
-    auto one = [&](long long i) { q[i] = to_int8(divisor.divide(load_element(x + i)) + offset); };
+    auto one = [&](long long i) { q[i] = to_int8(divisor.divide(load_element(x + i)) + zero_point); };
     const bool aligned = aligned16(x) && (reinterpret_cast<size_t>(q) & 3) == 0;
     for_each_vector<THREADS, VECTORS, 4, STRIDE>(n, aligned, load, store, one);
 }

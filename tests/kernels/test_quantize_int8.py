@@ -49,7 +49,7 @@ def around_ties(scale, zero_point):
 SCALES = [0.0123, 1.0, 1 / 3, 0.1, 7.0, 1e-30, 1e30, -0.37, 1.9999999, 1.0000001, 3e-5, 12345.678]
 
 
-@pytest.mark.parametrize("zero_point", [0, -7])
+@pytest.mark.parametrize("zero_point", [0, -7, 0.5, -2.3])
 @pytest.mark.parametrize("scale", SCALES)
 def test_ties_round_to_even_as_in_numpy(device, scale, zero_point):
     case = case_of(device, around_ties(scale, zero_point), scale, zero_point)
@@ -71,9 +71,16 @@ def test_random_scales_and_any_bits(device, seed):
     scale = float(f32(10.0 ** rng.uniform(-29, 29)))
     any_bits = rng.integers(0, 2**32, 2000, np.uint32).view(f32)
     in_range = (rng.uniform(-140, 140, 6001) * scale).astype(f32)
-    case = case_of(device, np.concatenate([any_bits, in_range]), scale, int(rng.integers(-128, 128)))
+    case = case_of(device, np.concatenate([any_bits, in_range]), scale, float(rng.uniform(-128, 127)))
     check(case, "fused")
     check(case, "vectorized")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_zero_point_between_integers_is_added_before_the_rounding(device, variant):
+    """As in torch's per-channel quantization with floating-point parameters: not x / scale rounded, plus a number."""
+    q = check(case_of(device, np.array([0, 0.25, 0.75, 1, 2, -0.5], f32), 1.0, 0.5), variant)
+    assert q.tolist() == [0, 1, 1, 2, 2, 0]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -131,6 +138,7 @@ def test_no_division_is_left_in_the_vectorized_loop():
         ({"scale": 0.0}, "magnitude of scale must be between"),
         ({"scale": float("nan")}, "magnitude of scale must be between"),
         ({"zero_point": 128}, "zero_point must be between -128 and 127, not 128"),
+        ({"zero_point": float("nan")}, "zero_point must be between -128 and 127, not nan"),
     ],
 )
 def test_bad_options_are_named(options, message):

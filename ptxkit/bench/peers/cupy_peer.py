@@ -39,7 +39,7 @@ KERNELS = {
     "add_mul_exp": Elementwise("T x, T y", "T out", "out = exp((x + y) * 2)"),
     # values near a tie may round to the other integer, because the inverse of the scale is rounded as well
     "quantize_int8": Elementwise(
-        "T x, float32 inverse, int32 zero_point",
+        "T x, float32 inverse, float32 zero_point",
         "int8 q",
         "q = (signed char)min(max(rint(x * inverse + zero_point), -128.0f), 127.0f)",
         Tolerance(ulp=1),

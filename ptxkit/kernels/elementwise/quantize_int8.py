@@ -17,12 +17,15 @@ def elements(w: QuantizeInt8) -> int:
 
 
 class QuantizeInt8(Workload):
-    """f32 to int8 with one scale and zero point; every integer agrees with numpy's."""
+    """f32 to int8 with one scale and zero point; every integer agrees with numpy's.
+
+    The zero point is a number of f32 between -128 and 127, which need not be an integer.
+    """
 
     source = "quantize_int8.cu"
     n: int = 200 << 20  # moves 1 GB
     scale: float = 0.0123  # size of a quantization step; inputs in [-1, 1] give integers from -81 to 81
-    zero_point: int = field(default=3, kw_only=True)
+    zero_point: float = field(default=3, kw_only=True)
     emulator_sizes = {"n": 1 << 16}
     benchmarks = ({"n": 1 << 20}, {"n": 10 << 20}, {"n": 50 << 20}, {})
 
@@ -32,14 +35,14 @@ class QuantizeInt8(Workload):
     def parameters(self) -> dict[str, Any]:
         """The inputs that are passed by value; ``inverse`` is 1 / scale rounded to nearest."""
         scale = np.float32(self.scale)
-        return {"scale": scale, "inverse": np.float32(1) / scale, "zero_point": np.int32(self.zero_point)}
+        return {"scale": scale, "inverse": np.float32(1) / scale, "zero_point": np.float32(self.zero_point)}
 
     def reference(
-        self, x: np.ndarray[Any, Any], scale: np.float32, inverse: np.float32, zero_point: np.int32
+        self, x: np.ndarray[Any, Any], scale: np.float32, inverse: np.float32, zero_point: np.float32
     ) -> dict[str, Any]:
         """In float32, because the correct integer depends on the rounding of quotient and sum."""
         with np.errstate(all="ignore"):
-            steps = np.rint(x / scale + np.float32(zero_point))
+            steps = np.rint(x / scale + zero_point)
         return {"q": np.nan_to_num(np.clip(steps, -128, 127), nan=0.0).astype(np.int8)}
 
     def outputs(self) -> Mapping[str, Any]:
