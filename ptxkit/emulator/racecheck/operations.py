@@ -13,6 +13,8 @@ PTX ISA, "Async Operations", "mbarrier".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,7 @@ from ptxkit.emulator.arrays import Index, Mask
 from ptxkit.emulator.racecheck.clocks import INTERVAL
 from ptxkit.emulator.racecheck.recorder import Recorder
 from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict
+from ptxkit.emulator.simt.asynchronous import MBARRIER
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
@@ -46,6 +49,23 @@ class _Groups:
         self.ends: Index = np.zeros((rows, RING), np.int64)
 
 
+@dataclass(frozen=True)
+class _InFlight:
+    """Operations of one instruction that complete on mbarriers: their accesses, agents, and the phases as intervals."""
+
+    barriers: Index
+    runs: list[tuple[bool, Index, Index]]
+    numbers: Index
+    intervals: Index
+
+
+def spread_runs(starts: Index, lengths: Index) -> tuple[Index, Index]:
+    """The cells of runs of cells, (n,) each, and the run of each cell."""
+    element = np.repeat(np.arange(len(starts)), lengths)
+    ends = np.cumsum(lengths)
+    return np.arange(len(element)) + np.repeat(starts - (ends - lengths), lengths), element
+
+
 class Operations:
     """The asynchronous agents and mbarriers of a wave. An mbarrier is identified by its index among the 8-byte words."""
 
@@ -61,6 +81,8 @@ class Operations:
         self._arrived = self.clocks.table(8)
         self._done = self.clocks.table(8)
         self._phase: Index = np.zeros(words, np.int64)
+        self._issued: _InFlight | None = None
+        self._in_flight: dict[int, _InFlight] = {}  # by the identity of the array of mbarriers, which the queue has, too
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -172,6 +194,7 @@ class Operations:
         self._done.merge(keys, self._arrived, keys)
         self._arrived.clear(keys)
         self._phase[at] += 1
+        self._postpone(at)
         agents = self._agent_of[at % self.words_each]
         some = agents >= 0
         if some.any():
@@ -198,6 +221,43 @@ class Operations:
         for write, starts, sizes in runs:
             self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
         self._passed_on(at, rows)
+        self._issued = _InFlight(at, runs, numbers, intervals)
+        if not self.races.wave.queue.eager:
+            self._in_flight[id(at)] = self._issued
+
+    def _postpone(self, at: Index) -> None:
+        """Move the operations that the complete phase of the mbarriers ``at`` did not require to the next phase.
+
+        A phase completes without some of the copies that were issued in it if ``expect_tx`` has announced fewer bytes.
+        """
+        if not self._in_flight:
+            return
+        queue = self.races.wave.queue
+        for barriers, elements in queue.of(MBARRIER).waiting_on(at):
+            operation = self._in_flight.get(id(barriers))
+            if operation is not None:
+                self._move(operation, elements)
+        left = {id(o.barrier) for o in queue.of(MBARRIER).operations}
+        self._in_flight = {key: o for key, o in self._in_flight.items() if key in left}
+
+    def left_over(self, at: Index, which: Index) -> None:
+        """Of operations on the mbarriers ``at``, which complete now, those at ``which`` count for a later phase."""
+        issued = self._issued
+        if issued is not None and np.array_equal(issued.barriers, at):
+            self._move(issued, which)
+
+    def _move(self, operation: _InFlight, elements: Index) -> None:
+        """Move elements of an operation to the current phases of their mbarriers."""
+        moved = (self._phase[operation.barriers[elements]] + 1) * INTERVAL
+        for write, starts, sizes in operation.runs:
+            unit = self.races.shadow.unit
+            cells, element = spread_runs(
+                starts[elements] // unit, np.broadcast_to(sizes, starts.shape)[elements] // unit
+            )
+            k = elements[element]
+            rank = self._rank(operation.barriers[k])
+            self.races.shadow.postpone(cells, write, rank, operation.numbers[k], operation.intervals[k], moved[element])
+        operation.intervals[elements] = moved
 
     def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
         """cp.async.mbarrier.arrive, tcgen05.commit: an arrival when all earlier operations of the thread are complete.
@@ -286,10 +346,7 @@ class Operations:
         shadow = races.shadow
         sizes = np.broadcast_to(sizes, starts.shape)
         shadow.split(int(np.gcd.reduce(np.concatenate((sizes, starts, [16])))))
-        lengths = sizes // shadow.unit
-        element = np.repeat(np.arange(len(starts)), lengths)
-        ends = np.cumsum(lengths)
-        cells = np.arange(len(element)) + np.repeat(starts // shadow.unit - (ends - lengths), lengths)
+        cells, element = spread_runs(starts // shadow.unit, sizes // shadow.unit)
         low = races.site(where) | (STRONG if strong else 0)
         record = interval[element] | low
         if self.clocks.size > 1:

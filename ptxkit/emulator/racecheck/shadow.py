@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Index
-from ptxkit.emulator.racecheck.clocks import Clocks
+from ptxkit.emulator.racecheck.clocks import LOW, Clocks
 
 STRONG = 1 << 20
 """Set in records of volatile, relaxed and atomic accesses, which do not race with each other."""
@@ -212,6 +212,18 @@ class Shadow:
         if not len(lost):
             return None
         return Conflict("write-after-write", lost, self.writes[a.cells[lost]], last[lost])
+
+    def postpone(self, cells: Index, write: bool, rank: Index, number: Index, old: Index, new: Index) -> None:
+        """Move accesses by asynchronous agents from their intervals ``old`` to ``new``, where they are still recorded; (n,)."""
+        if write:
+            mine = (self.writer[cells] == (rank << 16 | number)) & (self.writes[cells] & ~LOW == old)
+            self.writes[cells[mine]] += (new - old)[mine]
+            return
+        relative = (rank - self._rank(cells)) % self.clocks.size
+        for key, column in self.others.items():
+            mine = (relative << 16 | number) == (key[0] << 16 | key[1])
+            mine &= column[cells] & ~LOW == old
+            column[cells[mine]] += (new - old)[mine]
 
     def was_read(self, a: Access) -> None:
         """Record a read."""

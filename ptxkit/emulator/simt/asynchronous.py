@@ -102,13 +102,14 @@ class Operation:
         """Perform the remaining elements for which ``chosen``, (E,) bool, holds; True when none remains."""
         if self.left is None:
             if chosen.all():
+                self.left = np.zeros(0, np.int64)  # ahead of the performance, which may complete a phase of an mbarrier
                 self.perform(EVERY)
                 return True
             self.left = np.arange(len(self.owner))
         now = self.left[chosen[self.left]]
         if len(now):
-            self.perform(now)
             self.left = self.left[~chosen[self.left]]
+            self.perform(now)
         return len(self.left) == 0
 
     def on(self, barriers: Index) -> Index:
@@ -315,6 +316,11 @@ class OnBarriers(Pending):
         required[order] = np.arange(len(at)) <= last[at]
         bounds = np.cumsum([len(k) for _, k in some])[:-1]
         return [(o, k[part]) for (o, k), part in zip(some, np.split(required, bounds), strict=True)]
+
+    def waiting_on(self, barriers: Index) -> list[tuple[Index, Index]]:
+        """The operations that complete on ``barriers`` and are not performed: all mbarriers of each, and its elements."""
+        found = [(o.barrier, o.on(barriers)) for o in self.operations if o.barrier is not None]
+        return [(all_, elements) for all_, elements in found if len(elements)]
 
     def finish(self) -> None:
         self.operations = []

@@ -72,6 +72,9 @@ class OperationHooks(Protocol):
     ) -> None:
         """Operations of ``threads``, (E,), complete on the mbarriers ``at``; ``runs`` are (written, starts, sizes)."""
 
+    def left_over(self, at: Index, which: Index) -> None:
+        """Of operations on the mbarriers ``at``, which complete now, those at ``which`` count for a later phase."""
+
     def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
         """An arrival when all operations of the thread so far are complete, as cp.async.mbarrier.arrive makes it."""
 

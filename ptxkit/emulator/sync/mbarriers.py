@@ -143,19 +143,49 @@ class Mbarriers(Synchroniser):
         return found
 
     def complete_tx(self, at: Index, nbytes: Index | int, where: Where | None = None) -> None:
-        """complete_tx: subtract ``nbytes`` (one number, or (E,)) from the tx-counts of the mbarriers ``at``, (E,) int64."""
+        """complete_tx: subtract ``nbytes`` (one number, or (E,)) from the tx-counts of the mbarriers ``at``, (E,) int64.
+
+        The operations of one instruction complete one by one, in this order. If their bytes are more than the phase of an
+        mbarrier lacks, it completes with the operation that makes the tx-count 0, and the others count for the next phase.
+        """
         amounts: Index = np.broadcast_to(np.asarray(nbytes, np.int64), at.shape)
-        at, inverse = np.unique(at, return_inverse=True)
-        total = np.bincount(inverse, amounts, len(at)).astype(np.int64)
-        self._check_words(at, where)
-        self._advance(None, where, at, np.zeros_like(at), -total, False, True, unpack(self.words[at]))
+        each, inverse = np.unique(at, return_inverse=True)
+        total = np.bincount(inverse, amounts, len(each)).astype(np.int64)
+        self._check_words(each, where)
+        fields = unpack(self.words[each])
+        pending, _, outstanding, _ = fields
+        beyond = (pending == 0) & (outstanding > 0) & (total > outstanding)
+        if beyond.any():
+            first, left = np.zeros_like(total), []
+            for k in np.flatnonzero(beyond).tolist():
+                elements = np.flatnonzero(inverse == k)
+                end = np.flatnonzero(np.cumsum(amounts[elements]) == outstanding[k])
+                if len(end):
+                    first[k] = outstanding[k]
+                    left.append(elements[end[0] + 1 :])
+            some = np.flatnonzero(first)
+            if len(some):
+                pending, expected, outstanding, phase = (v[some] for v in fields)
+                now = pending, expected, outstanding, phase
+                self._advance(None, where, each[some], np.zeros_like(some), -first[some], False, True, now)
+                total, fields = total - first, unpack(self.words[each])
+                for races in self.wave.races:
+                    races.operations.left_over(at, np.concatenate(left))
+        self._advance(None, where, each, np.zeros_like(each), -total, False, True, fields)
         self.wave.launch.machine.version += 1
 
     def arrive(self, at: Index, where: Where | None = None) -> None:
-        """One arrival for each of ``at``, (E,) int64, as asynchronous operations trigger them."""
+        """One arrival for each of ``at``, (E,) int64, as asynchronous operations trigger them, one after the other."""
         at, counts = np.unique(at, return_counts=True)
         self._check_words(at, where)
-        self._advance(None, where, at, counts, np.zeros_like(at), False, True, unpack(self.words[at]))
+        while len(at):
+            fields = unpack(self.words[at])
+            lacking, _, outstanding, _ = fields
+            # those that complete the phase come first, so that the others count for the next one
+            now = np.where(outstanding == 0, np.minimum(counts, lacking), counts)
+            self._advance(None, where, at, now, np.zeros_like(at), False, True, fields)
+            left = counts > now
+            at, counts = at[left], (counts - now)[left]
         self.wave.launch.machine.version += 1
 
     def completed(self, index: Index, phase: Addresses) -> Mask:

@@ -252,6 +252,9 @@ class Flights:
         rows, at = self._lanes(x, index)
         np.maximum.at(self._pending, at, self.steps.now[rows] + self.steps.offset(where))
 
+    def left_over(self, at: Index, which: Index) -> None:
+        """The phase for which the bytes of a copy count has no place in a timeline."""
+
     def arrive_after(self, mechanism: Mechanism[object], x: Selection, where: Where, index: Index) -> None:
         """An arrival when all operations of the threads so far are complete."""
         rows, at = self._lanes(x, index)
