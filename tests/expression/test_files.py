@@ -40,11 +40,12 @@ def generated(directory, monkeypatch, formula, *options):
     ],
 )
 def test_every_variant_is_verified_in_two_types(formula, launches, tmp_path, monkeypatch):
+    """One element, which has tiles of its own, is computed in one type: the tile does not depend on how a type is converted."""
     cls = generated(tmp_path, monkeypatch, formula)
-    sizes = (
+    one, many = (
         ({"rows": 1, "cols": 1}, {"rows": 3, "cols": 1032}) if "rows" in cls.size_names() else ({"n": 1}, {"n": 2500})
     )
-    for dtype in ("f32", "bf16"):
+    for dtype, sizes in (("f32", [many]), ("bf16", [one, many])):
         for size in sizes:
             results = assert_verified(cls(**size, dtype=dtype), device="emulator", racecheck=True)
             assert list(results) == ["unfused", "fused", "vectorized"]
