@@ -308,7 +308,7 @@ def _cancelled(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes,
 
 
 def _tcgen05(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
-    """tcgen05: loads, stores and copies move undefined bits. A product is taken as initialised where what it adds to is."""
+    """tcgen05: loads, stores and copies move undefined bits; products follow them when they are performed."""
     what = w.parts[0]
     addresses = len(sources) if what != "st" else 1
     for s in sources[:addresses]:

@@ -85,7 +85,8 @@ class Origins:
         loaded = f"loaded at {named(origin.where)}"
         address = self._address(origin, cta, warp, lane)
         if address is None:
-            return f"{f'{origin.space} ' if origin.space else ''}memory that was never initialised, {loaded}"
+            product = ", or a product of operands that were not" if origin.space == "tensor" else ""
+            return f"{f'{origin.space} ' if origin.space else ''}memory that was never initialised{product}, {loaded}"
         return f"{place(self.wave, origin.space, address)}, {loaded}"
 
     @staticmethod

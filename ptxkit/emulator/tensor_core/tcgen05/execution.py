@@ -14,11 +14,12 @@ from ptxkit.emulator.tensor_core.tcgen05 import scale_factors, sparsity, zero_co
 from ptxkit.emulator.tensor_core.tcgen05.accesses import BAND, BANDS, Region
 from ptxkit.emulator.tensor_core.tcgen05.instruction_descriptors import BITS, Product, product
 from ptxkit.emulator.tensor_core.tcgen05.layouts import Layout, Part, layout
-from ptxkit.emulator.tensor_core.tcgen05.memory import TensorMemory, address
+from ptxkit.emulator.tensor_core.tcgen05.memory import UNDEFINED, TensorMemory, address
 from ptxkit.emulator.tensor_core.tcgen05.multiplication import Form, Operands
 from ptxkit.emulator.tensor_core.tcgen05.pipeline import MECHANISM, Pipelines
 from ptxkit.emulator.tensor_core.tcgen05.scale_factors import Factors
 from ptxkit.emulator.tensor_core.tcgen05.shared_matrix import SharedMatrix
+from ptxkit.emulator.tensor_core.tcgen05.undefined import undefined
 from ptxkit.emulator.tensor_core.tcgen05.warps import Issuers, pair
 from ptxkit.emulator.tensor_core.tcgen05_arithmetic import products
 from ptxkit.errors import MemoryFault, TrapError
@@ -311,15 +312,17 @@ class Execution:
         disabled = np.zeros((len(self.ctas), 128), np.bool_)
         for k, word in enumerate(self.given.disabled):
             disabled[k // 4, 32 * (k % 4) : 32 * (k % 4) + 32] = word >> np.arange(32) & 1
+        shadow = self.memory.shadow
+        missing = None if shadow is None else undefined(self, shadow)
         for part in self.layout.parts:
             keep = ~disabled[part.cta, part.lane : part.lane + part.rows]
             lanes = np.arange(part.lane, part.lane + part.rows)[keep]
             value = d[part.row : part.row + part.rows, part.column : part.column + part.columns][keep]
             self._words(part)[lanes, self.column : self.column + part.columns] = value
-            shadow = self.memory.shadow
-            if shadow is not None and not self.given.accumulate:
-                sm = self.memory.sm[self.ctas[part.cta]]
-                shadow.words[sm, lanes, self.column : self.column + part.columns] = 0
+            if shadow is not None and missing is not None:
+                bits = missing[part.row : part.row + part.rows, part.column : part.column + part.columns][keep]
+                words = shadow.words[self.memory.sm[self.ctas[part.cta]]]
+                words[lanes, self.column : self.column + part.columns] = np.where(bits, UNDEFINED, np.uint32(0))
 
     def _shift_a(self) -> None:
         """``.ashift``: in each partition, every row of A except the last is replaced by the next one."""

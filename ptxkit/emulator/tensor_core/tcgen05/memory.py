@@ -22,7 +22,7 @@ from ptxkit.emulator.tensor_core.tcgen05.accesses import COLUMNS, LANES, Accesse
 from ptxkit.errors import MemoryFault, TrapError
 
 POISONED = np.uint32(int.from_bytes(bytes([POISON]) * 4, "little"))
-_UNDEFINED = np.uint32(0xFFFFFFFF)
+UNDEFINED = np.uint32(0xFFFFFFFF)
 UNIT = 32
 """Columns are allocated in multiples of this number."""
 PARTITION = 32
@@ -105,7 +105,7 @@ class TensorMemory:
             self.owner[sm, start : start + count] = cta + 1
             self.words[sm, :, start : start + count] = POISONED
             if self.shadow is not None:
-                self.shadow.words[sm, :, start : start + count] = _UNDEFINED
+                self.shadow.words[sm, :, start : start + count] = UNDEFINED
             self._allocations[cta, start] = Columns(cta, start, count, len(ctas), where)
 
     def allocation(self, cta: int, start: int) -> Columns | None:
@@ -137,7 +137,7 @@ class TensorMemory:
         """Begin to track uninitialised bits; ``wave`` executes instructions on them."""
         if self.shadow is None:
             self.shadow = TensorMemory(wave)
-            self.shadow.words[:] = _UNDEFINED
+            self.shadow.words[:] = UNDEFINED
             self.shadow.owner, self.shadow._allocations = self.owner, self._allocations
             wave.provide(TensorMemory, self.shadow)
 

@@ -15,6 +15,9 @@ from ptxkit.isa.parser import parse
 
 SOURCE = Path(__file__).parent / "product.cu"
 SIZE = 128
+UNINITIALISED = (
+    "tensor memory that was never initialised, or a product of operands that were not, loaded at .*tcgen05.ld"
+)
 
 
 def bf16(values: np.ndarray) -> np.ndarray:
@@ -26,8 +29,10 @@ def ptx() -> str:
     return compile_source(SOURCE, target="sm_100a").ptx
 
 
-def launch(ptx: str, scale: float = 1.0, given: float = 0.0, **settings) -> tuple[np.ndarray, np.ndarray]:
-    """(D, A B^T) of integers, which is exact in every order of summation."""
+def launch(
+    ptx: str, scale: float = 1.0, given: float = 0.0, rows: tuple[int, int] = (SIZE, SIZE), **settings
+) -> tuple[np.ndarray, np.ndarray]:
+    """(D, A B^T) of integers, which is exact in every order of summation; ``rows`` of A and B are initialised."""
     rng = np.random.default_rng(3)
     a, b = rng.integers(-8, 9, (2, SIZE, SIZE)).astype(np.float32)
     a *= np.float32(scale)
@@ -35,9 +40,9 @@ def launch(ptx: str, scale: float = 1.0, given: float = 0.0, **settings) -> tupl
     a[5, 7] += np.float32(given)
     machine = Machine(capacity=1 << 26, workers=1)
     addresses = []
-    for data in (bf16(a), bf16(b), np.full((SIZE, SIZE), np.nan, np.float32)):
+    for data, count in zip((bf16(a), bf16(b), np.full((SIZE, SIZE), np.nan, np.float32)), (*rows, SIZE), strict=True):
         addresses.append(machine.allocate(data.nbytes))
-        machine.write(addresses[-1], data)
+        machine.write(addresses[-1], data[:count])
     program = machine.load(parse(ptx, "product.ptx"), "sm_100a")
     program.launch(
         "product",
@@ -54,6 +59,8 @@ def launch(ptx: str, scale: float = 1.0, given: float = 0.0, **settings) -> tupl
 SETTINGS = [
     {},
     {"initcheck": True},
+    {"initcheck": True, "completion": "latest-legal"},
+    {"initcheck": True, "completion": "random", "completion_seed": 3},
     {"completion": "latest-legal"},
     {"racecheck": "warps"},
     {"racecheck": "lanes"},
@@ -104,8 +111,16 @@ def test_other_targets_are_refused(ptx):
 def test_initcheck_follows_tensor_memory(ptx):
     """The first product accumulates on tensor memory that was never written."""
     wrong = ptx.replace("tcgen05.mma.cta_group::1.kind::f16", "setp.eq.u32 p, 0, 0; tcgen05.mma.cta_group::1.kind::f16")
-    with pytest.raises(UninitialisedError, match="tensor memory that was never initialised, loaded at .*tcgen05.ld"):
+    with pytest.raises(UninitialisedError, match=UNINITIALISED):
         launch(wrong, initcheck=True)
+
+
+@pytest.mark.parametrize(("rows", "thread", "completion"), [((100, 128), 100, "eager"), ((128, 100), 0, "random")])
+def test_initcheck_follows_the_operands_of_a_product(ptx, rows, thread, completion):
+    """A row of A that was never written makes a row of D undefined, and a row of B a column."""
+    message = rf"st.global.*: thread \({thread}, 0, 0\) .* {UNINITIALISED}"
+    with pytest.raises(UninitialisedError, match=message):
+        launch(ptx, rows=rows, initcheck=True, completion=completion)
 
 
 def test_a_commit_waits_for_the_operations_of_its_own_thread(ptx):
