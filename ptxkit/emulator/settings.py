@@ -53,6 +53,11 @@ class EmulatorSettings:
     initcheck: bool = False
     trap: tuple[str, ...] = ()
 
+    def __new__(cls, *_: object, **given: object) -> EmulatorSettings:
+        for name in given:
+            check_name(name)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         if not isinstance(self.counting, bool):
             raise UsageError(f"counting is True or False, not {self.counting!r}")

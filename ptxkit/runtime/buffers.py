@@ -12,6 +12,7 @@ import numpy as np
 from ptxkit.arguments import TEXT, Rule, takes, whole
 from ptxkit.errors import UsageError
 from ptxkit.runtime.host_arrays import DLPACK_CPU, dlpack, is_masked, shared_array
+from ptxkit.runtime.sealed import Sealed
 
 
 class Memory(Protocol):
@@ -256,7 +257,7 @@ def _release(memory: Memory, address: int) -> None:
     memory.free(address)
 
 
-class MakesArrays:
+class MakesArrays(Sealed):
     """The base of all devices: makes arrays in the memory of the device."""
 
     @takes(name=TEXT)

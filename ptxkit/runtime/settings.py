@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from ptxkit.emulator.settings import NAMES, EmulatorSettings, check_name
 from ptxkit.errors import UsageError
+from ptxkit.runtime.sealed import Sealed
 
 _changes: ContextVar[tuple[tuple[HasSettings, Mapping[str, Any]], ...]] = ContextVar("ptxkit_settings", default=())
 """The ``with`` blocks around the executing code, outermost first: the device of each, and the settings that it
@@ -38,12 +39,14 @@ class _Block(ContextDecorator):
         return _Block(self._device, self._changes)  # calls of a decorated function may come from several threads
 
 
-class HasSettings:
+class HasSettings(Sealed):
     """A device whose launches have settings.
 
     Args:
         settings: those outside every block. They stay as they are for as long as the device lives.
     """
+
+    _settings_by = {name: f"`with device.settings({name}=...):` around the launches that are meant" for name in NAMES}
 
     def __init__(self, settings: EmulatorSettings) -> None:
         if not isinstance(settings, EmulatorSettings):

@@ -198,3 +198,31 @@ def test_a_gpu_has_none():
     kernel = ptxkit.compile(SOURCE, device=gpu)["races"]
     with pytest.raises(UsageError, match="races: settings= is for the emulator only"):
         kernel(np.zeros(64, np.int32), grid=1, block=64, settings=EmulatorSettings())
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("racechek", "did you mean 'racecheck'? Write `with device.settings(racecheck=...):`"),
+        ("completon", "did you mean 'completion'? Write `with device.settings(completion=...):`"),
+        ("counter", "did you mean 'counters'?"),
+        ("zzz", "nothing would read it"),
+    ],
+)
+def test_an_attribute_that_a_device_does_not_have_is_refused(device, name, hint):
+    with pytest.raises(UsageError) as caught:
+        setattr(device, name, True)
+    assert f"EmulatedDevice has no attribute {name!r}" in str(caught.value) and hint in str(caught.value)
+    assert not hasattr(device, name)
+
+
+def test_attributes_that_a_device_has_can_be_replaced(device, monkeypatch):
+    monkeypatch.setattr(device, "measure", lambda launch, samples: None)
+    device.counters = ptxkit.EmulatorSettings()
+    assert device.measure(None, 1) is None
+
+
+def test_a_misspelt_setting_is_refused_by_its_name():
+    for make in (EmulatorSettings, lambda **given: replace(LATE, **given)):
+        with pytest.raises(UsageError, match="the emulator has no setting 'racechek'; did you mean racecheck"):
+            make(racechek=True)
