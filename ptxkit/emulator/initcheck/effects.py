@@ -29,6 +29,27 @@ from ptxkit.isa.model import Address
 
 Sources = list[Shadow | None]
 Found = list[Shadow | None]
+Rule = Callable[[InitCheck, Instrumented, Group, tuple[Lanes, ...], Sources], Found | None]
+
+_RULES: dict[str, Rule] = {}
+"""The first part of an opcode -> its rule."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of the instructions with these first parts. A test requires one for each that is not pure."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            assert name not in _RULES, f"{name} has two rules"
+            _RULES[name] = function
+        return function
+
+    return register
+
+
+def has_rule(name: str) -> bool:
+    """Whether the instructions whose opcode begins with ``name`` have a rule."""
+    return name in _RULES
 
 
 def results(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]) -> Found | None:
@@ -39,12 +60,7 @@ def results(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ..
     sources = check.sources(w)
     if w.step.pure:
         return arithmetic.results(w, values, sources) if any(s is not None for s in sources) else None
-    rule = _RULES.get(w.name)
-    if rule is not None:
-        return rule(check, w, x, values, sources)
-    if w.destinations and any(s is not None for s in sources):
-        return smeared(w, sources)
-    return None
+    return _RULES.get(w.name, _combined)(check, w, x, values, sources)
 
 
 def _offset(w: Instrumented) -> np.uint64:
@@ -92,6 +108,7 @@ def _data(w: Instrumented, sources: Sources, values: tuple[Lanes, ...], first: i
     return [v if k < first else as_data(sources[k], w.sources[k].type) for k, v in enumerate(values)]
 
 
+@rule("ld", "ldu")
 def _load(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """ld: its result is what memory holds."""
     if not w.sources:
@@ -117,6 +134,7 @@ def _store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...
         _moved(check, w, x, _data(w, sources, values, 1))
 
 
+@rule("atom")
 def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """atom and red: neither the operands nor, except for an exchange, the old value may be undefined."""
     check.require(w, x, sources[0], "updates memory at")
@@ -143,6 +161,7 @@ def _atomic(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ..
     return [shadow(every(b, unsigned(d.type)), origin) for b, d in zip(bits, w.destinations, strict=False)]
 
 
+@rule("ldmatrix", "stmatrix")
 def _matrix_rows(
     check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources
 ) -> Found | None:
@@ -163,6 +182,7 @@ def _matrix_rows(
     return [shadow(b, origin) for b in bits]
 
 
+@rule("movmatrix", "shfl")
 def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """shfl and movmatrix: bits move between the lanes of a warp."""
     if all(s is None for s in sources):
@@ -186,6 +206,7 @@ def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, .
     return [shadow(from_data(moved, w.destinations[0].type), whence)] + [None] * (len(w.destinations) - 1)
 
 
+@rule("vote", "match", "redux")
 def _vote(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """vote, match and redux: the result depends on all members; a ballot has a bit of its own for each."""
     if all(s is None for s in sources):
@@ -201,6 +222,7 @@ def _vote(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]
     return [shadow(every(undefined != 0, unsigned(d.type)), origin) for d in w.destinations]
 
 
+@rule("cp")
 def _copied(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """cp.async and its relatives: operands are addresses, sizes and coordinates; bytes move with what is undefined of them."""
     for s in sources:
@@ -243,6 +265,7 @@ def _bulk_store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes
         w.step.call(check.mirror.group(x), *values)
 
 
+@rule("st")
 def _st(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     if "async" in w.parts:
         _sent(check, w, x, values, sources)
@@ -252,6 +275,7 @@ def _st(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], 
         _store(check, w, x, values, sources)
 
 
+@rule("red")
 def _red(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     if "async" in w.parts:
         _sent(check, w, x, values, sources)
@@ -259,6 +283,7 @@ def _red(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...],
     return _atomic(check, w, x, values, sources)
 
 
+@rule("wmma")
 def _wmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """wmma.load, wmma.store and wmma.mma."""
     if w.parts[0] == "mma":
@@ -281,12 +306,14 @@ def _wmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]
     return [shadow(b, origin) for b in bits]
 
 
+@rule("mma")
 def _mma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     if all(s is None for s in sources):
         return None
     return multiplied(w, x, values, sources, check.mirror)
 
 
+@rule("wgmma")
 def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     if w.parts[0] != "mma_async":
         return None
@@ -299,6 +326,7 @@ def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...
     return multiplied_from_shared(w, x, values, sources, check.mirror, lambda: _loaded(check, w, x, "shared"))
 
 
+@rule("clusterlaunchcontrol")
 def _cancelled(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """clusterlaunchcontrol.try_cancel writes its response to shared memory."""
     for s in sources:
@@ -307,6 +335,7 @@ def _cancelled(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes,
         check.define(x, _addresses(w, values[0]), 16)
 
 
+@rule("tcgen05")
 def _tcgen05(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """tcgen05: loads, stores and copies move undefined bits; products follow them when they are performed."""
     what = w.parts[0]
@@ -326,12 +355,14 @@ def _tcgen05(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, .
     return [shadow(b, _loaded(check, w, x, "tensor")) for b in bits]
 
 
+@rule("mbarrier", "bar", "barrier")
 def _barrier(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     for s in sources:
         check.require(w, x, s, "synchronises with")
     return None
 
 
+@rule("tensormap")
 def _tensormap(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """Writes fields of a tensor map, which counts as initialised from then on."""
     for s in sources:
@@ -340,38 +371,13 @@ def _tensormap(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes,
         check.define(x, _addresses(w, values[0]), 128)
 
 
+@rule("prefetch", "prefetchu", "nanosleep", "applypriority", "discard", "createpolicy")
 def _nothing(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
     """A hint, which may be given anything."""
 
 
-_RULES: dict[str, Callable[[InitCheck, Instrumented, Group, tuple[Lanes, ...], Sources], Found | None]] = {
-    "ld": _load,
-    "ldu": _load,
-    "st": _st,
-    "atom": _atomic,
-    "red": _red,
-    "ldmatrix": _matrix_rows,
-    "stmatrix": _matrix_rows,
-    "movmatrix": _shuffle,
-    "shfl": _shuffle,
-    "vote": _vote,
-    "match": _vote,
-    "redux": _vote,
-    "cp": _copied,
-    "wmma": _wmma,
-    "mma": _mma,
-    "wgmma": _wgmma,
-    "tcgen05": _tcgen05,
-    "clusterlaunchcontrol": _cancelled,
-    "mbarrier": _barrier,
-    "bar": _barrier,
-    "barrier": _barrier,
-    "tensormap": _tensormap,
-    "prefetch": _nothing,
-    "prefetchu": _nothing,
-    "nanosleep": _nothing,
-    "applypriority": _nothing,
-    "discard": _nothing,
-    "createpolicy": _nothing,
-}
-"""The first part of an opcode -> its rule."""
+@rule("activemask", "cvta", "elect", "getctarank", "isspacep", "mapa")
+@rule("fence", "griddepcontrol", "membar", "pmevent", "setmaxnreg")
+def _combined(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
+    """No access to memory: a destination depends on all sources of its lane."""
+    return smeared(w, sources) if w.destinations and any(s is not None for s in sources) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ptxkit.emulator.instructions import branches
 from ptxkit.emulator.instructions.warp_gate import WarpGate
 from ptxkit.emulator.simt.step import Binding, Gated, Step
 from ptxkit.emulator.simt.table import lookup
@@ -17,7 +18,6 @@ from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import TrapError
 from ptxkit.isa.model import Instruction
 
-_JUMPS = frozenset(("bra", "brx", "call", "ret", "exit", "trap", "brkpt"))
 WARPGROUP = 4
 _SPANS: dict[str, int] = {}
 
@@ -40,13 +40,11 @@ def _together(b: Binding, span: int) -> bool:
     while at not in labels and at > 0:
         at -= 1
         i: Instruction = instructions[at]
-        if i.name in _JUMPS:
-            return False
         if i.name in _SPANS:
             return i.predicate is None and span <= _SPANS[i.name]
         found = lookup(i.opcode) if i.name != "mov" else None
-        if found is not None and found[0].kind == "blocking":
-            return False  # after a wait the threads of a group may continue in several parts
+        if found is not None and (found[0].kind == "blocking" or found[0].group == branches.__name__):
+            return False  # after a wait or a branch the threads of a group may continue in several parts
     return False
 
 
