@@ -34,6 +34,8 @@ ORDERING = "matmul_tcgen05:step5_two_accumulators"
 PAIRS = "matmul_tcgen05:step6_cta_pairs"
 STORES = "matmul_tcgen05:step8_tma_store"
 SCALES = "matmul_block_scaled:step1_single_issuer"
+SCALED_PAIRS = "matmul_block_scaled:step3_cta_pairs"
+SCALED_MMA = "matmul_block_scaled:mma_sync"
 UNEXPLAINED = "^(?!fence.mbarrier_init|griddep|bar.warp|tcgen05.fence)"
 
 
@@ -45,6 +47,9 @@ UNEXPLAINED = "^(?!fence.mbarrier_init|griddep|bar.warp|tcgen05.fence)"
         (PAIRS, r"^(?!fence).*(\(empty|cluster\.wait)", 10),
         (STORES, r"tcgen05\.wait|cp\.async|proxy.*store_by_tma", 6),
         (SCALES, r"try_wait|commit", 5),
+        (SCALED_PAIRS, r"tcgen05\.commit|try_wait.*sums_full", 3),
+        (SCALED_MMA, r"cp\.async\.wait_group|barrier: .*filled next", 2),
+        ("inline_ptx:tcgen05", r"try_wait|commit|wait::ld", 4),
     ],
 )
 def test_a_deleted_wait_is_found(script, variant, match, count):

@@ -148,6 +148,13 @@ def test_the_reference_quantizes_by_the_rules_of_the_formats():
     x = np.zeros((1, 16), np.float32)
     x[0, :5] = [6.0, 2.4, 2.5, -5.1, 0.2]  # the scale factor is 1; 2.5 is between 2 and 3, of which 2 is even
     np.testing.assert_array_equal(dequantized(x, FORMATS["nvf4"])[0, :5], [6, 2, 2, -6, 0])
+    x[0, :2] = [30_000.0, -1000.0]  # the scale factor is limited to 448, and the elements to 6
+    np.testing.assert_array_equal(dequantized(x, FORMATS["nvf4"])[0, :2], [6 * 448, -2 * 448])
+
+
+@pytest.mark.parametrize("variant", ["unfused", "step1_single_issuer", "mma_sync"])
+def test_magnitudes_beyond_the_largest_scale_factor(device, variant):
+    check(device, variant, 16, 16, 64, spread=14, format="nvf4")
 
 
 @pytest.mark.parametrize(("sizes", "complaint"), [((8, 12, 32), "n must be"), ((8, 16, 48), "k must be")])

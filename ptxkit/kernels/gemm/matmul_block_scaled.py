@@ -53,7 +53,7 @@ def dequantized(x: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
     """A matrix as its quantization represents it, in float64.
 
     A block's scale factor is its largest magnitude divided by ``form.largest`` in float32: for MXFP8 and MXFP4 rounded up to
-    a power of two, for NVFP4 to the nearest e4m3. Elements are divided by it in float32 and rounded to the nearest, ties to
+    a power of two, for NVFP4 to the nearest e4m3, at most 448. Elements are divided by it in float32 and rounded to the nearest, ties to
     even.
     """
     blocks = x.astype(np.float32).reshape(x.shape[0], -1, form.block)
@@ -63,7 +63,7 @@ def dequantized(x: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
         power = np.where(mantissa == 0.5, exponent - 1, exponent)
         scale = np.ldexp(np.float32(1), np.clip(np.where(share == 0, -127, power), -127, 127))
     else:
-        scale = share.astype(dtype_of("e4m3")).astype(np.float32)
+        scale = np.minimum(share, np.float32(448)).astype(dtype_of("e4m3")).astype(np.float32)
     safe = np.where(scale == 0, np.float32(1), scale)
     quantized = np.where(scale == 0, np.float32(0), blocks / safe)
     limited = np.clip(quantized, -form.largest, form.largest)
