@@ -53,8 +53,8 @@ def dequantized(x: np.ndarray[Any, Any], form: Format) -> np.ndarray[Any, Any]:
     """A matrix as its quantization represents it, in float64.
 
     A block's scale factor is its largest magnitude divided by ``form.largest`` in float32: for MXFP8 and MXFP4 rounded up to
-    a power of two, for NVFP4 to the nearest e4m3, at most 448. Elements are divided by it in float32 and rounded to the nearest, ties to
-    even.
+    a power of two, for NVFP4 to the nearest e4m3, at most 448. Elements are divided by it in float32 and rounded to the
+    nearest, ties to even.
     """
     blocks = x.astype(np.float32).reshape(x.shape[0], -1, form.block)
     share = np.abs(blocks).max(axis=2, keepdims=True) / np.float32(form.largest)
