@@ -26,7 +26,7 @@ _TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 52}  # offset of DLTenso
 def is_masked(value: object) -> bool:
     """Whether a value is an array with a mask; ``numpy.ma`` is not imported for this, which takes 10 ms."""
     masked = sys.modules.get("numpy.ma")  # a program with a masked array has imported it
-    return masked is not None and isinstance(value, masked.MaskedArray)
+    return isinstance(value, getattr(masked, "MaskedArray", ()))
 
 
 def host_array(value: Any) -> np.ndarray[Any, Any] | None:
