@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -92,11 +92,16 @@ class Data:
         if variant is not None and variant.tolerance is not None:
             return Rule(variant.tolerance, f"stated by variant {variant.name}")
         stated = _stated_tolerance(self.workload)
-        if stated is not None:
+        if isinstance(stated, Tolerance):
             return Rule(stated, "stated by the description")
+        if unknown := stated.keys() - self.expected.keys():
+            raise DescriptionError(
+                f"{self.workload.name}: tolerance names {min(unknown)!r}; the outputs are {', '.join(self.expected)}"
+            )
         elements = sum(value.size for value in self.expected.values())
         kinds = [value.dtype for value in self.inputs.values() if is_array(value)]
-        return Rule(sums=Sums.of(self.workload.work(), elements, kinds))
+        sums = Sums.of(self.workload.work(), elements, kinds)
+        return Rule(None, "stated by the description" if stated else "", sums, stated)
 
     def renew(self, seed: int) -> None:
         """Replace the random arrays by others. Values that are passed by value stay, because prepared launches contain them."""
@@ -120,16 +125,19 @@ def _read_only(value: Any) -> Any:
     return view
 
 
-def _stated_tolerance(workload: Workload) -> Tolerance | None:
-    """The description's ``tolerance``: a class attribute, a property or a method.
+def _stated_tolerance(workload: Workload) -> Tolerance | Mapping[str, Tolerance]:
+    """The description's ``tolerance``, a class attribute, a property or a method: of all outputs, or of those that it names.
 
     Raises:
-        DescriptionError: it is not a Tolerance.
+        DescriptionError: it is neither a Tolerance nor a mapping of output names to these.
     """
     stated: Any = workload.tolerance
     if callable(stated):
         with blamed(type(workload).tolerance):  # type: ignore[arg-type]  # a method of the description
             stated = stated()
-    if stated is not None and not isinstance(stated, Tolerance):
-        raise DescriptionError(f"{workload.name}: tolerance must be a Tolerance, not {stated!r}")
-    return stated
+    if stated is None:
+        return {}
+    for value in stated.values() if isinstance(stated, Mapping) else [stated]:
+        if not isinstance(value, Tolerance):
+            raise DescriptionError(f"{workload.name}: tolerance must be a Tolerance, not {value!r}")
+    return cast("Tolerance | Mapping[str, Tolerance]", stated)

@@ -10,8 +10,8 @@ The default for a floating-point output has three parts (docs/verification.md de
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 from typing import Any
 
@@ -94,18 +94,21 @@ class Rule:
     """The rule from which the tolerance of a workload's outputs follows.
 
     Attributes:
-        given: a stated tolerance; None for the default. origin: who states it, for messages.
+        given: a stated tolerance of all outputs; None for the default. origin: who states it, for messages.
         sums: the sums, for the default.
+        outputs: stated tolerances of single outputs, by name; they come before ``given``.
     """
 
     given: Tolerance | None = None
     origin: str = ""
     sums: Sums | None = None
+    outputs: Mapping[str, Tolerance] = field(default_factory=dict)
 
-    def resolved(self, dtype: np.dtype[Any], expected: npt.NDArray[Any]) -> tuple[Tolerance, str]:
-        """The tolerance of one output, and a sentence about its origin."""
-        if self.given is not None:
-            return self.given, self.origin or "as given"
+    def resolved(self, dtype: np.dtype[Any], expected: npt.NDArray[Any], name: str = "") -> tuple[Tolerance, str]:
+        """The tolerance of the output ``name``, and a sentence about its origin."""
+        given = self.outputs.get(name, self.given)
+        if given is not None:
+            return given, self.origin or "as given"
         base = BASES.get(dtype.name)
         if base is None:
             return Tolerance(), f"{dtype.name} must agree exactly"

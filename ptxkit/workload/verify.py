@@ -105,7 +105,7 @@ def compare(
         check_real(f"the {what} {name}", array.dtype)
     if actual.dtype == np.bool_:  # compared as bytes, because a byte other than 0 and 1 is not a bool
         actual, reference = actual.view(np.uint8), reference.astype(np.bool_).view(np.uint8)
-    allowed, origin = as_rule(tolerance).resolved(actual.dtype, reference)
+    allowed, origin = as_rule(tolerance).resolved(actual.dtype, reference, name)
     form = _Format.of(actual.dtype)
     if form is None and allowed == Tolerance():
         _check_integers(name, actual.dtype, reference)

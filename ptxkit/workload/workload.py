@@ -57,7 +57,8 @@ class Workload:
         defines: preprocessor macros of its sources, which the ``defines`` of a launch extend or replace; may be a property.
         emulator_sizes: default sizes in the emulator.
         benchmarks: the cases of `ptxkit bench`: for each the sizes and options that differ from the defaults.
-        tolerance: permitted error of the outputs; None for the default of the output's dtype.
+        tolerance: permitted error of all outputs, or of single ones by name; outputs without one have the default of their
+            dtype.
     """
 
     name: ClassVar[str] = ""
@@ -66,7 +67,7 @@ class Workload:
     defines: ClassVar[Mapping[str, object]] = {}
     emulator_sizes: ClassVar[Mapping[str, int]] = {}
     benchmarks: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
-    tolerance: ClassVar[Tolerance | None] = None
+    tolerance: ClassVar[Tolerance | Mapping[str, Tolerance] | None] = None
     _fields: ClassVar[dict[str, tuple[Any, bool]]]  # of this class alone; see fields()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,0 +1,470 @@
+// Attention, forward: o = softmax(scale q k^T) v for each head of each sequence, and the logarithms of the sums of
+// exponentials of the rows. q and o have the shape (tokens, heads, D), k and v (tokens, kv_heads, D); heads / kv_heads
+// heads share a head of k and v. Elements are bf16 or f16, sums f32. See sequence.cuh for sequences and the mask.
+//
+// 1. Unfused: the scores and the probabilities of all pairs of a query and a key go through device memory.
+// 2. `attention_tiled`: a CTA keeps 64 queries; tiles of keys and values go through shared memory by cp.async, and the
+//     softmax is computed tile by tile (online_softmax.cuh). mma.sync, for sm_80 and later.
+// 3. `attention_specialized`: a producer warp loads the tiles by TMA; consumer warpgroups multiply 64 queries each by
+//     wgmma, the second product with its first operand, the exponentials, in registers.
+// 4. The same with OVERLAP: the scores of the next tile are computed during the product with the values of this one, so
+//     that the tensor cores have work while the exponentials of a tile are computed; and with PING_PONG: two warpgroups
+//     issue products one after the other, so that one computes exponentials while the other one multiplies.
+// 5. Persistent CTAs, in an order in which long rows of the causal mask come first.
+//
+// Sources: Dao et al., "FlashAttention" (2022); Dao, "FlashAttention-2" (2023); Shah et al., "FlashAttention-3" (2024).
+#include "ptxkit/attention/mma_tiles.cuh"
+#include "ptxkit/attention/sequence.cuh"
+#include "ptxkit/ptx/bulk_copy.cuh"
+#include "ptxkit/ptx/mbarrier.cuh"
+#include "ptxkit/ptx/synchronization.cuh"
+#include "ptxkit/ptx/wgmma_registers.cuh"
+
+using namespace ptxkit;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Unfused: `attention_scores`, `attention_softmax`, `attention_values`. scores (f32) and probabilities (T) have the
+// shape (heads, all queries, stride), where stride is at least the number of keys of the longest sequence.
+
+enum { UNFUSED = 64 };  // rows and columns of a tile, 16 rows for each of four warps
+
+template <class T, int D, bool CAUSAL>
+__global__ void __launch_bounds__(128) attention_scores(const T* q, const T* k, float* scores, const int* q_starts,
+                                                        const int* k_starts, int tokens, int heads, int kv_heads,
+                                                        int stride, float scale) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned q_tile = cvta_to_shared(shared), k_tile = q_tile + UNFUSED * D * 2;
+    const int tiles = (stride - 1) / UNFUSED + 1, head = blockIdx.y, kv_head = head / (heads / kv_heads);
+    const int query = blockIdx.x / tiles * UNFUSED, key = blockIdx.x % tiles * UNFUSED;
+    follow_previous_grid();
+    const Sequence sequence(q_starts, k_starts, blockIdx.z);
+    if (query >= sequence.q_count || key >= sequence.k_count) return;
+
+    const size_t q_stride = size_t(heads) * D, k_stride = size_t(kv_heads) * D;
+    copy_rows<UNFUSED, D, 128>(q_tile, q + (sequence.q_first + query) * q_stride + head * D, q_stride,
+                               sequence.q_count - query);
+    copy_rows<UNFUSED, D, 128>(k_tile, k + (sequence.k_first + key) * k_stride + kv_head * D, k_stride,
+                               sequence.k_count - key);
+    cp_async_wait_all();
+    barrier_sync();
+    float s[UNFUSED / 2];
+    const unsigned row = threadIdx.x / 32 * 16;
+    multiply_scores<UNFUSED, UNFUSED, D, T>(s, q_tile, row, k_tile);
+    const int first = query + row + laneid() / 4;
+    const int visible[2] = {sequence.visible<CAUSAL>(first), sequence.visible<CAUSAL>(first + 8)};
+    mask_scores(s, key, visible);
+#pragma unroll
+    for (int i = 0; i < UNFUSED / 2; i++) {
+        const int r = first + i / 2 % 2 * 8, c = key + i / 4 * 8 + laneid() % 4 * 2 + i % 2;
+        if (r < sequence.q_count && c < sequence.k_count) {
+            scores[(size_t(head) * tokens + sequence.q_first + r) * stride + c] = s[i] * scale;
+        }
+    }
+}
+
+// One warp for each row.
+template <class T, int THREADS>
+__global__ void __launch_bounds__(THREADS) attention_softmax(const float* scores, T* probabilities, float* lse,
+                                                             const int* q_starts, const int* k_starts, int tokens,
+                                                             int heads, int stride) {
+    follow_previous_grid();
+    const Sequence sequence(q_starts, k_starts, blockIdx.z);
+    const int query = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, lane = laneid();
+    if (query >= sequence.q_count) return;
+    const size_t row = size_t(blockIdx.y) * tokens + sequence.q_first + query;
+    float highest = minus_infinity(), sum = 0;
+    for (int c = lane; c < sequence.k_count; c += 32) highest = fmaxf(highest, scores[row * stride + c]);
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) {
+        highest = fmaxf(highest, shfl_sync_bfly(all_lanes, highest, distance));
+    }
+    constexpr float log2e = 1.44269504088896f, ln2 = 0.693147180559945f;
+    const float base = highest == minus_infinity() ? 0 : highest;
+    for (int c = lane; c < sequence.k_count; c += 32) sum += ex2_approx_ftz((scores[row * stride + c] - base) * log2e);
+#pragma unroll
+    for (int distance = 16; distance; distance /= 2) sum += shfl_sync_bfly(all_lanes, sum, distance);
+    const float factor = sum == 0 ? 0 : 1 / sum;
+    for (int c = lane; c < sequence.k_count; c += 32) {
+        const float exponential = ex2_approx_ftz((scores[row * stride + c] - base) * log2e);
+        probabilities[row * stride + c] = Convert<T>::from_f32(exponential * factor);
+    }
+    if (lane == 0) lse[row] = sum == 0 ? minus_infinity() : base + lg2_approx(sum) * ln2;
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(128) attention_values(const T* probabilities, const T* v, T* o, const int* q_starts,
+                                                        const int* k_starts, int tokens, int heads, int kv_heads,
+                                                        int stride) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned v_tile = cvta_to_shared(shared), lane = laneid();
+    const int head = blockIdx.y, kv_head = head / (heads / kv_heads), query = blockIdx.x * UNFUSED;
+    follow_previous_grid();
+    const Sequence sequence(q_starts, k_starts, blockIdx.z);
+    if (query >= sequence.q_count) return;
+    const size_t v_stride = size_t(kv_heads) * D;
+    const int row = query + threadIdx.x / 32 * 16 + lane / 4;
+    const T* p = probabilities + (size_t(head) * tokens + sequence.q_first + row) * stride;
+    auto at = [&](int r, int c) -> unsigned {
+        const bool inside = row + r < sequence.q_count;
+        const T zero = Convert<T>::from_f32(0);
+        const T low = inside && c < sequence.k_count ? p[size_t(r) * stride + c] : zero;
+        const T high = inside && c + 1 < sequence.k_count ? p[size_t(r) * stride + c + 1] : zero;
+        return Convert<T>::pack(to_f32(low), to_f32(high));
+    };
+    float sums[D / 2] = {};
+    for (int key = 0; key < sequence.k_count; key += UNFUSED) {
+        barrier_sync();  // all warps have read the previous tile
+        copy_rows<UNFUSED, D, 128>(v_tile, v + (sequence.k_first + key) * v_stride + kv_head * D, v_stride,
+                                   sequence.k_count - key);
+        cp_async_wait_all();
+        barrier_sync();
+#pragma unroll
+        for (int i = 0; i < UNFUSED; i += 16) {
+            const int c = key + i + lane % 4 * 2;
+            multiply_values<UNFUSED, D, T>(sums, {at(0, c), at(8, c), at(0, c + 8), at(8, c + 8)}, v_tile, i);
+        }
+    }
+    T* out = o + (size_t(sequence.q_first + row) * heads + head) * D + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < D / 2; i += 2) {
+        const int r = i / 2 % 2 * 8;
+        if (row + r < sequence.q_count) {
+            *reinterpret_cast<unsigned*>(out + size_t(r) * heads * D + i / 4 * 8) =
+                Convert<T>::pack(sums[i], sums[i + 1]);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// What the fused kernels share
+
+// Divides a warp's 16 rows of results by the sums of their exponentials and stores them through `box`, their place in a
+// tile of ROWS rows: whole rows, 16 bytes for each thread. query: of the warp's first row. Stores the logarithms, too.
+template <int ROWS, int D, class T>
+__device__ __forceinline__ void store_rows(float (&o)[D / 2], OnlineSoftmax& softmax, unsigned char* tile, unsigned row,
+                                           const Sequence& sequence, int query, T* out, float* lse, int tokens,
+                                           int heads, int head) {
+    const unsigned lane = laneid();
+    softmax.finish();
+    scale_rows(o, {softmax.normalization(0), softmax.normalization(1)});
+#pragma unroll
+    for (int i = 0; i < D / 2; i += 2) {
+        const unsigned offset = tile_offset<ROWS>(row + lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2);
+        *reinterpret_cast<unsigned*>(tile + offset) = Convert<T>::pack(o[i], o[i + 1]);
+    }
+    __syncwarp();
+    constexpr int lanes = D / 8;  // that store a row
+#pragma unroll
+    for (int r = lane / lanes; r < 16; r += 32 / lanes) {
+        const unsigned column = lane % lanes * 8;
+        if (query + r < sequence.q_count) {
+            *reinterpret_cast<uint4*>(out + (size_t(sequence.q_first + query + r) * heads + head) * D + column) =
+                *reinterpret_cast<const uint4*>(tile + tile_offset<ROWS>(row + r, column));
+        }
+    }
+    const int first = query + lane / 4;
+    if (lane % 4 == 0) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (first + 8 * r < sequence.q_count) {
+                lse[size_t(head) * tokens + sequence.q_first + first + 8 * r] = softmax.log_sum_exp(r);
+            }
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tiled, by mma.sync
+
+// BM: queries of a CTA, 16 for each warp. BN: keys of a tile. Two tiles of keys and values each are in shared memory.
+template <class T, int D, int BM, int BN, bool CAUSAL>
+__global__ void __launch_bounds__(2 * BM) attention_tiled(const T* q, const T* k, const T* v, T* o, float* lse,
+                                                          const int* q_starts, const int* k_starts, int tokens,
+                                                          int heads, int kv_heads, float scale) {
+    constexpr int THREADS = 2 * BM, q_bytes = BM * D * 2, tile_bytes = BN * D * 2;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned q_tile = cvta_to_shared(shared), k_tiles = q_tile + q_bytes, v_tiles = k_tiles + 2 * tile_bytes;
+    const int head = blockIdx.y, kv_head = head / (heads / kv_heads);
+    // With a causal mask the last queries see most keys: their CTAs start first.
+    const int query = (CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * BM;
+    follow_previous_grid();
+    const Sequence sequence(q_starts, k_starts, blockIdx.z);
+    if (query >= sequence.q_count) return;
+
+    const size_t q_stride = size_t(heads) * D, k_stride = size_t(kv_heads) * D;
+    const T *first_k = k + sequence.k_first * k_stride + kv_head * D,
+            *first_v = v + sequence.k_first * k_stride + kv_head * D;
+    const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
+    auto copy = [&](unsigned tiles, const T* from, int step) {
+        if (step >= 0) {
+            copy_rows<BN, D, THREADS>(tiles + step % 2 * tile_bytes, from + step * BN * k_stride, k_stride,
+                                      sequence.k_count - step * BN);
+        }
+        cp_async_commit_group();
+    };
+    copy_rows<BM, D, THREADS>(q_tile, q + (sequence.q_first + query) * q_stride + head * D, q_stride,
+                              sequence.q_count - query);
+    copy(k_tiles, first_k, steps - 1);
+    copy(v_tiles, first_v, steps - 1);
+
+    const unsigned row = threadIdx.x / 32 * 16;
+    const int first = query + row + laneid() / 4;
+    const int visible[2] = {sequence.visible<CAUSAL>(first), sequence.visible<CAUSAL>(first + 8)};
+    const int unmasked = sequence.visible<CAUSAL>(query) / BN;  // tiles that all rows see
+    OnlineSoftmax softmax{scale};
+    float sums[D / 2] = {};
+    // From the last tile to the first, so that the masked ones come first.
+    for (int step = steps - 1; step >= 0; step--) {
+        copy(k_tiles, first_k, step - 1);
+        copy(v_tiles, first_v, step - 1);
+        cp_async_wait_group<3>();  // this tile's keys
+        barrier_sync();
+        float s[BN / 2], factor[2];
+        multiply_scores<BM, BN, D, T>(s, q_tile, row, k_tiles + step % 2 * tile_bytes);
+        if (step >= unmasked) mask_scores(s, step * BN, visible);
+        softmax.add(s, factor);
+        scale_rows(sums, factor);
+        cp_async_wait_group<2>();  // this tile's values
+        barrier_sync();
+#pragma unroll
+        for (int i = 0; i < BN / 16; i++) {
+            unsigned p[4];
+            pack_operand<T>(p, s, i);
+            multiply_values<BN, D, T>(sums, p, v_tiles + step % 2 * tile_bytes, 16 * i);
+        }
+        barrier_sync();  // all warps have read the tiles
+    }
+    cp_async_wait_all();
+    store_rows<BM, D>(sums, softmax, shared, row, sequence, query + row, o, lse, tokens, heads, head);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Specialized, by TMA and wgmma
+
+__device__ __forceinline__ void multiply(float (&s)[32], unsigned long long a, unsigned long long b, bool add, bf16) {
+    wgmma_mma_async_m64n64k16_f32_bf16_bf16(s, a, b, add);
+}
+__device__ __forceinline__ void multiply(float (&s)[64], unsigned long long a, unsigned long long b, bool add, bf16) {
+    wgmma_mma_async_m64n128k16_f32_bf16_bf16(s, a, b, add);
+}
+__device__ __forceinline__ void multiply(float (&s)[96], unsigned long long a, unsigned long long b, bool add, bf16) {
+    wgmma_mma_async_m64n192k16_f32_bf16_bf16(s, a, b, add);
+}
+__device__ __forceinline__ void multiply(float (&s)[32], unsigned long long a, unsigned long long b, bool add, f16) {
+    wgmma_mma_async_m64n64k16_f32_f16_f16(s, a, b, add);
+}
+__device__ __forceinline__ void multiply(float (&s)[64], unsigned long long a, unsigned long long b, bool add, f16) {
+    wgmma_mma_async_m64n128k16_f32_f16_f16(s, a, b, add);
+}
+__device__ __forceinline__ void multiply(float (&s)[96], unsigned long long a, unsigned long long b, bool add, f16) {
+    wgmma_mma_async_m64n192k16_f32_f16_f16(s, a, b, add);
+}
+
+// Parameters of attention_specialized. The description gives them by name (AttentionTile in
+// ptxkit/kernels/attention/attention.py).
+template <int D_, int CONSUMERS_, int BN_, int STAGES_, bool OVERLAP_, bool PING_PONG_, int REGISTERS_>
+struct AttentionTile {
+    static constexpr int D = D_;                  // elements of a head
+    static constexpr int CONSUMERS = CONSUMERS_;  // warpgroups that multiply 64 queries each
+    static constexpr int BM = 64 * CONSUMERS;     // queries of a CTA
+    static constexpr int BN = BN_;                // keys of a tile
+    static constexpr int STAGES = STAGES_;        // tiles of keys, and of values, in shared memory
+    static constexpr bool OVERLAP = OVERLAP_;     // the next scores are computed during the product with the values
+    static constexpr bool PING_PONG = PING_PONG_; // the warpgroups issue products one after the other
+    static constexpr int REGISTERS = REGISTERS_;  // of a consumer thread after setmaxnreg; 0: no setmaxnreg
+    // Shared memory as byte offsets: the queries, which the results replace, tiles of keys and values, mbarriers.
+    static constexpr int q_bytes = BM * D * 2, tile_bytes = BN * D * 2;
+    static constexpr int k = q_bytes, v = k + STAGES * tile_bytes, barriers = v + STAGES * tile_bytes;
+    static constexpr int bytes = barriers + 8 * (2 + 4 * STAGES);
+};
+
+template <bool VALUE>
+struct Constant {
+    static constexpr bool value = VALUE;
+};
+
+// A tile of BM queries of a head of a sequence.
+struct AttentionWork {
+    int tile, head, sequence;
+
+    // Work item `index` of tiles x heads x sequences. All tiles of a head come before the next head, so that CTAs that
+    // run at the same time share keys and values in L2; with a causal mask the last tiles, which take longest, first.
+    __device__ __forceinline__ AttentionWork(unsigned index, unsigned tiles, unsigned heads, bool reversed) {
+        const unsigned t = index % tiles;
+        tile = reversed ? tiles - 1 - t : t;
+        head = index / tiles % heads;
+        sequence = index / tiles / heads;
+    }
+};
+
+// Work items `blockIdx.x`, `blockIdx.x + gridDim.x`, ... of `tiles` tiles for each of `heads` heads of each sequence.
+template <class T, class Tile, bool CAUSAL>
+__global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_specialized(
+    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    const __grid_constant__ TensorMap v_map, T* o, float* lse, const int* q_starts, const int* k_starts, int tokens,
+    int heads, int kv_heads, int tiles, int sequences, float scale) {
+    constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES, CONSUMERS = Tile::CONSUMERS;
+    constexpr int REGISTERS = Tile::REGISTERS, tile_bytes = Tile::tile_bytes;
+    static_assert(!Tile::PING_PONG || CONSUMERS == 2, "two warpgroups alternate");
+    extern __shared__ __align__(1024) unsigned char shared[];
+    const unsigned q_tile = cvta_to_shared(shared), k_tiles = q_tile + Tile::k, v_tiles = q_tile + Tile::v;
+    const unsigned q_full = q_tile + Tile::barriers, q_empty = q_full + 8;
+    const unsigned k_full = q_empty + 8, k_empty = k_full + 8 * STAGES;
+    const unsigned v_full = k_empty + 8 * STAGES, v_empty = v_full + 8 * STAGES;
+    // The shuffle tells the compiler that the value is the same in all lanes.
+    const unsigned warp = shfl_sync_idx(all_lanes, threadIdx.x / 32, 0);
+
+    if (threadIdx.x == 0) {
+        prefetch_tensormap(q_map);
+        prefetch_tensormap(k_map);
+        prefetch_tensormap(v_map);
+        mbarrier_init(q_full, 1);
+        mbarrier_init(q_empty, 4 * CONSUMERS);  // one lane of each warp
+        init_ring<STAGES>(k_full, 1, k_empty, 4 * CONSUMERS);
+        init_ring<STAGES>(v_full, 1, v_empty, 4 * CONSUMERS);
+    }
+    barrier_sync();
+    follow_previous_grid();
+
+    const unsigned works = unsigned(tiles) * heads * sequences;
+    Ring<STAGES> at;
+    unsigned q_parity = 0;
+    if (warp < 4) {
+        if constexpr (REGISTERS > 0) setmaxnreg_dec<CONSUMERS == 3 ? 32 : 24>();
+        if (warp == 0 && elect_sync(all_lanes)) {
+            for (unsigned index = blockIdx.x; index < works; index += gridDim.x) {
+                const AttentionWork work(index, tiles, heads, CAUSAL);
+                const Sequence sequence(q_starts, k_starts, work.sequence);
+                const int query = work.tile * BM;
+                if (query >= sequence.q_count) continue;
+                const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
+                const int kv_head = work.head / (heads / kv_heads);
+                mbarrier_wait(q_empty, q_parity ^ 1);
+                mbarrier_arrive_expect_tx(q_full, Tile::q_bytes);
+                for (int d = 0; d < D; d += 64) {
+                    cp_async_bulk_tensor_3d_shared_global(q_tile + d / 64 * BM * 128, q_map, d, work.head,
+                                                          sequence.q_first + query, q_full);
+                }
+                q_parity ^= 1;
+                for (int step = steps - 1; step >= 0; step--) {
+                    const int key = sequence.k_first + step * BN;
+                    const unsigned k_tile = k_tiles + at.stage * tile_bytes, v_tile = v_tiles + at.stage * tile_bytes;
+                    mbarrier_wait(k_empty + 8 * at.stage, at.parity ^ 1);
+                    mbarrier_arrive_expect_tx(k_full + 8 * at.stage, tile_bytes);
+                    for (int d = 0; d < D; d += 64) {
+                        cp_async_bulk_tensor_3d_shared_global(k_tile + d / 64 * BN * 128, k_map, d, kv_head, key,
+                                                              k_full + 8 * at.stage);
+                    }
+                    mbarrier_wait(v_empty + 8 * at.stage, at.parity ^ 1);
+                    mbarrier_arrive_expect_tx(v_full + 8 * at.stage, tile_bytes);
+                    for (int d = 0; d < D; d += 64) {
+                        cp_async_bulk_tensor_3d_shared_global(v_tile + d / 64 * BN * 128, v_map, d, kv_head, key,
+                                                              v_full + 8 * at.stage);
+                    }
+                    at.advance();
+                }
+            }
+        }
+    } else {
+        if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
+        const unsigned lane = laneid(), consumer = warp / 4 - 1;
+        const unsigned own = 1 + consumer, other = 1 + (consumer ^ 1);  // barriers of PING_PONG
+        const unsigned q_rows = q_tile + consumer * 64 * 128;
+        auto signal = [&](unsigned barrier) {
+            if (lane == 0) mbarrier_arrive(barrier);
+        };
+        auto start_scores = [&](float(&s)[BN / 2], unsigned stage) {
+            const unsigned k_tile = k_tiles + stage * tile_bytes;
+            wgmma_fence();
+#pragma unroll
+            for (int d = 0; d < D; d += 16) {
+                const unsigned box = d / 64, column = d % 64 * 2;
+                multiply(s, matrix_descriptor_128B(q_rows + box * BM * 128 + column),
+                         matrix_descriptor_128B(k_tile + box * BN * 128 + column), d > 0, T());
+            }
+            wgmma_commit_group();
+        };
+        auto start_values = [&](float(&sums)[D / 2], unsigned(&p)[BN / 16][4], unsigned stage) {
+            const unsigned v_tile = v_tiles + stage * tile_bytes;
+#pragma unroll
+            for (int i = 0; i < BN / 16; i++) warpgroup_fence_operand(p[i]);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < BN / 16; i++) {
+                wgmma_transposed(sums, p[i], transposed_descriptor_128B(v_tile + i * 2048, BN * 128), true, T());
+            }
+            wgmma_commit_group();
+        };
+        Ring<STAGES> v_at;
+        for (unsigned index = blockIdx.x; index < works; index += gridDim.x) {
+            const AttentionWork work(index, tiles, heads, CAUSAL);
+            const Sequence sequence(q_starts, k_starts, work.sequence);
+            const int query = work.tile * BM;
+            if (query >= sequence.q_count) continue;
+            const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
+            const int row = query + consumer * 64 + warp % 4 * 16, first = row + lane / 4;
+            const int visible[2] = {sequence.visible<CAUSAL>(first), sequence.visible<CAUSAL>(first + 8)};
+            const int unmasked = sequence.visible<CAUSAL>(query + consumer * 64) / BN;  // tiles that all rows see
+            OnlineSoftmax softmax{scale};
+            float sums[D / 2], s[BN / 2], factor[2];
+            unsigned p[BN / 16][4];
+#pragma unroll
+            for (float& sum : sums) sum = 0;
+            // Lets the other warpgroup issue its next products. The second one has none to wait for in its last step.
+            auto hand_over = [&](int step) {
+                if (Tile::PING_PONG && (consumer == 0 || step > 0)) barrier_arrive(other, 256);
+            };
+            auto wait_for_values = [&] {
+                wgmma_wait_group<0>();
+                warpgroup_fence_operand(sums);
+                signal(v_empty + 8 * v_at.stage);
+                v_at.advance();
+            };
+            // The scores of a tile, their exponentials, and the product of exponentials with the values: with OVERLAP
+            // those of the previous tile, otherwise those of this one.
+            auto multiply_tile = [&](int step, auto previous) {
+                constexpr bool PREVIOUS = decltype(previous)::value;
+                mbarrier_wait(k_full + 8 * at.stage, at.parity);
+                if constexpr (PREVIOUS) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+                if constexpr (Tile::PING_PONG) barrier_sync(own, 256);
+                start_scores(s, at.stage);
+                if constexpr (PREVIOUS) start_values(sums, p, v_at.stage);
+                hand_over(step);
+                wgmma_wait_group<PREVIOUS ? 1 : 0>();  // the scores
+                warpgroup_fence_operand(s);
+                signal(k_empty + 8 * at.stage);
+                at.advance();
+                if (step >= unmasked) mask_scores(s, step * BN, visible);
+                softmax.add(s, factor);
+                if constexpr (PREVIOUS) wait_for_values();
+                warpgroup_fence_operand(s);
+#pragma unroll
+                for (int i = 0; i < BN / 16; i++) pack_operand<T>(p[i], s, i);
+                scale_rows(sums, factor);
+                if constexpr (!Tile::OVERLAP) {
+                    mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+                    start_values(sums, p, v_at.stage);
+                    wait_for_values();
+                }
+            };
+            mbarrier_wait(q_full, q_parity);
+            q_parity ^= 1;
+            if (steps > 0) {
+                if (Tile::PING_PONG && consumer == 1) barrier_arrive(other, 256);  // the first warpgroup begins
+                multiply_tile(steps - 1, Constant<false>());
+                for (int step = steps - 2; step >= 0; step--) multiply_tile(step, Constant<Tile::OVERLAP>());
+                if constexpr (Tile::OVERLAP) {
+                    mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+                    start_values(sums, p, v_at.stage);
+                    wait_for_values();
+                }
+            }
+            barrier_sync(3 + consumer, 128);  // all warps of the warpgroup have multiplied the queries
+            store_rows<BM, D>(sums, softmax, shared, consumer * 64 + warp % 4 * 16, sequence, row, o, lse, tokens,
+                              heads, work.head);
+            fence_proxy_async_shared_cta();  // before the next queries replace the results
+            __syncwarp();
+            signal(q_empty);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+// Softmax of rows of scores that are computed a tile at a time, in the layout of the accumulators of mma.sync and
+// wgmma: a thread holds, of row lane / 4 of its warp's 16, columns 8 j + 2 (lane % 4) and the next one in s[4 j] and
+// s[4 j + 1], and the same columns of the row 8 below in s[4 j + 2] and s[4 j + 3]. Four neighbouring lanes hold a row.
+//
+// The method is that of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
+// "FlashAttention" (2022): after each tile, the maximum of a row may have grown; what was summed before is multiplied
+// by exp(old maximum - new maximum).
+#pragma once
+#include "ptxkit/ptx/data_movement.cuh"
+#include "ptxkit/ptx/floating_point.cuh"
+#include "ptxkit/ptx/half.cuh"
+#include "ptxkit/ptx/special_registers.cuh"
+#include "ptxkit/ptx/synchronization.cuh"
+
+namespace ptxkit {
+
+__device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000); }
+
+// Maximum or sum over the four lanes that hold a row.
+__device__ __forceinline__ float row_max(float x) {
+    x = fmaxf(x, shfl_sync_bfly(all_lanes, x, 1));
+    return fmaxf(x, shfl_sync_bfly(all_lanes, x, 2));
+}
+__device__ __forceinline__ float row_sum(float x) {
+    x += shfl_sync_bfly(all_lanes, x, 1);
+    return x + shfl_sync_bfly(all_lanes, x, 2);
+}
+
+// The maxima and sums of a thread's two rows. Scores are multiplied by `scale`, which includes log2(e), so that
+// exponentials are powers of two.
+struct OnlineSoftmax {
+    float scale;
+    float maximum[2] = {minus_infinity(), minus_infinity()};  // of the scores so far, not multiplied by the scale
+    float sum[2] = {};                                    // of this thread's exponentials
+
+    // Replaces scores by their exponentials relative to the maximum, and adds these to the sums. factor[r] is what
+    // previous results of row r must be multiplied by. Rows whose scores are all minus infinity have exponentials 0.
+    template <int N>
+    __device__ __forceinline__ void add(float (&s)[N], float (&factor)[2]) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float highest = maximum[r];
+#pragma unroll
+            for (int i = 2 * r; i < N; i += 4) highest = fmaxf(highest, fmaxf(s[i], s[i + 1]));
+            highest = row_max(highest);
+            const float base = highest == minus_infinity() ? 0 : highest * scale;
+            factor[r] = ex2_approx_ftz(maximum[r] * scale - base);
+            maximum[r] = highest;
+            float added = 0;
+#pragma unroll
+            for (int i = 2 * r; i < N; i += 4) {
+                s[i] = ex2_approx_ftz(fmaf(s[i], scale, -base));
+                s[i + 1] = ex2_approx_ftz(fmaf(s[i + 1], scale, -base));
+                added += s[i] + s[i + 1];
+            }
+            sum[r] = fmaf(sum[r], factor[r], added);
+        }
+    }
+
+    // The sums of whole rows, after the last tile.
+    __device__ __forceinline__ void finish() {
+#pragma unroll
+        for (int r = 0; r < 2; r++) sum[r] = row_sum(sum[r]);
+    }
+
+    // What the results of row r are multiplied by in the end: 0 for rows without a visible key.
+    __device__ __forceinline__ float normalization(int r) const { return sum[r] == 0 ? 0 : 1 / sum[r]; }
+
+    // log(sum of exp(score)) of row r; minus infinity for rows without a visible key.
+    __device__ __forceinline__ float log_sum_exp(int r) const {
+        constexpr float ln2 = 0.693147180559945f;
+        return sum[r] == 0 ? minus_infinity() : (maximum[r] * scale + lg2_approx(sum[r])) * ln2;
+    }
+};
+
+// Sets the scores of invisible keys to minus infinity. key: of the tile's first column. visible[r]: the number of keys
+// that row r sees.
+template <int N>
+__device__ __forceinline__ void mask_scores(float (&s)[N], int key, const int (&visible)[2]) {
+    key += laneid() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (key + i / 4 * 8 + i % 2 >= visible[i / 2 % 2]) s[i] = minus_infinity();
+    }
+}
+
+// Multiplies the results of each row by its factor.
+template <int N>
+__device__ __forceinline__ void scale_rows(float (&o)[N], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) o[i] *= factor[i / 2 % 2];
+}
+
+// The scores of 16 keys, from number 16 k, as the first operand of a product.
+template <class T, int N>
+__device__ __forceinline__ void pack_operand(unsigned (&a)[4], const float (&s)[N], int k) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = Convert<T>::pack(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+}
+
+}  // namespace ptxkit

@@ -1,0 +1,31 @@
+// The sequences of a batch. Their tokens follow each other in the arrays (tokens, heads, D) of queries, keys and
+// values: sequence i has the queries q_starts[i] to q_starts[i + 1] - 1, and keys and values k_starts[i] to
+// k_starts[i + 1] - 1.
+#pragma once
+
+namespace ptxkit {
+
+struct Sequence {
+    int q_first, q_count, k_first, k_count;
+
+    __device__ __forceinline__ Sequence(const int* q_starts, const int* k_starts, int i)
+        : q_first(q_starts[i]),
+          q_count(q_starts[i + 1] - q_first),
+          k_first(k_starts[i]),
+          k_count(k_starts[i + 1] - k_first) {}
+
+    // The number of keys that a query sees: all, or with CAUSAL those up to its own position, where the last query and
+    // the last key have the same position.
+    template <bool CAUSAL>
+    __device__ __forceinline__ int visible(int query) const {
+        return CAUSAL ? max(0, min(k_count, query + 1 + k_count - q_count)) : k_count;
+    }
+
+    // The number of keys that at least one query of the rows below `end` sees.
+    template <bool CAUSAL>
+    __device__ __forceinline__ int visible_before(int end) const {
+        return visible<CAUSAL>(min(end, q_count) - 1);
+    }
+};
+
+}  // namespace ptxkit

@@ -1,0 +1,1 @@
+"""Attention: softmax(scale q k^T) v."""
