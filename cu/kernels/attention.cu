@@ -235,6 +235,7 @@ __global__ void __launch_bounds__(2 * BM) attention_tiled(const T* q, const T* k
         barrier_sync();  // all warps have read the tiles
     }
     cp_async_wait_all();
+    barrier_sync();  // results replace the queries, which all threads have copied: also if no key was visible
     store_rows<BM, D>(sums, softmax, shared, row, sequence, query + row, o, lse, tokens, heads, head);
 }
 

@@ -139,7 +139,8 @@ class Typical:
     It is the smaller of the mean ``|expected|`` of its row and of its column, so that neither scaled rows, nor scaled columns,
     nor single large elements increase the tolerance of others. In a product of a matrix with scaled rows and one with scaled
     columns, the product of the geometric means of row and column over that of the matrix may be larger, and is then used.
-    Arrays without rows and columns of 16 elements have one magnitude, the median.
+    Matrices of fewer than 16 rows, such as the heads of a token, are taken as one, with the rows of all leading axes. Arrays
+    without rows and columns of 16 elements have one magnitude, the median.
 
     Args:
         expected: the reference, of any shape.
@@ -150,6 +151,8 @@ class Typical:
 
     def __init__(self, expected: npt.NDArray[Any]) -> None:
         shape = expected.shape
+        if len(shape) > 2 and shape[-2] < SMALLEST_SIDE:
+            shape = (prod(shape[:-1]), shape[-1])
         matrix = len(shape) >= 2 and min(shape[-2:]) >= SMALLEST_SIDE
         self.columns = shape[-1] if matrix else 0
         self._one = 0.0 if matrix else median_magnitude(expected)
