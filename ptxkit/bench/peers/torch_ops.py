@@ -347,3 +347,26 @@ def sparse_compress(w: Any, torch: Any) -> Function:
         return values, words.to(torch.int32).view(torch.uint32)
 
     return compress
+
+
+# -- Attention -------------------------------------------------------------------------------------------------------------
+
+
+# Sequences of different lengths, and rows without a visible key, which torch makes NaN, are not offered.
+@op("attention", "o", when=lambda w: w.lengths == "equal" and not (w.causal and w.q > w.k))
+def attention(w: Any, torch: Any) -> Function:
+    attend = torch.nn.functional.scaled_dot_product_attention
+    options: dict[str, Any] = {"enable_gqa": True} if w.shared_heads != w.heads else {}
+    if w.causal and w.q == w.k:
+        options["is_causal"] = True
+    elif w.causal:
+        options["attn_mask"] = torch.nn.attention.bias.causal_lower_right(w.q, w.k)
+
+    def by_head(x: Any, count: int) -> Any:
+        return x.view(w.batch, count, -1, w.d).transpose(1, 2)
+
+    def scaled_dot_product(query: Any, key: Any, value: Any) -> Any:
+        o = attend(by_head(query, w.q), by_head(key, w.k), by_head(value, w.k), **options)
+        return o.transpose(1, 2).reshape(query.shape)
+
+    return scaled_dot_product
