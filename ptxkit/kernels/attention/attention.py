@@ -164,8 +164,8 @@ class Attention(Workload):
 
     @property
     def tolerance(self) -> Mapping[str, Tolerance]:  # type: ignore[override]  # depends on the type here
-        """That of o. Probabilities are rounded to the type of v before the second product, which is as large an error as that of
-        rounding o, relative to the results around an element."""
+        """That of o: probabilities are rounded to the type of v before the second product, which is as large an error as that
+        of rounding o, relative to the results around an element."""
         rounding = 2.0**-8 if self.dtype == "bf16" else 2.0**-11
         return {"o": Tolerance(relative=rounding, typical=4 * rounding, absolute=1e-30)}
 
@@ -323,7 +323,8 @@ def usable(w: Attention, tile: AttentionTile) -> bool | str:
         return "two warpgroups alternate; other numbers cannot"
     registers = tile.REGISTERS or 255
     if (needed := tile.D // 2 + 3 * tile.BN // 4 + 40) > registers:
-        return f"a thread needs about {needed} registers for {tile.BN} scores and {tile.D} results of two rows, and has {registers}"
+        rows = f"two rows of {tile.BN} scores and {tile.D} results"
+        return f"a thread needs about {needed} registers for {rows}, and has {registers}"
     return fits(w, tile.shared_bytes)
 
 
