@@ -279,11 +279,6 @@ struct AttentionTile {
     static constexpr int bytes = barriers + 8 * (2 + 4 * STAGES);
 };
 
-template <bool VALUE>
-struct Constant {
-    static constexpr bool value = VALUE;
-};
-
 // A tile of BM queries of a head of a sequence.
 struct AttentionWork {
     int tile, head, sequence;
@@ -295,6 +290,91 @@ struct AttentionWork {
         tile = reversed ? tiles - 1 - t : t;
         head = index / tiles % heads;
         sequence = index / tiles / heads;
+    }
+};
+
+// What a consumer warpgroup computes of a tile of queries, in registers: `sums` become the results.
+template <class T, class Tile>
+struct Consumer {
+    static constexpr int D = Tile::D, BM = Tile::BM, BN = Tile::BN, STAGES = Tile::STAGES;
+
+    // Shared addresses: the warpgroup's queries, the stages, their mbarriers.
+    unsigned q_rows, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty;
+    unsigned number;  // of the warpgroup
+    Ring<STAGES> k_at, v_at;
+    OnlineSoftmax softmax;
+    float sums[D / 2], s[BN / 2];
+    unsigned p[BN / 16][4];
+
+    __device__ __forceinline__ void signal(unsigned barrier) const {
+        if (laneid() == 0) mbarrier_arrive(barrier);
+    }
+
+    // Starts s = q k^T.
+    __device__ __forceinline__ void start_scores() {
+        const unsigned k_tile = k_tiles + k_at.stage * Tile::tile_bytes;
+        wgmma_fence();
+#pragma unroll
+        for (int d = 0; d < D; d += 16) {
+            const unsigned box = d / 64, column = d % 64 * 2;
+            multiply(s, matrix_descriptor_128B(q_rows + box * BM * 128 + column),
+                     matrix_descriptor_128B(k_tile + box * BN * 128 + column), d > 0, T());
+        }
+        wgmma_commit_group();
+    }
+
+    // Starts sums += p v.
+    __device__ __forceinline__ void start_values() {
+        const unsigned v_tile = v_tiles + v_at.stage * Tile::tile_bytes;
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < BN / 16; i++) {
+            wgmma_transposed(sums, p[i], transposed_descriptor_128B(v_tile + i * 2048, BN * 128), true, T());
+        }
+        wgmma_commit_group();
+    }
+
+    __device__ __forceinline__ void wait_for_values() {
+        wgmma_wait_group<0>();
+        warpgroup_fence_operand(sums);
+        signal(v_empty + 8 * v_at.stage);
+        v_at.advance();
+    }
+
+    // The product of the latest exponentials with their values.
+    __device__ __forceinline__ void multiply_values() {
+        mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+        start_values();
+        wait_for_values();
+    }
+
+    // The scores of a tile and their exponentials. PREVIOUS: the product of the previous tile's exponentials with their
+    // values is computed at the same time; the exponentials of this one wait for it. last: no tile follows. masked:
+    // some rows do not see all keys, of which the first has the number `key`.
+    template <bool PREVIOUS>
+    __device__ __forceinline__ void multiply_tile(bool last, bool masked, int key, const int (&visible)[2]) {
+        mbarrier_wait(k_full + 8 * k_at.stage, k_at.parity);
+        if constexpr (PREVIOUS) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
+        if constexpr (Tile::PING_PONG) barrier_sync(1 + number, 256);
+        start_scores();
+        if constexpr (PREVIOUS) start_values();
+        if constexpr (Tile::PING_PONG) {
+            // The other warpgroup issues its next products. After the last ones of the second, the first has none.
+            if (number == 0 || !last) barrier_arrive(1 + (number ^ 1), 256);
+        }
+        wgmma_wait_group<PREVIOUS ? 1 : 0>();  // the scores
+        warpgroup_fence_operand(s);
+        signal(k_empty + 8 * k_at.stage);
+        k_at.advance();
+        if (masked) mask_scores(s, key, visible);
+        float factor[2];
+        softmax.add(s, factor);
+        if constexpr (PREVIOUS) wait_for_values();
+        warpgroup_fence_operand(s);  // the previous exponentials have been read
+#pragma unroll
+        for (int i = 0; i < BN / 16; i++) pack_operand<T>(p[i], s, i);
+        scale_rows(sums, factor);
+        if constexpr (!Tile::OVERLAP) multiply_values();
     }
 };
 
@@ -368,104 +448,38 @@ __global__ void __launch_bounds__(128 * (Tile::CONSUMERS + 1), 1) attention_spec
         }
     } else {
         if constexpr (REGISTERS > 0) setmaxnreg_inc<REGISTERS>();
-        const unsigned lane = laneid(), consumer = warp / 4 - 1;
-        const unsigned own = 1 + consumer, other = 1 + (consumer ^ 1);  // barriers of PING_PONG
-        const unsigned q_rows = q_tile + consumer * 64 * 128;
-        auto signal = [&](unsigned barrier) {
-            if (lane == 0) mbarrier_arrive(barrier);
-        };
-        auto start_scores = [&](float(&s)[BN / 2], unsigned stage) {
-            const unsigned k_tile = k_tiles + stage * tile_bytes;
-            wgmma_fence();
-#pragma unroll
-            for (int d = 0; d < D; d += 16) {
-                const unsigned box = d / 64, column = d % 64 * 2;
-                multiply(s, matrix_descriptor_128B(q_rows + box * BM * 128 + column),
-                         matrix_descriptor_128B(k_tile + box * BN * 128 + column), d > 0, T());
-            }
-            wgmma_commit_group();
-        };
-        auto start_values = [&](float(&sums)[D / 2], unsigned(&p)[BN / 16][4], unsigned stage) {
-            const unsigned v_tile = v_tiles + stage * tile_bytes;
-#pragma unroll
-            for (int i = 0; i < BN / 16; i++) warpgroup_fence_operand(p[i]);
-            wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < BN / 16; i++) {
-                wgmma_transposed(sums, p[i], transposed_descriptor_128B(v_tile + i * 2048, BN * 128), true, T());
-            }
-            wgmma_commit_group();
-        };
-        Ring<STAGES> v_at;
+        const unsigned number = warp / 4 - 1;
+        Consumer<T, Tile> consumer{q_tile + number * 64 * 128, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty,
+                                   number};
         for (unsigned index = blockIdx.x; index < works; index += gridDim.x) {
             const AttentionWork work(index, tiles, heads, CAUSAL);
             const Sequence sequence(q_starts, k_starts, work.sequence);
             const int query = work.tile * BM;
             if (query >= sequence.q_count) continue;
             const int steps = (sequence.visible_before<CAUSAL>(query + BM) + BN - 1) / BN;
-            const int row = query + consumer * 64 + warp % 4 * 16, first = row + lane / 4;
+            const int row = query + number * 64 + warp % 4 * 16, first = row + laneid() / 4;
             const int visible[2] = {sequence.visible<CAUSAL>(first), sequence.visible<CAUSAL>(first + 8)};
-            const int unmasked = sequence.visible<CAUSAL>(query + consumer * 64) / BN;  // tiles that all rows see
-            OnlineSoftmax softmax{scale};
-            float sums[D / 2], s[BN / 2], factor[2];
-            unsigned p[BN / 16][4];
+            const int unmasked = sequence.visible<CAUSAL>(query + number * 64) / BN;  // tiles that all rows see
+            consumer.softmax = OnlineSoftmax{scale};
 #pragma unroll
-            for (float& sum : sums) sum = 0;
-            // Lets the other warpgroup issue its next products. The second one has none to wait for in its last step.
-            auto hand_over = [&](int step) {
-                if (Tile::PING_PONG && (consumer == 0 || step > 0)) barrier_arrive(other, 256);
-            };
-            auto wait_for_values = [&] {
-                wgmma_wait_group<0>();
-                warpgroup_fence_operand(sums);
-                signal(v_empty + 8 * v_at.stage);
-                v_at.advance();
-            };
-            // The scores of a tile, their exponentials, and the product of exponentials with the values: with OVERLAP
-            // those of the previous tile, otherwise those of this one.
-            auto multiply_tile = [&](int step, auto previous) {
-                constexpr bool PREVIOUS = decltype(previous)::value;
-                mbarrier_wait(k_full + 8 * at.stage, at.parity);
-                if constexpr (PREVIOUS) mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
-                if constexpr (Tile::PING_PONG) barrier_sync(own, 256);
-                start_scores(s, at.stage);
-                if constexpr (PREVIOUS) start_values(sums, p, v_at.stage);
-                hand_over(step);
-                wgmma_wait_group<PREVIOUS ? 1 : 0>();  // the scores
-                warpgroup_fence_operand(s);
-                signal(k_empty + 8 * at.stage);
-                at.advance();
-                if (step >= unmasked) mask_scores(s, step * BN, visible);
-                softmax.add(s, factor);
-                if constexpr (PREVIOUS) wait_for_values();
-                warpgroup_fence_operand(s);
-#pragma unroll
-                for (int i = 0; i < BN / 16; i++) pack_operand<T>(p[i], s, i);
-                scale_rows(sums, factor);
-                if constexpr (!Tile::OVERLAP) {
-                    mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
-                    start_values(sums, p, v_at.stage);
-                    wait_for_values();
-                }
-            };
+            for (float& sum : consumer.sums) sum = 0;
             mbarrier_wait(q_full, q_parity);
             q_parity ^= 1;
             if (steps > 0) {
-                if (Tile::PING_PONG && consumer == 1) barrier_arrive(other, 256);  // the first warpgroup begins
-                multiply_tile(steps - 1, Constant<false>());
-                for (int step = steps - 2; step >= 0; step--) multiply_tile(step, Constant<Tile::OVERLAP>());
-                if constexpr (Tile::OVERLAP) {
-                    mbarrier_wait(v_full + 8 * v_at.stage, v_at.parity);
-                    start_values(sums, p, v_at.stage);
-                    wait_for_values();
+                if (Tile::PING_PONG && number == 1) barrier_arrive(1, 256);  // the first warpgroup begins
+                const int last = steps - 1;
+                consumer.template multiply_tile<false>(last == 0, last >= unmasked, last * BN, visible);
+                for (int step = last - 1; step >= 0; step--) {
+                    consumer.template multiply_tile<Tile::OVERLAP>(step == 0, step >= unmasked, step * BN, visible);
                 }
+                if constexpr (Tile::OVERLAP) consumer.multiply_values();
             }
-            barrier_sync(3 + consumer, 128);  // all warps of the warpgroup have multiplied the queries
-            store_rows<BM, D>(sums, softmax, shared, consumer * 64 + warp % 4 * 16, sequence, row, o, lse, tokens,
-                              heads, work.head);
+            barrier_sync(3 + number, 128);  // all warps of the warpgroup have multiplied the queries
+            store_rows<BM, D>(consumer.sums, consumer.softmax, shared, number * 64 + warp % 4 * 16, sequence, row, o,
+                              lse, tokens, heads, work.head);
             fence_proxy_async_shared_cta();  // before the next queries replace the results
             __syncwarp();
-            signal(q_empty);
+            consumer.signal(q_empty);
         }
     }
 }

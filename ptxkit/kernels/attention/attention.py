@@ -167,7 +167,7 @@ class Attention(Workload):
         """That of o: probabilities are rounded to the type of v before the second product, which is as large an error as that
         of rounding o, relative to the results around an element."""
         rounding = 2.0**-8 if self.dtype == "bf16" else 2.0**-11
-        return {"o": Tolerance(relative=rounding, typical=4 * rounding, absolute=1e-30)}
+        return {"o": Tolerance(relative=rounding, typical=8 * rounding, absolute=1e-30)}
 
     @property
     def pointers(self) -> tuple[object, ...]:
