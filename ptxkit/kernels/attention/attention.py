@@ -305,10 +305,9 @@ def attend(
 
 
 def causal_pairs(n: int, m: int) -> int:
-    """Pairs of n queries and the keys, of m, that they see with a causal mask: max(0, i + 1 + m - n) keys for query i."""
-    least = max(0, 1 + m - n)
-    rows = min(n, m)
-    return rows * (least + m) // 2
+    """Pairs of n queries and the keys, of m, that they see with a causal mask: query i sees i + 1 + m - n, or none."""
+    fewest = max(1, 1 + m - n)
+    return min(n, m) * (fewest + m) // 2
 
 
 def swept(w: Attention, t: Tile) -> AttentionTile:

@@ -1,0 +1,127 @@
+"""attention in all its steps: head sizes, ragged lengths, causal masks, shared heads, late completion, races."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ptxkit.emulator.settings import EmulatorSettings
+from ptxkit.errors import UsageError
+from ptxkit.kernels.attention.attention import Attention, causal_pairs
+from ptxkit.runtime.emulated import EmulatedDevice
+from ptxkit.targets.gpus import reference_facts
+from ptxkit.testing import assert_sass
+from ptxkit.workload import execute
+from ptxkit.workload.workload import Workload
+
+VARIANTS = list(Attention.variants())
+
+
+def check(device, variant, tile=None, **settings):
+    workload = Attention(**settings)
+    case = execute.Case(workload, device, seed=3)
+    result = execute.run(case, workload.variant(variant), None, tile, explicit=tile is not None)
+    assert result.verdict.verified, f"{variant} {result.tile}: {result.verdict.worst}"
+    return case.outputs()
+
+
+@pytest.fixture
+def few_ctas(monkeypatch):
+    """A device on which persistent kernels launch two CTAs."""
+    monkeypatch.setattr(Workload, "device", replace(reference_facts("sm_90a"), sms=2))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch": 1, "heads": 1, "q": 1, "k": 1},
+        {"batch": 1, "heads": 4, "q": 70, "k": 140, "kv_heads": 2},
+        {"batch": 3, "heads": 1, "q": 150, "k": 150, "lengths": "random"},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_any_shape(device, variant, settings):
+    check(device, variant, d=64, causal=True, **settings)
+
+
+@pytest.mark.parametrize("variant", ["step1_tiled", "step3_overlap"])
+def test_f16_without_a_mask(device, variant):
+    check(device, variant, batch=2, heads=2, q=70, k=140, d=128, dtype="f16")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_queries_without_a_visible_key_have_results_0(device, variant):
+    found = check(device, variant, batch=1, heads=2, q=140, k=9, d=64, causal=True)
+    assert (found["o"][:131].astype(np.float32) == 0).all()
+    assert np.isneginf(found["lse"][:, :131]).all()
+    assert np.isfinite(found["lse"][:, 131:]).all()
+
+
+def test_heads_of_256_elements(device):
+    check(device, "step4_ping_pong", batch=1, heads=1, q=20, k=80, d=256)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        {"CONSUMERS": 3, "BN": 64, "STAGES": 3, "PING_PONG": 0},
+        {"CONSUMERS": 1, "BN": 192, "STAGES": 2, "PING_PONG": 0},
+    ],
+)
+def test_tiles_of_persistent_ctas(device, few_ctas, tile):
+    check(device, "step5_persistent", tile, batch=2, heads=2, q=130, k=200, d=64, causal=True)
+
+
+@pytest.mark.parametrize("completion", ["latest-legal", "random"])
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "unfused"])
+def test_late_copies_and_races(few_ctas, variant, completion):
+    device = EmulatedDevice(settings=EmulatorSettings(completion=completion, racecheck="warps", initcheck=True))
+    check(device, variant, batch=2, heads=1, q=140, k=200, d=64, causal=True, lengths="random")
+
+
+def test_large_scores_do_not_overflow():
+    """Scores of several hundreds, whose exponentials are infinite: the maximum is subtracted first."""
+    workload = Attention(batch=1, heads=1, q=64, k=64, d=64, causal=True)
+    inputs = dict(workload.inputs(np.random.default_rng(0)))
+    inputs["query"] = (inputs["query"].astype(np.float32) * 256).astype(inputs["query"].dtype)
+    for variant in ("unfused", "step1_tiled", "step3_overlap"):
+        case = execute.Case(workload, EmulatedDevice(), inputs=inputs)
+        assert execute.run(case, workload.variant(variant)).verdict.verified
+
+
+def test_fused_kernels_move_no_scores():
+    """Device memory is only read for the inputs and written for the outputs, whatever the number of keys."""
+    workload = Attention(batch=1, heads=1, q=64, k=512, d=64, causal=True)
+    case = execute.Case(workload, EmulatedDevice())
+    stored = {}
+    for variant in ("unfused", "step1_tiled", "step3_overlap"):
+        stored[variant] = execute.run(case, workload.variant(variant)).counters.written_bytes
+    assert stored["step1_tiled"] == stored["step3_overlap"] == 64 * 64 * 2 + 64 * 4
+    assert stored["unfused"] == stored["step1_tiled"] + 64 * 512 * (4 + 2)  # scores in f32, probabilities in bf16
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (4, 4), (3, 7), (7, 3), (5, 1)])
+def test_pairs_of_a_causal_mask(n, m):
+    seen = np.arange(m)[None] <= np.arange(n)[:, None] + m - n
+    assert causal_pairs(n, m) == seen.sum()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"d": 80}, "d must be one of 64, 128, 256"),
+        ({"heads": 6, "kv_heads": 4}, "kv_heads must divide the 6 heads"),
+        ({"kv_heads": -1}, "kv_heads must divide"),
+        ({"batch": 70000}, "at most 65535"),
+    ],
+)
+def test_unsupported_sizes_are_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        Attention(**settings)
+
+
+def test_compiled_code_has_both_products_and_no_spills():
+    assert_sass("attention:step4_ping_pong", has={"HGMMA": 32, "UTMALDG": 6}, spills=0)
