@@ -226,6 +226,12 @@ __global__ void __launch_bounds__(128, 1) matrices(unsigned a, unsigned long lon
     wgmma_mma_async_m64n128k16_f32_f16_f16(d128, descriptor, descriptor, a);
     wgmma_mma_async_m64n192k16_f32_f16_f16(d192, descriptor, descriptor, a);
     wgmma_mma_async_m64n256k16_f32_f16_f16(d256, descriptor, descriptor, a);
+    wgmma_mma_async_m64n64k16_f32_bf16_bf16(d64, m4, descriptor, a);
+    wgmma_mma_async_m64n128k16_f32_bf16_bf16(d128, m4, descriptor, a);
+    wgmma_mma_async_m64n256k16_f32_bf16_bf16(d256, m4, descriptor, a);
+    wgmma_mma_async_m64n64k16_f32_f16_f16(d64, m4, descriptor, a);
+    wgmma_mma_async_m64n128k16_f32_f16_f16(d128, m4, descriptor, a);
+    wgmma_mma_async_m64n256k16_f32_f16_f16(d256, m4, descriptor, a);
     wgmma_mma_async_sp_m64n64k32_f32_bf16_bf16<0>(d64, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n128k32_f32_bf16_bf16<0>(d128, descriptor, descriptor, a, a);
     wgmma_mma_async_sp_m64n176k32_f32_bf16_bf16<0>(d176, descriptor, descriptor, a, a);

@@ -33,7 +33,7 @@ __device__ __forceinline__ unsigned long long transposed_descriptor_128B(unsigne
 // wgmma.mma_async: d = a * b, or d += a * b with `accumulate`, where a is 64 x 16 in registers, b is 16 x N and d is
 // 64 x N. b is the descriptor of an N-major tile in shared memory.
 
-__device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16_transposed(
+__device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16(
     float (&d)[32], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -45,7 +45,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_bf16_bf16_transpos
 #endif
 }
 
-__device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_bf16_bf16_transposed(
+__device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_bf16_bf16(
     float (&d)[64], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
@@ -57,7 +57,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_bf16_bf16_transpo
 #endif
 }
 
-__device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_bf16_bf16_transposed(
+__device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_bf16_bf16(
     float (&d)[128], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %133, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
@@ -69,7 +69,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_bf16_bf16_transpo
 #endif
 }
 
-__device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_f16_f16_transposed(
+__device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_f16_f16(
     float (&d)[32], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
@@ -81,7 +81,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n64k16_f32_f16_f16_transposed
 #endif
 }
 
-__device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_f16_f16_transposed(
+__device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_f16_f16(
     float (&d)[64], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
@@ -93,7 +93,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n128k16_f32_f16_f16_transpose
 #endif
 }
 
-__device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16_transposed(
+__device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
     float (&d)[128], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #if PTXKIT_SM90A
     asm volatile("{.reg .pred p; setp.ne.b32 p, %133, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
@@ -109,27 +109,27 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16_transpose
 
 __device__ __forceinline__ void wgmma_transposed(float (&d)[32], const unsigned (&a)[4], unsigned long long b,
                                                  bool accumulate, bf16) {
-    wgmma_mma_async_m64n64k16_f32_bf16_bf16_transposed(d, a, b, accumulate);
+    wgmma_mma_async_m64n64k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[64], const unsigned (&a)[4], unsigned long long b,
                                                  bool accumulate, bf16) {
-    wgmma_mma_async_m64n128k16_f32_bf16_bf16_transposed(d, a, b, accumulate);
+    wgmma_mma_async_m64n128k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[128], const unsigned (&a)[4], unsigned long long b,
                                                  bool accumulate, bf16) {
-    wgmma_mma_async_m64n256k16_f32_bf16_bf16_transposed(d, a, b, accumulate);
+    wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[32], const unsigned (&a)[4], unsigned long long b,
                                                  bool accumulate, f16) {
-    wgmma_mma_async_m64n64k16_f32_f16_f16_transposed(d, a, b, accumulate);
+    wgmma_mma_async_m64n64k16_f32_f16_f16(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[64], const unsigned (&a)[4], unsigned long long b,
                                                  bool accumulate, f16) {
-    wgmma_mma_async_m64n128k16_f32_f16_f16_transposed(d, a, b, accumulate);
+    wgmma_mma_async_m64n128k16_f32_f16_f16(d, a, b, accumulate);
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[128], const unsigned (&a)[4], unsigned long long b,
                                                  bool accumulate, f16) {
-    wgmma_mma_async_m64n256k16_f32_f16_f16_transposed(d, a, b, accumulate);
+    wgmma_mma_async_m64n256k16_f32_f16_f16(d, a, b, accumulate);
 }
 
 }  // namespace ptxkit

@@ -78,8 +78,9 @@ class Attention(Workload):
             yield f"d must be one of {', '.join(map(str, HEAD_SIZES))}"
         if self.kv_heads < 0 or self.heads % self.shared_heads:
             yield f"kv_heads must divide the {self.heads} heads, or be 0 for as many"
-        if self.batch > 65535 or self.heads > 65535:
-            yield "batch and heads must be at most 65535, the limit of a grid's y and z"
+        most = self.device.target.limits.grid[1]
+        if self.batch > most or self.heads > most:
+            yield f"batch and heads must be at most {most}, the limit of a grid's y and z"
         if max(self.batch * self.q, self.batch * self.k) * self.heads * self.d >= 2**40:
             yield "the arrays are too large"
         if max(self.batch * self.q, self.batch * self.k) >= 2**31:
