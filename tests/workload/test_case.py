@@ -204,6 +204,21 @@ def test_a_description_states_its_tolerance_as_attribute_or_method(sample, state
     assert rule.given.relative == relative and rule.origin == "stated by the description"
 
 
+def test_a_tolerance_may_be_stated_for_single_outputs(sample):
+    kind = sample(("    n: int = 100", '    n: int = 100\n    tolerance = {"y": Tolerance(relative=0.5)}'))
+    rule = execute.Data(kind()).tolerance_rule()
+    dtype, expected = np.dtype(np.float32), np.ones(4)
+    assert rule.resolved(dtype, expected, "y") == (Tolerance(relative=0.5), "stated by the description")
+    other, origin = rule.resolved(dtype, expected, "z")
+    assert other.relative < 0.5 and origin.startswith("the default for float32")
+
+
+def test_a_tolerance_of_an_output_that_does_not_exist_is_refused(sample):
+    kind = sample(("    n: int = 100", '    n: int = 100\n    tolerance = {"nosuch": Tolerance()}'))
+    with pytest.raises(DescriptionError, match="tolerance names 'nosuch'; the outputs are "):
+        execute.Data(kind()).tolerance_rule()
+
+
 def test_a_tolerance_that_is_a_number_is_refused(sample):
     kind = sample(("    n: int = 100", "    n: int = 100\n    tolerance = 1e-3"))
     with pytest.raises(DescriptionError, match="tolerance must be a Tolerance, not 0.001"):

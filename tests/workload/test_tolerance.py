@@ -111,6 +111,14 @@ def test_a_huge_element_does_not_widen_what_others_may_differ_by():
     assert magnitudes.max() < 10
 
 
+def test_matrices_of_few_rows_are_one_matrix():
+    """Each token has two heads: the magnitude of a row is that of the row, and not the median of all."""
+    scales = np.repeat(10.0 ** -np.arange(40), 2).reshape(40, 2, 1)
+    expected = scales * np.random.default_rng(0).uniform(0.5, 1, (40, 2, 64))
+    found = np.asarray(Typical(expected).of(0, expected.size)).reshape(expected.shape)
+    assert (found / expected).max() < 4 and (found / expected).min() > 0.25
+
+
 def test_small_outputs_are_not_accepted_by_an_absolute_tolerance():
     p = np.full(4096, 1 / 4096)
     for dtype in (f32, np.float16, bf16):
