@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ptxkit"
 BOUNDED = 'extern "C" __global__ void __launch_bounds__({threads}) bounded_{threads}(float* y) {{ {body} }}\n'
 LIVE = """
-    float v[{live}];
+    float v[200];
     #pragma unroll
-    for (int k = 0; k < {live}; k++) v[k] = y[threadIdx.x + 1024 * k];
+    for (int k = 0; k < 200; k++) v[k] = y[threadIdx.x + 1024 * k];
     #pragma unroll
-    for (int k = 0; k < {live}; k++) y[threadIdx.x + 1024 * k] = v[k] * v[(k + 7) % {live}];
+    for (int k = 0; k < 200; k++) y[threadIdx.x + 1024 * k] = v[k] * v[(k + 7) % 200];
 """
 
 
@@ -42,10 +42,10 @@ def test_ptxas_bounds_registers_by_the_threads_of_a_cta(cc, require_target):
     """``.maxntid`` leaves a thread its part of a CTA's registers, in units of a warp's allocation, and never more than 255."""
     require_target(f"sm_{cc}")
     limits = SM_LIMITS[cc]
-    live = {128: 200, 1024: 120}  # values, many more than a thread of 1024 has registers
-    kernels = (BOUNDED.format(threads=n, body=LIVE.replace("{live}", str(count))) for n, count in live.items())
+    sizes = (128, 1024)
+    kernels = (BOUNDED.format(threads=threads, body=LIVE) for threads in sizes)
     image = compile_source("".join(kernels), target=f"sm_{cc}")
-    for threads in live:
+    for threads in sizes:
         used = image.functions[f"bounded_{threads}"].registers
         assert used <= min(limits.registers_per_cta // threads, limits.registers_per_thread)
         if threads == 1024:
