@@ -54,7 +54,7 @@ class Instrumentation:
         check = self.check
         if check is None:
             return block.instrumented(x.frame.registers, x, self)
-        check.begin(x)
+        check.begin(x, block)
         predicate = block.instrumented(x.frame.registers, x, self)
         check.end(x, block)
         terminator = block.terminator

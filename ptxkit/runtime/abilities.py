@@ -124,6 +124,9 @@ class Device(Encoder, Protocol):
     def multiprocessors(self) -> int:
         """Number of SMs, from which persistent kernels compute their grids."""
 
+    def undefined_bytes(self, address: int, nbytes: int) -> str:
+        """A text about the bytes to which launches have copied uninitialised ones; "" if none are known."""
+
     def facts_for(self, target: Target | None) -> DeviceFacts:
         """SM count, L2 cache and limits: those of the GPU, or on a device that runs any target those of the reference GPU of
         ``target``.

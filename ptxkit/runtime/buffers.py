@@ -260,6 +260,13 @@ def _release(memory: Memory, address: int) -> None:
 class MakesArrays(Sealed):
     """The base of all devices: makes arrays in the memory of the device."""
 
+    def undefined_bytes(self, address: int, nbytes: int) -> str:
+        """A text about the bytes to which launches have copied uninitialised ones; "" if none are known.
+
+        A GPU does not follow them, so that its text is always "".
+        """
+        return ""
+
     @takes(name=TEXT)
     def upload(self: Memory, array: Any, name: str = "") -> DeviceArray:
         """A copy of a C-contiguous array.

@@ -119,6 +119,10 @@ class EmulatedDevice(MakesArrays, HasSettings):
         """Set every byte, and have the initialisation check treat the memory as never written."""
         self.machine.poison(address, nbytes, value)
 
+    def undefined_bytes(self, address: int, nbytes: int) -> str:
+        """The bytes to which launches have copied uninitialised ones, such as the padding of a structure."""
+        return self.machine.undefined_bytes(address, nbytes)
+
     def digest(self, address: int, nbytes: int) -> int:
         """64 bits that depend on every byte."""
         return int.from_bytes(hashlib.blake2b(self.machine.view(address, nbytes).data, digest_size=8).digest(), "little")

@@ -15,6 +15,7 @@ from ptxkit.source_run.call import Call
 from ptxkit.source_run.outputs import ArraySummary, save_npy, summarise
 from ptxkit.source_run.workload import Prepared, built_of
 from ptxkit.workload import execute
+from ptxkit.workload.case import with_complaints
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.mismatch import may_be_unwritten
 from ptxkit.workload.tolerance import Rule
@@ -173,7 +174,8 @@ def compared(prepared: Prepared, case: execute.Case, tolerance: Tolerance | Rule
     """The arrays of a case after a launch, compared with ``--expect``; None without it."""
     if not prepared.expected:
         return None
-    return compare_all(case.outputs(), prepared.expected, tolerance, case.poisons)
+    verdict = compare_all(case.outputs(), prepared.expected, tolerance, case.poisons)
+    return with_complaints(verdict, case.undefined(prepared.expected))
 
 
 def _again(

@@ -249,7 +249,13 @@ class Case:
         poisons = self.poisons
         self.unwritten = any(may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items())
         verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
-        return with_overwritten(verdict, self.overwritten())
+        return with_complaints(verdict, [*self.undefined(outputs), *self.overwritten()])
+
+    def undefined(self, names: Iterable[str]) -> list[str]:
+        """A sentence for each of these outputs that holds bytes which launches have copied from uninitialised ones."""
+        arrays = {name: self.array(name) for name in names}
+        found = {name: self.device.undefined_bytes(a.address, a.nbytes) for name, a in arrays.items()}
+        return [f"{name}: {text}" for name, text in found.items() if text]
 
     def check_names(self) -> None:
         """Raise DescriptionError unless outputs() and reference() name the same outputs."""
@@ -323,8 +329,8 @@ class Case:
         )
 
 
-def with_overwritten(verdict: Verdict, complaints: list[str]) -> Verdict:
-    """The verdict, changed to wrong if a launch overwrote inputs."""
+def with_complaints(verdict: Verdict, complaints: list[str]) -> Verdict:
+    """The verdict, changed to wrong if there are complaints, such as of overwritten inputs."""
     if not complaints:
         return verdict
     worst = verdict.worst or complaints[0]

@@ -18,7 +18,7 @@ from ptxkit.errors import LaunchError, UnavailableError, UsageError
 from ptxkit.runtime.tensor_map.description import TensorMap
 from ptxkit.targets import missing
 from ptxkit.workload.build import Build, compiled
-from ptxkit.workload.case import HIGH, LOW, POISON, Case, with_overwritten
+from ptxkit.workload.case import HIGH, LOW, POISON, Case, with_complaints
 from ptxkit.workload.data import Data
 from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
 from ptxkit.workload.memory import check_memory
@@ -137,7 +137,7 @@ class Prepared:
         """
         complaints = self.case.overwritten()  # inputs overwritten by launches since the latest check
         if complaints:
-            return with_overwritten(Verdict.refused(f"after several launches, {complaints[0]}"), complaints[1:])
+            return with_complaints(Verdict.refused(f"after several launches, {complaints[0]}"), complaints[1:])
         self.case.reset(poison)
         self.launch()
         self.case.device.synchronize()

@@ -16,7 +16,7 @@ from ptxkit.bench.results.results import Accuracy, Row
 from ptxkit.compiler.elf import machine_code
 from ptxkit.errors import PtxkitError
 from ptxkit.workload import execute
-from ptxkit.workload.case import with_overwritten
+from ptxkit.workload.case import with_complaints
 from ptxkit.workload.launch import Generated
 from ptxkit.workload.verify import Verdict, compare_all, error_percentiles
 
@@ -279,7 +279,7 @@ class PeerCandidate:
         if not expected:  # a comparison without outputs would always succeed
             return None
         rule = self.sets.data.tolerance_rule(own=self.calls[which].tolerance)
-        verdict = with_overwritten(compare_all(outputs, expected, rule), self.sets.overwritten())
+        verdict = with_complaints(compare_all(outputs, expected, rule), self.sets.overwritten())
         return Comparison(verdict, outputs, expected)
 
     def _dropped(self, outputs: Mapping[str, np.ndarray[Any, Any]], which: int) -> Comparison | None:

@@ -111,6 +111,9 @@ class GlobalSite(Site):
             rows[start:][p.indices] = data
         else:
             rows[start:][p.indices[x.mask]] = data[x.mask]
+        if a.undefined_stores is not None:
+            indices = p.indices if x.mask is None else p.indices[x.mask]
+            a.undefined_stores.clear_elements((indices.reshape(-1) + start) << self.shift, self.size)
         self.count_traffic(x, p, int(base.reshape(-1)[p.first]) + self.offset)
 
     def _load_scattered(self, x: Group, base: Addresses, mask: Mask | None) -> Loaded:
@@ -136,7 +139,10 @@ class GlobalSite(Site):
             at = chosen[lanes]
             rows = a.typed(self.dtype)
             rows = rows[: len(rows) // self.count * self.count].reshape(-1, self.count)
-            rows[((addresses[at] - np.uint64(a.base)) >> np.uint64(self.shift)).view(np.int64)] = data[at]
+            offsets = (addresses[at] - np.uint64(a.base)).view(np.int64)
+            rows[offsets >> self.shift] = data[at]
+            if a.undefined_stores is not None:
+                a.undefined_stores.clear_elements(offsets, self.size)
         self._count_scattered(x, base)
 
     def _count_scattered(self, x: Group, base: Addresses) -> None:

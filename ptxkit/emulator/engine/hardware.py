@@ -80,6 +80,11 @@ class Hardware:
             a.forget(address - a.base, nbytes)
             a.sentinel = value
 
+    def undefined_bytes(self, address: int, nbytes: int) -> str:
+        """A text about the bytes that hold copies of uninitialised ones; "" if there are none."""
+        a = self.memory.owner(address)
+        return "" if a is None or a.undefined_stores is None else a.undefined_stores.describe(address - a.base, nbytes)
+
     def share(self, address: int, nbytes: int) -> NDArray[np.uint8]:
         """:meth:`view` for a host that may write the memory at any time, so that it counts as initialised."""
         self._initialise(address, nbytes)

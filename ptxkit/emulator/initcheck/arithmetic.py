@@ -13,6 +13,7 @@ import re
 import numpy as np
 
 from ptxkit.emulator.arrays import Lanes, Mask
+from ptxkit.emulator.initcheck.origins import COMPUTED, FIELD
 from ptxkit.emulator.initcheck.shadow import as_data, every, from_data, origins, resized, shadow
 from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.step import result_tuple
@@ -37,6 +38,9 @@ _MOVES = {
 }
 """Instructions that move bits, and the sources that they move; None means all. The others say how."""
 
+_FIELDS = {"shl", "shr", "bfe", "szext"}
+_INSERTIONS = {"or", "lop3", "bfi", "prmt"}
+
 _INTEGERS = re.compile(r"[usb](8|16|32|64)")
 
 
@@ -48,17 +52,32 @@ def results(w: Instrumented, values: tuple[Lanes, ...], sources: Sources) -> lis
         sources: their undefined bits; at least one is not None.
     """
     if w.name in _MOVES:
-        return _moved(w, values, sources)
+        return flagged(_moved(w, values, sources), FIELD if w.name in _FIELDS else 0, w.name in _INSERTIONS)
     if w.name == "cvt" and all(_INTEGERS.fullmatch(p) for p in w.parts):
-        return _moved(w, values, sources)
+        widens = w.destinations[0].type.bits > w.sources[0].type.bits
+        return flagged(_moved(w, values, sources), COMPUTED if widens else 0)
     if w.name in ("and", "or", "xor", "not", "lop3"):
-        return _one(w, _bitwise(w.name, values, sources), sources)
+        found = _one(w, _bitwise(w.name, values, sources), sources)
+        return flagged(found, FIELD if w.name == "and" else 0, w.name in _INSERTIONS)
     if _is_integer_sum(w):
         bits = _union(sources, unsigned(w.destinations[0].type))
-        return _one(w, bits | (~bits + bits.dtype.type(1)), sources)
+        return flagged(_one(w, bits | (~bits + bits.dtype.type(1)), sources), COMPUTED)
     if w.name == "setp" and w.parts[0] in ("eq", "ne") and len(sources) == 2:
-        return _compared(w, values, sources)
-    return smeared(w, sources)
+        return flagged(_compared(w, values, sources), COMPUTED)
+    return flagged(smeared(w, sources), COMPUTED)
+
+
+def flagged(found: list[Shadow | None], flag: int, clears: bool = False) -> list[Shadow | None]:
+    """Results whose origins have a flag more, or, where fields are put together, not the flag of a field."""
+    if not flag and not clears:
+        return found
+    kept = np.int32(~FIELD) if clears else np.int32(-1)
+    return [None if s is None else Shadow(s.bits, np.where(s.bits != 0, s.origin & kept | np.int32(flag), 0)) for s in found]
+
+
+def computed(found: list[Shadow | None] | None) -> list[Shadow | None] | None:
+    """Results of an instruction that computes, not only moves, what it is given."""
+    return None if found is None else flagged(found, COMPUTED)
 
 
 def smeared(w: Instrumented, sources: Sources) -> list[Shadow | None]:

@@ -10,6 +10,7 @@ when the kernel is bound; most kernels have none and cost nothing. Shared and gl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.initcheck.memory import LOCK, Mirror
-from ptxkit.emulator.initcheck.origins import Origins
+from ptxkit.emulator.initcheck.origins import EXTENDED, Origins
 from ptxkit.emulator.initcheck.shadow import every, origins, resized, shadow
 from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE
@@ -38,6 +39,9 @@ class InitCheck:
 
     Attributes:
         registers: undefined bits of the registers of the block that is executed, by register.
+        block: the block that is executed.
+        register_index: name -> number of the registers of the function that is executed.
+        stored_undefined: marks what the instruction that is executed writes to global memory; called when it has been executed.
     """
 
     def __init__(self, wave: WaveState, tracks_memory: bool, has_stack: bool) -> None:
@@ -47,6 +51,9 @@ class InitCheck:
         self.mirror = Mirror(wave, tracks_memory)
         self.origins = Origins(wave)
         self.registers: dict[int, Shadow] = {}
+        self.register_index: dict[str, int] = {}
+        self.stored_undefined: Callable[[], None] | None = None
+        self.block: BasicBlock | None = None
 
     def wants(self, frame: Frame, block: BasicBlock) -> bool:
         """Whether the block may read or write something undefined."""
@@ -104,8 +111,10 @@ class InitCheck:
         if self.mirror.local.shape[1] >= start + nbytes:
             self.mirror.local[threads, start : start + nbytes] = 0
 
-    def begin(self, x: Group) -> None:
-        """A block is about to be executed by ``x``."""
+    def begin(self, x: Group, block: BasicBlock) -> None:
+        """``block`` is about to be executed by ``x``."""
+        self.block = block
+        self.register_index = x.frame.function.register_index
         self.registers = {
             k: Shadow(x.select(s.bits), x.select(s.origin)) for k, s in x.frame.undefined.items() if s is not None
         }
@@ -156,12 +165,17 @@ class InitCheck:
 
     def after(self, w: Instrumented, found: list[Shadow | None] | None, guard: Mask | None) -> None:
         """Its results are in the registers, under ``guard`` (lanes, or None)."""
+        if self.stored_undefined is not None:
+            self.stored_undefined()
+            self.stored_undefined = None
         for k, d in enumerate(w.destinations):
             if d.register is None:
                 continue
             new = None if found is None else found[k]
             if new is not None:
-                new = shadow(resized(new.bits, unsigned(d.register_type), d.type.kind == "s"), new.origin)
+                wider = w.name == "ld" and d.register_type.bits > d.type.bits
+                whence = new.origin | np.int32(EXTENDED) if wider else new.origin
+                new = shadow(resized(new.bits, unsigned(d.register_type), d.type.kind == "s"), whence)
             if guard is not None:
                 new = self._merged(new, self.registers.get(d.register), guard, unsigned(d.register_type))
                 new = self._depending(new, w, unsigned(d.register_type))
@@ -214,15 +228,21 @@ class InitCheck:
     def fail(self, where: Where, x: Group, bad: Mask, origin: NDArray[np.int32], what: str) -> NoReturn:
         """Raise for the first lane in ``bad``."""
         i = tuple(int(v[0]) for v in np.nonzero(bad))
-        cta = int(x.c[i[0]]) if x.rows else i[0]
-        warp = int(x.w[i[0]]) if x.rows else i[1]
-        number = int(np.broadcast_to(origin, x.shape)[i])
-        source = self.origins.describe(number, cta, warp, i[2])
+        source = self._origin(x, origin, i)
         first, thread = x.first(bad)
         x.wave.flush_output()
         raise UninitialisedError(
             f"{named(where)}: thread {thread} of CTA {first} {what} an uninitialised value: {source}"
         )
+
+    def source_of(self, x: Group, s: Shadow, lane: tuple[int, ...]) -> str:
+        """The text that describes where the undefined value of a lane of ``x`` comes from."""
+        return self._origin(x, s.origin, lane)
+
+    def _origin(self, x: Group, origin: NDArray[np.int32], i: tuple[int, ...]) -> str:
+        cta = int(x.c[i[0]]) if x.rows else i[0]
+        warp = int(x.w[i[0]]) if x.rows else i[1]
+        return self.origins.describe(int(np.broadcast_to(origin, x.shape)[i]), cta, warp, i[2])
 
     def stored(self, w: Instrumented, x: Group, base: int, count: int) -> NoReturn:
         """A bulk operation has written undefined bytes to the allocation at ``base``."""

@@ -7,14 +7,15 @@ values and undefined bits of the sources; it reports what is an error and return
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.access.generic import by_space, widen
 from ptxkit.emulator.arrays import Addresses, Lanes, Mask
-from ptxkit.emulator.initcheck import arithmetic
-from ptxkit.emulator.initcheck.arithmetic import smeared
+from ptxkit.emulator.initcheck import arithmetic, padding
+from ptxkit.emulator.initcheck.arithmetic import computed, smeared
 from ptxkit.emulator.initcheck.check import InitCheck
 from ptxkit.emulator.initcheck.matrices import multiplied, multiplied_from_shared
 from ptxkit.emulator.initcheck.memory import LOCK
@@ -24,6 +25,7 @@ from ptxkit.emulator.simt.instrumented import Instrumented, unsigned
 from ptxkit.emulator.simt.step import result_tuple
 from ptxkit.emulator.simt.threads import Group
 from ptxkit.emulator.simt.undefined import Shadow
+from ptxkit.emulator.simt.where import named
 from ptxkit.emulator.tensor_core.tcgen05.memory import TensorMemory
 from ptxkit.isa.model import Address
 
@@ -94,6 +96,20 @@ def _loaded(check: InitCheck, w: Instrumented, x: Group, where: str, base: Lanes
     return np.full((1, 1, 1), check.origins.load(x, w.where, where, addresses), np.int32)
 
 
+def _elements(check: InitCheck, w: Instrumented, x: Group, base: Lanes, bits: list[Lanes]) -> list[Shadow | None]:
+    """What a load finds undefined, with an origin for each element of a vector."""
+    addresses = _addresses(w, base)
+    found: list[Shadow | None] = []
+    for n, (b, d) in enumerate(zip(bits, w.destinations, strict=True)):
+        size = d.type.bits // 8
+        if not b.any():
+            found.append(None)
+            continue
+        number = check.origins.load(x, w.where, w.space, addresses + np.uint64(n * size), b, size)
+        found.append(shadow(b, np.full((1, 1, 1), number, np.int32)))
+    return found
+
+
 def _global_parts(w: Instrumented, x: Group, base: Lanes) -> list[Group]:
     """The threads of ``x`` that access global memory."""
     where = w.space
@@ -119,19 +135,27 @@ def _load(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]
     bits = _moved(check, w, x, list(values))
     if not any(b.any() for b in bits):
         return None
-    origin = _loaded(check, w, x, w.space, values[0])
-    return [shadow(b, origin) for b in bits]
+    return _elements(check, w, x, values[0], bits)
 
 
 def _store(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> None:
-    """st: an undefined value may go to shared and local memory, where a later load finds it, but not to global memory."""
+    """st: undefined values may go to shared and local memory, where loads find them, but only padding to global memory."""
     check.require(w, x, sources[0], "writes memory at")
     if any(s is not None for s in sources[1:]):
-        for part in _global_parts(w, x, values[0]):
-            for s in sources[1:]:
-                check.require(w, part, s, "writes to global memory")
+        parts = _global_parts(w, x, values[0])
+        uses = [padding.refused(check, w, sources, k) for k in range(1, len(sources))] if parts else []
+        for part in parts:
+            for use in uses:
+                check.require(w, part, use, "writes to global memory")
+        if parts:
+            check.stored_undefined = lambda: _mark(check, w, parts, _addresses(w, values[0]), sources[1:])
     if check.follows(w, x, values[0]):
         _moved(check, w, x, _data(w, sources, values, 1))
+
+
+def _mark(check: InitCheck, w: Instrumented, parts: list[Group], addresses: Addresses, stored: Sources) -> None:
+    for part in parts:
+        padding.mark(check, w, part, addresses, stored)
 
 
 @rule("atom")
@@ -189,7 +213,7 @@ def _shuffle(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, .
         return None
     steering = [None, *sources[1:]]
     if any(s is not None for s in steering):
-        return smeared(w, sources)
+        return computed(smeared(w, sources))
     first = sources[0]
     assert first is not None
     given = np.ascontiguousarray(np.broadcast_to(as_data(first, w.sources[0].type), x.shape))
@@ -218,8 +242,8 @@ def _vote(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]
     undefined = ballot(x, np.broadcast_to(lanes, x.shape), values[-1])
     origin = np.broadcast_to(origins(sources), x.shape).max(-1, keepdims=True)
     if "ballot" in w.parts and sources[-1] is None:
-        return [shadow(undefined, origin)]
-    return [shadow(every(undefined != 0, unsigned(d.type)), origin) for d in w.destinations]
+        return computed([shadow(undefined, origin)])
+    return computed([shadow(every(undefined != 0, unsigned(d.type)), origin) for d in w.destinations])
 
 
 @rule("cp")
@@ -232,8 +256,11 @@ def _copied(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ..
     inner = check.mirror.group(x)
     with LOCK:
         if _writes_global(w):
-            for base, count in check.mirror.memory.written(lambda: w.step.call(inner, *values)).items():
-                check.stored(w, x, base, count)
+            for base, undefined in check.mirror.memory.written(lambda: w.step.call(inner, *values)).items():
+                if not padding.is_padding(undefined):
+                    check.stored(w, x, base, int(np.count_nonzero(undefined)))
+                octets = np.uint64(base) + np.flatnonzero(undefined).astype(np.uint64)
+                padding.mark_bytes(check, octets, f"{named(w.where)} copies uninitialised shared memory")
             w.step.call(inner, *values)
         else:
             check.mirror.issued(lambda: w.step.call(inner, *values))
@@ -310,7 +337,7 @@ def _wmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...]
 def _mma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     if all(s is None for s in sources):
         return None
-    return multiplied(w, x, values, sources, check.mirror)
+    return computed(multiplied(w, x, values, sources, check.mirror))
 
 
 @rule("wgmma")
@@ -323,7 +350,8 @@ def _wgmma(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...
     for s in sources[count : count + 2]:
         check.require(w, x, s, "multiplies with")
 
-    return multiplied_from_shared(w, x, values, sources, check.mirror, lambda: _loaded(check, w, x, "shared"))
+    origin = partial(_loaded, check, w, x, "shared")
+    return computed(multiplied_from_shared(w, x, values, sources, check.mirror, origin))
 
 
 @rule("clusterlaunchcontrol")
@@ -380,4 +408,4 @@ def _nothing(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, .
 @rule("fence", "griddepcontrol", "membar", "pmevent", "setmaxnreg")
 def _combined(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """No access to memory: a destination depends on all sources of its lane."""
-    return smeared(w, sources) if w.destinations and any(s is not None for s in sources) else None
+    return computed(smeared(w, sources)) if w.destinations and any(s is not None for s in sources) else None

@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.arrays import Lanes
+from ptxkit.emulator.initcheck.arithmetic import flagged
 from ptxkit.emulator.initcheck.check import InitCheck
+from ptxkit.emulator.initcheck.origins import COMPUTED
 from ptxkit.emulator.initcheck.shadow import as_data, every, from_data, resized, shadow
 from ptxkit.emulator.simt.instrumented import unsigned
 from ptxkit.emulator.simt.step import Step, result_tuple
@@ -50,7 +52,8 @@ def met(
             lanes |= s.lanes
             origin = np.maximum(origin, s.origin)
     warps = np.broadcast_to(lanes.any(-1, keepdims=True), shape)
-    return shadow(every(warps, unsigned(result)), np.broadcast_to(origin.max(-1, keepdims=True), shape))
+    origin = np.broadcast_to(origin.max(-1, keepdims=True), shape)
+    return flagged([shadow(every(warps, unsigned(result)), origin)], COMPUTED)[0]
 
 
 def _gathered(shape: tuple[int, ...], operands: list[tuple[Group, Operand | None]], t: PtxType) -> Shadow | None:

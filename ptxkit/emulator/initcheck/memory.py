@@ -74,15 +74,15 @@ class UndefinedMemory:
             fields["fill_mode"] = 0
         return fields.tobytes()
 
-    def written(self, write: Callable[[], object]) -> dict[int, int]:
-        """Base address -> number of undefined bytes that ``write`` writes there. What is undefined stays as it was."""
+    def written(self, write: Callable[[], object]) -> dict[int, NDArray[np.uint8]]:
+        """Base address -> undefined bits, by byte, that ``write`` writes there. What is undefined stays as it was."""
         kept = [(a, a.fresh, a.undefined) for a in self.real.allocations()]
         for a, *_ in kept:
             a.fresh, a.undefined = False, None
         try:
             write()
             found = {a.base: a.undefined.data for a, *_ in kept if a.undefined is not None}
-            return {base: int(np.count_nonzero(data)) for base, data in found.items() if data.any()}
+            return {base: data for base, data in found.items() if data.any()}
         finally:
             for a, fresh, undefined in kept:
                 a.fresh, a.undefined = fresh, undefined

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptxkit.emulator.arrays import Addresses, Index
+from ptxkit.emulator.arrays import Addresses, Index, Lanes
 from ptxkit.emulator.memory.allocations import GLOBAL_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT, SHARED_BASE, plain
 from ptxkit.emulator.simt.threads import Group, WaveState
@@ -14,6 +14,15 @@ from ptxkit.emulator.simt.where import Where, named
 
 KEPT = 4096
 """Loads whose addresses are remembered; of earlier ones a message gives the place alone."""
+
+COMPUTED, FIELD, EXTENDED = 1 << 30, 1 << 29, 1 << 28
+"""Flags that are added to the number of an origin: the value was computed from the origin's, and not only moved; a field was
+cut out of it; it was loaded into a register that is wider than the element in memory."""
+
+
+def number_of(origin: int) -> int:
+    """The number of an origin without the flags."""
+    return origin & (EXTENDED - 1)
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,8 @@ class Origin:
         register: name of the register, "" for a load.
         space: state space of the load; "" when the address is generic.
         addresses: of each lane of the selection.
+        bits: undefined bits of the element that was loaded, in each lane of the selection.
+        size: bytes of that element.
         c, w: CTA and warp of each row of the selection; None for the whole wave.
         is_result: of an instruction that leaves it undefined; not a load.
     """
@@ -33,6 +44,8 @@ class Origin:
     register: str = ""
     space: str = ""
     addresses: Addresses | None = None
+    bits: Lanes | None = None
+    size: int = 0
     c: Index | None = None
     w: Index | None = None
     is_result: bool = False
@@ -57,14 +70,22 @@ class Origins:
         """The number of the origin of a collective's undefined result, read from a lane that does not take part."""
         return self._add(Origin(where, is_result=True))
 
-    def load(self, x: Group, where: Where, space: str, addresses: Addresses | None) -> int:
-        """Number of an execution of a load; ``addresses`` are uint64 lanes, or None if that is not known."""
+    def load(
+        self, x: Group, where: Where, space: str, addresses: Addresses | None, bits: Lanes | None = None, size: int = 0
+    ) -> int:
+        """Number of an execution of a load.
+
+        Args:
+            addresses: of the element that is loaded, uint64 lanes; None if that is not known.
+            bits: its undefined bits. ``size``: its bytes.
+        """
         if addresses is not None:
             addresses = np.broadcast_to(addresses, x.shape)
-        number = self._add(Origin(where, "", space, addresses, x.c if x.rows else None, x.w if x.rows else None))
+        c, w = (x.c, x.w) if x.rows else (None, None)
+        number = self._add(Origin(where, "", space, addresses, bits, size, c, w))
         old = self._found.get(number - KEPT)
         if old is not None and old.addresses is not None:
-            self._found[number - KEPT] = Origin(old.where, "", old.space)
+            self._found[number - KEPT] = Origin(old.where, "", old.space, size=old.size)
         return number
 
     def _add(self, origin: Origin) -> int:
@@ -73,9 +94,13 @@ class Origins:
         self._found[number] = origin
         return number
 
+    def find(self, number: int) -> Origin | None:
+        """The origin with a number, with or without flags."""
+        return self._found.get(number_of(number))
+
     def describe(self, number: int, cta: int, warp: int, lane: int) -> str:
         """The text that describes an origin, for a lane of the wave."""
-        origin = self._found.get(number)
+        origin = self.find(number)
         if origin is None:
             return "a value that was never initialised"
         if origin.where is None:
@@ -93,10 +118,21 @@ class Origins:
     def _address(origin: Origin, cta: int, warp: int, lane: int) -> int | None:
         if origin.addresses is None:
             return None
-        if origin.c is None:
-            return int(origin.addresses[cta, warp, lane])
-        row = np.flatnonzero((origin.c == cta) & (origin.w == warp))
-        return int(origin.addresses[row[0], 0, lane]) if len(row) else None
+        place: tuple[int, ...] = (cta, warp, lane)
+        if origin.c is not None:
+            row = np.flatnonzero((origin.c == cta) & (origin.w == warp))
+            if not len(row):
+                return None
+            place = int(row[0]), 0, lane
+        return int(origin.addresses[place]) + _first_undefined(origin, place)
+
+
+def _first_undefined(origin: Origin, place: tuple[int, ...]) -> int:
+    """The offset of the first undefined byte in the element that a lane has loaded."""
+    if origin.bits is None:
+        return 0
+    bits = int(np.broadcast_to(origin.bits, origin.addresses.shape)[place]) if origin.addresses is not None else 0
+    return ((bits & -bits).bit_length() - 1) // 8 if bits else 0
 
 
 def place(wave: WaveState, space: str, address: int) -> str:
@@ -135,4 +171,6 @@ def local_variable(wave: WaveState, offset: int) -> str:
     if not below:
         return f"byte {offset:,} of the thread's stack"
     at, name = max(below)
+    if name.startswith("__local_depot"):  # all variables of the function, in the layout of the compiler
+        return f"byte {offset - at:,} of the thread's variables"
     return f"byte {offset - at:,} of '{name}'"

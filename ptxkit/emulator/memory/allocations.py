@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.memory.layout import plain
+from ptxkit.emulator.memory.undefined_stores import UndefinedStores
 from ptxkit.errors import MemoryFault, UnavailableError, UsageError
 
 GLOBAL_BASE = 0x7000_0000_0000
@@ -41,9 +42,11 @@ class Allocation:
             contents. An element that still has this value has probably not been written.
         undefined: an allocation at the same address in which the uninitialised bits are set; None if ``fresh`` is sufficient.
             See :mod:`ptxkit.emulator.initcheck.memory`.
+        undefined_stores: bytes to which undefined ones have been copied, whether uninitialised memory is followed or not; None
+            where that has not happened.
     """
 
-    __slots__ = ("base", "data", "fresh", "nbytes", "sentinel", "symbol", "undefined", "views")
+    __slots__ = ("base", "data", "fresh", "nbytes", "sentinel", "symbol", "undefined", "undefined_stores", "views")
 
     def __init__(self, base: int, nbytes: int, name: str, data: NDArray[np.uint8] | None = None) -> None:
         self.base = base
@@ -56,6 +59,7 @@ class Allocation:
         self.fresh = False
         self.sentinel: int | None = None
         self.undefined: Allocation | None = None
+        self.undefined_stores: UndefinedStores | None = None
 
     @property
     def name(self) -> str:
@@ -64,6 +68,7 @@ class Allocation:
 
     def initialise(self, start: int, nbytes: int) -> None:
         """The host has written ``nbytes`` from byte ``start`` on."""
+        self._overwritten(start, nbytes)
         if nbytes >= self.nbytes:
             self.fresh, self.undefined, self.sentinel = False, None, None
         elif self.fresh or self.undefined is not None:
@@ -71,10 +76,21 @@ class Allocation:
 
     def forget(self, start: int, nbytes: int) -> None:
         """Mark ``nbytes`` from byte ``start`` on as uninitialised."""
+        self._overwritten(start, nbytes)
         if nbytes >= self.nbytes:
             self.fresh, self.undefined = True, None
         else:
             self.tracked().data[start : start + nbytes] = 0xFF
+
+    def _overwritten(self, start: int, nbytes: int) -> None:
+        if self.undefined_stores is not None:
+            self.undefined_stores.clear(start, nbytes)
+
+    def holding_undefined(self) -> UndefinedStores:
+        """:attr:`undefined_stores`; created if it is None."""
+        if self.undefined_stores is None:
+            self.undefined_stores = UndefinedStores(self.nbytes)
+        return self.undefined_stores
 
     def unwritten(self, values: NDArray[np.generic]) -> int:
         """The number of elements of ``values``, which were read, whose bytes all equal the sentinel."""

@@ -134,6 +134,7 @@ class Runs:
             start = addresses - np.uint64(first.base)
             if (addresses >= np.uint64(first.base)).all() and (addresses + self.sizes.view(np.uint64) <= end).all():
                 self._notice_unwritten(first, verb == "reads" or updates)
+                self._forget_undefined(first, verb)
                 return Side([first.data], np.zeros(len(addresses), np.int64), start.view(np.int64))
         for n in np.unique(self.sizes):
             outside = (self.sizes == n) & ~memory.inside(addresses, int(n))
@@ -147,12 +148,18 @@ class Runs:
             begin[chosen] = (addresses[chosen] - np.uint64(a.base)).view(np.int64)
             arrays.append(a.data)
             self._notice_unwritten(a, verb == "reads" or updates)
+            self._forget_undefined(a, verb)
         return Side(arrays, which, begin)
 
     def _notice_unwritten(self, a: Allocation, depends: bool) -> None:
         """Count an operation that depends on bytes of ``a``, if ``a`` was marked as uninitialised; they are not examined."""
         if a.sentinel is not None and depends:
             self.unwritten += 1
+
+    def _forget_undefined(self, a: Allocation, verb: str) -> None:
+        """A copy may overwrite bytes of ``a`` that a kernel has marked as undefined; which ones is not examined."""
+        if verb == "writes" and a.undefined_stores is not None:
+            a.undefined_stores.clear(0, a.nbytes)
 
     def in_shared(
         self, addresses: NDArray[np.uint64], verb: str, remote: bool, alignment: int = 16, generic_proxy: bool = False

@@ -188,6 +188,9 @@ class Region:
             updates: a reduction, whose result depends on what it overwrites.
         """
         x.tally.add(number, direction, int(self.touched[which].sum()))
+        for a, _ in self.parts:
+            if direction != "global_to_shared" and a.undefined_stores is not None:
+                a.undefined_stores.clear(0, a.nbytes)  # which bytes are overwritten is not examined
         if (direction == "global_to_shared" or updates) and any(a.sentinel is not None for a, _ in self.parts):
             x.tally.add(number, UNWRITTEN, 1)
         if x.tally.traffic:

@@ -130,7 +130,7 @@ def test_local_memory():
     generic = store.replace("ld.local.u32 %r11, [%rd5+8]", "cvta.local.u64 %rd6, %rd5; ld.u32 %r11, [%rd6+8]")
     refused(generic + "st.global.u32 [%rd21], %r11;", r"thread \(3, 0, 0\).*in local memory")
     vector = LOCAL + "mov.u64 %rd5, frame; st.local.u16 [%rd5+2], %h0; ld.local.u32 %r11, [%rd5];"
-    refused("mov.b16 %h0, 1;" + vector + "st.global.u32 [%rd21], %r11;", "byte 0 of 'frame'")
+    refused("mov.b16 %h0, 1;" + vector + "add.u32 %r11, %r11, 1; st.global.u32 [%rd21], %r11;", "byte 0 of 'frame'")
     run("mov.b16 %h0, 1;" + vector + "shr.u32 %r11, %r11, 16; st.global.u32 [%rd21], %r11;")
 
 
