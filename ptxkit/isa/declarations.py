@@ -287,19 +287,21 @@ class _Initialiser:
     def _parse_relocation(self, mask: int) -> None:
         tokens = self.tokens
         generic = tokens.text == "generic" and tokens.texts[tokens.i + 1] == "("
-        addend = 0
         if generic:
             tokens.i += 2
         name = tokens.take_identifier("a symbol")
         if generic:
-            addend += self._parse_addend()
+            if tokens.text in ("+", "-"):
+                raise tokens.error("ptxas accepts an offset only after generic(): write generic(symbol)+offset")
             tokens.expect(")", "after the symbol of generic()")
-        addend += self._parse_addend()
+        addend = self._parse_addend()
         self.relocations.append((len(self.data), name, addend, generic, mask))
         self.data += bytes(self.element.bytes)
 
     def _parse_addend(self) -> int:
-        return parse_integer(self.tokens, "an offset") if self.tokens.text in ("+", "-") else 0
+        if self.tokens.text == "-":
+            raise self.tokens.error("ptxas accepts only + before the offset of a symbol: write symbol+-offset")
+        return parse_integer(self.tokens, "an offset") if self.tokens.text == "+" else 0
 
     def _append(self, value: Immediate, at: int) -> None:
         self.data += encode(value, self.element, self.tokens, at)

@@ -182,7 +182,7 @@ def _initial_value(variable: Variable, init: bytes) -> str:
 def _symbol(name: str, addend: int, generic: bool, mask: int) -> str:
     text = f"generic({name})" if generic else name
     if addend:
-        text += f"{addend:+d}"
+        text += f"+{addend}"  # ptxas accepts +-4, not -4
     return f"{mask:#x}({text})" if mask else text
 
 

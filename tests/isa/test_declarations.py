@@ -88,9 +88,9 @@ def test_float_tables(values):
 
 
 def test_addresses_become_relocations():
-    v = variable(".global .u32 y; .global .u64 x[] = {y, y+8, generic(y), generic(y)-4, generic(y+4), 5};")
+    v = variable(".global .u32 y; .global .u64 x[] = {y, y+8, generic(y), generic(y)+-4, generic(y)+8+4, 5};")
     assert v.relocations == (
-        (0, "y", 0, False, 0), (8, "y", 8, False, 0), (16, "y", 0, True, 0), (24, "y", -4, True, 0), (32, "y", 4, True, 0),
+        (0, "y", 0, False, 0), (8, "y", 8, False, 0), (16, "y", 0, True, 0), (24, "y", -4, True, 0), (32, "y", 12, True, 0),
     )  # fmt: skip
     assert v.init == bytes(40) + struct.pack("<Q", 5)
     assert v.shape == (6,)
@@ -105,6 +105,10 @@ def test_masks_take_bytes_of_an_address():
 @pytest.mark.parametrize(
     "declaration, message",
     [
+        (".global .u64 x = generic(y+4);", "an offset only after generic"),
+        (".global .u64 x = generic(y)-4;", r"only \+ before the offset"),
+        (".global .u64 x = y-4;", r"only \+ before the offset"),
+        (".global .u8 x[] = {0xff(y-4)};", r"only \+ before the offset"),
         (".global .u33 x;", r"<ptx>:4:9: found '.u33', expected a type"),
         (".global x;", "found 'x', expected a type"),
         (".global .u32 ;", "found ';', expected a name"),
