@@ -34,7 +34,8 @@ def test_a_correct_kernel_passes_all_checks_with_each_seed(seed):
         (STAGES.format(pending=0), ROWS, ROWS[0], folded(ROWS), 128),
         (load(512, WAIT.format(parity=0)), np.arange(128, dtype=np.uint32), np.arange(128, dtype=np.uint32), None, 128),
     ):
-        out = Run(kernel(body))(source, np.zeros_like(like), block=block, completion="random", completion_seed=seed, **CHECKS)[1]
+        options = {"block": block, "completion": "random", "completion_seed": seed, **CHECKS}
+        out = Run(kernel(body))(source, np.zeros_like(like), **options)[1]
         assert expected is None or (out == expected).all()
 
 
