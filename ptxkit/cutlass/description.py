@@ -13,7 +13,7 @@ from ptxkit.targets import SM_LIMITS
 
 Shape3 = tuple[int, int, int]
 
-BITS = {"bf16": 16, "f16": 16, "tf32": 32, "f32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "s32": 32}
+BITS = {"bf16": 16, "f16": 16, "tf32": 32, "f32": 32, "e4m3": 8, "e5m2": 8, "mxf8": 8, "s8": 8, "s32": 32}
 """Element types and their widths."""
 
 OUTPUTS = {
@@ -23,6 +23,7 @@ OUTPUTS = {
     "f32": ("f32",),
     "e4m3": ("bf16", "f16", "f32"),
     "e5m2": ("bf16", "f16", "f32"),
+    "mxf8": ("bf16", "f16", "f32"),
     "s8": ("s32",),
 }
 """Type of a and b -> types that c may have, the default first."""
@@ -33,6 +34,7 @@ SCHEDULES = {
     "cooperative": (90,),
     "pingpong": (90,),
     "stream_k": (90,),
+    "one_sm_stream_k": (100,),
     "one_sm": (100,),
     "two_sm": (100,),
 }
@@ -44,6 +46,7 @@ INSTRUCTIONS: dict[str, Shape3] = {
     "tf32": (16, 8, 8),
     "e4m3": (16, 8, 32),
     "e5m2": (16, 8, 32),
+    "mxf8": (16, 8, 32),
     "s8": (16, 8, 32),
     "f32": (1, 1, 1),
 }
@@ -65,7 +68,8 @@ class GemmDescription:
     Attributes:
         arch: 80, 89 (CUTLASS 2.x: mma.sync or the CUDA cores), 90 (3.x: TMA and wgmma), 100 (3.x: TMA and tcgen05).
         schedule: one of :data:`SCHEDULES`.
-        dtype: of a and b. output: of c; "" takes the first of :data:`OUTPUTS`.
+        dtype: of a and b; ``"mxf8"`` is e4m3 with a scale factor of type ue8m0 for each 32 elements along k.
+        output: of c; "" takes the first of :data:`OUTPUTS`.
         a_layout, b_layout: ``"row"`` or ``"column"``. Row-major a and column-major b lie contiguous along k.
         tile: rows, columns and depth that a CTA works on at a time; on sm_100 with ``two_sm`` a pair of CTAs.
         warps: of a CTA along m, n and k, on sm_80. 3.x works with warpgroups.
@@ -194,6 +198,8 @@ class GemmDescription:
             return f"{self.dtype} needs sm_89 or later"
         if self.dtype not in ("e4m3", "e5m2") and self.arch == 89:
             return "arch 89 is for e4m3 and e5m2; use arch 80 for other types, also on sm_89"
+        if self.dtype == "mxf8":
+            return "mxf8 needs sm_100a"
         if self.dtype in ("e4m3", "e5m2", "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
             return f"{self.dtype} takes a row-major and b column-major"
         if any(size % count for size, count in zip(self.tile, self.warps, strict=True)):
@@ -228,7 +234,9 @@ class GemmDescription:
         m, n, k = self.tile
         if self.alignment * BITS[self.dtype] != 128:
             return "TMA takes rows of multiples of 16 bytes: leave alignment out"
-        if self.dtype in ("tf32", "e4m3", "e5m2", "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
+        if self.dtype == "mxf8" and (self.schedule != "one_sm" or self.epilogue != "linear" or k != 128):
+            return "mxf8 takes schedule one_sm, the linear epilogue, and tiles of depth 128"
+        if self.dtype in ("tf32", "e4m3", "e5m2", "mxf8", "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
             return f"{self.dtype} takes a row-major and b column-major: wgmma transposes 16-bit types alone"
         if self.cluster[2] != 1 or self.cluster[0] * self.cluster[1] > 8:
             return f"a cluster has at most 8 CTAs along m and n, not {self.cluster}"

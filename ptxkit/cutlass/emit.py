@@ -10,7 +10,7 @@ import importlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ptxkit.cutlass import package
+from ptxkit.cutlass import block_scaled, package
 from ptxkit.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ _INCLUDES_SM100 = """\
 #include "cutlass/gemm/collective/builders/sm100_umma_builder.inl"
 """
 
+_INCLUDES_BLOCK_SCALED = """\
+#include "cutlass/gemm/collective/sm100_blockscaled_mma_warpspecialized.hpp"
+#include "cutlass/gemm/collective/builders/sm100_blockscaled_umma_builder.inl"
+"""
+
 _ACTIVATIONS = {"relu": "ReLu", "gelu": "GELU_taylor", "silu": "SiLu"}
 
 # schedule -> (kernel schedule, epilogue schedule, tile scheduler) of cutlass_library
@@ -40,6 +45,7 @@ _SCHEDULES = {
     "stream_k": ("TmaWarpSpecializedCooperative", "TmaWarpSpecializedCooperative", "StreamK"),
     "pingpong": ("TmaWarpSpecializedPingpong", "TmaWarpSpecialized", "Persistent"),
     "one_sm": ("TmaWarpSpecialized1SmSm100", "TmaWarpSpecialized1Sm", "Default"),
+    "one_sm_stream_k": ("TmaWarpSpecialized1SmSm100", "TmaWarpSpecialized1Sm", "StreamK"),
     "two_sm": ("TmaWarpSpecialized2SmSm100", "TmaWarpSpecialized2Sm", "Default"),
 }
 
@@ -54,16 +60,22 @@ def emit(d: GemmDescription) -> str:
     _load()
     from cutlass_library import SubstituteTemplate
 
-    operation = _operation(d)
-    module = operation.rt_module
-    body = module.emit()
-    if d.epilogue != "linear" and d.generation == 3:
-        body = _with_activation(body, d)
-    includes = "".join(f'#include "{name}"\n' for name in module.emitter.includes)
+    if d.dtype == "mxf8":
+        from cutlass_cppgen.backend.gemm_operation import GemmRTUniversal3x
+
+        body, names = block_scaled.emit(d)
+        module, suffix = GemmRTUniversal3x, "_type"
+    else:
+        module = _operation(d).rt_module
+        body, names, suffix = module.emit(), module.emitter.includes, module.emitter.operation_suffix
+        if d.epilogue != "linear" and d.generation == 3:
+            body = _with_activation(body, d)
+    includes = "".join(f'#include "{name}"\n' for name in names)
     if d.generation == 3:
         includes = _PROLOGUE_3X + includes + (_INCLUDES_SM100 if d.arch >= 100 else "")
-    names = {"operation_name": d.name, "operation_suffix": module.emitter.operation_suffix}
-    return f"{includes}{body}{SubstituteTemplate(module.KernelTemplate, names)}"
+        includes += _INCLUDES_BLOCK_SCALED if d.dtype == "mxf8" else ""
+    values = {"operation_name": d.name, "operation_suffix": suffix}
+    return f"{includes}{body}{SubstituteTemplate(module.KernelTemplate, values)}"
 
 
 @cache

@@ -17,7 +17,7 @@ PROBLEM = np.dtype(
         *((name, "<i8") for name in ("lda", "ldb", "ldc", "ldd", "batch_a", "batch_b", "batch_c", "batch_d")),
         *((name, "<f4") for name in ("alpha", "beta")),
         *((name, "<i4") for name in ("multiprocessors", "clusters")),
-        ("workspace", "<u8"),
+        *((name, "<u8") for name in ("workspace", "a_scales", "b_scales")),
     ]
 )
 """``ptxkit::cutlass::Problem``."""

@@ -41,6 +41,7 @@ class GemmProgram(Generated):
         m, n, k: of the problem. Two problems of one description share a compiled program.
         alpha, beta: factors.
         a, b, c: names of the arrays.
+        scales: names of the arrays with the scale factors of a and b, of block-scaled types.
     """
 
     description: GemmDescription
@@ -52,6 +53,7 @@ class GemmProgram(Generated):
     a: str = "a"
     b: str = "b"
     c: str = "c"
+    scales: tuple[str, str] = ("a_scales", "b_scales")
 
     @property
     def slow(self) -> bool:  # type: ignore[override]  # a class attribute in Generated
@@ -68,7 +70,8 @@ class GemmProgram(Generated):
         d = self.description
         grid = (cdiv(self.m, d.tile[0]), cdiv(self.n, d.tile[1]))
         cluster = d.cluster if d.cluster != (1, 1, 1) else None
-        return Launch(d.name, grid, 128, (self.a, self.b, self.c), cluster=cluster, source=self)
+        scales = self.scales if d.dtype == "mxf8" else ()
+        return Launch(d.name, grid, 128, (self.a, self.b, self.c, *scales), cluster=cluster, source=self)
 
     def source(self) -> Source:
         """The generated source of CUTLASS and the builder kernel."""
@@ -109,8 +112,11 @@ class GemmProgram(Generated):
         Raises:
             LaunchError: CUTLASS cannot compute these sizes with this kernel.
         """
+        d = self.description
         a, b, c = array(self.a), array(self.b), array(self.c)
         problem = self._problem(a.address, b.address, c.address, device.multiprocessors)
+        if d.dtype == "mxf8":
+            problem["a_scales"], problem["b_scales"] = (array(name).address for name in self.scales)
         made, answer = _build(module, device, problem)
         if not answer["possible"]:
             raise LaunchError(

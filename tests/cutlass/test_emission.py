@@ -18,7 +18,8 @@ from ptxkit.runtime.tensor_map.limits import Encoding
 from ptxkit.workload.build import build
 
 CPP = {"bf16": "cutlass::bfloat16_t", "f16": "cutlass::half_t", "tf32": "cutlass::tfloat32_t", "f32": "float",
-       "e4m3": "cutlass::float_e4m3_t", "e5m2": "cutlass::float_e5m2_t", "s8": "int8_t", "s32": "int32_t"}  # fmt: skip
+       "e4m3": "cutlass::float_e4m3_t", "e5m2": "cutlass::float_e5m2_t", "s8": "int8_t", "s32": "int32_t",
+       "mxf8": "cute::tuple<cutlass::float_e4m3_t,cutlass::float_ue8m0_t>"}  # fmt: skip
 
 ALL = [
     (dtype, name, variant)
@@ -39,8 +40,10 @@ def test_every_type_and_schedule_is_offered_where_there_is_one():
     offered = {(dtype, name) for dtype, name, _ in ALL}
     assert {dtype for dtype, _ in offered} == set(OUTPUTS)
     assert {described(dtype, variant).schedule for dtype, _, variant in ALL} == set(SCHEDULES)
-    for dtype in set(OUTPUTS) - {"f32"}:
-        assert {(dtype, name) for name in ("cooperative", "pingpong", "stream_k", "one_sm", "two_sm")} <= offered
+    tma = ("cooperative", "pingpong", "stream_k", "one_sm", "one_sm_stream_k", "two_sm")
+    for dtype in set(OUTPUTS) - {"f32", "mxf8"}:
+        assert {(dtype, name) for name in tma} <= offered
+    assert {name for dtype, name in offered if dtype == "mxf8"} == {"one_sm"}
 
 
 @pytest.mark.parametrize("dtype, name, variant", ALL, ids=[f"{dtype}-{name}" for dtype, name, _ in ALL])
@@ -125,7 +128,7 @@ def mark():
 
 def test_layouts_have_the_sizes_of_the_structures():
     assert params.NOTE.itemsize == 128
-    assert params.PROBLEM.itemsize == 136
+    assert params.PROBLEM.itemsize == 152
     assert params.ANSWER.itemsize == 56
     assert params.FACTS.itemsize == 28
 

@@ -52,6 +52,8 @@ def multistage(**parts):
         (lambda: multistage(alignment=1), r"cp.async copies at least 4 bytes"),
         (lambda: multistage(alignment=3), r"alignment 3 is a power of two"),
         (lambda: GemmDescription(alignment=4), r"TMA takes rows of multiples of 16 bytes"),
+        (lambda: GemmDescription(dtype="mxf8", tile=(128, 128, 128)), r"mxf8 takes schedule one_sm, the linear epilogue"),
+        (lambda: multistage(dtype="mxf8", tile=(128, 128, 64)), r"mxf8 needs sm_100a"),
         (lambda: GemmDescription(dtype="tf32", tile=(128, 128, 32), a_layout="column"), r"wgmma transposes 16-bit types alone"),
         (lambda: GemmDescription(cluster=(4, 4, 1)), r"a cluster has at most 8 CTAs"),
         (lambda: GemmDescription(tile=(128, 128, 24)), r"the depth of the tile is a multiple of 16 for bf16, not 24"),

@@ -14,6 +14,7 @@ struct Problem {
     float alpha, beta;
     int multiprocessors, clusters;                         // SMs of the device; maximum of active clusters, 0: unknown
     void* workspace;
+    void const *a_scales, *b_scales;                       // scale factors of block-scaled a and b
 };
 
 // The launch configuration of the CUTLASS kernel for the problem; sizes in bytes.

@@ -34,7 +34,16 @@ __device__ dim3 as_dim3(Shape) {
 // that they must be cleared before each launch. 0 for other tile schedulers.
 template <class K>
 __device__ unsigned long long barrier_bytes(typename K::Arguments const& arguments) {
-    if constexpr (cute::is_same_v<typename K::TileSchedulerTag, ::cutlass::gemm::StreamKScheduler>) {
+    if constexpr (cute::is_same_v<typename K::TileSchedulerTag, ::cutlass::gemm::StreamKScheduler> &&
+                  K::ArchTag::kMinComputeCapability >= 100) {
+        auto bytes = [&](unsigned barriers) {
+            return K::TileScheduler::template get_workspace_size<typename K::ProblemShape,
+                                                                 typename K::ElementAccumulator>(
+                arguments.scheduler, arguments.problem_shape, arguments.hw_info, barriers, K::NumEpilogueSubTiles,
+                K::CollectiveEpilogue::NumAccumulatorMtxs);
+        };
+        return bytes(K::NumFixupBarriers) - bytes(0);
+    } else if constexpr (cute::is_same_v<typename K::TileSchedulerTag, ::cutlass::gemm::StreamKScheduler>) {
         auto bytes = [&](unsigned warpgroups) {
             return K::TileScheduler::template get_workspace_size<typename K::ProblemShape,
                                                                  typename K::ElementAccumulator>(
@@ -44,6 +53,24 @@ __device__ unsigned long long barrier_bytes(typename K::Arguments const& argumen
         return bytes(K::NumMmaWarpGroups) - bytes(0);  // the barriers are the part that depends on the warpgroups
     }
     return 0;
+}
+
+template <class Mainloop, class = void>
+constexpr bool is_block_scaled = false;
+template <class Mainloop>
+constexpr bool is_block_scaled<Mainloop, cute::void_t<typename Mainloop::Sm1xxBlkScaledConfig>> = true;
+
+// Sets the scale factors of block-scaled kernels, in the layout that CUTLASS defines for the sizes of the problem.
+template <class Mainloop, class Arguments>
+__device__ void set_scales(Arguments& main, Problem const& problem) {
+    if constexpr (is_block_scaled<Mainloop>) {
+        using Config = typename Mainloop::Sm1xxBlkScaledConfig;
+        auto sizes = cute::make_shape(problem.m, problem.n, problem.k, problem.batches);
+        main.ptr_SFA = static_cast<decltype(main.ptr_SFA)>(problem.a_scales);
+        main.ptr_SFB = static_cast<decltype(main.ptr_SFB)>(problem.b_scales);
+        main.layout_SFA = Config::tile_atom_to_shape_SFA(sizes);
+        main.layout_SFB = Config::tile_atom_to_shape_SFB(sizes);
+    }
 }
 
 }  // namespace ptxkit::cutlass
@@ -59,6 +86,7 @@ extern "C" __global__ void ptxkit_build(ptxkit::cutlass::Problem problem, Kernel
     main.dA = ptxkit::cutlass::stride<typename Kernel::StrideA>(problem.lda, problem.batch_a);
     main.ptr_B = static_cast<decltype(main.ptr_B)>(problem.b);
     main.dB = ptxkit::cutlass::stride<typename Kernel::StrideB>(problem.ldb, problem.batch_b);
+    ptxkit::cutlass::set_scales<typename Kernel::CollectiveMainloop>(main, problem);
     auto& epilogue = arguments.epilogue;
     epilogue.thread.alpha = static_cast<decltype(epilogue.thread.alpha)>(problem.alpha);
     epilogue.thread.beta = static_cast<decltype(epilogue.thread.beta)>(problem.beta);

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
+from ptxkit.cutlass.block_scaled import BLOCK, scale_bytes, scale_places
 from ptxkit.cutlass.description import BITS, OUTPUTS, GemmDescription
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import DescriptionError
@@ -131,7 +132,7 @@ class CutlassGemm(Workload):
     k: int = 4096
     alpha: float = 1.0
     beta: float = 0.0
-    dtype: Literal["bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "s8"] = "bf16"
+    dtype: Literal["bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "mxf8", "s8"] = "bf16"
     layout: Literal["tn", "nn", "nt", "tt"] = "tn"
     epilogue: Literal["linear", "relu", "gelu", "silu"] = "linear"
     emulator_sizes = {"m": 128, "n": 128, "k": 128}
@@ -145,6 +146,8 @@ class CutlassGemm(Workload):
     def constraints(self) -> Iterable[str]:
         if self.dtype == "s8" and (self.alpha != int(self.alpha) or self.beta != int(self.beta)):
             yield "alpha and beta are whole numbers for s8"
+        if self.dtype == "mxf8" and self.k % BLOCK:
+            yield f"k must be a multiple of {BLOCK} for mxf8, which has a scale factor for each {BLOCK} elements"
         if self.dtype == "s8" and self.epilogue in ("gelu", "silu"):
             yield f"{self.epilogue} has no meaning for int32"
         for rows, cols in ((self.m, self.k), (self.n, self.k), (self.m, self.n)):
@@ -172,7 +175,7 @@ class CutlassGemm(Workload):
         size of their terms and not of the result."""
         if self.dtype == "s8":
             return None  # exact
-        if self.dtype in ("e4m3", "e5m2"):
+        if self.dtype in ("e4m3", "e5m2", "mxf8"):
             # wgmma adds products of 8-bit floats with fewer bits than f32 has
             return Tolerance(relative=2**-8, absolute=5e-2 * self.k**0.5 / 64)
         rounding = {"bf16": 2**-8, "f16": 2**-10, "f32": 2**-16}[self.output]
@@ -182,15 +185,20 @@ class CutlassGemm(Workload):
         a_shape = (self.m, self.k) if self.a_layout == "row" else (self.k, self.m)
         b_shape = (self.k, self.n) if self.b_layout == "row" else (self.n, self.k)
         given = {"a": self._random(rng, a_shape), "b": self._random(rng, b_shape)}
+        if self.dtype == "mxf8":  # powers of two from 1/4 to 4
+            for name, rows in (("a_scales", self.m), ("b_scales", self.n)):
+                given[name] = rng.integers(125, 130, scale_bytes(rows, self.k), np.uint8)
         if self.beta:
             given["c"] = self._random(rng, (self.m, self.n), self.output)
         return given
 
-    def reference(self, a: Any, b: Any, c: Any = None) -> dict[str, Any]:
+    def reference(self, a: Any, b: Any, c: Any = None, a_scales: Any = None, b_scales: Any = None) -> dict[str, Any]:
         """In float64; in float32 from 2^35 multiply-adds, where its error is still far below the tolerance."""
         large = self.m * self.n * self.k >= LARGE and self.dtype != "s8"
         wide = np.float32 if large else np.float64  # of int8, too: every sum below 2^53 is exact
         a, b = a.astype(wide), b.astype(wide)
+        if self.dtype == "mxf8":
+            a, b = self._scaled(a, a_scales), self._scaled(b, b_scales)
         result = (a if self.a_layout == "row" else a.T) @ (b if self.b_layout == "row" else b.T)
         if self.alpha != 1:
             result *= self.alpha
@@ -212,7 +220,7 @@ class CutlassGemm(Workload):
 
     def gemm(self) -> Gemm | None:
         """The product as libraries compute it; None if no library computes it."""
-        if self.dtype in ("e4m3", "e5m2"):
+        if self.dtype in ("e4m3", "e5m2", "mxf8"):
             return None
         return Gemm(
             *(self.m, self.n, self.k),
@@ -288,6 +296,15 @@ class CutlassGemm(Workload):
         """TMA and tcgen05 with CTA pairs: two SMs work on one tile."""
         return self.launches(tma(100, "two_sm")(self, t))
 
+    @variant(
+        requires=["sm_100a", "tcgen05"],
+        tile={**TMA_SPACE, "CLUSTER_M": [1, 2, 4]},
+        constraint=usable(tma(100, "one_sm_stream_k")),
+    )
+    def one_sm_stream_k(self, t: Tile) -> list[Launch]:
+        """As one_sm, with the last wave of tiles split along k among all SMs."""
+        return self.launches(tma(100, "one_sm_stream_k")(self, t))
+
     @variant(requires=["sm_90a"], tile=TMA_SPACE, constraint=usable(tma(90, "stream_k")), prefer=prefer_cooperative)
     def stream_k(self, t: Tile) -> list[Launch]:
         """As cooperative, with the last wave of tiles split along k among all SMs."""
@@ -303,12 +320,19 @@ class CutlassGemm(Workload):
         """TMA and wgmma: two consumer warpgroups share a tile."""
         return self.launches(tma(90, "cooperative")(self, t))
 
+    def _scaled(self, elements: Any, scales: Any) -> Any:
+        """(rows, k) elements with the scale factors of their blocks."""
+        factors = np.ldexp(elements.dtype.type(1), scales[scale_places(len(elements), self.k)].astype(np.int32) - 127)
+        return elements * np.repeat(factors, BLOCK, axis=1)[:, : self.k]
+
     def _random(self, rng: np.random.Generator, shape: tuple[int, int], dtype: str = "") -> Any:
         """Values that the type represents exactly, so that the kernel does not round them: for tf32, float32 with 10
         mantissa bits."""
         dtype = dtype or self.dtype
         if dtype == "s8":
             return rng.integers(-128, 128, shape, np.int8)
+        if dtype == "mxf8":
+            dtype = "e4m3"
         if dtype == "s32":
             return rng.integers(-(1 << 16), 1 << 16, shape, np.int32)
         if dtype != "tf32":
