@@ -7,7 +7,7 @@ The model is independent of execution.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
@@ -161,16 +161,22 @@ Operand: TypeAlias = (
 """A sink ``_`` standing alone is represented by None in ``Instruction.operands``."""
 
 
-def symbols_in(operand: object) -> Iterator[str]:
+_PARTS: dict[type, tuple[str, ...]] = {
+    kind: tuple(f.name for f in fields(kind)) for kind in (Address, Vector, Negated, Pair, ParameterList, Selection)
+}
+"""The operands that contain others, with the names of their attributes."""
+
+
+def symbols_in(operand: object) -> tuple[str, ...]:
     """Names of the variables, functions and labels in an operand, wherever they stand in it."""
+    kind = type(operand)
+    if kind is Register or kind is Immediate:  # most operands
+        return ()
     if isinstance(operand, Symbol):
-        yield operand.name
-    elif isinstance(operand, tuple):
-        for part in operand:
-            yield from symbols_in(part)
-    elif isinstance(operand, Address | Vector | Negated | Pair | ParameterList | Selection):
-        for field_ in fields(operand):
-            yield from symbols_in(getattr(operand, field_.name))
+        return (operand.name,)
+    if isinstance(operand, tuple):
+        return tuple(name for part in operand for name in symbols_in(part))
+    return tuple(name for part in _PARTS.get(kind, ()) for name in symbols_in(getattr(operand, part)))
 
 
 @dataclass(frozen=True, slots=True)
