@@ -64,16 +64,21 @@ EPILOGUES = [
 ]
 
 
-@pytest.mark.parametrize("options", EPILOGUES, ids=str)
+STORES = [  # every way to write c
+    ("matmul_wgmma", "step1_tma"),
+    ("matmul_wgmma", "step8_tma_store"),
+    ("matmul_mma", "step1_ldmatrix"),
+    ("matmul_mma", "step5_coalesced"),
+    ("matmul_mma", "step6_tma"),
+]
+
+
 @pytest.mark.parametrize(
-    ("kernel", "variant"),
-    [
-        ("matmul_wgmma", "step1_tma"),
-        ("matmul_wgmma", "step8_tma_store"),
-        ("matmul_mma", "step1_ldmatrix"),
-        ("matmul_mma", "step5_coalesced"),
-        ("matmul_mma", "step6_tma"),
-    ],
+    ("kernel", "variant", "options"),
+    # all of an epilogue with every way to write c; its parts, which are computed by one header, with one of each kernel
+    [(*store, EPILOGUES[-1]) for store in STORES]
+    + [(*store, part) for store in (STORES[1], STORES[4]) for part in EPILOGUES[:-1]],
+    ids=str,
 )
 def test_epilogues(device, kernel, variant, options):
     check(device, kernel, variant, 90, 104, 40, **options)

@@ -92,22 +92,25 @@ STREAM_TILE = {
 }
 
 
-@pytest.mark.parametrize("completion", ["eager", "latest-legal"])
+SHARES = [  # multiprocessors, m, n, k, SHARED_WAVES
+    # 9 tiles for 2 CTAs: at most 1, 2 and 4 tiles of a CTA are shared
+    (1, 140, 260, 52, 1),
+    (1, 140, 260, 52, 2),
+    (1, 140, 260, 52, 4),
+    (1, 128, 256, 84, 1),  # the same number of whole tiles for each, and no shared tile
+    # 15 tiles for 4 CTAs: whole tiles, and shares of a few steps; everything is shared
+    (2, 132, 516, 52, 1),
+    (2, 132, 516, 52, 2),
+    (2, 132, 516, 52, 4),
+    (4, 64, 64, 500, 1),  # 8 CTAs share one tile
+    (3, 64, 640, 148, 1),  # fewer tiles than CTAs
+]
+
+
 @pytest.mark.parametrize(
-    "sms,m,n,k,turns",
-    [
-        # 9 tiles for 2 CTAs: at most 1, 2 and 4 tiles of a CTA are shared
-        (1, 140, 260, 52, 1),
-        (1, 140, 260, 52, 2),
-        (1, 140, 260, 52, 4),
-        (1, 128, 256, 84, 1),  # the same number of whole tiles for each, and no shared tile
-        # 15 tiles for 4 CTAs: whole tiles, and shares of a few steps; everything is shared
-        (2, 132, 516, 52, 1),
-        (2, 132, 516, 52, 2),
-        (2, 132, 516, 52, 4),
-        (4, 64, 64, 500, 1),  # 8 CTAs share one tile
-        (3, 64, 640, 148, 1),  # fewer tiles than CTAs
-    ],
+    "completion,sms,m,n,k,turns",
+    # early copies once for each kind of share: the number of shared tiles does not change what a copy may overwrite
+    [("latest-legal", *s) for s in SHARES] + [("eager", *SHARES[n]) for n in (2, 3, 4, 7, 8)],
 )
 def test_shares(monkeypatch, completion, turns, sms, m, n, k):
     """Shares that begin and end at any step, with copies as early and as late as is legal."""
