@@ -83,7 +83,6 @@ def test_on_cuda_cores():
 @pytest.mark.parametrize(
     "variant,dtype,layout,epilogue",
     [
-        ("multistage", "bf16", "tn", "linear"),
         ("multistage", "f16", "nt", "relu"),
         ("multistage", "tf32", "tt", "linear"),
         ("multistage", "s8", "tn", "linear"),
