@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from ptxkit.emulator.access.generic import widen
 from ptxkit.emulator.access.shared_memory import ClusterSite
-from ptxkit.emulator.arrays import Elements, Lanes, Mask
+from ptxkit.emulator.arrays import Bytes, Elements, Lanes, Mask
 from ptxkit.emulator.instructions.atomic_operations import apply_in_order, operation_for
 from ptxkit.emulator.instructions.atomics import AtomicSite
 from ptxkit.emulator.instructions.load_store import site_for
@@ -19,6 +21,10 @@ from ptxkit.emulator.sync.mbarrier_instructions import BarrierSite, address_type
 from ptxkit.emulator.sync.mbarriers import Mbarriers
 from ptxkit.errors import TrapError
 from ptxkit.isa.types import TYPES
+
+
+def _rows_of_bytes(data: Lanes) -> Bytes:
+    return np.ascontiguousarray(data).view(np.uint8).reshape(len(data), -1)
 
 
 class _Remote:
@@ -64,13 +70,14 @@ class _Remote:
         wave.launch.machine.version += 1
         return cells, words
 
-    def note(self, x: Group, cells: Lanes, words: Lanes, strong: bool) -> None:
-        """Report the written elements to the race check."""
+    def note(self, x: Group, cells: Lanes, words: Lanes, data: Lanes | None) -> None:
+        """Report the written elements to the race check: stores of ``data``, a row for each, or reductions if None."""
         for races in x.wave.races:
             sizes = np.full(1, self.site.size)
             threads = x.thread[x.active()]
             accessed = [(True, cells * self.site.size, sizes)]
-            races.operations.completing(self.where, threads, words, accessed, strong)
+            sources = None if data is None else partial(_rows_of_bytes, data)
+            races.operations.completing(self.where, threads, words, accessed, data is None, sources)
 
     def _fail(self, x: Group, bad: Mask, why: str) -> None:
         cta, thread = x.first(bad)
@@ -95,8 +102,8 @@ def _store(b: Binding) -> Step:
     def store(x: Group, to: Lanes, barrier: Lanes, *lanes: Lanes) -> None:
         at, words = remote.resolve(x, to, barrier, other=False)
         active = x.active()
-        remote.note(x, at, words, False)
         data = np.stack([np.broadcast_to(v, x.shape)[active] for v in lanes], axis=-1)
+        remote.note(x, at, words, data)
         if len(lanes) == 1:
             data = data[:, 0]
         wave = x.wave
@@ -143,7 +150,7 @@ def _reduce(b: Binding) -> Step:
 
     def reduce(x: Group, to: Lanes, barrier: Lanes, value: Lanes) -> None:
         at, words = remote.resolve(x, to, barrier, other=True)
-        remote.note(x, at, words, True)
+        remote.note(x, at, words, None)
         values = np.broadcast_to(value, x.shape)[x.active()].copy()
         wave = x.wave
         cells = wave.shared.view(t.dtype)

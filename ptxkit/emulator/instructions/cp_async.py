@@ -59,7 +59,7 @@ class _Copy:
         self.glob.count_traffic(x, p, int(source.reshape(-1)[p.first]) + self.glob.offset)
         x.wave.launch.machine.version += 1
         if x.wave.races:
-            self._note(x, np.broadcast_to(index, x.shape)[x.active()] + start)
+            self._note(x, np.broadcast_to(index, x.shape)[x.active()] + start, source, self.size)
         cells, rows = x.wave.shared.view(UNITS[self.size]), a.typed(UNITS[self.size])
         if a.sentinel is not None:
             self.glob.notice_unwritten(x, a, rows[first:].take(p.indices))
@@ -112,7 +112,7 @@ class _Copy:
         active = x.active()
         rows = np.broadcast_to(index, x.shape)[active] + start
         if wave.races:
-            self._note(x, rows)
+            self._note(x, rows, source, sizes)
         addresses = (source + np.uint64(self.glob.offset & 0xFFFF_FFFF_FFFF_FFFF)).astype(np.uint64)
         bad = (addresses & np.uint64(self.size - 1)) != 0
         reads = sizes > 0
@@ -146,11 +146,17 @@ class _Copy:
 
         self._submit(x, rows, perform)
 
-    def _note(self, x: Group, rows: Index) -> None:
-        """Report the written rows to the race check."""
-        threads, sizes = x.thread[x.active()], np.full(1, self.size)
+    def _note(self, x: Group, rows: Index, source: Lanes, lengths: Lanes | int) -> None:
+        """Report the written rows to the race check; ``lengths`` are the numbers of bytes that are read at ``source``."""
+        active = x.active()
+        threads, sizes = x.thread[active], np.full(1, self.size)
+
+        def sources() -> Index:
+            given = (source.astype(np.int64), np.asarray(lengths, np.int64))
+            return np.stack([np.broadcast_to(v, x.shape)[active] for v in given], axis=-1)
+
         for races in x.wave.races:
-            races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True)
+            races.operations.grouped(MECHANISM, self.where, threads, rows * self.size, sizes, True, sources)
 
     def _submit(self, x: Group, rows: Index, copy: Callable[[Elements], None]) -> None:
         proxies = x.wave.generic_writes

@@ -13,6 +13,7 @@ PTX ISA, "Async Operations", "mbarrier".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,12 @@ from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarriers import INVALIDATED, Mbarriers
+
+Sources = Callable[[], NDArray[np.generic]]
+"""Returns (E, n) values that are equal for operations of one instruction that write equal data, such as the source's address.
+
+Operations that write the same data to the same bytes are not reported, in whichever order they are performed.
+"""
 
 RING = 64
 """The maximum number of groups in flight of a thread for which the ends are recorded."""
@@ -123,13 +130,21 @@ class Operations:
         self.clocks.learn(rows, g.first + self.clocks.actor[leaders], g.ends[leaders, (last - 1) % RING])
 
     def grouped(
-        self, mechanism: Mechanism[object], where: Where, threads: Index, starts: Index, sizes: Index, write: bool
+        self,
+        mechanism: Mechanism[object],
+        where: Where,
+        threads: Index,
+        starts: Index,
+        sizes: Index,
+        write: bool,
+        sources: Sources | None = None,
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
         rows = threads >> self.clocks.shift
         g = self._of(mechanism)
         numbers = g.first + self.clocks.actor[rows]
-        self.access(where, threads, starts, sizes, write, self.clocks.rank[rows], numbers, g.current[rows])
+        rank, intervals = self.clocks.rank[rows], g.current[rows]
+        self.access(where, threads, starts, sizes, write, rank, numbers, intervals, sources=sources)
 
     def multiplied(
         self, mechanism: Mechanism[object], where: Where, owners: Index, chunks: Index
@@ -165,7 +180,7 @@ class Operations:
     def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool) -> None:
         """The threads of ``x`` arrive."""
         rows, at = self.races.per_actor(x, index)
-        self._require(where, rows, at)
+        self._used(where, rows, at, recorded=not relaxed)
         self.races.remote_barriers(where, rows, at)
         keys = self._keys_of(at)
         if not relaxed:
@@ -178,12 +193,12 @@ class Operations:
     def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
         rows, at = self.races.per_actor(x, index)
-        self._require(where, rows, at)
+        self._used(where, rows, at)
         self.races.remote_barriers(where, rows, at)
 
     def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
         """The lanes ``done`` have observed that a phase is complete."""
-        self._require(where, *self.races.per_actor(x, index))
+        self._used(where, *self.races.per_actor(x, index))
         if done.any():
             rows, at = self.races.per_actor(x, index, None if done.all() else done)
             self.clocks.acquire(self._done, self._keys_of(at), rows, relaxed)
@@ -208,20 +223,24 @@ class Operations:
         at: Index,
         runs: list[tuple[bool, Index, Index]],
         strong: bool = False,
+        sources: Sources | None = None,
     ) -> None:
         """Operations of ``threads``, (E,), complete on the mbarriers ``at``.
 
         Args:
             runs: what they access: (written, starts, sizes), in bytes of the wave's shared memory.
             strong: they update their destination atomically.
+            sources: see :data:`Sources`.
         """
         rows = threads >> self.clocks.shift
-        self._require(where, rows, at, threads)
         numbers, intervals = self._agents(at), (self._phase[at] + 1) * INTERVAL
+        self._require(where, rows, at, threads)
+        self._record_use(where, rows, at, self._rank(at), numbers, intervals)
         for write, starts, sizes in runs:
-            self.access(where, threads, starts, sizes, write, self._rank(at), numbers, intervals, strong and write)
+            update, rank = strong and write, self._rank(at)
+            self.access(where, threads, starts, sizes, write, rank, numbers, intervals, update, sources=sources)
         self._passed_on(at, rows)
-        self._issued = _InFlight(at, runs, numbers, intervals)
+        self._issued = _InFlight(at, [*runs, (False, at * 8, np.full(1, 8))], numbers, intervals)
         if not self.races.wave.queue.eager:
             self._in_flight[id(at)] = self._issued
 
@@ -268,6 +287,7 @@ class Operations:
         self._require(where, rows, at)
         g = self._of(mechanism)
         keys, agents, current = self._keys_of(at), g.first + self.clocks.actor[rows], g.current[rows]
+        self._record_use(where, rows, at, self.clocks.rank[rows], agents, current)
         self._arrived.raise_(keys, self.clocks.rank[rows], agents, current)
         g.current[np.unique(rows)] += INTERVAL
         if self.clocks.size > 1:  # the arrival itself, which a CTA that has the mbarrier must not exit before
@@ -305,6 +325,18 @@ class Operations:
             self._agent_of[new] = self.clocks.add_agents(len(new)) + np.arange(len(new))
         return self._agent_of[offsets].astype(np.int64)
 
+    def _used(self, where: Where, rows: Index, at: Index, recorded: bool = True) -> None:
+        """Threads use mbarriers: after their initialisation, and before they are invalidated or their bytes are used again.
+
+        Args:
+            recorded: what follows is checked. Relaxed arrivals are not recorded, because a thread that waits for their phase
+                observes them, although it does not synchronise with them.
+        """
+        self._require(where, rows, at)
+        if recorded:
+            clocks = self.clocks
+            self._record_use(where, rows, at, clocks.rank[rows], clocks.actor[rows], clocks.interval[rows], True)
+
     def _require(self, where: Where, rows: Index, at: Index, threads: Index | None = None) -> None:
         """A thread that uses an mbarrier must have synchronised with its initialisation."""
         races, clocks = self.races, self.clocks
@@ -312,15 +344,36 @@ class Operations:
             return
         cells, parts = races.shadow.spread(at, 8)
         rows = np.repeat(rows, parts)
-        cta = rows // clocks.actors
-        generation: NDArray[np.int32] | None = races.generation[cta]
-        if clocks.size > 1 and (np.repeat(at, parts) // self.words_each != cta).any():
-            generation = None
         zero = np.zeros(len(cells), np.int64)
+        generation = self._generation(np.repeat(at, parts), rows)
         a = Access(cells, rows, clocks.now.flat, zero, zero, zero, generation, True)
         found = races.shadow.earlier_writes(a, "read-after-write")
         if found:
             races.report(where, a, found, rows << self.clocks.shift if threads is None else np.repeat(threads, parts))
+
+    def _record_use(
+        self, where: Where, rows: Index, at: Index, rank: Index, numbers: Index, intervals: Index, actors: bool = False
+    ) -> None:
+        """Record that agents (``rank``, ``numbers``) use mbarriers, as atomic accesses, which do not race with each other.
+
+        Args:
+            actors: the agents are the actors ``rows`` themselves.
+        """
+        races = self.races
+        if races.hazards.copies_only or not len(at):
+            return
+        cells, parts = races.shadow.spread(at, 8)
+        rank, numbers, intervals, rows, at = (np.repeat(v, parts) for v in (rank, numbers, intervals, rows, at))
+        generation = self._generation(at, rows) if actors else None
+        record = intervals | races.site(where) | STRONG
+        races.shadow.was_read(Access(cells, rows, self.clocks.now.flat, rank, numbers, record, generation, True))
+
+    def _generation(self, at: Index, rows: Index) -> NDArray[np.int32] | None:
+        """The generation of accesses by actors to mbarriers; None if some are in other CTAs."""
+        cta = rows // self.clocks.actors
+        if self.clocks.size > 1 and (at // self.words_each != cta).any():
+            return None
+        return self.races.generation[cta]
 
     # -- both --------------------------------------------------------------------------------------------------------
 
@@ -336,11 +389,13 @@ class Operations:
         interval: Index,
         strong: bool = False,
         generic: bool = False,
+        sources: Sources | None = None,
     ) -> None:
         """Agents (``rank``, ``number``), started by ``threads``, access runs of bytes; all (E,), sizes also (1,).
 
         Args:
             generic: they are threads, or read through the generic proxy.
+            sources: see :data:`Sources`.
         """
         races = self.races
         shadow = races.shadow
@@ -357,8 +412,41 @@ class Operations:
         found = races.compare(a, write)
         if not (write or generic):
             found += self._unseen(a)
+        if write and not (generic or strong or races.hazards.copies_only) and len(starts) > 1:
+            lengths = sizes // shadow.unit
+            found += self._together(a, starts, sizes, np.cumsum(lengths) - lengths, sources)
         if found:
             races.report(where, a, found, threads[element])
+
+    def _together(
+        self, a: Access, starts: Index, sizes: Index, first: Index, sources: Sources | None
+    ) -> list[Conflict]:
+        """Writes of the same bytes by operations of one agent and one instruction, as which ``a`` has been recorded.
+
+        Those by different agents are found when ``a`` is recorded.
+
+        Args:
+            starts, sizes: (E,) the bytes of each operation.
+            first: (E,) index in ``a`` of the first cell of each operation.
+        """
+        order = np.argsort(starts, kind="stable")
+        order = order[sizes[order] > 0]
+        reached = np.maximum.accumulate(starts[order] + sizes[order])
+        later = np.flatnonzero(starts[order[1:]] < reached[:-1]) + 1
+        if not len(later):
+            return []
+        ends = starts[order] + sizes[order]
+        farthest = np.maximum.accumulate(np.where(ends == reached, np.arange(len(order)), 0))
+        early, late = order[farthest[later - 1]], order[later]
+        early, late = np.minimum(early, late), np.maximum(early, late)
+        same = (a.number[first[early]] == a.number[first[late]]) & (a.rank[first[early]] == a.rank[first[late]])
+        if sources is not None:
+            given = sources()
+            same &= (starts[early] != starts[late]) | (sizes[early] != sizes[late]) | (given[early] != given[late]).any(1)
+        early, late = first[early[same]], first[late[same]]
+        if not len(late):
+            return []
+        return [Conflict("write-after-write", late, a.record[early], a.rank[early] << 16 | a.number[early])]
 
     def _unseen(self, a: Access) -> list[Conflict]:
         """Writes that the operation reads through the async proxy and may not see."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -174,7 +175,8 @@ class BulkOperation:
             if barrier is None:
                 races.operations.grouped(MECHANISM, self.where, threads, origin.start, sizes, False)
             else:
-                races.operations.completing(self.where, threads, barrier, accessed, self.reduction is not None)
+                update, sources = self.reduction is not None, partial(np.column_stack, (origin.which, origin.start))
+                races.operations.completing(self.where, threads, barrier, accessed, update, sources)
 
     def _same_cta(self, runs: Runs, target: Side, barrier: Index) -> None:
         stride = runs.x.wave.shared_stride

@@ -66,7 +66,8 @@ class _Load:
         wave = x.wave
         active = x.active()
         runs = Runs(self.where, x, np.full(np.count_nonzero(active), boxes.shared_bytes, np.int64))
-        region = Region(runs, boxes, coordinates_of(runs, rest[self.multicast :]), "reads")
+        coordinates = coordinates_of(runs, rest[self.multicast :])
+        region = Region(runs, boxes, coordinates, "reads")
         target = runs.in_shared(runs.lanes(self.to.lanes(to)), "writes", self.remote, SHARED_ALIGNMENT).start
         index = self.barrier.index(x, base)
         barrier = runs.lanes(index)
@@ -92,7 +93,8 @@ class _Load:
         wave.launch.machine.version += 1
         for races in wave.races:
             accessed = [(True, target, np.full(len(target), boxes.shared_bytes))]
-            races.operations.completing(self.where, threads, barrier, accessed)
+            sources = partial(coordinates.__getitem__, element)
+            races.operations.completing(self.where, threads, barrier, accessed, sources=sources)
         shared, where = wave.shared, self.where
 
         def perform(which: Elements) -> None:
