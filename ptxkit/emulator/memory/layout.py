@@ -133,7 +133,9 @@ def frame_layout(function: Function) -> tuple[dict[str, int], int]:
     return offsets, align_up(at, 16)
 
 
-_NUMBER = re.compile(r"(?=(\d+))")
+_PART = re.compile(r"(?P<enum>L?)(?P<number>[1-9]\d*)|L[a-z]n?[0-9a-f]+E|A\d+_|Dv\d+_|DF\d+|[ST][0-9A-Z]*_")
+"""A length that a name follows, or something else with digits: a literal, an array, a vector, a type or a substitution."""
+_VALUE = re.compile(r"n?\d+E")
 _TAIL = re.compile(r"E?(_\d+)?(_\$_\d+)?$")
 
 
@@ -143,11 +145,19 @@ def plain(name: str) -> str:
     ``_ZZ1fvE3sum_$_1`` -> ``sum``, ``_ZN2ns4tileE`` -> ``tile``, ``_ZL5table`` -> ``table``; names that are not mangled are
     returned unchanged.
     """
-    if name.startswith("_Z"):
-        tail = _TAIL.search(name)
-        assert tail is not None  # it may be empty
-        for digits in _NUMBER.finditer(name):
-            end = digits.end(1) + int(digits[1])
-            if tail.start() <= end <= len(name) and _TAIL.fullmatch(name, end):
-                return name[digits.end(1) : end]
-    return name
+    if not name.startswith("_Z"):
+        return name
+    at, last = 2, name
+    while at < len(name):
+        part = _PART.match(name, at)
+        if part is None:
+            at += 1
+            continue
+        at = part.end()
+        if part["number"]:  # the name is skipped, because it may contain digits itself
+            end = at + int(part["number"])
+            if end <= len(name):
+                last = name[at:end] if _TAIL.fullmatch(name, end) else last
+                value = _VALUE.match(name, end) if part["enum"] else None  # of a template argument, after its type
+                at = end if value is None else value.end()
+    return last

@@ -13,7 +13,6 @@ PTX ISA, "Async Operations", "mbarrier".
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,16 +23,11 @@ from ptxkit.emulator.racecheck.clocks import INTERVAL
 from ptxkit.emulator.racecheck.recorder import Recorder
 from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict
 from ptxkit.emulator.simt.asynchronous import MBARRIER
+from ptxkit.emulator.simt.hooks import Sources
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
 from ptxkit.emulator.sync.mbarriers import INVALIDATED, Mbarriers
-
-Sources = Callable[[], NDArray[np.generic]]
-"""Returns (E, n) values that are equal for operations of one instruction that write equal data, such as the source's address.
-
-Operations that write the same data to the same bytes are not reported, in whichever order they are performed.
-"""
 
 RING = 64
 """The maximum number of groups in flight of a thread for which the ends are recorded."""
@@ -230,7 +224,7 @@ class Operations:
         Args:
             runs: what they access: (written, starts, sizes), in bytes of the wave's shared memory.
             strong: they update their destination atomically.
-            sources: see :data:`Sources`.
+            sources: see :data:`~ptxkit.emulator.simt.hooks.Sources`.
         """
         rows = threads >> self.clocks.shift
         numbers, intervals = self._agents(at), (self._phase[at] + 1) * INTERVAL
@@ -395,7 +389,7 @@ class Operations:
 
         Args:
             generic: they are threads, or read through the generic proxy.
-            sources: see :data:`Sources`.
+            sources: see :data:`~ptxkit.emulator.simt.hooks.Sources`.
         """
         races = self.races
         shadow = races.shadow

@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask, Words
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.where import Where
 from ptxkit.isa.types import PtxType
+
+Sources = Callable[[], NDArray[np.generic]]
+"""Returns (E, n) values that are equal for operations of one instruction that write equal data, such as the source's address.
+
+Operations that write the same data to the same bytes are not reported, in whichever order they are performed.
+"""
 
 
 class AccessSite(Protocol):
@@ -35,7 +44,14 @@ class OperationHooks(Protocol):
         """The threads of ``x`` have waited for all of their groups except the ``newest`` ones."""
 
     def grouped(
-        self, mechanism: Mechanism[object], where: Where, threads: Index, starts: Index, sizes: Index, write: bool
+        self,
+        mechanism: Mechanism[object],
+        where: Where,
+        threads: Index,
+        starts: Index,
+        sizes: Index,
+        write: bool,
+        sources: Sources | None = None,
     ) -> None:
         """Operations of ``threads``, (E,), access runs of bytes (E,) of the wave's shared memory and belong to groups."""
 
@@ -69,6 +85,7 @@ class OperationHooks(Protocol):
         at: Index,
         runs: list[tuple[bool, Index, Index]],
         strong: bool = False,
+        sources: Sources | None = None,
     ) -> None:
         """Operations of ``threads``, (E,), complete on the mbarriers ``at``; ``runs`` are (written, starts, sizes)."""
 

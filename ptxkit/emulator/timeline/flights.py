@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from ptxkit.emulator.arrays import Index, Lanes, Mask
+from ptxkit.emulator.simt.hooks import Sources
 from ptxkit.emulator.simt.mechanism import Mechanism
 from ptxkit.emulator.simt.selection import Selection
 from ptxkit.emulator.simt.threads import WaveState
@@ -122,7 +123,13 @@ class Flights:
         return _Issued(flight, row, thread, group)
 
     def completing(
-        self, where: Where, threads: Index, at: Index, runs: list[tuple[bool, Index, Index]], strong: bool = False
+        self,
+        where: Where,
+        threads: Index,
+        at: Index,
+        runs: list[tuple[bool, Index, Index]],
+        strong: bool = False,
+        sources: Sources | None = None,
     ) -> None:
         """Operations of ``threads`` complete on the mbarriers ``at``."""
         steps = self.steps
@@ -143,7 +150,14 @@ class Flights:
             self._attached.setdefault(barrier, []).append(self._issue(where, row, home, nbytes, row << 5))
 
     def grouped(
-        self, mechanism: Mechanism[object], where: Where, threads: Index, starts: Index, sizes: Index, write: bool
+        self,
+        mechanism: Mechanism[object],
+        where: Where,
+        threads: Index,
+        starts: Index,
+        sizes: Index,
+        write: bool,
+        sources: Sources | None = None,
     ) -> None:
         """Operations of ``threads`` that belong to groups."""
         rows = threads >> 5

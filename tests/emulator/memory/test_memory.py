@@ -238,6 +238,12 @@ def test_an_atomic_on_local_memory_is_for_one_lane_of_a_warp():
         ("_ZL5table", "table"),
         ("_ZN12_GLOBAL__N_14tileE", "tile"),
         ("_ZZN2ns1gIiEEvPT_E4ring", "ring"),
+        ("_ZZ1kP13__nv_bfloat16N2ns4bf16EE3bar", "bar"),
+        ("_ZZ1kILi128ELb1EEvPfE4tile", "tile"),
+        ("_ZZ1kIL4Mode5EEvPA10_fE1x", "x"),
+        ("_ZZ1kvE4bf16", "bf16"),
+        ("_ZZ1kvE7stage_1_0", "stage_1"),
+        ("_ZZ1kPDF16_E3row", "row"),
         ("plain_name", "plain_name"),
     ],
 )
