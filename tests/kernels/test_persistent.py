@@ -69,8 +69,11 @@ def check(device, name, rows, cols, tile, **options):
     return launch
 
 
-@pytest.mark.parametrize(("rows", "cols", "tile"), CASES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "rows", "cols", "tile"),
+    # each shape in two kernels: one header schedules the rows and their copies for all four
+    [(name, *case) for i, name in enumerate(NAMES) for j, case in enumerate(CASES) if (i + j) % 2 == 0],
+)
 def test_any_shape(device, name, rows, cols, tile):
     launch = check(device, name, rows, cols, tile)
     assert launch.kernel.endswith("_persistent")
