@@ -67,7 +67,7 @@ def want(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, t: str) -> np.ndarr
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(STYLES), st.sampled_from([64, 96]))
 def test_agrees_with_exact_integers(form, seed, style, k):
     kind, t, block = form
