@@ -88,6 +88,12 @@ class CompileError(PtxkitError):
         self.log = log
 
 
+class MissingKernelError(CompileError):
+    """A name that no kernel of a source has, or that several have. The source compiles, so that the name must be corrected."""
+
+    exit_code = ExitCode.USAGE
+
+
 class PtxSyntaxError(CompileError):
     """PTX text that cannot be parsed; the message starts with file:line:column."""
 

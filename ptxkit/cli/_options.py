@@ -29,6 +29,24 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+class WholeNumber(click.IntRange):
+    """A whole number in a range, which may be written as ``1e9``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str):
+            try:
+                int(value)
+            except ValueError:
+                try:
+                    number = float(value)
+                except ValueError:
+                    number = math.nan
+                if not (number.is_integer() and abs(number) < 2**53):
+                    self.fail(f"{value!r} is not a whole number", param, ctx)
+                value = int(number)
+        return super().convert(value, param, ctx)
+
+
 device_option = click.option(
     "--device",
     "device_kind",
@@ -44,7 +62,7 @@ arch_option = click.option(
 )
 seed_option = click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     show_default=True,
     metavar="N",
@@ -59,7 +77,7 @@ kernel_option = click.option(
 
 max_instructions_option = click.option(
     "--max-instructions",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Stop a launch in the emulator after N thread instructions and show where its threads are, as for an endless loop.",
 )
@@ -73,7 +91,7 @@ _EMULATOR_OPTIONS = (
     ),
     click.option(
         "--completion-seed",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="N",
         help="Draw the points of --completion random from this seed, 0 by default; the same seed repeats the run exactly.",
     ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ptxkit.cli._options import WholeNumber
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UsageError
 
@@ -90,7 +91,7 @@ _OPTIONS = (
     click.option("--block", metavar="X[,Y[,Z]]", help="Launch CTAs of this many threads."),
     click.option("--cluster", metavar="X[,Y[,Z]]", help="Launch clusters of this many CTAs."),
     click.option(
-        "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Allocate this much dynamic shared memory for each CTA."
+        "--shared", type=WholeNumber(min=0), metavar="BYTES", help="Allocate this much dynamic shared memory for each CTA."
     ),
     click.option("--cooperative", is_flag=True, help="Launch with all CTAs resident at once, as grid.sync() requires."),
     click.option(

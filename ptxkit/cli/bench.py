@@ -12,6 +12,7 @@ from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument, peer_list, refuse_absent
 from ptxkit.cli._options import (
     Seconds,
+    WholeNumber,
     device_option,
     emulator_changes,
     emulator_settings,
@@ -91,7 +92,7 @@ RUN_HEADINGS = {
 )
 @click.option(
     "--iterations",
-    type=click.IntRange(2, 1_000_000),
+    type=WholeNumber(2, 1_000_000),
     metavar="N",
     help="Take exactly this many samples of each candidate.",
 )

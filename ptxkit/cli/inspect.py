@@ -14,7 +14,7 @@ import click
 
 from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import kernel_argument
-from ptxkit.cli._options import parse_arch, parse_pairs, tile_option
+from ptxkit.cli._options import WholeNumber, parse_arch, parse_pairs, tile_option
 from ptxkit.cli._output import stdout_set_aside
 from ptxkit.errors import UnavailableError, UsageError
 from ptxkit.targets import SM_LIMITS, SmLimits
@@ -71,13 +71,13 @@ HEADINGS = {
 )
 @click.option(
     "--latency",
-    type=click.IntRange(0, 10**6),
+    type=WholeNumber(0, 10**6),
     metavar="STEPS",
     help="Let each asynchronous operation of the timeline take this many steps, 500 by default.",
 )
 @click.option(
     "--sms",
-    type=click.IntRange(1, 1024),
+    type=WholeNumber(1, 1024),
     metavar="N",
     help="Emulate a GPU of N SMs for the timeline, so that each CTA of a persistent kernel has several tiles.",
 )
@@ -95,16 +95,16 @@ HEADINGS = {
 @click.option("--compiler-option", "options", multiple=True, metavar="OPTION", help="Pass an option to NVRTC for a .cu file.")
 @click.option(
     "--block",
-    type=click.IntRange(1, SmLimits.threads_per_cta),
+    type=WholeNumber(1, SmLimits.threads_per_cta),
     metavar="N",
     help="Compute occupancy for CTAs of this many threads.",
 )
 @click.option(
-    "--shared", type=click.IntRange(min=0), metavar="BYTES", help="Compute occupancy for this dynamic shared memory per CTA."
+    "--shared", type=WholeNumber(min=0), metavar="BYTES", help="Compute occupancy for this dynamic shared memory per CTA."
 )
 @click.option(
     "--cluster",
-    type=click.IntRange(1, max(limits.largest_cluster for limits in SM_LIMITS.values())),
+    type=WholeNumber(1, max(limits.largest_cluster for limits in SM_LIMITS.values())),
     metavar="N",
     help="Compute occupancy for clusters of this many CTAs.",
 )

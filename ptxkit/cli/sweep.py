@@ -16,6 +16,7 @@ from ptxkit.cli._help import HeadedCommand
 from ptxkit.cli._kernel import find_kernel, kernel_argument
 from ptxkit.cli._options import (
     Seconds,
+    WholeNumber,
     device_option,
     kernel_option,
     parse_arch,
@@ -71,7 +72,7 @@ HEADINGS = {
                    "or random without scikit-learn.")  # fmt: skip
 @click.option(
     "--evaluations",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="N",
     help="Evaluate at most this many configurations; "
     f"default: {GUIDED_SHARE:.0%} of a space of more than {EXHAUSTIVE_UP_TO}.",
@@ -89,7 +90,7 @@ HEADINGS = {
 @device_option
 @click.option(
     "--workers",
-    type=click.IntRange(1, 512),
+    type=WholeNumber(1, 512),
     metavar="N",
     help="Compile in this many processes; default: one for each processor.",
 )
@@ -97,7 +98,7 @@ HEADINGS = {
               help="Stop a configuration that takes longer, and record it as hanging.")  # fmt: skip
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=0,
     show_default=True,
     metavar="N",
@@ -106,7 +107,7 @@ HEADINGS = {
 @click.option("--journal", "journal_file", type=click.Path(), help="Append each configuration to this file when it is known.")
 @click.option("--fresh", is_flag=True, help="Start a new journal and keep the old one beside it.")
 @click.option(
-    "--top", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Show this many rows in the table."
+    "--top", type=WholeNumber(1), default=10, show_default=True, metavar="N", help="Show this many rows in the table."
 )
 @click.option(
     "--peers", "peer_names", metavar="NAMES", default="none", show_default=True, help="Compare the best tile with these peers."

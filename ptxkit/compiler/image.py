@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ptxkit.errors import CompileError
+from ptxkit.errors import MissingKernelError
 from ptxkit.isa.mangled import base_name
 
 
@@ -68,7 +68,7 @@ class Image:
         """The mangled name of a kernel given by mangled name, name expression, or plain name when that is unique.
 
         Raises:
-            CompileError: no such kernel, or several; the message lists similar names.
+            MissingKernelError: no such kernel, or several; the message lists similar names.
         """
         if name in self.functions:
             return name
@@ -80,8 +80,8 @@ class Image:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise CompileError(f"{self.source_name} has {len(matches)} kernels {name!r}: {self._listed(matches)}")
-        raise CompileError(f"{self.source_name} has no kernel {name!r}{self._hint(name)}")
+            raise MissingKernelError(f"{self.source_name} has {len(matches)} kernels {name!r}: {self._listed(matches)}")
+        raise MissingKernelError(f"{self.source_name} has no kernel {name!r}{self._hint(name)}")
 
     def readable(self, mangled: str) -> str:
         """The readable name of a kernel: its name expression, else its plain name."""

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ptxkit.errors import DescriptionError, PtxkitError
+from ptxkit.errors import DescriptionError, PtxkitError, UsageError
 from ptxkit.workload.launch import Work, array_spec
 
 ARRAYS = ("outputs", "temporaries")
 RETURNS: Mapping[str, type] = {"inputs": Mapping, "reference": Mapping, "work": Work, **dict.fromkeys(ARRAYS, Mapping)}
 METHODS = (*RETURNS, "constraints")
+_PLACED = re.compile(r"\S+\.py:\d+: ")
 
 
 def guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -32,11 +34,11 @@ def guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
             if name == "constraints" and not isinstance(result, str):
                 return list(result)
         if name == "constraints":
-            raise DescriptionError(f"{_start(method)}: constraints() must return a list of complaints, not {_short(result)}")
+            raise DescriptionError(f"{_start(method)}: constraints() must return a list of complaints, not {short(result)}")
         right = isinstance(result, RETURNS[name])
         if not right:
             wanted = "a Work" if name == "work" else "a dict"
-            raise DescriptionError(f"{_start(method)}: {name}() must return {wanted}, not {_short(result)}")
+            raise DescriptionError(f"{_start(method)}: {name}() must return {wanted}, not {short(result)}")
         for array, spec in result.items() if name in ARRAYS else ():
             try:
                 array_spec(spec)
@@ -50,15 +52,20 @@ def guarded(method: Callable[..., Any], name: str) -> Callable[..., Any]:
 @contextmanager
 def blamed(function: Callable[..., Any]) -> Iterator[None]:
     """A context in which an exception from a user's ``function`` becomes a DescriptionError with its line."""
+    is_bundled = getattr(function, "__module__", "").startswith("ptxkit.")
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = Path(code.co_filename if code else "")
     try:
         yield
+    except UsageError as error:
+        if is_bundled or type(error) not in (UsageError, DescriptionError) or is_placed(error):
+            raise
+        raise type(error)(f"{place(error, file, _start(function))}: {error}") from error
     except (PtxkitError, MemoryError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if getattr(function, "__module__", "").startswith("ptxkit."):
+        if is_bundled:
             raise
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        file = Path(code.co_filename if code else "")
         raise DescriptionError(f"{place(error, file, _start(function))}: {mistake(error)}") from error
 
 
@@ -78,7 +85,38 @@ def place(error: BaseException, file: Path, otherwise: str = "") -> str:
     return f"{file.name}:{lines[-1]}" if lines else otherwise or file.name
 
 
-def _short(value: object) -> str:
+def is_placed(error: BaseException) -> bool:
+    """Whether the message of an error begins with a place in a Python file."""
+    return _PLACED.match(str(error)) is not None
+
+
+def at(description: type, name: str) -> str:
+    """``"mine.py:12: "``, the place of a method or attribute of a user's description; "" for a bundled or generated one."""
+    for cls in description.__mro__:
+        if cls.__module__.startswith("ptxkit.") or cls is object:
+            return ""
+        if name not in cls.__dict__ and name not in inspect.get_annotations(cls):
+            continue
+        value = cls.__dict__.get(name)
+        function = value.fget if isinstance(value, property) else getattr(value, "function", value)
+        if inspect.isfunction(function):
+            return f"{_start(function)}: "
+        return _line_of_attribute(cls, name)
+    return ""
+
+
+def _line_of_attribute(cls: type, name: str) -> str:
+    """The place of ``name = value`` or ``name: type`` in the source of a class; "" if that cannot be read."""
+    try:
+        lines, first = inspect.getsourcelines(cls)
+        file = inspect.getsourcefile(cls) or ""
+    except (OSError, TypeError):
+        return ""
+    found = (n for n, line in enumerate(lines) if re.match(rf"\s+{re.escape(name)}\s*[:=]", line))
+    return f"{Path(file).name}:{first + next(found, 0)}: "
+
+
+def short(value: object) -> str:
     """The ``repr`` of a value, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 and "\n" not in text else f"a {type(value).__name__}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptxkit.errors import DescriptionError, PtxkitError
+from ptxkit.workload.blame import at
 from ptxkit.workload.data import Data, is_array
 from ptxkit.workload.launch import Tolerance, array_spec
 from ptxkit.workload.memory import check_memory
@@ -141,9 +142,16 @@ class Case:
     def output_specs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Output name -> (shape, dtype), declared or taken from the reference and the inputs."""
         declared = {name: array_spec(spec) for name, spec in self.workload.outputs().items()}
-        if declared:
-            return declared
         arrays = {name: value for name, value in self.inputs.items() if is_array(value)}
+        if declared:
+            for name, (shape, _) in declared.items():
+                if name in arrays and arrays[name].shape != shape:
+                    place = at(type(self.workload), "outputs")
+                    raise DescriptionError(
+                        f"{place}{self.workload.name}: outputs() gives {name} the shape {shape}, but the input {name}, which "
+                        f"is updated in place, has {arrays[name].shape}"
+                    )
+            return declared
         kinds = {value.dtype for value in arrays.values()}
         specs = {}
         for name, value in self.expected.items():
@@ -246,6 +254,7 @@ class Case:
         """
         self.check_names()
         outputs = self.outputs()
+        self._check_shapes(outputs)
         poisons = self.poisons
         self.unwritten = any(may_be_unwritten(outputs[name], poison, smallest_store) for name, poison in poisons.items())
         verdict = compare_all(outputs, self.expected, self.data.tolerance_rule(variant, own), poisons)
@@ -256,6 +265,13 @@ class Case:
         arrays = {name: self.array(name) for name in names}
         found = {name: self.device.undefined_bytes(a.address, a.nbytes) for name, a in arrays.items()}
         return [f"{name}: {text}" for name, text in found.items() if text]
+
+    def _check_shapes(self, outputs: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        for name, value in self.expected.items():
+            if value.shape != outputs[name].shape:
+                place = f"{at(type(self.workload), 'reference')}{self.workload.name}"
+                shape = outputs[name].shape
+                raise DescriptionError(f"{place}: the reference of {name} has shape {value.shape}, the output {shape}")
 
     def check_names(self) -> None:
         """Raise DescriptionError unless outputs() and reference() name the same outputs."""
@@ -268,8 +284,9 @@ class Case:
             ),
         ):
             if lacking:
+                place = at(type(self.workload), where.partition("(")[0])
                 raise DescriptionError(
-                    f"{self.workload.name}: {where} lacks {', '.join(sorted(lacking))}, which {whose}"
+                    f"{place}{self.workload.name}: {where} lacks {', '.join(sorted(lacking))}, which {whose}"
                 )
 
     def _poison(self, name: str | tuple[object, ...]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxkit.errors import DescriptionError
 from ptxkit.runtime.host_arrays import is_masked
-from ptxkit.workload.blame import blamed
+from ptxkit.workload.blame import at, blamed
 from ptxkit.workload.launch import Tolerance
 from ptxkit.workload.tolerance import Rule, Sums
 from ptxkit.workload.verify import check_real
@@ -59,25 +59,28 @@ class Data:
         self._refuse_masks(found, "the reference of {}", "every element is compared")
         self._refuse_temporaries(found, "an output")
         expected = {name: np.asarray(value) for name, value in found.items()}
+        where = at(type(self.workload), "reference")
         for name, value in expected.items():
-            check_real(f"{self.workload.name}: the reference of {name}", value.dtype)
+            check_real(f"{where}{self.workload.name}: the reference of {name}", value.dtype)
             if self._given is None and value.size and value.dtype.kind == "f" and np.isnan(value).all():
-                raise DescriptionError(f"{self.workload.name}: the reference of {name} is NaN everywhere")
+                raise DescriptionError(f"{where}{self.workload.name}: the reference of {name} is NaN everywhere")
         if not any(value.size for value in expected.values()):
             what = "only empty arrays" if expected else "no output"
-            raise DescriptionError(f"{self.workload.name}: reference() returns {what}; nothing would be verified")
+            raise DescriptionError(f"{where}{self.workload.name}: reference() returns {what}; nothing would be verified")
         return expected
 
     def _refuse_temporaries(self, names: Mapping[str, Any], what: str) -> None:
         for name in self.workload.temporaries():
             if name in names:
-                clash = f"{self.workload.name}: temporaries() has {name!r}, which is {what}"
+                place = at(type(self.workload), "temporaries")
+                clash = f"{place}{self.workload.name}: temporaries() has {name!r}, which is {what}"
                 raise DescriptionError(f"{clash}; choose another name")
 
     def _refuse_masks(self, arrays: Mapping[str, Any], what: str, why: str) -> None:
         for name, value in arrays.items():
             if is_masked(value):
-                place = f"{self.workload.name}: {what.format(name)}"
+                method = at(type(self.workload), "inputs" if what.startswith("the input") else "reference")
+                place = f"{method}{self.workload.name}: {what.format(name)}"
                 raise DescriptionError(f"{place} is a masked array, and {why}; return .filled(value) of it")
 
     def tolerance_rule(self, variant: Variant | None = None, own: Tolerance | None = None) -> Rule:
@@ -139,5 +142,6 @@ def _stated_tolerance(workload: Workload) -> Tolerance | Mapping[str, Tolerance]
         return {}
     for value in stated.values() if isinstance(stated, Mapping) else [stated]:
         if not isinstance(value, Tolerance):
-            raise DescriptionError(f"{workload.name}: tolerance must be a Tolerance, not {value!r}")
+            place = at(type(workload), "tolerance")
+            raise DescriptionError(f"{place}{workload.name}: tolerance must be a Tolerance, not {value!r}")
     return cast("Tolerance | Mapping[str, Tolerance]", stated)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptxkit.errors import LaunchError, UnavailableError, UsageError
+from ptxkit.errors import DescriptionError, LaunchError, MissingKernelError, UnavailableError, UsageError
 from ptxkit.runtime.tensor_map.description import TensorMap
 from ptxkit.targets import missing
+from ptxkit.workload.blame import at, is_placed
 from ptxkit.workload.build import Build, compiled
 from ptxkit.workload.case import HIGH, LOW, POISON, Case, with_complaints
 from ptxkit.workload.data import Data
@@ -217,7 +218,11 @@ def bound(case: Case, built: Build) -> Prepared:
         if isinstance(step.launch.source, Generated):
             group, keep = step.launch.source.bind(step.launch, module, case.device, case.array)
             kept.append(keep)
-        launches += [_bind(case, module[launch.entry], launch) for launch in group]
+        try:
+            launches += [_bind(case, module[launch.entry], launch) for launch in group]
+        except (DescriptionError, MissingKernelError) as error:
+            place = "" if is_placed(error) else at(type(built.workload), built.variant.name)
+            raise (type(error)(f"{place}{error}") if place else error) from None
     state = ModuleState(tuple(variable for module in modules.values() for variable in module.variables))
     return Prepared(case, built, tuple(launches), tuple(kept), state)
 

@@ -18,6 +18,7 @@ from types import ModuleType
 from ptxkit.errors import DescriptionError, PtxkitError, UsageError
 from ptxkit.files import read_text
 from ptxkit.workload.blame import mistake, place
+from ptxkit.workload.helper_modules import beside
 from ptxkit.workload.workload import Workload, suggestion
 
 ENTRY_POINT_GROUP = "ptxkit.kernels"
@@ -95,7 +96,8 @@ def load_file(path: str | Path) -> type[Workload]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # get_type_hints looks modules up there
     try:
-        spec.loader.exec_module(module)
+        with beside(file):
+            spec.loader.exec_module(module)
     except DescriptionError as error:
         raise DescriptionError(f"{place(error, file)}: {error}") from None
     except (PtxkitError, KeyboardInterrupt):

@@ -16,6 +16,7 @@ from ptxkit.errors import DescriptionError, PtxkitError, UnavailableError
 from ptxkit.targets import lowest_target, missing
 from ptxkit.targets.gpus import reference_facts
 from ptxkit.workload import tuned
+from ptxkit.workload.blame import at
 from ptxkit.workload.launch import Generated, Launch, Tile
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ def find_source(workload: type[Workload], source: str) -> Path:
     for directory in places:
         if (directory / source).is_file():
             return directory / source
-    raise DescriptionError(f"{workload.name}: there is no {source} in {' or '.join(map(str, places))}")
+    place = at(workload, "source")
+    raise DescriptionError(f"{place}{workload.name}: there is no {source} in {' or '.join(map(str, places))}")
 
 
 def include_directories(workload: Workload) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, overload
 
 from ptxkit.errors import DescriptionError, UsageError
-from ptxkit.workload.blame import blamed
+from ptxkit.workload.blame import at, blamed, short
 from ptxkit.workload.launch import Generated, Launch, Tile, Tolerance
 from ptxkit.workload.tile_space import permitted
 
@@ -72,7 +72,8 @@ class Variant:
             result = self.function(workload, chosen) if takes_tile else self.function(workload)
         if not isinstance(result, (list, tuple)) or not result or not all(isinstance(i, Launch) for i in result):
             raise DescriptionError(
-                f"variant {self.name} of {workload.name} must return a list of Launch, not {result!r}"
+                f"{at(type(workload), self.name)}variant {self.name} of {workload.name} must return a list of Launch, not "
+                f"{short(result)}"
             )
         return tuple(result)
 

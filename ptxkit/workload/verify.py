@@ -103,9 +103,10 @@ def compare(
         raise DescriptionError(f"the reference of {name} has shape {reference.shape}, the output {actual.shape}")
     for what, array in (("reference", reference), ("output", actual)):
         check_real(f"the {what} {name}", array.dtype)
-    if actual.dtype == np.bool_:  # compared as bytes, because a byte other than 0 and 1 is not a bool
+    dtype = actual.dtype
+    if dtype == np.bool_:  # compared as bytes, because a byte other than 0 and 1 is not a bool
         actual, reference = actual.view(np.uint8), reference.astype(np.bool_).view(np.uint8)
-    allowed, origin = as_rule(tolerance).resolved(actual.dtype, reference, name)
+    allowed, origin = as_rule(tolerance).resolved(dtype, reference, name)
     form = _Format.of(actual.dtype)
     if form is None and allowed == Tolerance():
         _check_integers(name, actual.dtype, reference)
@@ -139,8 +140,8 @@ def check_real(what: str, dtype: np.dtype[Any]) -> None:
     """Raise DescriptionError for complex numbers, strings, objects and structures, which are not compared."""
     if dtype.kind not in "biuf" and _Format.of(dtype) is None:
         raise DescriptionError(
-            f"{what} has dtype {dtype}; outputs are compared as real numbers: give complex numbers as float arrays with a "
-            "last axis of 2"
+            f"{what} has dtype {dtype}; outputs are compared as real numbers"
+            + (": give complex numbers as float arrays with a last axis of 2" if dtype.kind == "c" else "")
         )
 
 

@@ -34,7 +34,7 @@ from ptxkit.arguments import FLAG, MAPPING, NOTHING, SEQUENCE, TEXT, takes
 from ptxkit.errors import DescriptionError, UsageError
 from ptxkit.targets import lowest_target
 from ptxkit.targets.gpus import DeviceFacts, reference_facts
-from ptxkit.workload.blame import METHODS, guarded
+from ptxkit.workload.blame import METHODS, at, guarded
 from ptxkit.workload.launch import ArraySpec, Tolerance, Work, array_spec
 from ptxkit.workload.values import check_size, option_value, parse_size
 from ptxkit.workload.variant import Variant
@@ -84,7 +84,9 @@ class Workload:
     def __post_init__(self) -> None:
         self._check_complete()
         for name in self.size_names():
-            check_size(self.name, name, getattr(self, name))
+            value = getattr(self, name)
+            own = type(self).__dict__.get(name)
+            check_size(f"{at(type(self), name) if own is not None and own is value else ''}{self.name}", name, value)
         for name, kind in self.option_types().items():
             object.__setattr__(self, name, option_value(self.name, name, kind, getattr(self, name)))
         for complaint in self.constraints():
@@ -189,7 +191,7 @@ class Workload:
                     f"{cls.name}: field {field.name} must be int, float, str, bool or Literal, not {kind}"
                 )
             if field.default is dataclasses.MISSING:
-                raise DescriptionError(f"{cls.name}: field {field.name} needs a default")
+                raise DescriptionError(f"{at(cls, field.name)}{cls.name}: field {field.name} needs a default")
             result[field.name] = (kind, kind is int and not field.kw_only)
         return result
 

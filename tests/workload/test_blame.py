@@ -143,3 +143,22 @@ def test_a_mistake_in_a_bundled_description_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(saxpy, "work", lambda self: self.nothing)
     with pytest.raises(AttributeError):
         saxpy().bytes_needed()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        (
+            "    def work",
+            "    def outputs(self):\n        return {'y': ((self.n, 2), 'f32')}\n\n    def work",
+            r"^doubled\.py:14: doubled: the reference of y has shape \(32,\), the output \(32, 2\)",
+        ),
+        ("2.0 * x.astype(np.float64)}", "'hello'}", r"^doubled\.py:14: .*dtype <U5; outputs are compared as real numbers$"),
+        ("Work(flops=self.n", "Work(flops=-1", r"^doubled\.py:21: flops of a Work"),
+        ('{"t": (self.n', '{"x": (self.n', r"^doubled\.py:17: doubled: temporaries\(\) has 'x'"),
+        ('source = "doubled.cu"', 'source = "no.cu"', r"^doubled\.py:\d+: doubled: there is no no\.cu in"),
+    ],
+)
+def test_a_mistake_that_is_found_later_has_its_place(ran, old, new, complaint):
+    with pytest.raises(DescriptionError, match=complaint):
+        ran(old, new)
