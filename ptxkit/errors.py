@@ -8,6 +8,7 @@
     |   `-- DescriptionError         2   a kernel description is incomplete or contradicts itself
     |-- UnavailableError             3   no such device, target, tool or optional package here
     |-- CompileError                 4   NVRTC, ptxas or the linker refused the source
+    |   |-- MissingKernelError       2   the source has no kernel, or several kernels, with the name that is given
     |   |-- PtxSyntaxError           4   the PTX text cannot be parsed
     |   `-- UnsupportedError         4   valid PTX that the emulator does not implement (lists every form)
     |-- FaultError                   5   a kernel failed while it ran

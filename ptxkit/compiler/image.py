@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ptxkit.errors import MissingKernelError
-from ptxkit.isa.mangled import base_name
+from ptxkit.isa.mangled import base_name, qualified_name, signature
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class Image:
     from_cache: bool = False
 
     def entry(self, name: str) -> str:
-        """The mangled name of a kernel given by mangled name, name expression, or plain name when that is unique.
+        """The mangled name of a kernel given by mangled name, name expression, or a name that only one kernel has.
+
+        The name may have namespaces and parameter types: ``copy``, ``ns::copy``, ``copy(float*)``, ``ns::copy(float*)``.
 
         Raises:
             MissingKernelError: no such kernel, or several; the message lists similar names.
@@ -76,7 +79,7 @@ class Image:
         for expression, mangled in self.names.items():
             if _normal(expression) == wanted:
                 return mangled
-        matches = [mangled for mangled in self.functions if base_name(mangled) == wanted]
+        matches = [m for m in self.functions if wanted in {_normal(name) for name in _spellings(m)}]
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -93,15 +96,31 @@ class Image:
         if not self.functions:
             return "; it has no kernels (a template counts once it is instantiated)"
         bases = {mangled: base_name(mangled) for mangled in self.functions}
-        near = get_close_matches(base_name(_normal(name).split("<")[0]), set(bases.values()), n=3, cutoff=0.6)
+        plain = base_name(re.split("[<(]", _normal(name))[0].rpartition("::")[2])
+        near = get_close_matches(plain, set(bases.values()), n=3, cutoff=0.6)
         if near:
             return f"; did you mean {self._listed([m for m, base in bases.items() if base in near])}?"
         return f"; it has {self._listed(list(self.functions))}"
 
     def _listed(self, mangled: list[str]) -> str:
-        shown = {m: self.readable(m) for m in mangled}
-        unique = len(set(shown.values())) == len(shown)  # overloads of one name have different mangled names
-        return ", ".join(sorted(shown.values() if unique else shown))
+        return ", ".join(sorted(self.distinct_names(mangled).values()))
+
+    def distinct_names(self, mangled: Iterable[str]) -> dict[str, str]:
+        """Mangled name -> the shortest name that :meth:`entry` accepts: the name expression or the plain name, or if several
+        kernels have it, that with namespaces, or also with the types of the parameters, or the mangled name."""
+        found: dict[str, str] = {}
+        left = list(mangled)
+        for shown in (self.readable, qualified_name, signature):
+            times = Counter(map(shown, self.functions))
+            found |= {m: shown(m) for m in left if times[shown(m)] == 1}
+            left = [m for m in left if m not in found]
+        return found | {m: m for m in left}
+
+
+def _spellings(mangled: str) -> tuple[str, ...]:
+    """The names by which a kernel may be given."""
+    types = signature(mangled).removeprefix(qualified_name(mangled))
+    return base_name(mangled), qualified_name(mangled), base_name(mangled) + types, qualified_name(mangled) + types
 
 
 def entry_names(ptx: str) -> list[str]:

@@ -204,10 +204,11 @@ def _of_source(path: Path, entry: str, settings: Settings) -> tuple[Subject, ...
     except CompileError as error:
         raise UsageError(str(error)) from None
     disassembled = sass(image)
+    shown = image.distinct_names(names)
     sources = source_files(disassembled.values())
     return tuple(
         _with_launch(
-            Subject(f"{path.name}:{image.readable(n)}", image.readable(n), disassembled[n], image, sources=sources),
+            Subject(f"{path.name}:{shown[n]}", shown[n], disassembled[n], image, sources=sources),
             settings,
         )
         for n in names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ptxkit.isa.dwarf import Dwarf, Entry
-from ptxkit.runtime.mangling import CppType
+from ptxkit.isa.parameter_types import CppType
 from ptxkit.runtime.source_types import spelled_type
 
 _DEPTH = 32  # of types that refer to types

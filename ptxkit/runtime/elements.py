@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ptxkit.runtime.mangling import CppType
+    from ptxkit.isa.parameter_types import CppType
 
 _NARROW = (
     "uint8", "int8", "uint16", "int16", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu",

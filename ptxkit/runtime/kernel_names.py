@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ptxkit.isa.mangled import base_name
-from ptxkit.runtime.mangling import parameter_types
+from ptxkit.isa.parameter_types import parameter_types
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image

@@ -18,9 +18,9 @@ import numpy as np
 
 from ptxkit.isa.mangled import base_name
 from ptxkit.isa.model import Function, Variable
+from ptxkit.isa.parameter_types import CppType, parameter_types
 from ptxkit.runtime.debug_types import debug_parameters
 from ptxkit.runtime.elements import Element, element_of, numpy_dtype
-from ptxkit.runtime.mangling import CppType, parameter_types
 from ptxkit.runtime.pointers import addresses
 from ptxkit.runtime.source_names import parameter_names
 from ptxkit.runtime.source_types import source_types

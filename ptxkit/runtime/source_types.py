@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ptxkit.runtime.mangling import BUILTIN, CppType, class_type
+from ptxkit.isa.parameter_types import BUILTIN, CppType, class_type
 from ptxkit.runtime.source_conditions import active_text
 from ptxkit.runtime.source_names import definitions, without_comments
 

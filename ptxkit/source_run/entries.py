@@ -107,18 +107,17 @@ class CompiledFile:
     def entries(self) -> tuple[Entry, ...]:
         """Its kernels, in their order."""
         functions = self.module.entries
-        readable = [self.image.readable(name) for name in functions]
+        names = self.image.distinct_names(functions)
         text = source_text(self.image)
         found = []
-        for name, shown in zip(functions, readable, strict=True):
+        for name in functions:
             parameters = parameters_of(functions[name], text, self.image.macros, self.image.ptx)
             declared = parameter_declarations(base_name(name), len(parameters), text) if text else None
             declarations = tuple(
                 declared[p.index] if declared and not p.cpp else f"{p.cpp or p.wants} {p.name}".rstrip()
                 for p in parameters
             )
-            unique = readable.count(shown) == 1  # overloads are distinguished by their mangled names
-            found.append(Entry(shown if unique else name, name, functions[name], parameters, declarations))
+            found.append(Entry(names[name], name, functions[name], parameters, declarations))
         return tuple(found)
 
     def entry(self, name: str) -> Entry:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxkit.compiler.nvrtc import compile_source
+from ptxkit.isa.parameter_types import parameter_types
 from ptxkit.isa.parser import parse
-from ptxkit.runtime.mangling import parameter_types
 
 
 def shown(mangled):
