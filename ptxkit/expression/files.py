@@ -14,6 +14,8 @@ from ptxkit.expression.syntax import SCALAR_NAMES, Expression, Kind, parse
 
 DEFAULT_SCALAR = 0.5
 
+LARGEST_FLOAT32 = (2 - 2.0**-23) * 2.0**127
+
 
 def generate(
     formula: str,
@@ -76,6 +78,8 @@ def _scalar(text: str) -> tuple[str, float]:
         number = math.nan
     if not math.isfinite(number):
         raise UsageError(f"--scalar {text}: write NAME or NAME=VALUE, such as alpha=0.5")
+    if abs(number) > LARGEST_FLOAT32:
+        raise UsageError(f"--scalar {text}: scalars are float32, which holds numbers up to {LARGEST_FLOAT32:.7g}")
     return name, number
 
 

@@ -23,6 +23,7 @@ and ``np.int64`` for an ``int`` are errors.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -238,7 +239,10 @@ def _number(bound: Bound, kernel: str, p: Parameter, value: Any) -> None:
         bound.put(p, (value & ((1 << 8 * p.size) - 1)).to_bytes(p.size, "little"))
     elif isinstance(value, float) and p.kind == "float":
         with np.errstate(over="ignore"):
-            bound.put(p, np.array(value).astype(dtype).tobytes())
+            rounded = np.array(value).astype(dtype)
+        if math.isfinite(value) and not np.isfinite(rounded.astype(np.float64)):
+            raise LaunchError(f"{kernel}: {p.label} cannot hold {value}")
+        bound.put(p, rounded.tobytes())
     else:
         raise _wrong(kernel, p, value, _fix(p, value))
 

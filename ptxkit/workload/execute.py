@@ -306,4 +306,8 @@ def _typed(value: float, dtype: np.dtype[Any], what: str) -> Any:
         limits = np.iinfo(dtype)
         if not limits.min <= value <= limits.max:
             raise LaunchError(f"{what} is {dtype} and cannot hold {value}")
-    return dtype.type(value)
+    with np.errstate(over="ignore"):
+        made = dtype.type(value)
+    if np.isfinite(value) and not np.isfinite(np.float64(made)):
+        raise LaunchError(f"{what} is {dtype} and cannot hold {value}")
+    return made

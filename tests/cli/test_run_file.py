@@ -91,7 +91,7 @@ def test_kernels_are_listed_and_the_suggested_line_runs(run):
 
 def test_a_listing_names_parameters_types_and_overloads(run):
     _, out, _ = run("odd.cu")
-    assert "odd.cu:_Z4overPf" in out and "float* a" in out and "int* a" in out and "odd.cu:silent" in out
+    assert "odd.cu:over(float*)" in out and "float* a" in out and "int* a" in out and "odd.cu:silent" in out
     value = json.loads(run("saxpy.cu --json")[1])
     assert value["schema"] == "ptxkit.entries/1"
     (entry,) = value["entries"]
@@ -395,7 +395,7 @@ def test_directories_with_colons_and_at_signs(run, files, tmp_path):
         ("saxpi.cu", 2, "did you mean 'saxpy.cu'"),
         ("saxpy.cu:saxpi", 2, "did you mean saxpy"),
         ("odd.cu --grid 1", 2, "odd.cu has 7 kernels: "),
-        ("odd.cu:over --grid 1", 2, "2 kernels 'over': _Z4overPf, _Z4overPi"),
+        ("odd.cu:over --grid 1", 2, "2 kernels 'over': over(float*), over(int*)"),
         ("empty.cu", 2, "empty.cu has no kernels; a kernel is a __global__ function"),
         ("saxpy.cu --arg a=1", 2, "lacks --arg x=... (const float* x), --arg y=... (float* y), --arg n=... (int n), --grid"),
         (f"saxpy.cu {SAXPY_ARGUMENTS}", 2, "for example: ptxkit run ./saxpy.cu --arg a=2 --arg 'x=float32[1024]:uniform'"),

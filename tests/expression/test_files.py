@@ -107,6 +107,7 @@ def test_a_type_that_cannot_be_verified_is_left_out(tmp_path, monkeypatch, capsy
         (["--expression", "x + 1", "--range", "x=nan:1"], "LOW must be less than HIGH"),
         (["--expression", "x + 1", "--range", "x"], "write NAME=LOW:HIGH"),
         (["--expression", "x + 1", "--scalar", "x=a"], "write NAME or NAME=VALUE"),
+        (["--expression", "x * y", "--scalar", "y=1e39"], "scalars are float32, which holds numbers up to"),
         (["--expression", "x + 1", "--scalar", "a"], "no input of this name"),
         (["--expression", "gleu(x)"], "did you mean 'gelu'"),
         (["--column", "bias"], "only with --expression"),
