@@ -22,6 +22,11 @@ Loaded: TypeAlias = Lanes | tuple[Lanes, ...]
 """The result of a load: one lane array, or one for each element of a vector."""
 
 
+def scoped(ordering: str, scope: str) -> str:
+    """Memory semantics with their scope, if it lacks the other CTAs of the cluster: ``relaxed.cta``; else ``relaxed``."""
+    return f"{ordering}.cta" if ordering and scope == "cta" else ordering
+
+
 class Site(ABC):
     """Base class of the sites of all state spaces.
 
@@ -37,7 +42,7 @@ class Site(ABC):
     """The kind of access for the counters: one of :data:`ptxkit.emulator.counters.tally.SPACES`."""
 
     ordering = ""
-    """The semantics of a strong access: relaxed, acquire, release or acq_rel; "" for a weak one."""
+    """The semantics of a strong access: relaxed, acquire, release or acq_rel; "" for a weak one. See :func:`scoped`."""
 
     def __init__(self, where: Where, number: int, offset: int, dtype: DTypeLike, count: int, write: bool) -> None:
         self.where = where

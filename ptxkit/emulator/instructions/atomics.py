@@ -15,7 +15,7 @@ from ptxkit.emulator.access.generic import by_space, widen
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite
-from ptxkit.emulator.access.site import Loaded, Site
+from ptxkit.emulator.access.site import Loaded, Site, scoped
 from ptxkit.emulator.arrays import Addresses, Index, Lanes, Mask
 from ptxkit.emulator.instructions.atomic_operations import TYPES_OF, Operation, apply_in_order, changed, operation_for
 from ptxkit.emulator.memory.pattern import Pattern
@@ -124,7 +124,7 @@ class AtomicSite:
             site.space = f"{where}.loop" if is_loop(op, name, count, where) else where
         self.offset = offset
         self.count = count
-        self.ordering = b.form.get("sem") or "relaxed"
+        self.ordering = scoped(b.form.get("sem") or "relaxed", b.form.get("scope") or "")
 
     def run(self, x: Group, base: Lanes, operation: Operation, values: tuple[tuple[Lanes, ...], ...]) -> tuple[Lanes, ...]:
         """Perform the operation for the active lanes; returns the old values, one lane array for each element."""

@@ -8,7 +8,7 @@ from ptxkit.emulator.access.generic import GenericSite, widen
 from ptxkit.emulator.access.global_memory import GlobalSite
 from ptxkit.emulator.access.local_memory import LocalSite
 from ptxkit.emulator.access.shared_memory import ClusterSite, SharedSite
-from ptxkit.emulator.access.site import Site
+from ptxkit.emulator.access.site import Site, scoped
 from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.simt.step import U64, Binding, Step, Typed
 from ptxkit.emulator.simt.table import effect
@@ -115,7 +115,7 @@ def _load(b: Binding, space: str) -> Step:
             return Step(lambda x: x.wave.launch.parameter(at, dtype), (), outs)
         return Step(lambda x: tuple(x.wave.launch.parameter(at + k * size, dtype) for k in range(len(outs))), (), outs)
     site = site_for(b, space, operand, offset, t.dtype, len(outs), write=False)
-    site.ordering = _ORDERING[form.get("sem", "")]
+    site.ordering = scoped(_ORDERING[form.get("sem", "")], form.get("scope", ""))
     return Step(site.load, ((operand, _width(b, operand)),), outs)
 
 
@@ -207,6 +207,6 @@ def _st(b: Binding) -> Step:
     values = _elements(b, b.operands[1], form["vec"])
     _check_width(b, t.bytes * len(values))
     site = site_for(b, form["space"], operand, offset, t.dtype, len(values), write=True)
-    site.ordering = _ORDERING[form["sem"]]
+    site.ordering = scoped(_ORDERING[form["sem"]], form.get("scope", ""))
     sources: tuple[Typed, ...] = ((operand, _width(b, operand)), *((v, t) for v in values))
     return _wrap(Step(lambda x, a, *v: site.store(x, a, v), sources))

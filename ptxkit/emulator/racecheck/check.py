@@ -19,11 +19,12 @@ from ptxkit.emulator.arrays import Addresses, Bytes, Index, Lanes, Mask, Words
 from ptxkit.emulator.memory.allocations import POISON
 from ptxkit.emulator.racecheck.clocks import Clocks, Table
 from ptxkit.emulator.racecheck.cluster import ClusterOrder
+from ptxkit.emulator.racecheck.flags import Flags
 from ptxkit.emulator.racecheck.hazards import Hazards
 from ptxkit.emulator.racecheck.lifetimes import Lifetimes
 from ptxkit.emulator.racecheck.operations import Operations
 from ptxkit.emulator.racecheck.reports import RaceReports
-from ptxkit.emulator.racecheck.shadow import STRONG, Access, Conflict, Shadow
+from ptxkit.emulator.racecheck.shadow import NARROW, STRONG, Access, Conflict, Shadow
 from ptxkit.emulator.racecheck.tensor_memory import TensorMemory
 from ptxkit.emulator.racecheck.visibility import Visibility
 from ptxkit.emulator.simt.hooks import AccessSite
@@ -56,9 +57,7 @@ class Races(RaceReports):
         self.ordered = hazards.ordered
         self._arrived: dict[int, Table] = {}
         self._cluster = ClusterOrder(self.clocks)
-        self._locations: Table | None = None
-        # the words through which threads synchronise: ~index in shared memory, or the address in global memory
-        self._known: dict[int, int] = {}
+        self._flags = Flags(self.clocks)  # a word is ~index in shared memory, or the address in global memory
         self.lifetimes = Lifetimes(self)
         self.visibility = Visibility(self) if hazards.proxied else None
         self.tensor_memory = TensorMemory(self) if hazards.tensor_memory else None
@@ -134,7 +133,7 @@ class Races(RaceReports):
         """The active lanes of ``x`` access one element each.
 
         Args:
-            ordering: ``""`` for weak accesses, else relaxed, acquire, release or acq_rel.
+            ordering: ``""`` for weak accesses, else relaxed, acquire, release or acq_rel; with ``.cta`` if this is the scope.
             remote: elements may be in other CTAs.
             values: returns the written values, (lanes, size) bytes; None if equal values need not be recognised.
             initialises: the access is an mbarrier.init.
@@ -149,7 +148,8 @@ class Races(RaceReports):
         cta = rows // self.actors
         generation: NDArray[np.int32] | None = self.generation[cta]
         strong = ordering != ""
-        low = self.site(where) | (STRONG if strong else 0)
+        narrow = clocks.size > 1 and ordering.endswith(".cta")
+        low = self.site(where) | (STRONG if strong else 0) | (NARROW if narrow else 0)
         if remote and clocks.size > 1:
             home = cells // (len(self.shadow.writes) // clocks.ctas)
             elsewhere = home != cta
@@ -166,19 +166,20 @@ class Races(RaceReports):
             generation,
             strong,
             lanes,
+            narrow,
         )
         found = self.compare(a, write, values)
         if found:
             threads = x.thread.reshape(-1) if x.mask is None else x.thread[x.mask]
             self.report(where, a, found, np.repeat(threads, parts))
         if strong and self.ordered:
-            self._synchronise(~(elements * size >> 2), self.lanes(x), ordering, write)
+            self._flags.accessed(~(elements * size >> 2), self.lanes(x), ordering, write)
 
     def _note_remote(self, rows: NDArray[np.int64], places: NDArray[np.int64], low: int) -> None:
         """Record that actors access shared memory of other CTAs, at these bytes of the wave's shared memory."""
         clocks = self.clocks
         home, address = np.divmod(places, self.wave.shared_stride)
-        self.lifetimes.accessed(home, address, clocks.rank[rows], clocks.actor[rows], clocks.interval[rows] | low)
+        self.lifetimes.accessed(rows, home, address, clocks.rank[rows], clocks.actor[rows], clocks.interval[rows] | low)
 
     def remote_barriers(self, where: Where, rows: NDArray[np.int64], at: NDArray[np.int64]) -> None:
         """Record that actors use mbarriers, of which some may be in other CTAs."""
@@ -255,29 +256,7 @@ class Races(RaceReports):
             found = np.broadcast_to(addresses, x.shape)
             found = found.reshape(-1) if x.mask is None else found[x.mask]
             clusters = rows // (self.actors * self.clocks.size)
-            self._synchronise(found.view(np.int64) + (clusters << ADDRESS_BITS), rows, ordering, write)
-
-    def _synchronise(self, places: Index, rows: Index, ordering: str, write: bool) -> None:
-        """Strong accesses, by which threads may synchronise. PTX ISA, "Release and Acquire Patterns"."""
-        clocks = self.clocks
-        releases = ordering in ("release", "acq_rel")
-        passes_on = write and (releases or clocks.has_fenced)
-        if not passes_on and not self._known:
-            return
-        if self._locations is None:
-            self._locations = clocks.table(16)
-        distinct, which = np.unique(places, return_inverse=True)
-        if passes_on:
-            for place in distinct.tolist():
-                self._known.setdefault(place, len(self._known))
-            self._locations.lengthen(len(self._known))
-        slots = np.array([self._known.get(place, -1) for place in distinct.tolist()], np.int64)
-        pairs = np.unique(which.reshape(-1) * len(clocks.interval) + rows)
-        keys, rows = slots[pairs // len(clocks.interval)], pairs % len(clocks.interval)
-        keys, rows = keys[keys >= 0], rows[keys >= 0]
-        if passes_on:
-            clocks.release(self._locations, keys, rows, not releases)
-        clocks.acquire(self._locations, keys, rows, ordering not in ("acquire", "acq_rel"))
+            self._flags.accessed(found.view(np.int64) + (clusters << ADDRESS_BITS), rows, ordering, write)
 
     # -- barriers ----------------------------------------------------------------------------------------------------
 
@@ -338,4 +317,6 @@ class Races(RaceReports):
 
     def cluster_waited(self, x: Selection) -> None:
         """The threads of ``x`` have completed barrier.cluster.wait."""
-        self._cluster.waited(self.rows(x))
+        rows = self.rows(x)
+        self._cluster.waited(rows)
+        self.lifetimes.waited(rows)

@@ -176,7 +176,7 @@ class Clocks:
         # for each warp, what of its own accesses happened before its last synchronisation: see proxy_fence
         self._joined: NDArray[np.int64] = np.zeros(rows if proxied and not lanes else 0, np.int64)
         self._fenced: dict[bool, Table] = {}
-        self._held: Table | None = None
+        self._held: dict[bool, Table] = {}  # by whether a fence of the scope .cta suffices
         self.tick(np.arange(rows))
 
     def table(self, rows: int) -> Table:
@@ -232,12 +232,18 @@ class Clocks:
         into.merge(keys, self.now, rows)
         self.tick(np.unique(rows))
 
-    def acquire(self, source: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False) -> None:
-        """Acquire: merge the rows ``keys`` of ``source`` into the clocks of ``rows``; if ``relaxed``, at their next fence."""
+    def acquire(
+        self, source: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False, within_cta: bool = True
+    ) -> None:
+        """Acquire: merge the rows ``keys`` of ``source`` into the clocks of ``rows``; if ``relaxed``, at their next fence.
+
+        Args:
+            within_cta: threads of the same CTA have released them, so that a fence of the scope ``.cta`` suffices.
+        """
         if relaxed:
-            if self._held is None:
-                self._held = self.table(len(self.interval))
-            self._held.merge(rows, source, keys, WITH_FENCES)
+            if within_cta not in self._held:
+                self._held[within_cta] = self.table(len(self.interval))
+            self._held[within_cta].merge(rows, source, keys, WITH_FENCES)
             self.now.merge(rows, source, keys, WITHOUT_FENCES)
             return
         if len(self._joined):
@@ -250,10 +256,11 @@ class Clocks:
         Args:
             within_cta: its scope is ``.cta``.
         """
-        if self._held is not None:
-            if len(self._joined):
-                self._join(rows, self._held.flat[rows, self._columns(rows)])
-            self.now.merge(rows, self._held, rows, WITH_FENCES)
+        for narrow, held in self._held.items():
+            if narrow or not within_cta:
+                if len(self._joined):
+                    self._join(rows, held.flat[rows, self._columns(rows)])
+                self.now.merge(rows, held, rows, WITH_FENCES)
         for fenced in self._fences(within_cta):
             fenced.copy(rows, self.now)
         self.tick(rows)

@@ -17,6 +17,9 @@ SHOWN = 20
 EXIT = "access-after-exit"
 """The kind of hazard for an access to the shared memory of a CTA of the cluster that may have exited."""
 
+START = "access-before-start"
+"""The kind of hazard for an access to the shared memory of a CTA of the cluster that may not have started."""
+
 UNFENCED = "missing-proxy-fence"
 """The kind of hazard for a read through the async proxy of a write through the generic proxy that it may not see."""
 
@@ -26,12 +29,12 @@ class Hazard:
     """Two instructions that access the same shared memory, at least one of them writing, without synchronisation in between.
 
     They are the first pair that was found for two source lines. For ``access-after-exit``, ``later`` is the access to the
-    shared memory, and ``earlier_thread`` the CTA that may have exited. For ``missing-proxy-fence`` the two are in order, but no
-    ``fence.proxy.async`` lies between them.
+    shared memory, and ``earlier_thread`` the CTA that may have exited; for ``access-before-start``, it is the CTA that may not
+    have started. For ``missing-proxy-fence`` the two are in order, but no ``fence.proxy.async`` lies between them.
 
     Attributes:
         what: ``"read-after-write"``, ``"write-after-read"`` or ``"write-after-write"``, earlier and later as emulated; or
-            ``"access-after-exit"`` or ``"missing-proxy-fence"``.
+            ``"access-after-exit"``, ``"access-before-start"`` or ``"missing-proxy-fence"``.
         later, earlier: PTX line, source line and opcode of the instructions.
         later_thread, earlier_thread: thread, warp and CTA; or the asynchronous operation.
         address: of the first byte in the CTA's shared memory.
@@ -62,6 +65,11 @@ class Hazard:
             return (
                 f"{self.later}: {self.what}: {self.later_thread} accesses {self.place} of {self.earlier_thread}, "
                 f"which may have exited: nothing puts the access before {self.earlier}{times}; {self.fix}"
+            )
+        if self.what == START:
+            return (
+                f"{self.later}: {self.what}: {self.later_thread} accesses {self.place} of {self.earlier_thread}, "
+                f"which may not have started: nothing puts the access after {self.earlier}{times}; {self.fix}"
             )
         if self.what == UNFENCED:
             return (

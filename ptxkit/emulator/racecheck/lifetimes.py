@@ -1,9 +1,13 @@
-"""Checks that a CTA of the cluster has not exited when other CTAs access its shared memory.
+"""Checks that a CTA of the cluster has started and has not exited when other CTAs access its shared memory.
 
-The shared memory of a CTA exists until its last thread has exited, and all CTAs of a cluster have to exist while it is accessed
-(CUDA C++ Programming Guide, "Distributed Shared Memory"). An access is safe if synchronisation orders it before the exit. The
-last access of every agent to every other CTA is recorded. When a CTA exits, the vector clocks of its threads must include all
-of these accesses.
+The shared memory of a CTA exists from its start until its last thread has exited, and all CTAs of a cluster have to exist while
+it is accessed (CUDA C++ Programming Guide, "Distributed Shared Memory").
+
+An access is safe if synchronisation orders it before the exit: the last access of every agent to every other CTA is recorded,
+and when a CTA exits, the vector clocks of its threads must include all of these accesses.
+
+It must also be ordered after the start: the accessing thread must have completed a wait at the barrier of the cluster, or have
+synchronised in another way with a thread of the CTA that it accesses.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxkit.emulator.racecheck.clocks import Clocks
-from ptxkit.emulator.racecheck.hazards import EXIT, Hazard, Hazards
+from ptxkit.emulator.racecheck.hazards import EXIT, START, Hazard, Hazards
 from ptxkit.emulator.racecheck.shadow import SITES
 from ptxkit.emulator.simt.threads import WaveState
 from ptxkit.emulator.simt.where import Where, named
 
 FIX = "put barrier.cluster (cluster.sync()) between the access and the end of the kernel"
+
+FIRST = "put barrier.cluster (cluster.sync()) before the first access to another CTA's shared memory"
 
 
 class Reporter(Protocol):
@@ -31,6 +37,9 @@ class Reporter(Protocol):
 
     def agent(self, cta: int, number: int) -> tuple[str, str]:
         """The text that names an agent of a CTA, and the wait that orders a thread after it."""
+
+    def name(self, actor: int) -> str:
+        """The text that names an actor."""
 
     def place(self, address: int) -> str:
         """The text that names an address in shared memory."""
@@ -48,20 +57,52 @@ class Lifetimes:
         self._last = clocks.table(clocks.ctas)  # for each accessed CTA, the last access of every agent
         self._address = clocks.table(clocks.ctas)
         self._any = np.zeros(clocks.ctas, np.bool_)
+        self._met = np.zeros(len(clocks.interval), np.bool_)  # which actors have waited at the barrier of their cluster
 
     def accessed(
         self,
+        rows: NDArray[np.int64],
         cta: NDArray[np.int64],
         address: NDArray[np.int64],
         rank: NDArray[np.int64],
         number: NDArray[np.int64],
         record: NDArray[np.int64],
     ) -> None:
-        """Agents (``rank``, ``number``) access ``address`` in the shared memory of another CTA, ``cta``; all (E,)."""
+        """Agents (``rank``, ``number``) access ``address`` in the shared memory of another CTA, ``cta``; all (E,).
+
+        The actors ``rows`` have executed the instruction. If ``cta`` is their own, the mbarrier of the operation is in another.
+        """
+        if not self._met[rows].all():
+            own = rows // self.races.clocks.actors
+            other = np.where(cta == own, own - own % self.races.clocks.size + rank, cta)
+            self._require_started(rows, other, address, record)
         agents = rank * self.races.clocks.width + number
         self._last.flat[cta, agents] = record
         self._address.flat[cta, agents] = address
         self._any[cta] = True
+
+    def waited(self, rows: NDArray[np.int64]) -> None:
+        """The actors ``rows`` have completed a wait at the barrier of their cluster, all of whose CTAs have thus started."""
+        self._met[rows] = True
+
+    def _require_started(
+        self, rows: NDArray[np.int64], cta: NDArray[np.int64], address: NDArray[np.int64], record: NDArray[np.int64]
+    ) -> None:
+        """The actors must have synchronised with a thread of ``cta``: their clocks contain one of its intervals."""
+        races, clocks = self.races, self.races.clocks
+        known = clocks.now.data[rows, cta % clocks.size, : clocks.actors].any(-1)
+        late = np.flatnonzero(~(known | self._met[rows] | (cta == rows // clocks.actors)))
+        if not len(late):
+            return
+        k = int(late[0])
+        own, actor = divmod(int(rows[k]), clocks.actors)
+        who = f"{races.name(actor)} of CTA {races.wave.cta_coordinates(own)}"
+        owner = f"CTA {races.wave.cta_coordinates(int(cta[k]))}"
+        where, at = races.instruction(int(record[k]) & SITES), int(address[k])
+        hazard = Hazard(
+            START, named(where), who, "the start of its threads", owner, at, races.place(at), FIRST, len(late)
+        )
+        races.hazards.add(hazard, where, where)
 
     def ended(self, ctas: NDArray[np.bool_]) -> None:
         """The last threads of ``ctas`` (by index in the wave) have exited."""

@@ -469,7 +469,8 @@ class Operations:
         issuer = threads // (self.races.wave.shape[1] * 32)
         elsewhere = (home != issuer) | (home % self.clocks.size != rank)
         if elsewhere.any():
-            chosen = (v[elsewhere] for v in (home, address, rank, number, record))
+            rows = threads >> self.clocks.shift
+            chosen = (v[elsewhere] for v in (rows, home, address, rank, number, record))
             self.races.lifetimes.accessed(*chosen)
 
     def describe(self, number: int) -> tuple[str, str]:

@@ -21,7 +21,10 @@ from ptxkit.emulator.racecheck.clocks import LOW, Clocks
 STRONG = 1 << 20
 """Set in records of volatile, relaxed and atomic accesses, which do not race with each other."""
 
-SITES = STRONG - 1
+NARROW = 1 << 19
+"""Set in records of strong accesses of the scope ``.cta`` in clusters, which race with strong accesses of other CTAs."""
+
+SITES = NARROW - 1
 """The bits of a record that contain the number of the instruction."""
 
 LARGEST = 16
@@ -45,7 +48,7 @@ class Access:
         rank, number: (n,) the agent as which the access is recorded.
         record: (n,) see the module's text.
         generation: (n,) of the accessing CTA; None where the access is not by an actor to its own CTA's memory.
-        strong: see :data:`STRONG`.
+        strong, narrow: see :data:`STRONG` and :data:`NARROW`.
         lanes: (n,) the lane of each access in its warp; None for asynchronous agents, and where it is not needed.
     """
 
@@ -58,6 +61,7 @@ class Access:
     generation: NDArray[np.int32] | None
     strong: bool = False
     lanes: Index | None = None
+    narrow: bool = False
 
 
 @dataclass
@@ -185,7 +189,8 @@ class Shadow:
         if not unordered.any():
             return []
         if a.strong:
-            unordered &= (records & STRONG) == 0
+            apart = (agents >> 16 != a.rank[at]) & ((records & NARROW) != 0 if not a.narrow else True)
+            unordered &= ((records & STRONG) == 0) | apart
         bad = np.flatnonzero(unordered)
         return [Conflict(what, at[bad], records[bad], agents[bad])] if len(bad) else []
 
@@ -205,10 +210,10 @@ class Shadow:
         if len(self.lane):
             self.lane[a.cells] = 0 if a.lanes is None else a.lanes
             self.fenced[a.cells] = 0
-        if a.strong:
+        if a.strong and not a.narrow:
             return None
         last = self.writer[a.cells].astype(np.int64)
-        lost = np.flatnonzero(last != code)
+        lost = np.flatnonzero(last >> 16 != a.rank if a.strong else last != code)
         if not len(lost):
             return None
         return Conflict("write-after-write", lost, self.writes[a.cells[lost]], last[lost])

@@ -1,4 +1,4 @@
-"""Accesses to the shared memory of CTAs of the cluster that have exited or may have exited."""
+"""Accesses to the shared memory of CTAs of the cluster that have exited, may have exited, or may not have started."""
 
 from __future__ import annotations
 
@@ -68,6 +68,22 @@ def test_an_access_has_to_happen_before_the_exit_of_the_cta(access, settings):
         run(ACCESSES[access], **settings)
     (hazard,) = e.value.hazards
     assert hazard.what == "access-after-exit" and hazard.later_thread != hazard.earlier_thread
+
+
+@pytest.mark.parametrize("access", ACCESSES)
+@pytest.mark.parametrize("settings", TRACKED)
+def test_an_access_has_to_happen_after_the_start_of_the_cta(access, settings):
+    """A barrier before the first access is missing; a relaxed one suffices to show that all CTAs have started."""
+    head = HEAD.replace("barrier.cluster.arrive; barrier.cluster.wait;", "{}")
+    for first, found in (("", 1), ("bar.sync 0;", 1), ("barrier.cluster.arrive.relaxed; barrier.cluster.wait;", 0)):
+        try:
+            Run(kernel(head.replace("{}", first) + ACCESSES[access] + SYNC, before=VARIABLES))(
+                np.zeros(128, np.uint32), np.zeros(1), grid=2, cluster=2, **settings
+            )
+            hazards = ()
+        except RaceError as error:
+            hazards = error.hazards
+        assert sum(h.what == "access-before-start" for h in hazards) == found
 
 
 @pytest.mark.parametrize("access", ["ld", "generic ld", "st", "atom", "red", "arrive"])

@@ -295,12 +295,12 @@ def test_other_ctas_of_a_cluster():
     there = "mapa.shared::cluster.u32 %r21, %r12, {}; st.shared::cluster.b32 [%r21], %r16;\n"
     own = "xor.b32 %r22, %r16, 1;" + there.format("%r22")
     cluster = {"grid": 4, "cluster": 2}
-    assert kinds(own + LOAD + MEET, **cluster) == ["read-after-write"]
-    assert kinds(own + "bar.sync 0;" + LOAD + MEET, **cluster) == ["read-after-write"]
-    assert kinds(own + MEET + LOAD, **cluster) == []
+    assert kinds(MEET + own + LOAD + MEET, **cluster) == ["read-after-write"]
+    assert kinds(MEET + own + "bar.sync 0;" + LOAD + MEET, **cluster) == ["read-after-write"]
+    assert kinds(MEET + own + MEET + LOAD, **cluster) == []
     assert kinds(LOAD + MEET + own + MEET, **cluster) == []
-    assert kinds(LOAD + "bar.sync 0;" + own + MEET, **cluster) == ["write-after-read"]
-    assert kinds(there.format("0") + MEET, **cluster) == ["write-after-write"]
+    assert kinds(MEET + LOAD + "bar.sync 0;" + own + MEET, **cluster) == ["write-after-read"]
+    assert kinds(MEET + there.format("0") + MEET, **cluster) == ["write-after-write"]
 
 
 @pytest.mark.parametrize("wait", ["", WAIT])
