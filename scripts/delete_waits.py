@@ -62,6 +62,10 @@ REASONS = {
     r"^matmul_tcgen05:step4.*(sums_empty|release\(\)|after_thread_sync: tcgen05_fence_after_thread_sync)": (
         "For tiles after the first: steps 4 to 8 share the source, and in step 4 a CTA computes one tile."
     ),
+    r"^matmul_tcgen05:step[678].*try_wait.parity: mbarrier_wait\(empty\(at\.stage\)": (
+        "These are the waits for the last arrivals before the CTA exits. The same thread commits the accumulator after the "
+        "stages, its consumers wait for that, and the arrivals of one thread's commits are regarded as in order."
+    ),
 }
 """Why a wait is not found, by a regular expression for its name, or for the variant and its name."""
 
