@@ -1,5 +1,6 @@
 # make run    compile, run and verify a real kernel, on the GPU if there is one, else in the emulator
-# make test   the test suite
+# make test   the test suite, without the tests that are marked slow
+# make test-all   the whole test suite
 # make lint   ruff, mypy, import directions
 #
 # Each target first creates .venv, which requires only Python 3.11 or newer, and reuses it in later calls.
@@ -14,7 +15,7 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 INSTALL := $(BIN)/python -m pip install --quiet
 
-.PHONY: run test lint lint-style lint-types lint-imports clean
+.PHONY: run test test-all lint lint-style lint-types lint-imports clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -22,6 +23,9 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-all:
+	$(MAKE) test PYTEST_ARGS="--slow $(PYTEST_ARGS)"
 
 lint: lint-style lint-types lint-imports
 

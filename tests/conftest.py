@@ -73,6 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="all",
         help="devices that kernel tests run on; default: every one that is there",
     )
+    parser.addoption("--slow", action="store_true", help="also run the tests that are marked slow")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -88,7 +89,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests of the GPU alone are skipped where there is none, and where another device is asked for."""
+    """Tests of the GPU alone are skipped where there is none, and where another device is asked for; slow ones by default."""
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="takes more than 30 seconds; make test-all runs it"))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         from ptxkit.runtime.device import gpu_present

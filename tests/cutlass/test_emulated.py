@@ -101,6 +101,7 @@ def test_mma_sync(variant, dtype, layout, epilogue):
 CLUSTER = {"BM": 128, "BN": 128, "CLUSTER_M": 2, "CLUSTER_N": 1}
 
 
+@pytest.mark.slow
 def test_cooperative_with_multicast():
     check_both_modes(SMALL, "cooperative", CLUSTER)
     for mode in MODES:  # a CTA computes several tiles, so that it uses each stage of its ring several times
@@ -121,6 +122,7 @@ def test_pingpong_fp8():
     check_both_modes(SMALL, "pingpong", {"BM": 64, "BN": 128, "CLUSTER_M": 1, "CLUSTER_N": 2}, dtype="e4m3")
 
 
+@pytest.mark.slow
 def test_stream_k():
     tile = {"BM": 128, "BN": 128, "CLUSTER_M": 1, "CLUSTER_N": 1}
     check_both_modes(SMALL[1:], "stream_k", tile, dtype="f16")
@@ -135,6 +137,7 @@ def test_stream_k():
         assert all(prepared.verify().verified for _ in range(2))
 
 
+@pytest.mark.slow
 def test_stream_k_on_sm_100():
     """Without the race check: CUTLASS 4.2 loads sums that it has stored to tensor memory without tcgen05.wait::st."""
     on = EmulatedDevice(Machine(capacity=1 << 30, sms=4), EmulatorSettings())
@@ -145,6 +148,7 @@ def test_stream_k_on_sm_100():
     assert all(prepared.verify().verified for _ in range(2))
 
 
+@pytest.mark.slow
 def test_block_scaled_on_sm_100():
     """Operands of 8 bits with scale factors that are powers of two, in the layout that CUTLASS defines."""
     tile = {"BM": 128, "BN": 128, "CLUSTER_M": 1, "CLUSTER_N": 1}
