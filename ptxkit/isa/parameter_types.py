@@ -213,7 +213,10 @@ class _Reader:
             return self.maybe_instance(self.remember(self.template_parameter()))
         if code == "N":
             self.at += 1
+            known = len(self.substitutions)
             self.nested(is_type=True)
+            if len(self.substitutions) == known:  # no name stands between N and E
+                raise _UnreadableError
             return self.substitutions[-1]
         if code == "S" and not self.text.startswith("St", self.at):
             return self.maybe_instance(self.substitution())

@@ -39,6 +39,8 @@ def shown(mangled):
         ("_Z1kDTcl1fEE", None),
         ("_Z9", None),
         ("_Z1kS9_", None),
+        ("_Z1kNE", None),
+        ("_Z1kNStE", None),
     ],
 )
 def test_types(mangled, types):
