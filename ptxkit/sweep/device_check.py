@@ -52,7 +52,8 @@ class DeviceChecks:
         self.outside = device.empty(1, np.uint64, "elements outside the tolerance")
         for name, value in case.expected.items():
             wanted = device.upload(np.ascontiguousarray(value, dtype=np.float64), f"expected {name}")
-            allowed = device.upload(allowed_errors(np.dtype(np.float32), value, rule), f"allowed errors of {name}")
+            errors = allowed_errors(np.dtype(np.float32), value, rule, name)
+            allowed = device.upload(errors, f"allowed errors of {name}")
             arguments = (case.array(name), wanted, allowed, np.uint64(value.size), self.outside)
             self.launches.append(kernel.prepare(*arguments, grid=CTAS, block=256))
 

@@ -257,9 +257,12 @@ def _chunks(actual: npt.NDArray[Any], expected: npt.NDArray[Any], step: int) -> 
 
 
 def allowed_errors(
-    dtype: np.dtype[Any], expected: npt.NDArray[Any], tolerance: Tolerance | Rule | None
+    dtype: np.dtype[Any], expected: npt.NDArray[Any], tolerance: Tolerance | Rule | None, name: str = ""
 ) -> npt.NDArray[np.float64]:
     """The largest permitted absolute error of each element of a floating-point output; 0 for infinity and NaN.
+
+    Args:
+        name: of the output, where a rule has tolerances of single outputs.
 
     Raises:
         DescriptionError: ``dtype`` is not a floating-point type.
@@ -267,7 +270,7 @@ def allowed_errors(
     form = _Format.of(dtype)
     if form is None:
         raise DescriptionError(f"{dtype} is not a floating-point type")
-    allowed, _ = as_rule(tolerance).resolved(dtype, expected)
+    allowed, _ = as_rule(tolerance).resolved(dtype, expected, name)
     with np.errstate(all="ignore"):
         magnitude = np.abs(expected.reshape(-1).astype(np.float64))
         magnitude[~np.isfinite(magnitude)] = 0.0

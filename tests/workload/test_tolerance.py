@@ -135,6 +135,12 @@ def test_the_length_of_sums_is_derived_or_stated():
     assert Sums.of(Work(10, 80), 10, [np.dtype(f32)]).error("float32") == 0
 
 
+def test_allowed_errors_of_an_output_with_its_own_tolerance():
+    rule = Rule(Tolerance(absolute=1e-3), outputs={"y": Tolerance(absolute=0.5)})
+    for name, allowed in (("y", 0.5), ("z", 1e-3)):
+        np.testing.assert_array_equal(allowed_errors(np.dtype(np.float32), np.zeros(3), rule, name), allowed)
+
+
 @pytest.mark.parametrize("shape", [(7,), (20, 17), (3, 16, 16), (5, 3)])
 def test_allowed_errors_are_those_of_the_comparison(shape):
     rng = np.random.default_rng(1)
