@@ -72,23 +72,19 @@ __global__ void __launch_bounds__(THREADS) attention_softmax(const float* scores
     const int query = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, lane = laneid();
     if (query >= sequence.q_count) return;
     const size_t row = size_t(blockIdx.y) * tokens + sequence.q_first + query;
-    float highest = minus_infinity(), sum = 0;
+    float highest = -infinity(), sum = 0;
     for (int c = lane; c < sequence.k_count; c += 32) highest = fmaxf(highest, scores[row * stride + c]);
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) {
-        highest = fmaxf(highest, shfl_sync_bfly(all_lanes, highest, distance));
-    }
+    highest = warp_max<32>(highest);
     constexpr float log2e = 1.44269504088896f, ln2 = 0.693147180559945f;
-    const float base = highest == minus_infinity() ? 0 : highest;
+    const float base = highest == -infinity() ? 0 : highest;
     for (int c = lane; c < sequence.k_count; c += 32) sum += ex2_approx_ftz((scores[row * stride + c] - base) * log2e);
-#pragma unroll
-    for (int distance = 16; distance; distance /= 2) sum += shfl_sync_bfly(all_lanes, sum, distance);
+    sum = warp_sum<32>(sum);
     const float factor = sum == 0 ? 0 : 1 / sum;
     for (int c = lane; c < sequence.k_count; c += 32) {
         const float exponential = ex2_approx_ftz((scores[row * stride + c] - base) * log2e);
         probabilities[row * stride + c] = Convert<T>::from_f32(exponential * factor);
     }
-    if (lane == 0) lse[row] = sum == 0 ? minus_infinity() : base + lg2_approx(sum) * ln2;
+    if (lane == 0) lse[row] = sum == 0 ? -infinity() : base + lg2_approx(sum) * ln2;
 }
 
 template <class T, int D>
@@ -242,23 +238,13 @@ __global__ void __launch_bounds__(2 * BM) attention_tiled(const T* q, const T* k
 // ---------------------------------------------------------------------------------------------------------------------
 // Specialized, by TMA and wgmma
 
-__device__ __forceinline__ void multiply(float (&s)[32], unsigned long long a, unsigned long long b, bool add, bf16) {
-    wgmma_mma_async_m64n64k16_f32_bf16_bf16(s, a, b, add);
+template <int N>
+__device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, unsigned long long b, bool add, bf16) {
+    wgmma_bf16(s, a, b, add);
 }
-__device__ __forceinline__ void multiply(float (&s)[64], unsigned long long a, unsigned long long b, bool add, bf16) {
-    wgmma_mma_async_m64n128k16_f32_bf16_bf16(s, a, b, add);
-}
-__device__ __forceinline__ void multiply(float (&s)[96], unsigned long long a, unsigned long long b, bool add, bf16) {
-    wgmma_mma_async_m64n192k16_f32_bf16_bf16(s, a, b, add);
-}
-__device__ __forceinline__ void multiply(float (&s)[32], unsigned long long a, unsigned long long b, bool add, f16) {
-    wgmma_mma_async_m64n64k16_f32_f16_f16(s, a, b, add);
-}
-__device__ __forceinline__ void multiply(float (&s)[64], unsigned long long a, unsigned long long b, bool add, f16) {
-    wgmma_mma_async_m64n128k16_f32_f16_f16(s, a, b, add);
-}
-__device__ __forceinline__ void multiply(float (&s)[96], unsigned long long a, unsigned long long b, bool add, f16) {
-    wgmma_mma_async_m64n192k16_f32_f16_f16(s, a, b, add);
+template <int N>
+__device__ __forceinline__ void multiply(float (&s)[N], unsigned long long a, unsigned long long b, bool add, f16) {
+    wgmma_f16(s, a, b, add);
 }
 
 // Parameters of attention_specialized. The description gives them by name (AttentionTile in

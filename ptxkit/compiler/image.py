@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ptxkit.errors import MissingKernelError
-from ptxkit.isa.mangled import base_name, qualified_name, signature
+from ptxkit.isa.mangled import base_name, parameter_list, qualified_name, signature
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class Image:
 
 def _spellings(mangled: str) -> tuple[str, ...]:
     """The names by which a kernel may be given."""
-    types = signature(mangled).removeprefix(qualified_name(mangled))
-    return base_name(mangled), qualified_name(mangled), base_name(mangled) + types, qualified_name(mangled) + types
+    base, qualified, types = base_name(mangled), qualified_name(mangled), parameter_list(mangled)
+    return base, qualified, base + types, qualified + types
 
 
 def entry_names(ptx: str) -> list[str]:

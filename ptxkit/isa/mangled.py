@@ -2,23 +2,16 @@
 
 import re
 
+from ptxkit.isa.parameter_types import parameter_types
+
 
 def base_name(mangled: str) -> str:
     """The unqualified function name inside an Itanium-mangled one; anything else comes back as it is.
 
     ``_Z6l2normILi256EfEvPT0_`` -> ``l2norm``; ``_ZN2ns4copyEPf`` -> ``copy``.
     """
-    match = re.match(r"_ZL?(N[VK]*)?", mangled)
-    if not match or not mangled.startswith("_Z"):
-        return mangled
-    position, name = match.end(), ""
-    while number := re.match(r"L?(\d+)", mangled[position:]):
-        start = position + number.end()
-        name = mangled[start : start + int(number[1])]
-        position = start + int(number[1])
-        if not match[1]:
-            break
-    return name or mangled
+    names = _names(mangled)
+    return names[-1] if names and names[-1] else mangled
 
 
 def qualified_name(mangled: str) -> str:
@@ -26,24 +19,33 @@ def qualified_name(mangled: str) -> str:
 
     ``_ZN2ns4copyEPf`` -> ``ns::copy``; of an anonymous namespace ``(anonymous namespace)::copy``.
     """
-    match = re.match(r"_ZL?N[VK]*", mangled)
-    if not match:
-        return base_name(mangled)
-    position, names = match.end(), []
-    while number := re.match(r"L?(\d+)", mangled[position:]):
-        start = position + number.end()
-        names.append(mangled[start : start + int(number[1])])
-        position = start + int(number[1])
-    shown = ["(anonymous namespace)" if name.startswith("_GLOBAL__N_") else name for name in names]
+    shown = ["(anonymous namespace)" if name.startswith("_GLOBAL__N_") else name for name in _names(mangled)]
     return "::".join(shown) or mangled
+
+
+def parameter_list(mangled: str) -> str:
+    """The types of a function's parameters, ``(float*, int)``; "" where they cannot be read."""
+    types = parameter_types(mangled)
+    if types is None or not all(t.text for t in types):
+        return ""
+    return f"({', '.join(t.text for t in types)})"
 
 
 def signature(mangled: str) -> str:
     """The qualified name with the types of the parameters, ``ns::copy(float*)``; without them where they cannot be read."""
-    from ptxkit.isa.parameter_types import parameter_types
+    return qualified_name(mangled) + parameter_list(mangled)
 
-    types = parameter_types(mangled)
-    name = qualified_name(mangled)
-    if types is None or not all(t.text for t in types):
-        return name
-    return f"{name}({', '.join(t.text for t in types)})"
+
+def _names(mangled: str) -> list[str]:
+    """The namespaces of a mangled name and the plain one, which is the last; empty for names that are not mangled."""
+    match = re.match(r"_ZL?(N[VK]*)?", mangled)
+    if not match:
+        return []
+    position, names = match.end(), []
+    while number := re.match(r"L?(\d+)", mangled[position:]):
+        start = position + number.end()
+        position = start + int(number[1])
+        names.append(mangled[start:position])
+        if not match[1]:
+            break
+    return names

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ptxkit.isa.mangled import base_name
-from ptxkit.isa.parameter_types import parameter_types
+from ptxkit.isa.mangled import base_name, parameter_list
 
 if TYPE_CHECKING:
     from ptxkit.compiler.image import Image
@@ -32,7 +31,5 @@ def _unique(shown: dict[str, str]) -> dict[str, str]:
 
 
 def _with_types(mangled: str) -> str:
-    types = parameter_types(mangled)
-    if types is None or not all(t.text for t in types):
-        return mangled
-    return f"{base_name(mangled)}({', '.join(t.text for t in types)})"
+    types = parameter_list(mangled)
+    return base_name(mangled) + types if types else mangled

@@ -188,13 +188,12 @@ class Variant:
         return {name: values[0] for name, values in self.tile.items()}
 
     def _permits(self, workload: Described, tile: Tile) -> bool:
-        verdict = self._verdict(workload, tile)
-        return verdict is None or verdict is True
+        return _is_permission(self._verdict(workload, tile))
 
     def _objection(self, workload: Described, tile: Tile) -> str | None:
-        if self._permits(workload, tile):
-            return None
         verdict = self._verdict(workload, tile)
+        if _is_permission(verdict):
+            return None
         return verdict if isinstance(verdict, str) else f"its constraint refuses {tile}"
 
     def _verdict(self, workload: Described, tile: Tile) -> bool | str | None:
@@ -274,3 +273,7 @@ def variant(
         return Variant(name, method, values, tuple(requires), constraint, prefer, source, tolerance)
 
     return declare if function is None else declare(function)
+
+
+def _is_permission(verdict: bool | str | None) -> bool:
+    return verdict is None or verdict is True

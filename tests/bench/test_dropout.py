@@ -23,13 +23,14 @@ def made(name, output, dtype="f32", p=0.25, chance=None, factor=1.0):
     values = np.where(kept, both[0] * factor, both[1]).astype(inputs["x"].dtype)
     small = dropout.reduced(workload)
     reduced = dropout.reduced_inputs(small, inputs)
-    assert dropout.applies(small, reduced, small.reference(**reduced))
-    return small, reduced, dropout.reduced_outputs(small.reference(**reduced), {output: values})
+    choices = dropout.Choices.of(small, reduced)
+    assert dropout.applies(choices, small.reference(**reduced))
+    return small, choices, dropout.reduced_outputs(small.reference(**reduced), {output: values})
 
 
 def judged(*arguments, **options):
-    workload, inputs, outputs = made(*arguments, **options)
-    expected, complaint = dropout.nearest(workload, inputs, outputs)
+    workload, choices, outputs = made(*arguments, **options)
+    expected, complaint = dropout.nearest(choices, outputs)
     assert all(value.shape == (dropout.ROWS, 500) for value in expected.values())
     return dropout.objected(compare_all(outputs, expected, workload.tolerance), complaint)
 
@@ -73,4 +74,4 @@ def test_written_expressions_are_judged_where_elements_depend_on_one_number(tmp_
     inputs = dropout.reduced_inputs(small, workload.inputs(np.random.default_rng(1)))
     own = small.reference(**inputs)
     assert next(iter(own.values())).size < 100_000
-    assert dropout.applies(small, inputs, own) is applies
+    assert dropout.applies(dropout.Choices.of(small, inputs), own) is applies

@@ -2,17 +2,14 @@
 // bytes with the 128-byte swizzle. A warp computes 16 rows.
 #pragma once
 #include "ptxkit/attention/online_softmax.cuh"
-#include "ptxkit/ptx/async_copy.cuh"
-#include "ptxkit/ptx/matrix.cuh"
-#include "ptxkit/ptx/tensor_map.cuh"
+#include "ptxkit/gemm/mma.cuh"
 
 namespace ptxkit {
 
-__device__ __forceinline__ void mma(float* d, const unsigned (&a)[4], const unsigned (&b)[2], bf16) {
-    mma_sync_m16n8k16_f32_bf16_bf16(*reinterpret_cast<float(*)[4]>(d), a, b);
-}
-__device__ __forceinline__ void mma(float* d, const unsigned (&a)[4], const unsigned (&b)[2], f16) {
-    mma_sync_m16n8k16_f32_f16_f16(*reinterpret_cast<float(*)[4]>(d), a, b);
+// d[0] to d[3] += a b.
+template <class T>
+__device__ __forceinline__ void mma(float* d, const unsigned (&a)[4], const unsigned (&b)[2], T type) {
+    mma(*reinterpret_cast<float(*)[4]>(d), a, b, type);
 }
 
 // The offset of an element in a tile of ROWS rows.

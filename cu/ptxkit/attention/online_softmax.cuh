@@ -6,15 +6,11 @@
 // "FlashAttention" (2022): after each tile, the maximum of a row may have grown; what was summed before is multiplied
 // by exp(old maximum - new maximum).
 #pragma once
-#include "ptxkit/ptx/data_movement.cuh"
 #include "ptxkit/ptx/floating_point.cuh"
 #include "ptxkit/ptx/half.cuh"
-#include "ptxkit/ptx/special_registers.cuh"
-#include "ptxkit/ptx/synchronization.cuh"
+#include "ptxkit/rows/reduce.cuh"
 
 namespace ptxkit {
-
-__device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000); }
 
 // Maximum or sum over the four lanes that hold a row.
 __device__ __forceinline__ float row_max(float x) {
@@ -30,7 +26,7 @@ __device__ __forceinline__ float row_sum(float x) {
 // exponentials are powers of two.
 struct OnlineSoftmax {
     float scale;
-    float maximum[2] = {minus_infinity(), minus_infinity()};  // of the scores so far, not multiplied by the scale
+    float maximum[2] = {-infinity(), -infinity()};  // of the scores so far, not multiplied by the scale
     float sum[2] = {};                                    // of this thread's exponentials
 
     // Replaces scores by their exponentials relative to the maximum, and adds these to the sums. factor[r] is what
@@ -43,7 +39,7 @@ struct OnlineSoftmax {
 #pragma unroll
             for (int i = 2 * r; i < N; i += 4) highest = fmaxf(highest, fmaxf(s[i], s[i + 1]));
             highest = row_max(highest);
-            const float base = highest == minus_infinity() ? 0 : highest * scale;
+            const float base = highest == -infinity() ? 0 : highest * scale;
             factor[r] = ex2_approx_ftz(maximum[r] * scale - base);
             maximum[r] = highest;
             float added = 0;
@@ -69,7 +65,7 @@ struct OnlineSoftmax {
     // log(sum of exp(score)) of row r; minus infinity for rows without a visible key.
     __device__ __forceinline__ float log_sum_exp(int r) const {
         constexpr float ln2 = 0.693147180559945f;
-        return sum[r] == 0 ? minus_infinity() : (maximum[r] * scale + lg2_approx(sum[r])) * ln2;
+        return sum[r] == 0 ? -infinity() : (maximum[r] * scale + lg2_approx(sum[r])) * ln2;
     }
 };
 
@@ -80,7 +76,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[N], int key, const int (&
     key += laneid() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        if (key + i / 4 * 8 + i % 2 >= visible[i / 2 % 2]) s[i] = minus_infinity();
+        if (key + i / 4 * 8 + i % 2 >= visible[i / 2 % 2]) s[i] = -infinity();
     }
 }
 

@@ -171,7 +171,7 @@ __device__ __forceinline__ void wgmma_mma_async_m64n256k16_f32_f16_f16(
 #endif
 }
 
-// The wgmma with bf16 operands whose N follows from the number of accumulators of a thread, N / 2.
+// The wgmma with bf16 or f16 operands whose N follows from the number of accumulators of a thread, N / 2.
 
 __device__ __forceinline__ void wgmma_bf16(float (&d)[32], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
@@ -188,6 +188,23 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[96], unsigned long long a,
 __device__ __forceinline__ void wgmma_bf16(float (&d)[128], unsigned long long a, unsigned long long b,
                                            bool accumulate) {
     wgmma_mma_async_m64n256k16_f32_bf16_bf16(d, a, b, accumulate);
+}
+
+__device__ __forceinline__ void wgmma_f16(float (&d)[32], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n64k16_f32_f16_f16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[64], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n128k16_f32_f16_f16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[96], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n192k16_f32_f16_f16(d, a, b, accumulate);
+}
+__device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a, unsigned long long b,
+                                          bool accumulate) {
+    wgmma_mma_async_m64n256k16_f32_f16_f16(d, a, b, accumulate);
 }
 
 // setmaxnreg: sets the number of registers of each thread of the executing warpgroup to REGISTERS, a multiple of 8 from

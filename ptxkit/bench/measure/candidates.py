@@ -293,10 +293,11 @@ class PeerCandidate:
         small = dropout.reduced(workload)
         inputs = dropout.reduced_inputs(small, data.inputs)
         own = {name: np.asarray(value) for name, value in small.reference(**inputs).items() if name in outputs}
-        if not dropout.applies(small, inputs, own):
+        choices = dropout.Choices.of(small, inputs)
+        if not dropout.applies(choices, own):
             return None
         cut = dropout.reduced_outputs(own, outputs)
-        expected, complaint = dropout.nearest(small, inputs, cut)
+        expected, complaint = dropout.nearest(choices, cut)
         verdict = compare_all(cut, expected, data.tolerance_rule(own=self.calls[which].tolerance))
         return Comparison(dropout.objected(verdict, complaint), cut, expected)
 

@@ -8,7 +8,7 @@ along rows, cannot be verified in this way; :func:`applies` recognizes them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,26 +49,41 @@ def _first(value: Any, shape: tuple[int, ...]) -> Any:
     return value[tuple(slice(int(size)) for size in shape)] if np.ndim(value) else value
 
 
-def applies(small: Workload, inputs: Mapping[str, Any], own: Mapping[str, np.ndarray[Any, Any]]) -> bool:
+@dataclass(frozen=True)
+class Choices:
+    """The outputs of the :func:`reduced` workload with all elements kept, and with all elements dropped.
+
+    Attributes:
+        p: the probability of an element to be dropped.
+    """
+
+    kept: Mapping[str, np.ndarray[Any, Any]]
+    dropped: Mapping[str, np.ndarray[Any, Any]]
+    p: float
+
+    @classmethod
+    def of(cls, small: Workload, inputs: Mapping[str, Any]) -> Choices:
+        """Those of a workload with a probability ``p`` and an input ``threshold`` that random words of dropped elements are
+        below; ``inputs`` are its inputs, see :func:`reduced_inputs`."""
+        kept, dropped = (small.reference(**{**inputs, "threshold": t}) for t in (np.uint64(0), ALL_DROPPED))
+        return cls(kept, dropped, small.options["p"])
+
+
+def applies(choices: Choices, own: Mapping[str, np.ndarray[Any, Any]]) -> bool:
     """Whether each element of the outputs ``own`` of the reference depends on one random number."""
-    expected, complaint = nearest(small, inputs, own)
+    expected, complaint = nearest(choices, own)
     return not complaint and all(np.allclose(own[n], expected[n], rtol=1e-6, atol=1e-12, equal_nan=True) for n in own)
 
 
 def nearest(
-    small: Workload, inputs: Mapping[str, Any], outputs: Mapping[str, np.ndarray[Any, Any]]
+    choices: Choices, outputs: Mapping[str, np.ndarray[Any, Any]]
 ) -> tuple[dict[str, np.ndarray[Any, Any]], str]:
     """The expected outputs for the elements that were kept, and an error message about their number, or "".
 
     Args:
-        small: the :func:`reduced` workload, with a probability ``p`` and an input ``threshold`` that random words of dropped
-            elements are below.
-        inputs: its inputs, see :func:`reduced_inputs`.
         outputs: the outputs of a peer, see :func:`reduced_outputs`.
     """
-    p: float = small.options["p"]
-    kept = small.reference(**{**inputs, "threshold": np.uint64(0)})
-    dropped = small.reference(**{**inputs, "threshold": ALL_DROPPED})
+    kept, dropped, p = choices.kept, choices.dropped, choices.p
     expected, complaint = {}, ""
     for name, output in outputs.items():
         actual = output.astype(np.float64)
