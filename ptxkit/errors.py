@@ -100,7 +100,13 @@ class PtxSyntaxError(CompileError):
 
 
 class UnsupportedError(CompileError):
-    """Valid PTX that the emulator does not implement; the message lists every such form."""
+    """Valid PTX that the emulator does not implement; the message lists every such form, with its first place.
+
+    Attributes:
+        places: a line for each such instruction.
+    """
+
+    places: tuple[str, ...] = ()
 
 
 class FaultError(PtxkitError):

@@ -91,11 +91,39 @@ def _build(text: str, name: str, target: Target, header: _Header, options: list[
     if cubin is None:
         found = [_clearer(d, header, target) for d in ptxas.read(log, text, header.target, sources, file=name)]
         raise diagnostics.failure(found, shown, log)
+    _check_alignment(text, name, cubin)
     functions = resources.read(log, entry_names(text))
     image = Image(target.name, text, cubin, functions=functions, source_name=shown)
     warnings = ptxas.read(log, text, header.target, sources, file=name, demangle=image.readable)
     warnings += ptxas.spills(functions, image.readable, text, file=name)
     return replace(image, log=diagnostics.render(warnings))
+
+
+_KEEPS_ALIGNMENT = (13, 1)
+"""The first version of nvJitLink that does not drop the alignment of dynamic shared memory."""
+
+
+def _check_alignment(text: str, name: str, cubin: bytes) -> None:
+    """Compare the addresses of dynamic shared memory with the PTX, if this nvJitLink may have placed it wrongly.
+
+    Raises:
+        CompileError: an array is misaligned.
+    """
+    version = toolkit.nvjitlink().version
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= _KEEPS_ALIGNMENT:
+        return
+    from ptxkit.compiler import shared_alignment
+
+    found = shared_alignment.misplaced(text, cubin, name)
+    if found is not None:
+        raise CompileError(
+            shorten(
+                f"{name}:{found.line}: error: nvJitLink {version} drops the .align {found.align} of '{found.name}' behind the "
+                f"{found.offset} bytes of static shared memory of {found.kernel}, so that the array would be misaligned; run: "
+                f"pip install -U 'nvidia-nvjitlink>={'.'.join(map(str, _KEEPS_ALIGNMENT))}', or pad the static "
+                f"shared memory to a multiple of {found.align} bytes"
+            )
+        )
 
 
 def _clearer(found: Any, header: _Header, target: Target) -> Any:

@@ -24,6 +24,7 @@ from ptxkit.compiler.request import Request
 if TYPE_CHECKING:
     from ptxkit.compiler.includes import Closure
 
+
 def cached_compile(request: Request, build: Callable[[Request], Image]) -> Image:
     """The image of a request, from the cache, or built and stored there."""
     if (image := find(request)) is not None:

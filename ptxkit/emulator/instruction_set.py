@@ -10,13 +10,11 @@ from ptxkit.emulator.instructions import (
     cp_async,
     load_store,
     misc,
-    spelling,
     warp,
 )
 from ptxkit.emulator.sync import mbarrier_instructions
-from ptxkit.emulator.tensor_core import forms, ldmatrix, ldmatrix_b8, mma, mma_kinds, tcgen05, volta, wgmma, wmma
+from ptxkit.emulator.tensor_core import ldmatrix, ldmatrix_b8, mma, mma_kinds, tcgen05, volta, wgmma, wmma
 from ptxkit.emulator.tma import bulk, tensor, tensor_maps
-from ptxkit.emulator.tma import spelling as tensor_spelling
 
 __all__ = [
     "addressing",
@@ -27,7 +25,6 @@ __all__ = [
     "bulk",
     "cluster_launch",
     "cp_async",
-    "forms",
     "ldmatrix",
     "ldmatrix_b8",
     "load_store",
@@ -35,11 +32,9 @@ __all__ = [
     "misc",
     "mma",
     "mma_kinds",
-    "spelling",
     "tcgen05",
     "tensor",
     "tensor_maps",
-    "tensor_spelling",
     "volta",
     "warp",
     "wgmma",

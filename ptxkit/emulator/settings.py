@@ -37,6 +37,8 @@ class EmulatorSettings:
             registers and local memory it is always raised.
         trap: raise an ArithmeticTrap at the first integer division by zero (``"div0"``), NaN (``"nan"``) or infinity
             (``"inf"``) that the kernel produces; a tuple of those that are wanted.
+        heap_bytes: size of the heap from which malloc and new in device code allocate, over all launches; malloc returns null
+            when it is full. The default is that of a GPU, cudaLimitMallocHeapSize.
 
     Raises:
         UsageError: a value that its setting does not have.
@@ -52,6 +54,7 @@ class EmulatorSettings:
     timeline: Recorder | None = None
     initcheck: bool = False
     trap: tuple[str, ...] = ()
+    heap_bytes: int = 8 << 20
 
     def __new__(cls, *_: object, **given: object) -> EmulatorSettings:
         for name in given:
@@ -73,6 +76,9 @@ class EmulatorSettings:
             raise UsageError(f"max_instructions is None or an integer of at least 1, not {limit!r}")
         if self.write_output is not None and not callable(self.write_output):
             raise UsageError(f"write_output is a function of one string, not {self.write_output!r}")
+        heap = self.heap_bytes
+        if isinstance(heap, bool) or not isinstance(heap, int) or heap < 0:
+            raise UsageError(f"heap_bytes is an integer of at least 0, not {heap!r}")
         if not isinstance(self.initcheck, bool):
             raise UsageError(f"initcheck is True or False, not {self.initcheck!r}")
         if not isinstance(self.trap, (tuple, list)) or not all(kind in TRAPS for kind in self.trap):

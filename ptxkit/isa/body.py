@@ -17,7 +17,7 @@ from ptxkit.isa.declarations import (
 )
 from ptxkit.isa.lexer import Tokens, is_identifier
 from ptxkit.isa.locations import LocationTracker
-from ptxkit.isa.model import Instruction, Operand, Predicate, Register, Variable
+from ptxkit.isa.model import Immediate, Instruction, Operand, Predicate, Prototype, Register, Variable
 from ptxkit.isa.operands import OperandParser
 from ptxkit.isa.scopes import Scopes
 from ptxkit.isa.types import PtxType
@@ -54,7 +54,7 @@ class BodyParser:
         self.variables: dict[str, Variable] = {}
         self.labels: dict[str, int] = {}
         self.branch_targets: dict[str, tuple[str, ...]] = {}
-        self.prototypes: dict[str, tuple[int, int, bool]] = {}
+        self.prototypes: dict[str, Prototype] = {}
         self._tokens = tokens
         self._labels = labels
         self._scopes = Scopes(tokens, reserved)
@@ -62,7 +62,7 @@ class BodyParser:
         self._predicates: dict[tuple[str, bool], Predicate] = {}
         self._module_variables = module_variables
         self._parameters = {parameter.name: parameter for parameter in parameters}
-        self._operands = OperandParser(tokens, self._scopes.names, self._element_bytes, unknown)
+        self._operands = OperandParser(tokens, self._scopes.names, self._element_bytes, unknown, self._sum)
         self._unknown = unknown
         for parameter in parameters:
             if parameter.space == "reg":
@@ -112,6 +112,21 @@ class BodyParser:
         variable = self.variables.get(name) or self._parameters.get(name) or self._module_variables.get(name)
         return variable.type.bytes * variable.vector if variable else 1
 
+    def _sum(self, register: Register, constant: int, index: int) -> Register:
+        """A register with ``register + constant``, for ``st.u32 [x], r + 1``; it is computed before the instruction."""
+        tokens = self._tokens
+        ptx_type = self._scopes.registers[register.name]
+        if ptx_type.kind not in "bus" or ptx_type.bits not in (16, 32, 64):
+            raise tokens.error(f"a constant cannot be added to '{register}', which is .{ptx_type.name}", index)
+        name = f"%ptxkit_sum{len(self.instructions)}_{index}"
+        self._scopes.declare_register(name, ptx_type)
+        result = self._scopes.names[name]
+        assert isinstance(result, Register)
+        operands = (result, register, Immediate(constant & ((1 << ptx_type.bits) - 1)))
+        add = f"add.u{ptx_type.bits}"
+        self.instructions.append(Instruction(add, operands, None, tokens.lines[index], self._locations.current))
+        return result
+
     def _declare_labels(self, brace: int) -> None:
         for index in self._labels.get(brace, ()):
             self._scopes.declare_symbol(self._tokens.texts[index], index)
@@ -150,7 +165,7 @@ class BodyParser:
         tokens.expect(";", "after the list of targets")
         return tuple(targets)
 
-    def _prototype(self) -> tuple[int, int, bool]:
+    def _prototype(self) -> Prototype:
         tokens = self._tokens
         returns = parse_parameters(tokens)
         if tokens.text != "_" and not is_identifier(tokens.text):
@@ -164,7 +179,7 @@ class BodyParser:
             if tokens.text.isdecimal():  # .abi_preserve N
                 tokens.i += 1
         tokens.expect(";", "after the prototype")
-        return len(returns), len(parameters), noreturn
+        return Prototype(returns, parameters, noreturn)
 
     def _directive(self, text: str) -> None:
         tokens = self._tokens

@@ -266,6 +266,20 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class Prototype:
+    """``.callprototype``: the functions that an indirect call may call.
+
+    Attributes:
+        returns, params: as those of a function; their names are ``"_"`` or ``""``.
+        noreturn: the functions do not return.
+    """
+
+    returns: tuple[Variable, ...] = ()
+    params: tuple[Variable, ...] = ()
+    noreturn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """An ``.entry`` or ``.func`` with its flat body.
 
@@ -279,7 +293,7 @@ class Function:
         instructions: the body, in order.
         labels: unique label name -> index into ``instructions`` (may equal their number: the end).
         branch_targets: ``.branchtargets`` / ``.calltargets`` lists by their label.
-        prototypes: ``.callprototype`` by label: (number of returns, number of params, noreturn).
+        prototypes: ``.callprototype`` by label.
         directives: ``.maxntid``, ``.reqntid``, ``.minnctapersm``, ``.maxnreg``, ``.reqnctapercluster``,
             ``.maxclusterrank``, ``.explicitcluster``, ``.noreturn``, ``.pragma``... as name (without dot) -> integers
             or strings. ``maxntid``, ``reqntid`` and ``reqnctapercluster`` always hold three numbers.
@@ -296,7 +310,7 @@ class Function:
     instructions: tuple[Instruction, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
     branch_targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    prototypes: Mapping[str, tuple[int, int, bool]] = field(default_factory=dict)
+    prototypes: Mapping[str, Prototype] = field(default_factory=dict)
     directives: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
     linkage: str = ""
     declared_only: bool = False

@@ -34,7 +34,8 @@ class OperandParser:
     :class:`~ptxkit.isa.scopes.Scopes`).
 
     ``element_bytes`` gives the size of a variable's elements. An undeclared name is passed to ``unknown`` with its token
-    index: it may be a function that is declared later.
+    index: it may be a function that is declared later. ``add`` gives a register with the sum of a register and a constant,
+    which ptxas takes in place of a value; it gets their token index, too.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class OperandParser:
         names: Mapping[str, Operand],
         element_bytes: Callable[[str], int],
         unknown: Callable[[str, int], None],
+        add: Callable[[Register, int, int], Register],
     ) -> None:
+        self._sum = add
         self._tokens = tokens
         self._names = names
         self._element_bytes = element_bytes
@@ -123,7 +126,10 @@ class OperandParser:
     def _named(self, opcode: str) -> Operand:
         """An identifier, or an address expression that begins with one."""
         tokens = self._tokens
+        index = self._tokens.i
         operand = self._name()
+        if isinstance(operand, Register) and tokens.text == "+":
+            return self._sum(operand, self._offset(), index)
         if not isinstance(operand, Symbol):
             return operand
         if tokens.text in _SIGNS:

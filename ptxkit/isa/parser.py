@@ -18,10 +18,15 @@ from ptxkit.isa.declarations import (
     parse_declaration,
     parse_linkage,
     parse_parameters,
+    parse_range,
+    parse_type,
 )
 from ptxkit.isa.lexer import Tokens, is_identifier, unescape
 from ptxkit.isa.model import Function, Module, Variable
+from ptxkit.isa.types import TYPES
 
+_DEFINITIONS = LINKAGES | SPACES | {".entry", ".func", ".file", ".section", ".alias", ".tex"}
+"""What follows a prototype of an older compiler, which has no semicolon."""
 _EXTENTS = ("maxntid", "reqntid", "reqnctapercluster")  # one to three numbers; omitted ones are 1
 
 
@@ -114,6 +119,8 @@ class _ModuleParser:
             tokens.expect(";", "after .pragma")
         elif text == ".alias":
             self._alias()
+        elif text == ".tex":
+            self._texture()
         elif text == "@" and tokens.texts[tokens.i + 1] == "@":  # @@DWARF, debug information before .section existed
             self._skip_line()
         elif text == ";":
@@ -150,6 +157,23 @@ class _ModuleParser:
             if not tokens.take():
                 raise tokens.expected("'{' and the content of the section", tokens.i - 1)
         tokens.i = self.blocks[tokens.i] + 1
+
+    def _texture(self) -> None:
+        """Takes ``.tex .u32 name;``, which became ``.global .texref name;`` in version 1.5 of the language."""
+        tokens = self.tokens
+        if self.version is not None and self.version >= (1, 5):
+            raise tokens.error("'.tex' does not exist since version 1.5: write '.global .texref'", tokens.i)
+        tokens.i += 1
+        parse_type(tokens)
+        while True:
+            line, name = tokens.lines[tokens.i], tokens.take_identifier("the name of a texture")
+            count = parse_range(tokens)
+            for each in [name] if count is None else [f"{name}{n}" for n in range(count)]:
+                self.variables[each] = Variable(each, "global", TYPES["texref"], 8, line=line)
+                self.names[each] = True
+            if not tokens.skip(","):
+                break
+        tokens.expect(";", "after a declaration")
 
     def _alias(self) -> None:
         tokens = self.tokens
@@ -191,7 +215,7 @@ class _ModuleParser:
         self._function_directives(directives)
         self.names[name] = True
         header = Function(name, is_entry, params, returns, linkage=linkage, line=line, directives=directives)
-        if tokens.skip(";"):
+        if tokens.skip(";") or tokens.text[:1] in ("", "."):  # older compilers write prototypes without a semicolon
             self.functions.setdefault(name, replace(header, declared_only=True))
             return
         brace = tokens.i
@@ -221,7 +245,7 @@ class _ModuleParser:
     def _function_directives(self, directives: dict[str, tuple[int | str, ...]]) -> None:
         """Takes ``.maxntid 256, 1, 1``, ``.noreturn``, ``.pragma "nounroll";`` and their like."""
         tokens = self.tokens
-        while tokens.text[:1] == ".":
+        while tokens.text[:1] == "." and tokens.text not in _DEFINITIONS:
             name = tokens.take()[1:]
             values: list[int | str] = []
             while tokens.text[:1] == '"' or tokens.text[:1].isdecimal():

@@ -7,9 +7,8 @@ source (``.loc``) are kept; debug sections are not part of the model and are not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
-from ptxkit.isa.model import Function, Loc, Module, Operand, ParameterList, Register, Symbol, Variable
+from ptxkit.isa.model import Function, Loc, Module, Prototype, Variable
 
 _NAME_LABEL = "$ptxkit_inlined"  # inlined_at requires the name of the inlined function, which the model does not store
 
@@ -55,8 +54,8 @@ def _function_lines(function: Function, files: Mapping[str, int]) -> Iterator[st
             yield f"\t.reg .{ptx_type.name} {name};"
     for variable in function.variables.values():
         yield f"\t{_declaration(variable)};"
-    for label in function.prototypes:
-        yield _prototype(function, label)
+    for label, prototype in function.prototypes.items():
+        yield _prototype(label, prototype)
     for label, targets in function.branch_targets.items():
         directive = ".branchtargets" if all(t in function.labels for t in targets) else ".calltargets"
         yield f"{label}: {directive} {', '.join(targets)};"
@@ -119,29 +118,9 @@ def _parameters(parameters: tuple[Variable, ...]) -> str:
     return "(" + ", ".join(map(_declaration, parameters)) + ")"
 
 
-def _prototype(function: Function, label: str) -> str:
-    """``.callprototype`` of a label. The types are those of the arguments of the call that uses it."""
-    n_returns, n_params, never_returns = function.prototypes[label]
-    returns: tuple[Operand | None, ...] = (None,) * n_returns
-    params: tuple[Operand | None, ...] = (None,) * n_params
-    for instruction in function.instructions:
-        operands = instruction.operands
-        if instruction.name == "call" and operands[-1] == Symbol(label):
-            if isinstance(operands[0], ParameterList):
-                returns = operands[0].items
-            if isinstance(operands[-2], ParameterList):
-                params = operands[-2].items
-    before = f"({', '.join(_anonymous(function, item) for item in returns)}) " if n_returns else ""
-    after = f" ({', '.join(_anonymous(function, item) for item in params)})"
-    return f"{label}: .callprototype {before}_{after}{' .noreturn' if never_returns else ''};"
-
-
-def _anonymous(function: Function, argument: Operand | None) -> str:
-    if isinstance(argument, Symbol) and argument.name in function.variables:
-        return _declaration(replace(function.variables[argument.name], name="_"))
-    if isinstance(argument, Register):
-        return f".reg .{function.registers[argument.name].name} _"
-    return ".param .b64 _"
+def _prototype(label: str, prototype: Prototype) -> str:
+    before = f"{_parameters(prototype.returns)} " if prototype.returns else ""
+    return f"{label}: .callprototype {before}_ {_parameters(prototype.params)}{' .noreturn' if prototype.noreturn else ''};"
 
 
 def _declaration(variable: Variable) -> str:
@@ -158,7 +137,7 @@ def _declaration(variable: Variable) -> str:
     if variable.ptr is not None:
         space, align = variable.ptr
         words.append(f".ptr {'.' + space + ' ' if space else ''}.align {align}")
-    words.append(variable.name + "".join(f"[{n or ''}]" for n in variable.shape))
+    words.append((variable.name or "_") + "".join(f"[{n or ''}]" for n in variable.shape))
     text = " ".join(words)
     return text if variable.init is None else f"{text} = {_initial_value(variable, variable.init)}"
 

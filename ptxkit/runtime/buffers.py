@@ -73,6 +73,8 @@ class DeviceArray:
         memory: the device it is on.
     """
 
+    _owner: object = None  # what the memory belongs to, if it is not this array
+
     @takes(memory=Rule("a device", lambda value: hasattr(value, "allocate")), name=TEXT)
     def __init__(self, memory: Memory, shape: int | tuple[int, ...], dtype: Any, name: str = "") -> None:
         self.shape = _shape(shape)
@@ -83,6 +85,18 @@ class DeviceArray:
         self._base: DeviceArray | None = None  # of a view: the array that owns the memory
         self._finalizer = weakref.finalize(self, _release, memory, self.address)
         self._finalizer.atexit = False  # the memory is freed with the process, and the driver may be unloaded first
+
+    @classmethod
+    def at(
+        cls, memory: Memory, address: int, shape: tuple[int, ...], dtype: Any, name: str, owner: object
+    ) -> DeviceArray:
+        """An array in memory that belongs to something else, which the array keeps alive: a variable of a module."""
+        out: DeviceArray = object.__new__(cls)
+        out.shape, out.dtype, out.name, out.memory, out.address = _shape(shape), _dtype(dtype), name, memory, address
+        out._base, out._owner = None, owner
+        out._finalizer = weakref.finalize(out, _keep, memory, address)
+        out._finalizer.atexit = False
+        return out
 
     @property
     def size(self) -> int:
@@ -164,7 +178,7 @@ class DeviceArray:
             raise UsageError(f"{self!r} cannot be viewed as {made} of shape {given}: it has {self.nbytes:,} bytes")
         out: DeviceArray = object.__new__(DeviceArray)
         out.shape, out.dtype, out.name, out.memory, out.address = given, made, self.name, self.memory, self.address
-        out._base, out._finalizer = self, self._finalizer
+        out._base, out._finalizer, out._owner = self, self._finalizer, self._owner
         return out
 
     def _on_host(self, protocol: str) -> np.ndarray[Any, Any]:
@@ -255,6 +269,10 @@ def _dtype(given: Any) -> np.dtype[Any]:
 
 def _release(memory: Memory, address: int) -> None:
     memory.free(address)
+
+
+def _keep(memory: Memory, address: int) -> None:
+    """The memory is not the array's own."""
 
 
 class MakesArrays(Sealed):

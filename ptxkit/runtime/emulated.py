@@ -22,7 +22,7 @@ from ptxkit.runtime.buffers import MakesArrays
 from ptxkit.runtime.geometry import Geometry
 from ptxkit.runtime.host_arrays import host_array
 from ptxkit.runtime.kernel import Kernel, LoadedModule, check_resources
-from ptxkit.runtime.module_variables import ModuleVariable, written_variables
+from ptxkit.runtime.module_variables import ModuleVariable, module_globals, written_variables
 from ptxkit.runtime.parameters import parameters_of
 from ptxkit.runtime.resources import launch_resources
 from ptxkit.runtime.settings import HasSettings
@@ -176,7 +176,8 @@ class EmulatedDevice(MakesArrays, HasSettings):
 
             found = ((v.name, *program.globals[v.name]) for v in written_variables(module))
             variables = tuple(ModuleVariable(self, *variable) for variable in found)
-            self._modules[key] = LoadedModule(image, make, tuple(module.entries), variables)
+            named = module_globals(self, module, program.global_address)
+            self._modules[key] = LoadedModule(image, make, tuple(module.entries), variables, named)
             if len(self._modules) > KEPT_MODULES:
                 del self._modules[next(iter(self._modules))]
         return self._modules[key]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ptxkit.compiler.image import FunctionResources, Image
     from ptxkit.emulator.settings import EmulatorSettings
     from ptxkit.isa.model import Function
-    from ptxkit.runtime.module_variables import ModuleVariable
+    from ptxkit.runtime.module_variables import ModuleGlobals, ModuleVariable
 
 
 class Backend(Encoder, Protocol):
@@ -224,6 +224,7 @@ class LoadedModule(Mapping[str, Kernel]):
 
     Attributes:
         variables: its variables that kernels can write.
+        globals: its ``__device__`` and ``__constant__`` variables by name, as device arrays.
     """
 
     def __init__(
@@ -231,10 +232,12 @@ class LoadedModule(Mapping[str, Kernel]):
         image: Image,
         make: Callable[[str], Kernel],
         names: tuple[str, ...],
-        variables: tuple[ModuleVariable, ...] = (),
+        variables: tuple[ModuleVariable, ...],
+        globals_: ModuleGlobals,
     ) -> None:
         self.image = image
         self.variables = variables
+        self.globals = globals_
         self._make = make
         self._names = names
         self._readable = readable_names(image, names)

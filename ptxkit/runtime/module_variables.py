@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ptxkit.emulator.memory.layout import plain
+from ptxkit.errors import UsageError
+from ptxkit.isa.mangled import qualified_name
 from ptxkit.isa.model import symbols_in
+from ptxkit.runtime.buffers import DeviceArray, Memory
 
 if TYPE_CHECKING:
     from ptxkit.isa.model import Module, Variable
-    from ptxkit.runtime.buffers import Memory
 
 STRING = "$str"  # how NVRTC names string literals, which no kernel writes
 
@@ -38,6 +43,84 @@ class ModuleVariable:
         """Restore the value that it had when the module was loaded."""
         if self.changed():
             self.memory.write(self.address, self._initial)
+
+
+class ModuleGlobals(Mapping[str, DeviceArray]):
+    """The ``__device__`` and ``__constant__`` variables of a loaded module as device arrays, by name.
+
+    A name is the mangled one, the qualified one (``ns::table``) or the last part of it (``table``) if that is unique. Scalars
+    have the type of the PTX and the shape (). Arrays and structures are bytes in the PTX of NVRTC: ``.view(dtype, shape)``
+    gives them their type. ``copy_from`` writes, ``numpy`` reads.
+
+    Args:
+        memory: the device.
+        variables: of the module's PTX.
+        locate: address and size in bytes of a variable; None if the driver does not know its name.
+    """
+
+    def __init__(
+        self, memory: Memory, variables: Iterable[Variable], locate: Callable[[str], tuple[int, int] | None]
+    ) -> None:
+        self._memory = memory
+        self._variables = {
+            v.name: v for v in variables if v.space in ("global", "const") and v.bytes and not v.name.startswith(STRING)
+        }
+        self._locate = locate
+
+    def __getitem__(self, name: str) -> DeviceArray:
+        """The variable.
+
+        Raises:
+            UsageError: there is none of that name, or there are several; the message names them.
+        """
+        variable = self._variables[self._resolve(name)]
+        found = self._locate(variable.name)
+        if found is None:
+            raise UsageError(
+                f"the driver does not give the address of the variable {name!r}, which has internal linkage; declare it "
+                "without static and outside of unnamed namespaces and functions"
+            )
+        address, _ = found
+        shape = variable.shape if variable.vector == 1 else (*variable.shape, variable.vector)
+        return DeviceArray.at(self._memory, address, shape, variable.type.dtype, plain(variable.name), self)
+
+    def _resolve(self, name: object) -> str:
+        if isinstance(name, str):
+            if name in self._variables:
+                return name
+            matches = [v for v in self._variables if name in (qualified_name(v), plain(v))]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                several = ", ".join(qualified_name(v) or v for v in matches)
+                raise UsageError(f"several variables are called {name!r}: {several}")
+        listed = ", ".join(plain(v) for v in self._variables) or "none"
+        near = get_close_matches(str(name), [plain(v) for v in self._variables], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has: {listed}"
+        raise UsageError(f"there is no variable {name!r} in global or constant memory of this module; {hint}")
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return bool(self._resolve(name))
+        except UsageError:
+            return False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __repr__(self) -> str:
+        return f"ModuleGlobals({', '.join(plain(v) for v in self._variables) or 'none'})"
+
+
+def module_globals(
+    memory: Memory, module: Module, locate: Callable[[str], tuple[int, int] | None]
+) -> ModuleGlobals:
+    """The variables of a module at module scope and in its functions."""
+    inside = [v for f in module.functions.values() for v in f.variables.values()]
+    return ModuleGlobals(memory, [*module.variables.values(), *inside], locate)
 
 
 def written_variables(module: Module) -> list[Variable]:

@@ -1,11 +1,16 @@
+import importlib
 import logging
 import re
 import subprocess
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from ptxkit.compiler import assemble, compile_source
+from ptxkit.compiler import assemble, compile_source, toolkit
 from ptxkit.errors import CompileError, PtxSyntaxError, UsageError
+
+assembling = importlib.import_module("ptxkit.compiler.assemble")  # the package has the function under this name
 
 PTX = """// stores each thread's number
 .version 8.0
@@ -167,3 +172,53 @@ def test_a_crash_of_the_assembler_is_one_line(failing, monkeypatch, tmp_path):
         r"when it assembled this text for sm_90a; .*",
         str(error),
     )
+
+
+BEHIND_STATIC = """.version 8.0
+.target sm_90
+.address_size 64
+.extern .shared .align {align} .b8 ring[];
+.func (.reg .b32 at) where() {{ mov.u32 at, ring; ret; }}
+.entry k(.param .u64 p) {{
+    .reg .b32 %r<3>; .reg .b64 %rd<2>; .shared .b8 own[{size}];
+    st.volatile.shared.b8 [own], 1; ld.param.u64 %rd1, [p]; {body} and.b32 %r1, %r1, 1023; st.global.u32 [%rd1], %r1; ret;
+}}
+"""
+DIRECT, CALL = "mov.u32 %r1, ring;", "call (%r1), where;"
+
+
+@pytest.mark.parametrize("body", [DIRECT, CALL])
+@pytest.mark.parametrize(("align", "size", "fails"), [(1024, 40, True), (128, 120, False), (128, 100, True), (16, 40, False)])
+def test_dynamic_shared_memory_whose_alignment_nvjitlink_drops_is_an_error(body, align, size, fails, monkeypatch):
+    """nvJitLink 13.0.88 makes of the text the cubin that 13.1 makes of it with an alignment of 16."""
+    text = BEHIND_STATIC.format(align=align, size=size, body=body)
+    cubin = assemble(text.replace(f".align {align}", ".align 16"), cache=False).cubin
+    log = "ptxas info    : Compiling entry function 'k' for 'sm_90'"
+    monkeypatch.setattr(assembling, "_link", lambda *_: (cubin, log))
+    old = replace(toolkit.nvjitlink(), version="13.0.88")
+    monkeypatch.setattr(toolkit, "nvjitlink", lambda: old)
+    if not fails:
+        assert assemble(text, cache=False).cubin == cubin
+        return
+    with pytest.raises(CompileError, match=rf":4: error: .*drops the .align {align} of 'ring' behind the \d+ bytes .* of k,"):
+        assemble(text, cache=False)
+
+
+def test_static_memory_of_another_kernel_is_no_error(monkeypatch):
+    other = ".entry other() { .shared .b8 own[40]; st.volatile.shared.b8 [own], 1; ret; }"
+    text = BEHIND_STATIC.format(align=1024, size=1024, body=DIRECT) + other
+    old = replace(toolkit.nvjitlink(), version="13.0.88")
+    monkeypatch.setattr(toolkit, "nvjitlink", lambda: old)
+    assert assemble(text, cache=False).cubin
+
+
+def test_dynamic_shared_memory_is_aligned_or_refused(device):
+    text = BEHIND_STATIC.format(align=1024, size=40, body=DIRECT)
+    out = np.full(1, 7, np.uint32)
+    try:
+        image = assemble(text, target=device.target and device.target.name, cubin=device.kind == "gpu", cache=False)
+    except CompileError as error:
+        assert toolkit.nvjitlink().version.startswith("13.0.") and "drops the .align" in str(error)
+        return
+    device.load(image)["k"](out, grid=1, block=1, shared=2048)
+    assert out == [0]

@@ -93,11 +93,19 @@ def refused(statements: Sequence[str], target: str, version: str = "", compiled:
     undefined addresses crashes its back end.
     """
     sentinel = [] if compiled else ["add.f32 %f0, %d0, %d0;"]
-    text = module([*statements, *sentinel], target, version or newest_version())
-    log = _log(text, target)
+    left = [*statements, *sentinel]
     found: dict[int, str] = {}
-    for number, message in re.findall(r"line (\d+); error\s*: (.*)", log):
-        found.setdefault(int(number) - FIRST_LINE, message)
+    while True:
+        log = _log(module(left, target, version or newest_version()), target)
+        for number, message in re.findall(r"line (\d+); error\s*: (.*)", log):
+            found.setdefault(int(number) - FIRST_LINE, message)
+        syntax = re.search(r"line (\d+); fatal\s*: (.*)", log)
+        if syntax is None:
+            break
+        number = int(syntax[1]) - FIRST_LINE  # ptxas stops at a syntax error: go on without the statement
+        found.setdefault(number, syntax[2])
+        assert left[number], log
+        left[number] = ""
     if log and not found:
         raise AssertionError(f"{target}: {log}")
     if sentinel:

@@ -204,7 +204,10 @@ class TestStatements:
             ".func f(.reg .b32 x); .func g(.reg .b32 x);",
         )
         assert function.branch_targets == {"t": ("f", "g")}
-        assert function.prototypes == {"p0": (0, 0, False), "p1": (1, 2, True)}
+        first, second = function.prototypes["p0"], function.prototypes["p1"]
+        assert (first.returns, first.params, first.noreturn) == ((), (), False)
+        assert [v.bytes for v in second.returns] == [4] and [v.bytes for v in second.params] == [4, 12]
+        assert second.noreturn
 
     def test_a_function_may_be_defined_after_its_use(self):
         module = parse(HEADER + ".entry k() { call f; ret; }\n.func f() { ret; }")
@@ -300,3 +303,23 @@ def test_an_error_shows_its_line():
     assert str(caught.value).startswith("saxpy.ptx:5:10: '%r1' is not declared")
     assert caught.value.log == "\tmov.u32 %r1, 5;\n\t        ^"
     assert caught.value.exit_code == 4
+
+
+class TestOlderCompilers:
+    def test_prototypes_need_no_semicolon(self):
+        text = ".extern .func (.param .b32 r) foo (.param .b32 a)\n.extern .func bar\n.func baz .noreturn\n.entry k() { ret; }"
+        functions = parse(HEADER + text).functions
+        assert [f.declared_only for f in functions.values()] == [True, True, True, False]
+        assert "noreturn" in functions["baz"].directives
+
+    def test_text_ends_at_a_nul(self):
+        text = HEADER + ".entry k() { ret; }\n"
+        assert parse(text + "\0").functions == parse(text).functions == parse(text + "\0\n{{{").functions
+
+    def test_textures_of_module_scope(self):
+        module = parse(".version 1.4\n.target sm_10\n.tex .u32 a, b;\n.tex .u64 t<2>;")
+        assert [(v.name, v.space, v.type.name) for v in module.variables.values()] == [
+            (name, "global", "texref") for name in ("a", "b", "t0", "t1")
+        ]
+        with pytest.raises(PtxSyntaxError, match="'.tex' does not exist since version 1.5"):
+            parse(".version 1.5\n.target sm_20\n.tex .u32 a;")

@@ -16,6 +16,7 @@ from ptxkit.isa.model import (
     Negated,
     Pair,
     Predicate,
+    Prototype,
     Register,
     Selection,
     SpecialRegister,
@@ -110,7 +111,13 @@ def modules(draw):
         instructions=body,
         labels=labels,
         branch_targets={"ts": ("END", *list(labels)[:1])},
-        prototypes={"proto": (draw(st.integers(0, 1)), draw(st.integers(0, 3)), draw(st.booleans()))},
+        prototypes={
+            "proto": Prototype(
+                tuple(replace(v, name="_") for v in draw(st.lists(variables("param"), max_size=1))),
+                tuple(replace(v, name="_") for v in draw(st.lists(variables("param"), max_size=3))),
+                draw(st.booleans()),
+            )
+        },
         directives=draw(
             st.sampled_from([{}, {"maxntid": (256, 1, 1), "pragma": ("nounroll",), "explicitcluster": ()}])
         ),
@@ -134,6 +141,14 @@ def without_lines(module):
             params=tuple(replace(p, line=0) for p in function.params),
             returns=tuple(replace(p, line=0) for p in function.returns),
             variables={name: replace(v, line=0) for name, v in function.variables.items()},
+            prototypes={
+                name: replace(
+                    p,
+                    params=tuple(replace(v, line=0) for v in p.params),
+                    returns=tuple(replace(v, line=0) for v in p.returns),
+                )
+                for name, p in function.prototypes.items()
+            },
             instructions=tuple(replace(i, line=0) for i in function.instructions),
         )
 

@@ -17,8 +17,14 @@ from ptxkit.workload import execute, registry
 from ptxkit.workload.build import build
 
 ELSEWHERE = {"cutlass_gemm"}  # tests/cutlass/test_emulated.py
+COSTLY = {  # gigabytes of memory and up to a minute at the emulator's default sizes
+    ("moe_routed", "step4_quantized"),
+    ("ffn_sublayer", "cluster"),
+    ("linear_layernorm_gelu", "cluster"),
+    ("attention_backward", "step5_persistent"),
+}
 CASES = [
-    (name, variant)
+    pytest.param(name, variant, marks=pytest.mark.slow if (name, variant) in COSTLY else ())
     for name in registry.names()
     if name not in ELSEWHERE
     for variant in registry.get(name).variants()

@@ -77,6 +77,7 @@ class EmulatedLaunch:
         self.shared_begin = 0 if reserved else SHARED_BASE  # of a CTA: first address that accesses may have
         self.settings = settings
         self.observer = settings.observer
+        self.heap_bytes = settings.heap_bytes
         self.hazards = self._hazards()
         self.write_output = write_output
         self.sms = sms

@@ -404,7 +404,7 @@ def _nothing(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, .
     """A hint, which may be given anything."""
 
 
-@rule("activemask", "cvta", "elect", "getctarank", "isspacep", "mapa")
+@rule("activemask", "cvt", "cvta", "elect", "getctarank", "isspacep", "mapa")
 @rule("fence", "griddepcontrol", "membar", "pmevent", "setmaxnreg")
 def _combined(check: InitCheck, w: Instrumented, x: Group, values: tuple[Lanes, ...], sources: Sources) -> Found | None:
     """No access to memory: a destination depends on all sources of its lane."""

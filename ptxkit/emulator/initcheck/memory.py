@@ -32,6 +32,8 @@ LOCK = threading.RLock()
 class UndefinedMemory:
     """Global memory's undefined bits, at the same addresses. Bounds and messages are those of the real one."""
 
+    heap = 0
+
     def __init__(self, memory: MemoryState) -> None:
         self.real = memory
         self.explain = memory.explain

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ptxkit.emulator.arrays import Mask
-from ptxkit.emulator.instructions.builtins import BUILTINS
+from ptxkit.emulator.instructions.builtins import BUILTINS, NOT_PROVIDED
 from ptxkit.emulator.simt.blocks import BasicBlock, Linkable, Terminator
 from ptxkit.emulator.simt.function import FunctionCode
 from ptxkit.emulator.simt.operands import operand_lanes
@@ -184,7 +184,7 @@ class Call(Terminator):
         if not operands or not isinstance(operands[0], Symbol | Register):
             raise b.fail("call without a function")
         self.callee = operands.pop(0)
-        self.site = CallSite(_items(operands), returns)
+        self.site = CallSite(_items(operands), returns, b.where)
         self.builtin: Callable[[Group, CallSite, int], None] | None = None
         self.calls = True
         self.entries: dict[int, FunctionCode] = {}
@@ -201,9 +201,8 @@ class Call(Terminator):
             if function is None or function.declared_only:
                 self.builtin = BUILTINS.get(name)
                 if self.builtin is None:
-                    raise UnsupportedError(
-                        f"{self.where}: {name} is declared but has no body, and the emulator does not provide it"
-                    )
+                    why = NOT_PROVIDED.get(name) or "declared without a body, and the emulator does not provide it"
+                    raise UnsupportedError(f"{self.where}: {name} is {why}")
                 self.calls = False
                 return
             self.entries[layout.functions[name]] = program.functions[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -12,11 +13,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ptxkit.emulator.arrays import Lanes
-from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES
+from ptxkit.emulator.memory.allocations import LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, label
 from ptxkit.emulator.memory.layout import CLUSTER_RANK_SHIFT
 from ptxkit.emulator.simt.operands import operand_lanes
 from ptxkit.emulator.simt.threads import CallSite, Group
-from ptxkit.errors import TrapError
+from ptxkit.errors import MemoryFault, TrapError
 from ptxkit.isa.model import Operand, Register, Symbol
 
 _CONVERSION = re.compile(
@@ -105,35 +106,99 @@ def format_printf(text: str, arguments: bytes, string: Callable[[int], str]) -> 
         what = m["what"]
         if what == "%":
             return "%"
-        width = take("i") if m["width"] == "*" else m["width"]
-        precision = m["precision"] or ""
-        if precision == ".*":
-            precision = f".{take('i')}"
+        width = take("i") if m["width"] == "*" else int(m["width"] or 0)
         flags = m["flags"]
-        if isinstance(width, int) and width < 0:
+        if width < 0:
             flags, width = flags + "-", -width
-        head = f"%{flags}{width}{precision}"
-        wide = m["length"] in ("l", "ll", "j", "z", "t")
-        match what:
-            case "d" | "i":
-                return str((head + "d") % take("q" if wide else "i"))
-            case "u":
-                return str((head + "d") % take("Q" if wide else "I"))
-            case "o" | "x" | "X":
-                return str((head + what) % take("Q" if wide else "I"))
-            case "c":
-                return (head + "s") % chr(take("i") & 0xFF)
-            case "s":
-                return (head + "s") % string(take("Q"))
-            case "p":
-                return (f"%{flags}{width}s") % hex(take("Q"))
-            case "a" | "A":
-                value = float(take("d")).hex()
-                return value.upper() if what == "A" else value
-            case _:
-                return str((head + what) % take("d"))
+        precision = m["precision"]
+        digits = None if precision is None else take("i") if precision == ".*" else int(precision[1:] or 0)
+        if digits is not None and digits < 0:
+            digits = None
+        if what in "csp":
+            return _padded(_characters(what, digits, take, string), flags.replace("0", ""), width)
+        if what in "diouxX":
+            value = _integer(what, m["length"] or "", take)
+            return _padded(*_digits(value, what, flags, digits), width)
+        return _padded(*_real(float(take("d")), what, flags, digits), width)
 
     return _CONVERSION.sub(one, text)
+
+
+def _padded(text: str, flags: str, width: int) -> str:
+    """The text in a field of a width: left-justified, or with zeros after the sign and the prefix, or with blanks before it."""
+    if len(text) >= width:
+        return text
+    if "-" in flags:
+        return text.ljust(width)
+    if "0" in flags:
+        head = re.match(r"[-+ ]?(0[xX])?", text)
+        assert head is not None
+        return head[0] + text[head.end() :].rjust(width - head.end(), "0")
+    return text.rjust(width)
+
+
+def _characters(what: str, digits: int | None, take: Callable[[str], Any], string: Callable[[int], str]) -> str:
+    if what == "c":
+        return chr(take("i") & 0xFF)
+    address = take("Q")
+    if what == "p":
+        return hex(address) if address else "(nil)"
+    return string(address)[:digits]
+
+
+_BITS = {"hh": 8, "h": 16, "": 32}
+
+
+def _integer(what: str, length: str, take: Callable[[str], Any]) -> int:
+    """An argument as the integer of the length that the conversion states."""
+    bits = _BITS.get(length, 64)
+    value = int(take("Q" if bits == 64 else "I")) & ((1 << bits) - 1)
+    return value - (1 << bits) if what in "di" and value >> (bits - 1) else value
+
+
+def _digits(value: int, what: str, flags: str, digits: int | None) -> tuple[str, str]:
+    """An integer with sign and prefix, and the flags for its padding: a precision turns off padding with zeros."""
+    text = {"o": f"{abs(value):o}", "x": f"{value:x}", "X": f"{value:X}"}.get(what) or str(abs(value))
+    if digits == 0 and value == 0:
+        text = ""
+    text = text.rjust(digits or 0, "0")
+    if "#" in flags and what == "o" and not text.startswith("0"):
+        text = "0" + text
+    elif "#" in flags and what in "xX" and value:
+        text = f"0{what}{text}"
+    sign = ("-" if value < 0 else "+" if "+" in flags else " " if " " in flags else "") if what in "di" else ""
+    return sign + text, flags if digits is None else flags.replace("0", "")
+
+
+def _real(value: float, what: str, flags: str, digits: int | None) -> tuple[str, str]:
+    """A floating-point number with its sign, and the flags for its padding: infinity and NaN have no zeros."""
+    sign = "-" if math.copysign(1, value) < 0 else "+" if "+" in flags else " " if " " in flags else ""
+    if not math.isfinite(value):
+        text = "nan" if math.isnan(value) else "inf"
+        return sign + (text.upper() if what.isupper() else text), flags.replace("0", "")
+    if what in "aA":
+        text = _hexadecimal(abs(value), digits, "#" in flags)
+        return sign + (text.upper() if what == "A" else text), flags
+    alternate = "#" if "#" in flags else ""
+    return sign + f"%{alternate}.{6 if digits is None else digits}{what}" % abs(value), flags
+
+
+def _hexadecimal(value: float, digits: int | None, point: bool) -> str:
+    """``%a``: without a precision, as many digits as the value needs; else rounded to nearest even."""
+    bits = int(np.float64(value).view(np.uint64))
+    exponent, fraction = bits >> 52, bits & ((1 << 52) - 1)
+    whole, power = (1, exponent - 1023) if exponent else (0, -1022 if fraction else 0)
+    if digits is None:
+        text = f"{fraction:013x}".rstrip("0")
+    else:
+        mantissa = whole << 52 | fraction
+        drop = 52 - 4 * min(digits, 13)
+        low, mantissa = mantissa & ((1 << drop) - 1), mantissa >> drop
+        if low * 2 > 1 << drop or (low * 2 == 1 << drop and low and mantissa & 1):
+            mantissa += 1
+        whole, kept = mantissa >> (52 - drop), mantissa & ((1 << (52 - drop)) - 1)
+        text = (f"{kept:0{(52 - drop) // 4}x}" if drop < 52 else "").ljust(digits, "0")
+    return f"0x{whole}{'.' if text or point else ''}{text}p{power:+d}"
 
 
 def _lanes_of(group: Group) -> list[tuple[int, tuple[int, ...]]]:
@@ -160,7 +225,7 @@ def _vprintf(group: Group, site: CallSite, back: int) -> None:
         data = read_bytes(group, address, room, thread) if room else b""
         group.wave.changes += 1
         group.wave.output.append(format_printf(text, data, partial(_string, group, thread)))
-        counts[at] = len(_CONVERSION.findall(text))
+        counts[at] = sum(m["what"] != "%" for m in _CONVERSION.finditer(text))
     _return(group, site, counts)
     group.wave.go(group, back)
 
@@ -177,17 +242,30 @@ def _assertfail(group: Group, site: CallSite, back: int) -> None:
     )
 
 
+_HEAP = "device malloc"
+"""The name of allocations by device code."""
+
+
 def _malloc(group: Group, site: CallSite, back: int) -> None:
     sizes = _argument(group, site, 0, np.uint64)
     out = np.zeros(group.shape, np.uint64)
-    machine = group.wave.launch.machine
+    machine, limit = group.wave.launch.machine, group.wave.launch.heap_bytes
     with machine.atomic_lock:
         for _, at in _lanes_of(group):
             nbytes = int(sizes[at])
-            if machine.memory.used + nbytes <= machine.memory.capacity:  # else null, as from a full heap
-                out[at] = machine.allocate(nbytes, "device malloc")
+            if machine.memory.heap + nbytes <= limit and machine.memory.used + nbytes <= machine.memory.capacity:
+                out[at] = machine.allocate(nbytes, _HEAP)
+                machine.memory.heap += nbytes
     _return(group, site, out)
     group.wave.go(group, back)
+
+
+def _what_is_at(group: Group, address: int) -> str:
+    memory = group.wave.launch.machine.memory
+    owner = memory.owner(address)
+    if owner is None:
+        return memory.explain(address, 1)
+    return f"{address - owner.base} bytes into {label(owner.name, owner.nbytes)}"
 
 
 def _free(group: Group, site: CallSite, back: int) -> None:
@@ -195,8 +273,20 @@ def _free(group: Group, site: CallSite, back: int) -> None:
     machine = group.wave.launch.machine
     with machine.atomic_lock:
         for _, at in _lanes_of(group):
-            if addresses[at]:
-                machine.memory.free(int(addresses[at]))
+            address = int(addresses[at])
+            if address:
+                owner = machine.memory.owner(address)
+                if owner is None or owner.base != address or owner.symbol != _HEAP:
+                    here = np.zeros(group.shape, np.bool_)
+                    here[at] = True
+                    cta, thread = group.first(here)
+                    group.wave.flush_output()
+                    raise MemoryFault(
+                        f"{site.where}: thread {thread} of CTA {cta} frees {address:#x}, which is not the start of memory "
+                        f"that malloc has returned and that has not been freed: {_what_is_at(group, address)}"
+                    )
+                machine.memory.free(address)
+                machine.memory.heap -= owner.nbytes
     group.wave.go(group, back)
 
 
@@ -207,3 +297,39 @@ BUILTINS: dict[str, Callable[[Group, CallSite, int], None]] = {
     "free": _free,
 }
 """The functions by the name under which device code declares them."""
+
+_GRAPH = "part of the device runtime for CUDA graphs, which the emulator does not have: it executes single launches"
+_LAUNCH = "part of dynamic parallelism, which the emulator does not have: launch the inner kernel from the host"
+
+NOT_PROVIDED = {
+    "cudaGraphSetConditional": _GRAPH,
+    "cudaGraphLaunch": _GRAPH,
+    "cudaGetCurrentGraphExec": _GRAPH,
+    **dict.fromkeys(
+        (
+            "cudaCGGetIntrinsicHandle",
+            "cudaCGSynchronize",
+            "cudaDeviceGetAttribute",
+            "cudaDeviceSynchronize",
+            "__cudaDeviceSynchronizeDeprecationAvoidance",
+            "cudaEventRecordWithFlags",
+            "cudaFuncGetAttributes",
+            "cudaGetDevice",
+            "cudaGetErrorString",
+            "cudaGetLastError",
+            "cudaGetParameterBuffer",
+            "cudaGetParameterBufferV2",
+            "cudaLaunchDevice",
+            "cudaLaunchDeviceV2",
+            "cudaMalloc",
+            "cudaMemcpyAsync",
+            "cudaMemsetAsync",
+            "cudaPeekAtLastError",
+            "cudaStreamCreateWithFlags",
+            "cudaStreamDestroy",
+            "cudaStreamWaitEvent",
+        ),
+        _LAUNCH,
+    ),
+}
+"""Functions of NVIDIA's device runtime (libcudadevrt) that the emulator lacks, and the reasons."""

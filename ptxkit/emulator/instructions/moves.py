@@ -10,7 +10,7 @@ from ptxkit.emulator.arrays import Lanes
 from ptxkit.emulator.simt.step import Step, Typed
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
-from ptxkit.isa.model import Function, Instruction, Vector
+from ptxkit.isa.model import Function, Instruction, SpecialRegister, Vector
 from ptxkit.isa.types import TYPES, PtxType
 
 _LEGAL = {
@@ -78,6 +78,8 @@ def bind_move(i: Instruction, where: Where, function: Function) -> Step:
         UnsupportedError: a type or shape mov does not have.
     """
     modifiers = i.modifiers
+    if len(modifiers) == 2 and modifiers[0] in ("v2", "v4") and modifiers[1] in _LEGAL and len(i.operands) == 2:
+        return _bind_vectors(i, where, int(modifiers[0][1:]), TYPES[modifiers[1]])
     if len(modifiers) != 1 or modifiers[0] not in _LEGAL or len(i.operands) != 2:
         raise UnsupportedError(f"{where}: this form of mov")
     t = TYPES[modifiers[0]]
@@ -95,6 +97,20 @@ def bind_move(i: Instruction, where: Where, function: Function) -> Step:
         ins: tuple[Typed, ...] = tuple((o, part) for o in source.items)
         return Step(_pack(len(ins), t.bits), ins, ((destination, TYPES[f"b{t.bits}"]),), pure=True)
     return Step(_same, ((source, t),), ((destination, t),), pure=True)
+
+
+def _bind_vectors(i: Instruction, where: Where, count: int, t: PtxType) -> Step:
+    """``mov.v2`` and ``mov.v4``: element by element, from a vector or from a special register with components."""
+    destination, source = i.operands
+    if isinstance(source, SpecialRegister) and "." not in source.name:
+        source = Vector(tuple(SpecialRegister(f"{source.name}.{axis}") for axis in "xyzw"[:count]))
+    if not (isinstance(destination, Vector) and isinstance(source, Vector)):
+        raise UnsupportedError(f"{where}: needs a vector on both sides")
+    if len(destination.items) != count or len(source.items) != count or any(o is None for o in source.items):
+        raise UnsupportedError(f"{where}: needs vectors of {count} elements")
+    ins: tuple[Typed, ...] = tuple((o, t) for o in source.items)
+    outs: tuple[Typed, ...] = tuple((o, t) for o in destination.items)
+    return Step(lambda *lanes: lanes, ins, outs, pure=True)
 
 
 def _part(t: PtxType, count: int, where: Where) -> PtxType:

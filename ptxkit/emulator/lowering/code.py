@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 
 from ptxkit.emulator.arrays import Mask
+from ptxkit.emulator.lowering.arguments import with_matching_arguments
 from ptxkit.emulator.lowering.backend import BackEnd
 from ptxkit.emulator.lowering.bits import members
 from ptxkit.emulator.lowering.control_flow import StraightRun, build_blocks
@@ -13,6 +15,7 @@ from ptxkit.emulator.lowering.liveness import live_out
 from ptxkit.emulator.lowering.numpy_backend import NumpyBackEnd
 from ptxkit.emulator.lowering.reconvergence import find_reconvergence
 from ptxkit.emulator.lowering.register_sets import registers_in
+from ptxkit.emulator.lowering.requirements import check_module
 from ptxkit.emulator.lowering.typed import bind_function
 from ptxkit.emulator.memory.layout import Layout, frame_layout
 from ptxkit.emulator.simt.blocks import BasicBlock, Run
@@ -63,7 +66,8 @@ class Binder:
         Raises:
             UnsupportedError: some forms are not implemented; the message lists all of them.
         """
-        for f in functions:
+        check_module(self.module)
+        for f in (with_matching_arguments(f, self.module) for f in functions):
             offsets, nbytes = frame_layout(f)
             names = {n: i for i, n in enumerate(f.registers)}
             types = list(f.registers.values())
@@ -79,12 +83,14 @@ class Binder:
         for is_entry, found in blocks:
             find_reconvergence(found, is_entry, callees)
         if self.unsupported:
-            lines = "\n  ".join(dict.fromkeys(self.unsupported))
-            raise UnsupportedError(f"the emulator does not implement:\n  {lines}")
+            lines = "\n  ".join(distinct(self.unsupported))
+            error = UnsupportedError(f"the emulator does not implement:\n  {lines}")
+            error.places = tuple(dict.fromkeys(self.unsupported))
+            raise error
 
     def _bind(self, code: FunctionCode) -> list[BasicBlock]:
         function, first, base = code.function, len(self.instructions), len(self.blocks)
-        typed = bind_function(function, self.module.path, self.layout, self.target, first, self.unsupported)
+        typed = bind_function(function, self.module, self.layout, self.target, first, self.unsupported)
         self.instructions.extend((t.where, t.instruction) for t in typed)
         runs = build_blocks(code, typed, base, self, self.stepping, self.unsupported)
         blocks = [run.block for run in runs]
@@ -124,6 +130,20 @@ class Binder:
                 block.fast = _at_first_call(block, "fast", partial(t.compile_fast, live))
                 block.general = _at_first_call(block, "general", partial(t.compile_general, live))
                 block.make_instrumented = partial(t.compile_instrumented, live)
+
+
+_PLACE = re.compile(r"^(?:line \d+|\S+:\d+(?: \([^)]*\))?)[: ]*")
+
+
+def distinct(lines: list[str]) -> list[str]:
+    """One line for each form: that of its first place, with the number of its other places."""
+    first: dict[str, str] = {}
+    count: dict[str, int] = {}
+    for line in dict.fromkeys(lines):
+        form = _PLACE.sub("", line)
+        first.setdefault(form, line)
+        count[form] = count.get(form, 0) + 1
+    return [line if count[f] == 1 else f"{line} (and {count[f] - 1:,} more)" for f, line in first.items()]
 
 
 def _find_undefined(code: FunctionCode, live_in: int) -> None:

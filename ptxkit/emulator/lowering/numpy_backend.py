@@ -279,4 +279,4 @@ class NumpyRun:
             del self.views[key]
 
     def _place(self, i: Instruction) -> str:
-        return f"line {i.line}: {i}"
+        return f"line {i.line}: {i.opcode}"

@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 
 from ptxkit.emulator.arrays import Lanes, Results
 from ptxkit.emulator.instructions.moves import bind_move
+from ptxkit.emulator.lowering.named_addresses import check_spaces, with_space
+from ptxkit.emulator.lowering.requirements import check_version
 from ptxkit.emulator.memory.layout import Layout
 from ptxkit.emulator.simt.blocks import Terminator
 from ptxkit.emulator.simt.opcode_patterns import CARRY, CARRY_TYPE, Form
 from ptxkit.emulator.simt.step import Binding, Gated, Step, Typed
-from ptxkit.emulator.simt.table import Entry, LaneFunction, lookup
+from ptxkit.emulator.simt.table import LaneFunction, lookup
 from ptxkit.emulator.simt.where import Where
 from ptxkit.errors import UnsupportedError
-from ptxkit.isa.model import Address, Function, Instruction, Operand, Pair, Register, Symbol
+from ptxkit.isa.model import Function, Instruction, Module, Operand, Pair, Register
 from ptxkit.isa.types import PtxType
 
 
@@ -44,7 +46,7 @@ class TypedInstruction:
 
 
 def bind_function(
-    function: Function, path: str, layout: Layout, target: int, first: int, unsupported: list[str]
+    function: Function, module: Module, layout: Layout, target: int, first: int, unsupported: list[str]
 ) -> list[TypedInstruction]:
     """Bind every instruction of a function.
 
@@ -55,11 +57,12 @@ def bind_function(
     labels = frozenset(function.labels.values())
     found = []
     for position, i in enumerate(function.instructions):
-        where = Where(path, i, function.name)
+        where = Where(module.path, i, function.name)
         number = first + position
         form: Form | None = None
         bound: Step | Gated | Terminator | None = None
         try:
+            check_version(where, module)
             form, bound = _bind(function, where, layout, target, number, position, labels)
         except UnsupportedError as e:
             unsupported.append(str(e))
@@ -89,28 +92,12 @@ def _bind(
         assert entry.signature is not None
         destinations, sources = entry.signature(form)
         return form, _arithmetic(i, where, entry.lane_function(form), destinations, sources, entry.optional)
-    form = _with_space(entry, form, i, function, layout)
+    check_spaces(where, function, layout)
+    form = with_space(entry, form, i, function, layout)
     binding = Binding(i, form, number, where, function, layout, target, position, labels)
     bound = entry.function(binding)
     assert isinstance(bound, Step | Gated | Terminator)
     return form, bound
-
-
-def _with_space(entry: Entry, form: Form, i: Instruction, function: Function, layout: Layout) -> Form:
-    """The form, with the state space of the variable in the address if the opcode does not specify one.
-
-    Without a state space in the opcode, an address in a register is generic. The name of a shared or local variable, however,
-    stands for its address in that state space, which is not a generic address.
-    """
-    if form.get("space") != "":
-        return form
-    address = next((o for o in i.operands if isinstance(o, Address)), None)
-    if address is None or not isinstance(address.base, Symbol):
-        return form
-    found = layout.space_of(address.base.name, function)
-    allowed = entry.sets.get("space", "").split()
-    space = next((s for s in (found, f"{found}::cta") if s in allowed), "")
-    return Form(form.opcode, {**form.parts, "space": space}) if space else form
 
 
 def _arithmetic(

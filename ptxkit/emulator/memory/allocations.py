@@ -126,11 +126,13 @@ class GlobalMemory:
 
     Attributes:
         retired: addresses that the next :meth:`allocate` frees first.
+        heap: bytes that device code has allocated by malloc, and not freed.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
+        self.heap = 0
         self._next = GLOBAL_BASE
         self._next_slot = 0
         self._table: tuple[list[int], list[Allocation]] = [], []  # bases and allocations, replaced as one

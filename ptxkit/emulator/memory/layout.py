@@ -30,6 +30,7 @@ class Layout:
 
     Attributes:
         globals: module variable in global or constant memory -> (address, bytes).
+        constants: those of them in constant memory.
         shared: shared variable -> offset, from :data:`SHARED_BASE`.
         shared_bytes: static shared memory, dynamic left out.
         ranked: the code may access other CTAs of the cluster, so that shared addresses must contain the rank.
@@ -40,6 +41,7 @@ class Layout:
     """
 
     globals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    constants: frozenset[str] = frozenset()
     shared: dict[str, int] = field(default_factory=dict)
     shared_bytes: int = 0
     ranked: bool = False
@@ -55,7 +57,9 @@ class Layout:
         )
         if own is not None:
             return own.space
-        return "shared" if name in self.shared else "global" if name in self.globals else ""
+        if name in self.shared:
+            return "shared"
+        return "const" if name in self.constants else "global" if name in self.globals else ""
 
 
 def parameter_offsets(params: Iterable[Variable]) -> tuple[dict[str, tuple[int, int]], int]:
@@ -90,7 +94,9 @@ def make_layout(module: Module, entry: Function, globals_: Mapping[str, tuple[in
     A kernel gets those shared variables of the module that it, or a function that it can call, names. ptxas does the same.
     """
     functions = callees(module, entry)
-    layout = Layout(globals=globals_, ranked=any(_sees_ranks(i) for f in functions for i in f.instructions))
+    constants = frozenset(v.name for v in module.variables.values() if v.space == "const")
+    ranked = any(_sees_ranks(i) for f in functions for i in f.instructions)
+    layout = Layout(globals=globals_, constants=constants, ranked=ranked)
     used = {name for f in functions for i in f.instructions for o in i.operands for name in symbols_in(o)}
     shared = [v for v in module.variables.values() if v.space == "shared" and v.name in used]
     for f in functions:

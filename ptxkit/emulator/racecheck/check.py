@@ -49,7 +49,9 @@ class Races(RaceReports):
         super().__init__()
         self.wave = wave
         self.hazards = hazards
-        self.clocks = Clocks(wave, hazards.lanes, hazards.tensor_memory, hazards.initialisations, hazards.proxied)
+        self.clocks = Clocks(
+            wave, hazards.lanes, hazards.tensor_memory, hazards.initialisations, hazards.proxied, hazards.scoped
+        )
         self.shadow = Shadow(self.clocks, len(wave.shared))
         self.actors = self.clocks.actors
         self.generation: NDArray[np.int32] = np.zeros(wave.shape[0], np.int32)
@@ -209,7 +211,8 @@ class Races(RaceReports):
             found = self.shadow.earlier_writes(a, "read-after-write")
             self.shadow.was_read(a)
             return found
-        found = [self._differing(a, c, values, False) for c in self.shadow.earlier_writes(a, "write-after-write")]
+        earlier = self.shadow.earlier_writes(a, "write-after-write", visible=False)
+        found = [self._differing(a, c, values, False) for c in earlier]
         found += self.shadow.earlier_reads(a)
         lost = self.shadow.wrote(a)
         if lost is not None:

@@ -14,6 +14,10 @@ instructions together with tcgen05.fence (PTX ISA, "Memory Consistency Model for
   the actor. A tcgen05.fence::after_thread_sync of the actor adds them to its TENSOR clock.
 - :data:`EXECUTED`: all that any synchronisation puts before the actor, with or without fences.
 
+In clusters whose threads arrive at mbarriers of other CTAs, the order of memory accesses has a further plane, with the writes
+that the actor sees. It contains less than the order where CTAs have synchronised by arrivals or waits of the scope ``.cta``
+(:meth:`Clocks.release_order`).
+
 Intervals are multiples of :data:`INTERVAL`, so that their low bits are 0. A record of an access has the number of the
 instruction in these bits, and a clock has all :data:`LOW` bits set. A record is therefore ordered before an actor if it is at
 most the actor's clock.
@@ -48,11 +52,16 @@ class Table:
     Attributes:
         parts: the table itself, and in kernels that use tensor memory those of :data:`TENSOR`, :data:`FENCED` and
             :data:`EXECUTED`.
-        data: with ``proxied``, the order of memory accesses has a second plane, whose CTAs follow those of the first one.
+        data: with ``proxied``, the order of memory accesses has a second plane, whose CTAs follow those of the first one; with
+            ``scoped``, the last plane has the writes that are seen.
+        seen: number of CTAs ahead of those of that last plane; 0 without it.
     """
 
-    def __init__(self, rows: int, size: int, width: int, tensor: bool = False, proxied: bool = False) -> None:
-        self.data: NDArray[np.int64] = np.zeros((rows, size * (1 + proxied), width), np.int64)
+    def __init__(
+        self, rows: int, size: int, width: int, tensor: bool = False, proxied: bool = False, scoped: bool = False
+    ) -> None:
+        self.data: NDArray[np.int64] = np.zeros((rows, size * (1 + proxied + scoped), width), np.int64)
+        self.seen = size * (1 + proxied) if scoped else 0
         self.parts: tuple[Table, ...] = (self,)
         if tensor:
             self.parts += tuple(Table(rows, size, width) for _ in (TENSOR, FENCED, EXECUTED))
@@ -88,14 +97,24 @@ class Table:
         """Order the accesses of agents up to ``intervals`` before the clocks ``keys``; (n,) each, keys may repeat."""
         for t in self.parts:
             np.maximum.at(t.data, (keys, rank, agents), intervals | LOW)
+        if self.seen:
+            np.maximum.at(self.data, (keys, rank + self.seen, agents), intervals | LOW)
 
-    def merge(self, keys: NDArray[np.int64], known: Table, rows: Rows, parts: slice = ALL) -> None:
-        """Merge the clocks ``rows``, (n,), of ``known`` into the clocks ``keys``, (n,), of this table; keys may repeat."""
+    def merge(self, keys: NDArray[np.int64], known: Table, rows: Rows, parts: slice = ALL, unseen: bool = False) -> None:
+        """Merge the clocks ``rows``, (n,), of ``known`` into the clocks ``keys``, (n,), of this table; keys may repeat.
+
+        Args:
+            unseen: without the plane of the writes that are seen.
+        """
         for mine, its in zip(self.parts[parts], known.parts[parts], strict=True):
-            mine._merge(keys, its.flat, rows)
+            mine._merge(keys, its, rows, slice(mine.seen * mine.data.shape[2] if unseen and mine.seen else None))
 
-    def _merge(self, keys: NDArray[np.int64], known: NDArray[np.int64], rows: Rows) -> None:
-        flat = self.flat
+    def merge_seen(self, keys: NDArray[np.int64], known: Table, rows: Rows) -> None:
+        """As :meth:`merge`, but for the plane of the writes that are seen alone."""
+        self._merge(keys, known, rows, slice(self.seen * self.data.shape[2], None))
+
+    def _merge(self, keys: NDArray[np.int64], other: Table, rows: Rows, columns: slice) -> None:
+        flat, known = self.flat[:, columns], other.flat[:, columns]
         runs = _runs(keys, rows)
         if runs is not None:  # in place, because the clocks of thousands of threads are too large for copies
             for first, last in runs:
@@ -138,6 +157,7 @@ class Clocks:
         tensor: the order of tcgen05 instructions is followed, too.
         proxied: the order of memory accesses has a second plane, for proxy fences
             (:mod:`ptxkit.emulator.racecheck.visibility`).
+        scoped: in clusters, the order of memory accesses has a plane of the writes that actors see.
         initialisers: mbarrier.init is an access of an agent of its own for each actor, so that fence.mbarrier_init can be
             distinguished from other fences.
 
@@ -157,6 +177,7 @@ class Clocks:
         tensor: bool = False,
         initialisers: bool = False,
         proxied: bool = False,
+        scoped: bool = False,
     ) -> None:
         self.ctas, warps, _ = wave.shape
         self.shift = 0 if lanes else 5
@@ -166,6 +187,7 @@ class Clocks:
         self.agents = self.width = self.actors_and_initialisers = self.actors * (1 + initialisers)
         self.tensor = tensor
         self.proxied = proxied
+        self.scoped = scoped and self.size > 1
         self.tables: list[Table] = []
         self.now = self.table(rows)
         self.rank: Rows = np.repeat(wave.cluster_rank, self.actors)
@@ -187,7 +209,7 @@ class Clocks:
 
     def _gathering(self, rows: int) -> Table:
         """A table that is used before any agent is added."""
-        return Table(rows, self.size, self.width, self.tensor, self.proxied)
+        return Table(rows, self.size, self.width, self.tensor, self.proxied, self.scoped)
 
     def add_agents(self, count: int) -> int:
         """``count`` more agents in every CTA; returns the number of the first."""
@@ -206,30 +228,60 @@ class Clocks:
         """Whether any thread has executed a fence, so that relaxed accesses can synchronise."""
         return bool(self._fenced)
 
+    @property
+    def seen(self) -> int:
+        """The number of columns of a clock ahead of those of the writes that the actor sees; 0 if it sees all in its order."""
+        return self.now.seen * self.width
+
     def tick(self, rows: Rows) -> None:
         """Begin a new interval for ``rows``, (n,) distinct: no other actor has synchronised with it."""
         self.interval[rows] += INTERVAL
+        if self.scoped:
+            for agent in self._own:
+                self.now.data[rows, self.rank[rows] + self.now.seen, agent[rows]] = self.interval[rows] | LOW
         for t in self.now.parts[WITH_FENCES] + self.now.parts[EXECUTED:]:
             for agent in self._own:
                 t.data[rows, self.rank[rows], agent[rows]] = self.interval[rows] | LOW
 
     def release(
-        self, into: Table, keys: NDArray[np.int64], rows: Rows, relaxed: bool = False, within_cta: bool = True
+        self,
+        into: Table,
+        keys: NDArray[np.int64],
+        rows: Rows,
+        relaxed: bool = False,
+        within_cta: bool = True,
+        also: Table | None = None,
     ) -> None:
         """Release: merge the clocks of ``rows`` into the rows ``keys`` of ``into``.
 
         Args:
             relaxed: take the clocks at the last fence of each actor.
             within_cta: a fence of the scope ``.cta`` counts, because only threads of the same CTA acquire the clocks.
+            also: a second table into which they are merged.
         """
+        targets = (into,) if also is None else (into, also)
         if relaxed:
             if within_cta in self._fenced:
-                into.merge(keys, self._fenced[within_cta], rows, WITH_FENCES)
+                for target in targets:
+                    target.merge(keys, self._fenced[within_cta], rows, WITH_FENCES)
             if self.tensor:
-                into.merge(keys, self.now, rows, WITHOUT_FENCES)
+                for target in targets:
+                    target.merge(keys, self.now, rows, WITHOUT_FENCES)
                 self.tick(np.unique(rows))
             return
-        into.merge(keys, self.now, rows)
+        for target in targets:
+            target.merge(keys, self.now, rows)
+        self.tick(np.unique(rows))
+
+    def release_order(self, into: Table, keys: NDArray[np.int64], rows: Rows) -> None:
+        """A release of the scope ``.cta`` for threads of other CTAs.
+
+        It shows that the earlier accesses of the actors have been performed, so that their places may be written again. It
+        makes no writes visible, except those ahead of the last fence of the scope ``.cluster`` of each actor.
+        """
+        into.merge(keys, self.now, rows, unseen=True)
+        if False in self._fenced:
+            into.merge_seen(keys, self._fenced[False], rows)
         self.tick(np.unique(rows))
 
     def acquire(
@@ -249,6 +301,20 @@ class Clocks:
         if len(self._joined):
             self._join(rows, source.flat[keys, self._columns(rows)])
         self.now.merge(rows, source, keys)
+
+    def acquire_order(self, source: Table, near: Table, keys: NDArray[np.int64], rows: Rows) -> None:
+        """An acquire of the scope ``.cta``: what other CTAs have written is seen from the next fence of a wider scope on.
+
+        Args:
+            source, near: what all threads have released, and what those of the own CTA have.
+        """
+        if len(self._joined):
+            self._join(rows, source.flat[keys, self._columns(rows)])
+        self.now.merge(rows, source, keys, unseen=True)
+        self.now.merge_seen(rows, near, keys)
+        if False not in self._held:
+            self._held[False] = self.table(len(self.interval))
+        self._held[False].merge_seen(rows, source, keys)
 
     def fence(self, rows: Rows, within_cta: bool = False) -> None:
         """A fence by the actors ``rows``, (n,) distinct, by which relaxed accesses synchronise. PTX ISA, "membar, fence".
@@ -335,13 +401,13 @@ class Clocks:
             whole: (n,) whether all lanes of the warp execute it; None if all do, or actors are threads.
         """
         now = self.now.flat
-        half = now.shape[1] // 2
+        half = self.size * self.width
         known = now[rows, :half]
         if whole is not None and not whole.all():
             own = self._columns(rows)
             some = np.flatnonzero(~whole)
             known[some, own[some]] = np.maximum(self._joined[rows[some]], now[rows[some], half + own[some]])
-        now[rows, half:] = known
+        now[rows, half : 2 * half] = known
         self.tick(rows)
 
     def learn(self, rows: Rows, agents: NDArray[np.int64], intervals: NDArray[np.int64]) -> None:

@@ -20,6 +20,9 @@ EXIT = "access-after-exit"
 START = "access-before-start"
 """The kind of hazard for an access to the shared memory of a CTA of the cluster that may not have started."""
 
+_ARRIVING = "arrive", "arrive_drop"
+_SYNCHRONISING = *_ARRIVING, "test_wait", "try_wait"
+
 UNFENCED = "missing-proxy-fence"
 """The kind of hazard for a read through the async proxy of a write through the generic proxy that it may not see."""
 
@@ -107,6 +110,7 @@ class Hazards:
         self.tensor_memory = not copies_only and any(i.name == "tcgen05" for i in instructions)
         relaxed = any(i.name in ("barrier", "mbarrier") and "relaxed" in i.modifiers for i in instructions)
         fenced = any(i.opcode.startswith("fence.mbarrier_init") for i in instructions)
+        self.scoped = not copies_only and arrives_elsewhere(instructions)
         self.initialisations = not copies_only and fenced and (relaxed or self.ordered)
         self.found: dict[tuple[str, ...], Hazard] = {}
         self._lock = threading.Lock()
@@ -158,6 +162,14 @@ def reads_through_async_proxy(i: Instruction) -> bool:
         spaces = [m.partition("::")[0] for m in i.modifiers]
         return [s for s in spaces if s in ("shared", "global")][1:] == ["shared"]
     return i.name == "wgmma" or i.opcode.startswith(("tcgen05.mma", "tcgen05.cp"))
+
+
+def arrives_elsewhere(instructions: Iterable[Instruction]) -> bool:
+    """Whether threads may arrive at mbarriers of other CTAs, and an arrival or a wait may have the scope ``.cta``."""
+    uses = [i for i in instructions if i.name == "mbarrier" and i.modifiers[0] in _SYNCHRONISING]
+    arrivals = [i for i in uses if i.modifiers[0] in _ARRIVING]
+    remote = any("shared" not in i.modifiers and "shared::cta" not in i.modifiers for i in arrivals)
+    return remote and any("cluster" not in i.modifiers for i in uses)
 
 
 def orders(i: Instruction) -> bool:

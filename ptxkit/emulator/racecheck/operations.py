@@ -81,6 +81,8 @@ class Operations:
         self._keys = 0
         self._arrived = self.clocks.table(8)
         self._done = self.clocks.table(8)
+        # what a wait of the scope .cta acquires of the writes that are seen: not those that threads of other CTAs released
+        self._near = (self.clocks.table(8), self.clocks.table(8)) if self.clocks.scoped else None
         self._phase: Index = np.zeros(words, np.int64)
         self._issued: _InFlight | None = None
         self._in_flight: dict[int, _InFlight] = {}  # by the identity of the array of mbarriers, which the queue has, too
@@ -171,18 +173,23 @@ class Operations:
         values = np.full(len(words), INVALIDATED, np.uint64).view(np.uint8).reshape(-1, 8)
         self.races.touch(x, where, words, 8, True, values=lambda: values)
 
-    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool) -> None:
-        """The threads of ``x`` arrive."""
+    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool, within_cta: bool) -> None:
+        """The threads of ``x`` arrive; the scope is ``.cta`` if ``within_cta``."""
         rows, at = self.races.per_actor(x, index)
         self._used(where, rows, at, recorded=not relaxed)
         self.races.remote_barriers(where, rows, at)
         keys = self._keys_of(at)
-        if not relaxed:
+        if not (relaxed or self._near):
             self.clocks.release(self._arrived, keys, rows)
             return
         near = at // self.words_each == rows // self.clocks.actors  # only threads of the mbarrier's CTA wait at it
-        for within_cta, some in ((True, near), (False, ~near)):
-            self.clocks.release(self._arrived, keys[some], rows[some], relaxed, within_cta)
+        also = self._near[0] if self._near else None
+        self.clocks.release(self._arrived, keys[near], rows[near], relaxed, True, also)
+        far, its = rows[~near], keys[~near]
+        if within_cta and not relaxed:
+            self.clocks.release_order(self._arrived, its, far)
+        else:
+            self.clocks.release(self._arrived, its, far, relaxed, False)
 
     def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
@@ -190,25 +197,35 @@ class Operations:
         self._used(where, rows, at)
         self.races.remote_barriers(where, rows, at)
 
-    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
-        """The lanes ``done`` have observed that a phase is complete."""
+    def waited(
+        self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool
+    ) -> None:
+        """The lanes ``done`` have observed that a phase is complete; the scope is ``.cta`` if ``within_cta``."""
         self._used(where, *self.races.per_actor(x, index))
-        if done.any():
-            rows, at = self.races.per_actor(x, index, None if done.all() else done)
-            self.clocks.acquire(self._done, self._keys_of(at), rows, relaxed)
+        if not done.any():
+            return
+        rows, at = self.races.per_actor(x, index, None if done.all() else done)
+        keys = self._keys_of(at)
+        if within_cta and self._near and not relaxed:
+            self.clocks.acquire_order(self._done, self._near[1], keys, rows)
+        else:
+            self.clocks.acquire(self._done, keys, rows, relaxed)
 
     def phase_over(self, at: Index) -> None:
         """The current phase of the distinct mbarriers ``at`` is complete."""
         keys = self._keys_of(at)
-        self._done.merge(keys, self._arrived, keys)
-        self._arrived.clear(keys)
+        tables = [(self._arrived, self._done), *([self._near] if self._near else [])]
+        for arrived, done in tables:
+            done.merge(keys, arrived, keys)
+            arrived.clear(keys)
         self._phase[at] += 1
         self._postpone(at)
         agents = self._agent_of[at % self.words_each]
         some = agents >= 0
         if some.any():
             at, keys, agents = at[some], keys[some], agents[some]
-            self._done.raise_(keys, self._rank(at), agents.astype(np.int64), self._phase[at] * INTERVAL)
+            for _, done in tables:
+                done.raise_(keys, self._rank(at), agents.astype(np.int64), self._phase[at] * INTERVAL)
 
     def completing(
         self,
@@ -282,7 +299,8 @@ class Operations:
         g = self._of(mechanism)
         keys, agents, current = self._keys_of(at), g.first + self.clocks.actor[rows], g.current[rows]
         self._record_use(where, rows, at, self.clocks.rank[rows], agents, current)
-        self._arrived.raise_(keys, self.clocks.rank[rows], agents, current)
+        for table in (self._arrived, *(self._near[:1] if self._near else ())):
+            table.raise_(keys, self.clocks.rank[rows], agents, current)
         g.current[np.unique(rows)] += INTERVAL
         if self.clocks.size > 1:  # the arrival itself, which a CTA that has the mbarrier must not exit before
             record = current | self.races.site(where)
@@ -297,7 +315,7 @@ class Operations:
 
     def _passed_on(self, at: Index, rows: Index) -> None:
         """Order threads that wait for an operation after the earlier accesses of the thread that issued it."""
-        self.clocks.release(self._arrived, self._keys_of(at), rows)
+        self.clocks.release(self._arrived, self._keys_of(at), rows, also=self._near[0] if self._near else None)
 
     def _rank(self, at: Index) -> Index:
         return at // self.words_each % self.clocks.size
@@ -307,8 +325,8 @@ class Operations:
         if len(new):
             self._key_of[new] = self._keys + np.arange(len(new))
             self._keys += len(new)
-            self._arrived.lengthen(self._keys)
-            self._done.lengthen(self._keys)
+            for table in (self._arrived, self._done, *(self._near or ())):
+                table.lengthen(self._keys)
         return self._key_of[at].astype(np.int64)
 
     def _agents(self, at: Index) -> Index:
@@ -341,7 +359,7 @@ class Operations:
         zero = np.zeros(len(cells), np.int64)
         generation = self._generation(np.repeat(at, parts), rows)
         a = Access(cells, rows, clocks.now.flat, zero, zero, zero, generation, True)
-        found = races.shadow.earlier_writes(a, "read-after-write")
+        found = races.shadow.earlier_writes(a, "read-after-write", visible=False)
         if found:
             races.report(where, a, found, rows << self.clocks.shift if threads is None else np.repeat(threads, parts))
 

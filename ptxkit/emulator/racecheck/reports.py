@@ -19,6 +19,10 @@ PROXY = (
     "let each writing thread execute fence.proxy.async between its writes and the synchronisation, or the thread that issues "
     "the operation execute it after the synchronisation"
 )
+SCOPE = (
+    "let the arrival at the other CTA's mbarrier be mbarrier.arrive.release.cluster and the wait for it .acquire.cluster: the "
+    "scope .cta, which is the default, makes no writes visible to other CTAs"
+)
 CLUSTER = "put barrier.cluster, or an arrival at an mbarrier and a wait for it, between them"
 
 
@@ -64,6 +68,8 @@ class RaceReports:
                 earlier, fix = self.agent(mine + their_rank, number)
                 if c.what == UNFENCED:
                     fix = PROXY
+                elif c.what == "read-after-write" and self._ordered(a, at, their_rank, number, int(c.records[k])):
+                    fix = SCOPE
                 elif not fix:
                     fix = BARRIER if mine + their_rank == cta else CLUSTER
                     if mine + their_rank == cta and clocks.shift == 0 and number % self.actors >> 5 == linear >> 5:
@@ -84,6 +90,10 @@ class RaceReports:
                     count,
                 )
                 self.hazards.add(hazard, where, self._sites[kind])
+
+    def _ordered(self, a: Access, at: int, rank: int, number: int, record: int) -> bool:
+        """Whether an earlier write was performed before the access ``at`` of ``a``, which only does not have to see it."""
+        return bool(self.clocks.seen) and int(a.view[a.rows[at], rank * self.clocks.width + number]) >= record
 
     def agent(self, cta: int, number: int) -> tuple[str, str]:
         """The text that names an agent, and the wait that orders a thread after it; the latter is "" for a warp."""

@@ -134,15 +134,20 @@ class Shadow:
 
     # -- comparing ---------------------------------------------------------------------------------------------------
 
-    def earlier_writes(self, a: Access, what: str) -> list[Conflict]:
-        """Conflicts with the last write of each cell."""
+    def earlier_writes(self, a: Access, what: str, visible: bool = True) -> list[Conflict]:
+        """Conflicts with the last write of each cell.
+
+        Args:
+            visible: a read must see the write, which then must not only come before it.
+        """
         touched = self.written[a.cells]
         at = np.flatnonzero(touched >= (0 if a.generation is None else a.generation))
         if not len(at):
             return []
         cells = a.cells[at]
         records, writer = self.writes[cells], self.writer[cells].astype(np.int64)
-        known = a.view[a.rows[at], (writer >> 16) * self.clocks.width + (writer & 0xFFFF)]
+        column = (writer >> 16) * self.clocks.width + (writer & 0xFFFF)
+        known = a.view[a.rows[at], column + (self.clocks.seen if visible else 0)]
         return self._conflicts(a, what, at, records, writer, known)
 
     def earlier_reads(self, a: Access) -> list[Conflict]:

@@ -73,7 +73,7 @@ class Visibility:
         if not hidden.any():
             return None
         at = np.flatnonzero(hidden)
-        known = a.view[a.rows[at], column[at]]
+        known = a.view[a.rows[at], column[at] + clocks.seen]
         at = at[records[at] <= known]
         if clocks.shift and len(at):
             fenced = shadow.fenced[a.cells[at]]

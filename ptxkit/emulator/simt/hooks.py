@@ -66,14 +66,16 @@ class OperationHooks(Protocol):
     def invalidated(self, x: Selection, where: Where, index: Lanes) -> None:
         """mbarrier.inval, a plain write of one value."""
 
-    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool) -> None:
-        """The threads of ``x`` arrive."""
+    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool, within_cta: bool) -> None:
+        """The threads of ``x`` arrive; the scope is ``.cta`` if ``within_cta``."""
 
     def used(self, x: Selection, where: Where, index: Index) -> None:
         """The threads of ``x`` change the tx-count, which puts nothing in order."""
 
-    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
-        """The lanes ``done`` have observed that a phase is complete."""
+    def waited(
+        self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool
+    ) -> None:
+        """The lanes ``done`` have observed that a phase is complete; the scope is ``.cta`` if ``within_cta``."""
 
     def phase_over(self, at: Index) -> None:
         """The current phase of the distinct mbarriers ``at`` is complete."""

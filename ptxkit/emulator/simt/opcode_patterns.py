@@ -52,6 +52,11 @@ PIECE = re.compile(
 )
 
 
+def flag_name(flag: str) -> str:
+    """The name of an optional literal in the parts of a form: a Python identifier."""
+    return re.sub(r"[^0-9a-zA-Z_]", "_", flag)
+
+
 def expression_of(pattern: str, sets: Mapping[str, str]) -> tuple[str, set[str]]:
     """The text of the regular expression that an opcode pattern stands for, and the names of its groups."""
     out, at = "", 0
@@ -70,7 +75,7 @@ def expression_of(pattern: str, sets: Mapping[str, str]) -> tuple[str, set[str]]
             out += rf"(?:\.(?P<{name}>{members}))" + ("?" if m["oset"] else "")
         elif m["oflag"]:
             flag = m["oflag"]
-            group = f"flag_{re.sub(r'[^0-9a-zA-Z_]', '_', flag)}"
+            group = f"flag_{flag_name(flag)}"
             flags.add(group)
             out += rf"(?P<{group}>\.{re.escape(flag)})?"
         else:

@@ -16,7 +16,7 @@ _U32, _U64, _PRED = TYPES["u32"], TYPES["u64"], TYPES["pred"]
 _VECTORS = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 
 SPECIAL_TYPES: dict[str, PtxType] = {
-    **{f"%{v}.{axis}": _U32 for v in _VECTORS for axis in "xyz"},
+    **{f"%{v}.{axis}": _U32 for v in _VECTORS for axis in "xyzw"},
     **{
         f"%{n}": _U32
         for n in (
@@ -40,19 +40,24 @@ SPECIAL_TYPES: dict[str, PtxType] = {
             "cluster_ctarank",
             "cluster_nctarank",
             *(f"envreg{n}" for n in range(32)),
+            *(f"pm{n}" for n in range(8)),
             *(f"reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
         )
     },
     **{f"%{n}": _U64 for n in ("clock64", "globaltimer", "gridid", "current_graph_exec")},
+    **{f"%pm{n}_64": _U64 for n in range(8)},
     "%is_explicit_cluster": _PRED,
 }
-"""The special registers that the emulator implements, with their types: all but the performance monitors (%pm0, ...)."""
+"""The special registers that the emulator implements, with their types. The performance monitors (%pm0, ...), whose values the
+manual does not define, are 0, and so is the fourth component of a vector."""
 
 
 def static_lanes(wave: WaveState, name: str) -> Lanes:
     """Lanes of a special register that does not change while the wave runs, broadcastable to the wave's shape."""
     base, _, axis = name[1:].partition(".")
     launch = wave.launch
+    if axis == "w":
+        return _one(0)
     if axis:
         k = "xyz".index(axis)
         gx, gy, _ = launch.grid
@@ -111,7 +116,7 @@ def static_lanes(wave: WaveState, name: str) -> Lanes:
             return np.full((1, 1, 1), launch.serial, np.uint64)
         case "is_explicit_cluster":
             return np.full((1, 1, 1), launch.explicit_cluster)
-        case "current_graph_exec":
+        case _ if SPECIAL_TYPES[name] is _U64:  # current_graph_exec, pm<n>_64
             return np.zeros((1, 1, 1), np.uint64)
         case "envreg1":
             return _one(launch.workspace >> 32)

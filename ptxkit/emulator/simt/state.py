@@ -18,7 +18,13 @@ Dim = tuple[int, int, int]
 
 
 class MemoryState(Protocol):
-    """Global memory: allocations by address."""
+    """Global memory: allocations by address.
+
+    Attributes:
+        heap: bytes that device code has allocated by malloc.
+    """
+
+    heap: int
 
     @property
     def used(self) -> int:
@@ -96,6 +102,7 @@ class LaunchState(Protocol):
     Attributes:
         shared_bytes: shared memory of a CTA; ``shared_begin`` is the first address that accesses may have.
         serial: number of the launch.
+        heap_bytes: size of the heap of malloc.
         workspace: address of the workspace that the driver provides for a cooperative launch, or 0.
     """
 
@@ -114,6 +121,7 @@ class LaunchState(Protocol):
     sms: int
     serial: int
     workspace: int
+    heap_bytes: int
 
     @property
     def machine(self) -> MachineState:

@@ -31,7 +31,7 @@ from typing import TypeVar, cast
 
 from ptxkit.emulator.arrays import Results
 from ptxkit.emulator.simt.opcode_patterns import PIECE, Form, Signature, expression_of, signature_of
-from ptxkit.isa.types import TYPES
+from ptxkit.emulator.simt.orders import Pieces, name_of
 
 LaneFunction = Callable[..., Results]
 """Computes the destinations of an arithmetic instruction from one lane array for each source."""
@@ -69,6 +69,11 @@ class Entry:
     def regex(self) -> re.Pattern[str]:
         """The compiled expression. It is compiled at first use, because a program uses few of the several hundred rows."""
         return re.compile(self.expression)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The pieces of the pattern, for opcodes with another order of modifiers."""
+        return Pieces(self.pattern, self.sets)
 
     def opcodes(self) -> Iterator[str]:
         """Every opcode that the pattern matches, in the order in which the pattern and its sets are written."""
@@ -124,48 +129,17 @@ def _lookup(opcode: str) -> tuple[Entry, Form] | None:
         raise AssertionError(f"{opcode} matches several patterns: {', '.join(e.pattern for e, _ in hits)}")
     if hits:
         return hits[0]
-    name = opcode.split(".", 1)[0]
-    if name in _SPELLINGS:
-        other = _SPELLINGS[name](opcode)
-        return None if other is None or other == opcode else _lookup(other)
     return _reordered(opcode)
 
 
-_SPELLINGS: dict[str, Callable[[str], str | None]] = {}
-
-
-def respell(*names: str) -> Callable[[Callable[[str], str | None]], Callable[[str], str | None]]:
-    """Register a function for the opcodes that begin with ``names`` and match no pattern as they are written.
-
-    It returns the spelling that the patterns use, or None where there is none.
-    """
-
-    def decorate(function: Callable[[str], str | None]) -> Callable[[str], str | None]:
-        _SPELLINGS.update(dict.fromkeys(names, function))
-        _lookup.cache_clear()
-        return function
-
-    return decorate
-
-
 def _reordered(opcode: str) -> tuple[Entry, Form] | None:
-    """The arithmetic entry that implements ``opcode`` with its modifiers in another order: ptxas takes ``add.ftz.rn.f32`` too.
-
-    The types keep their order, which distinguishes source from destination.
-    """
-    name, *parts = opcode.split(".")
-    types = [p for p in parts if p in TYPES]
-    modifiers = [p for p in parts if p not in TYPES]
-    if len(modifiers) > 4 or not any(e.kind == "alu" for e in _TABLE.get(name, ())):
-        return None
-    for places in itertools.combinations(range(len(parts)), len(types)):
-        for order in itertools.permutations(modifiers):
-            left, right = iter(types), iter(order)
-            other = ".".join([name, *(next(left if k in places else right) for k in range(len(parts)))])
-            for entry in _TABLE[name]:
-                form = entry.match(other) if entry.kind == "alu" else None
-                if form is not None:
-                    return entry, form
+    """The entry that implements ``opcode`` with its modifiers in another order: ptxas takes ``add.ftz.rn.f32`` too."""
+    parts = opcode.split(".")
+    name = name_of(opcode)
+    for entry in _TABLE.get(parts[0], ()):
+        found = entry.pieces.match(parts, name.count(".") + 1)
+        if found is not None and name_of(found[0]) == name:
+            return entry, Form(*found)
     return None
 
 

@@ -162,10 +162,11 @@ class Group(Selection):
 
 @dataclass(frozen=True)
 class CallSite:
-    """The arguments of a call, and what receives its results."""
+    """The arguments of a call, what receives its results, and the instruction."""
 
     arguments: tuple[Operand | None, ...]
     returns: tuple[Operand | None, ...]
+    where: Where
 
 
 class WaveState(Protocol):

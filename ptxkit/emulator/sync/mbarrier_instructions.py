@@ -133,13 +133,13 @@ def _arrive(b: Binding) -> Step:
         raise b.fail(f".{form['how']} needs a count")
     at = BarrierSite(b, address, form["space"])
     expects, drop, may_complete = form["how"] == "expect_tx", form["op"] == "arrive_drop", form["how"] != "noComplete"
-    relaxed = form["sem"] == "relaxed"
+    relaxed, within_cta = form["sem"] == "relaxed", form["scope"] != "cluster"
 
     def arrive(x: Group, base: Lanes, *count: Lanes) -> Addresses | None:
         amount = count[0].astype(np.int64) if count else 1
         index = at.index(x, base)
         for races in x.wave.races:
-            races.operations.arrived(x, b.where, index, relaxed)
+            races.operations.arrived(x, b.where, index, relaxed, within_cta)
         return x.wave.part(Mbarriers).update(
             x,
             index,
@@ -171,7 +171,7 @@ class _Wait:
         self.type = U32 if self.by_parity else U64
         self.where = b.where
         self.number = b.index
-        self.relaxed = b.form["sem"] == "relaxed"
+        self.relaxed, self.within_cta = b.form["sem"] == "relaxed", b.form["scope"] != "cluster"
 
     def expected(self, lanes: Lanes) -> Lanes:
         """Parity of the phase that is tested."""
@@ -184,7 +184,7 @@ class _Wait:
             barriers.check(x, index, self.where)
             done = barriers.completed(index, self.expected(phase))
             for races in x.wave.races:
-                races.operations.waited(x, self.where, index, done, self.relaxed)
+                races.operations.waited(x, self.where, index, done, self.relaxed, self.within_cta)
             if done.all():
                 barriers.waiters.polled.pop(self.number, None)
             else:

@@ -221,13 +221,15 @@ def _exact(a: Lanes, b: Lanes, c: Lanes) -> NDArray[np.float64]:
 
 
 def _largest(left: _Factor, right: _Factor) -> NDArray[np.int32]:
-    """(U, m, n): the largest exponent among the products of each row and column; about -900 where all are zero."""
+    """(U, m, n): the largest exponent among the products of each row and column; -900 where all are zero."""
     if (left.highest - left.smallest + right.highest - right.smallest) * _SPREAD < 1000 and left.values.shape[-1] < 128:
         # the exponent of a sum of powers of 2 ** 8 is that of its largest term, so that a matrix product finds the largest term
-        found = (np.matmul(left.spread(), right.spread()).view(np.int64) >> 52).astype(np.int32)
+        sums = np.matmul(left.spread(), right.spread())
+        found = (sums.view(np.int64) >> 52).astype(np.int32)
         found -= 1023
         found >>= 3
         found += left.highest + right.highest
+        found[sums == 0] = -900
     else:
         found = left.exponents[:, :, 0, None] + right.exponents[:, None, 0]
         for k in range(1, left.values.shape[-1]):

@@ -261,7 +261,7 @@ class Flights:
     def used(self, x: Selection, where: Where, index: Index) -> None:
         """A change of the tx-count has no place in a timeline."""
 
-    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool) -> None:
+    def arrived(self, x: Selection, where: Where, index: Index, relaxed: bool, within_cta: bool) -> None:
         """The threads of ``x`` arrive."""
         rows, at = self._lanes(x, index)
         np.maximum.at(self._pending, at, self.steps.now[rows] + self.steps.offset(where))
@@ -296,7 +296,9 @@ class Flights:
                 span = PhaseSpan(cta, name, int(self._phase[barrier]) - 1, int(before[k]), int(self._done[barrier]))
                 self.steps.record.phases.append(span)
 
-    def waited(self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool) -> None:
+    def waited(
+        self, x: Selection, where: Where, index: Index, done: Mask, relaxed: bool, within_cta: bool
+    ) -> None:
         """The lanes ``done`` have seen that a phase is complete."""
         if not done.any():
             return

@@ -3,6 +3,10 @@
 Everything that depends on the map alone is computed once per map: the offsets of a box's rows, and the order in which a
 swizzle permutes its atoms. Copies of many boxes at once, which are usual, then need one gather and one scatter.
 
+Boxes of 4-bit and 6-bit elements are boxes of the bytes or 4-byte words that contain them: the map and the instruction count
+elements, and everything here counts these units. With padding, the words of each 16 elements begin at a multiple of 16 bytes of
+shared memory (PTX ISA, "Sub-byte types", "Restriction on Tensor Copy instructions").
+
 In shared memory a box is dense, innermost dimension first. A swizzle permutes atoms by the bits of their absolute address
 (PTX ISA, "Swizzling modes"; CUTLASS, ``cute/swizzle.hpp``). If rows are narrower than the span of the swizzle, each begins at a
 multiple of the span, and the bytes in between are not written (observed on an H200).
@@ -53,7 +57,8 @@ class Boxes:
         element: type of an element.
         dims, strides, steps, counts: (D,) int64: elements of the array, bytes from one to the next, elements that a box
             advances at a time, and how many it takes.
-        nbytes: of a box, which is also the number of bytes that its copy reports to an mbarrier.
+        nbytes: of a box without gaps, which is also the number of bytes that its copy reports to an mbarrier.
+        shared_row: bytes of a row in shared memory, with its padding.
         pitch, shared_bytes: bytes from one row to the next in shared memory, and bytes that a box occupies there.
         atom: bytes that a swizzle moves as a unit.
 
@@ -74,12 +79,13 @@ class Boxes:
             ([self.element.nbytes], record["global_stride"][: rank - 1].astype(np.int64))
         )
         self.counts, self.rows = self._counts(record)
+        self._narrow()
         self.mode = int(record["swizzle_mode"]), int(record["swizzle_atomicity"])
         self.fills_nan = bool(record["fill_mode"])
         self._check(record)
         self.row_bytes = int(self.counts[0]) * self.element.nbytes
         self.nbytes = self.rows * self.row_bytes
-        self.pitch = _SPANS[self.mode[0]] or self.row_bytes
+        self.pitch = _SPANS[self.mode[0]] or self.shared_row
         self.shared_bytes = self.rows * self.pitch
         self.atom = np.dtype(np.uint64) if self.mode == (3, 2) else UNIT
         self.spans = (self.counts - 1) * self.steps + 1
@@ -90,22 +96,63 @@ class Boxes:
         counts: NDArray[np.int64] = -(-record["box_dim"][: self.rank].astype(np.int64) // np.maximum(self.steps, 1))
         return counts, int(counts[1:].prod())
 
+    def _narrow(self) -> None:
+        """Count the units that contain elements of less than 8 bits instead of these elements.
+
+        Raises:
+            ValueError: rows of the array or of a box do not consist of whole units.
+        """
+        element = self.element
+        count, size = int(self.counts[0]), int(self.dims[0])
+        self.shared_row = count if element.padded else count * element.nbytes
+        if not element.narrow:
+            return
+        rows = 128 if element.padded else 2
+        if size % rows or (count != 128 if element.padded else count % element.unit):
+            box = "is 128" if element.padded else f"is a multiple of {element.unit}"
+            raise ValueError(
+                f"rows of {size} elements of type .{element.name} and a box of {count}: rows are a multiple of {rows}, and the "
+                f"first dimension of the box {box}"
+            )
+        if element.padded and (self.address % 32 or (self.strides[1:] % 32).any()):
+            raise ValueError(
+                f"the address {self.address:#x} and the strides {self.strides[1:]} of elements of type .{element.name} must be "
+                "multiples of 32"
+            )
+        self.dims = self.dims.copy()
+        self.dims[0], self.counts[0] = (self.units(n) for n in (size, count))
+        self.shared_row = count if element.padded else int(self.counts[0])
+
+    def units(self, elements: int) -> int:
+        """The number of bytes or words that contain a number of narrow elements."""
+        return elements * self.element.narrow // (8 * self.element.nbytes)
+
+    def in_units(self, coordinates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Coordinates, (E, D), with the first one counted in units."""
+        if not self.element.narrow:
+            return coordinates
+        found = coordinates.copy()
+        found[:, 0] = coordinates[:, 0] * self.element.narrow // (8 * self.element.nbytes)
+        return found
+
     def _check(self, record: Lanes) -> None:
         if not 1 <= self.rank <= 5:
             raise ValueError(f"the tensor map has {self.rank} dimensions")
         if record["interleave_layout"]:
             raise ValueError("interleaved tensor maps are not emulated")
-        if self.element.nbytes == 0:
-            raise ValueError(f"tensor maps of {self.element.name} are not emulated")
         if self.mode[0] == 4 or (self.mode[0] and self.mode not in _SWIZZLES):
             raise ValueError(f"swizzle mode {self.mode[0]} with atomicity {self.mode[1]} is not emulated")
         if self.address % 16 or (self.strides[1:] % 16).any():
             raise ValueError(
                 f"the tensor map's address {self.address:#x} and strides {self.strides[1:]} must be multiples of 16"
             )
+        if self.element.padded and self.mode not in ((0, 0), (3, 0), (3, 1), (3, 3)):
+            raise ValueError(f"elements of type .{self.element.name} take no swizzle, or that of 128 bytes without flip")
+        if self.fills_nan and self.element.narrow:
+            raise ValueError(f"elements of type .{self.element.name} cannot be filled with NaN")
         if (self.steps < 1).any() or self.steps[0] != 1:
             raise ValueError(f"element strides {self.steps}: they are at least 1, and 1 in the innermost dimension")
-        row = int(self.counts[0]) * self.element.nbytes
+        row = self.shared_row
         if (self.counts < 1).any() or row % 16 or row > (_SPANS[self.mode[0]] or row):
             raise ValueError(f"a box row of {row} bytes: it is a multiple of 16, and at most the swizzle's span")
 
@@ -151,9 +198,9 @@ class Boxes:
         if found is None:
             size = self.atom.itemsize
             rows = self.pitch * np.arange(self.rows, dtype=np.int64)
-            address = at + (rows[:, None] + np.arange(0, self.row_bytes, size)).reshape(-1)
+            address = at + (rows[:, None] + np.arange(0, self.shared_row, size)).reshape(-1)
             moved = address.copy()
-            for bits, shift in _SWIZZLES[self.mode]:
+            for bits, shift in _SWIZZLES.get(self.mode, ()):
                 moved ^= (address & bits) >> shift
             found = self._orders[at] = (moved - at) // size
         return found
@@ -162,6 +209,11 @@ class Boxes:
 
     def put(self, shared: NDArray[np.uint8], at: NDArray[np.int64], data: NDArray[np.uint8]) -> None:
         """Write dense boxes (E, nbytes) to shared memory at byte offsets ``at``, (E,), multiples of 128."""
+        if self.element.padded:
+            for chosen, places in self._padded_places(at):
+                words = np.ascontiguousarray(data[chosen]).view(np.uint32).reshape(*places.shape, -1)
+                shared.view(np.uint32).reshape(-1, 4)[places, : words.shape[-1]] = words
+            return
         for chosen, order in self._by_order(at):
             boxes: Lanes = data[chosen]
             starts = at[chosen]
@@ -175,6 +227,11 @@ class Boxes:
     def get(self, shared: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Dense boxes (E, nbytes) from shared memory at byte offsets ``at``."""
         out = np.empty((len(at), self.nbytes), np.uint8)
+        if self.element.padded:
+            for chosen, places in self._padded_places(at):
+                words = shared.view(np.uint32).reshape(-1, 4)[places, : self.element.narrow // 2]
+                out[chosen] = words.reshape(len(words), -1).view(np.uint8)
+            return out
         for chosen, order in self._by_order(at):
             starts = at[chosen]
             if order is not None and self.pitch > self.row_bytes:
@@ -185,6 +242,12 @@ class Boxes:
                     boxes = boxes.view(self.atom).take(order, axis=1)
             out[chosen] = boxes.view(np.uint8)
         return out
+
+    def _padded_places(self, at: NDArray[np.int64]) -> list[tuple[Elements, Index]]:
+        """(which boxes, (boxes, units): the 16 bytes of shared memory of each 16 elements)."""
+        phases = at % PERIOD
+        groups = [(np.flatnonzero(phases == p), self.order(int(p))) for p in np.unique(phases)]
+        return [(chosen, (at[chosen] >> 4)[:, None] + order) for chosen, order in groups]
 
     def _by_order(self, at: NDArray[np.int64]) -> list[tuple[Elements, Index | None]]:
         """Groups boxes by the order of their atoms: (which boxes, the order; None without swizzle)."""
@@ -204,8 +267,13 @@ class Boxes:
     def misplaced(self, coordinates: NDArray[np.int64]) -> tuple[NDArray[np.bool_], str]:
         """(E,): which boxes cannot start at their coordinates, and the text that says why of the first.
 
-        A box starts at a multiple of 16 bytes of a row (PTX ISA, "Bounding Box").
+        A box starts at a multiple of 16 bytes of a row (PTX ISA, "Bounding Box"), with padded elements at a multiple of 128.
         """
+        unit = self.element.unit
+        if unit:
+            odd: NDArray[np.bool_] = coordinates[:, 0] % unit != 0
+            first = int(coordinates[np.argmax(odd), 0])
+            return odd, f"at element {first} of a row; for .{self.element.name} it has to be a multiple of {unit}"
         bad: NDArray[np.bool_] = (coordinates[:, 0] * self.element.nbytes & 15) != 0
         first = int(coordinates[np.argmax(bad), 0])
         offset = first * self.element.nbytes

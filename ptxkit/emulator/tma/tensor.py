@@ -174,6 +174,8 @@ class _Store:
         if bad.any():
             at = ", ".join(map(str, coordinates[np.argmax(bad)]))
             runs.fail(bad, f"writes a box at ({at}); a box that is written starts at coordinates of at least 0")
+        if not self.op and boxes.element.name == "b4x16_p64":
+            raise TrapError(self.map.at(x, "a copy to global memory does not take elements of type .b4x16_p64"))
         operation = reduction(self.op, boxes.element.name) if self.op else None
         if self.op and operation is None:
             raise TrapError(self.map.at(x, f"{self.op} does not take elements of type .{boxes.element.name}"))

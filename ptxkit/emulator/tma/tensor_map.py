@@ -87,10 +87,12 @@ class Element:
     """A type of tensor map elements.
 
     Attributes:
-        nbytes: size in bytes; 0 for types that the emulator does not copy.
+        nbytes: size in bytes. Elements of 4 and 6 bits are copied as numbers of this size, which contain several of them.
         dtype: numpy type for reductions; None for types without reductions. bfloat16 is represented by its bits.
         nan: the fill value NaN for elements outside of the array, as bits.
         convert: the conversion that a load applies to the dense bytes; None for no conversion.
+        narrow: bits of an element of less than 8 bits; 0 for other types.
+        padded: in shared memory each 16 elements occupy 16 bytes, the last ones of which are not written.
     """
 
     name: str
@@ -98,6 +100,13 @@ class Element:
     dtype: np.dtype | None = None
     nan: int = 0
     convert: Convert | None = None
+    narrow: int = 0
+    padded: bool = False
+
+    @property
+    def unit(self) -> int:
+        """The number of elements that the first coordinate of a box of narrow elements is a multiple of; 0 for other types."""
+        return 128 if self.padded else 128 // self.narrow if self.narrow else 0
 
     @property
     def bits(self) -> np.dtype:
@@ -131,9 +140,9 @@ ELEMENTS = (
     Element("bf16", 2, np.dtype("u2"), _nan(2)),
     Element("tf32", 4, np.dtype("f4"), _nan(4), _tf32),
     Element("tf32.ftz", 4, np.dtype("f4"), _nan(4), _tf32),
-    Element("b4x16", 0),
-    Element("b4x16_p64", 0),
-    Element("b6x16_p32", 0),
+    Element("b4x16", 1, narrow=4),
+    Element("b4x16_p64", 4, narrow=4, padded=True),
+    Element("b6x16_p32", 4, narrow=6, padded=True),
 )
 """Element types by their numbers in tensormap.replace.
 

@@ -158,10 +158,11 @@ class Region:
 
     def __init__(self, runs: Runs, boxes: Boxes, coordinates: NDArray[np.int64], verb: str) -> None:
         memory = runs.x.wave.launch.machine.memory
-        self.boxes, self.coordinates = boxes, coordinates
         bad, why = boxes.misplaced(coordinates)
         if bad.any():
             runs.fail(bad, f"{verb} a box {why}")
+        given, coordinates = coordinates, boxes.in_units(coordinates)
+        self.boxes, self.coordinates = boxes, coordinates
         low, high, self.touched = boxes.extent(coordinates)
         some = self.touched > 0
         # for a box completely outside of the array any allocation is fine, since nothing is read
@@ -174,7 +175,7 @@ class Region:
             a = memory.find(int(low[k]))
             if a is None or int(high[k]) > a.base + a.nbytes:
                 why = memory.explain(int(low[k]), int(high[k] - low[k]))
-                at = ", ".join(map(str, coordinates[k]))
+                at = ", ".join(map(str, given[k]))
                 runs.fail(np.arange(len(some)) == k, f"{verb} a box at ({at}) in {boxes.describe()}: {why}")
         starts = np.where(some, low, low[some][0]).astype(np.uint64)
         self.parts = memory.partition(starts)

@@ -34,7 +34,7 @@ from ptxkit.runtime.gpu.driver import (
 )
 from ptxkit.runtime.gpu.graph import capture, capture_check
 from ptxkit.runtime.kernel import Kernel, LoadedModule, check_resources
-from ptxkit.runtime.module_variables import ModuleVariable, written_variables
+from ptxkit.runtime.module_variables import ModuleVariable, module_globals, written_variables
 from ptxkit.runtime.parameters import Parameter, parameters_of
 from ptxkit.runtime.source_names import source_text
 
@@ -93,7 +93,9 @@ class GpuKernels(GpuContext):
             readable, facts = image.readable(name), self.facts_for(None)
             return Kernel(self, name, readable, module.functions[name], parameters, resources, function, facts)
 
-        self._modules[key] = LoadedModule(image, make, tuple(module.entries), self._variables(module, handle))
+        named = module_globals(self, module, partial(self._locate, handle))
+        variables = self._variables(module, handle)
+        self._modules[key] = LoadedModule(image, make, tuple(module.entries), variables, named)
         self._handles[key] = handle
         return self._modules[key]
 
@@ -101,12 +103,17 @@ class GpuKernels(GpuContext):
         """The module's variables that the driver knows by name; those of internal linkage it may not know."""
         found = []
         for variable in written_variables(module):
-            address, size = ctypes.c_uint64(), ctypes.c_size_t()
-            name = variable.name.encode()
-            code = self.driver.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), handle, name)
-            if code == 0 and size.value and address.value % 8 == 0:
-                found.append(ModuleVariable(self, variable.name, address.value, size.value))
+            located = self._locate(handle, variable.name)
+            if located is not None and located[1] and located[0] % 8 == 0:
+                found.append(ModuleVariable(self, variable.name, *located))
         return tuple(found)
+
+    def _locate(self, handle: ctypes.c_void_p, name: str) -> tuple[int, int] | None:
+        """Address and size in bytes of a variable; None if the driver does not know its name."""
+        address, size = ctypes.c_uint64(), ctypes.c_size_t()
+        mangled = name.encode()
+        code = self.driver.call("cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), handle, mangled)
+        return (address.value, size.value) if code == 0 else None
 
     def unload(self, image: Image) -> None:
         """Unload the modules of an image. Its kernels, prepared launches and graphs must not be used afterwards."""

@@ -69,3 +69,41 @@ def test_an_uninitialised_argument_or_result_is_followed_through_the_call():
         result(ADD3, "call (%r4), f, (%r9);")
     with pytest.raises(UninitialisedError, match="register y"):
         result(".func (.reg .u32 y) f (.reg .u32 a) { ret; }", "call (%r4), f, (%r0);")
+
+
+TWICE = ".func (.param .b32 y) f (.param .b32 x) { .reg .u32 t; ld.param.u32 t, [x]; add.u32 t,t,t; st.param.u32 [y], t; ret; }"
+POINTER, LABEL = "mov.u64 %rd10, f;", "P: .callprototype (.{0} .b32 _) _ (.{0} .b32 _);"
+
+
+@pytest.mark.parametrize("initcheck", [False, True])
+@pytest.mark.parametrize(
+    ("before", "body", "want"),
+    [
+        (TWICE, "call (%r4), f, (%r0);", 2 * LANE),
+        (TWICE, "call (%r4), f, (9);", LANE * 0 + 18),
+        (TWICE, "setp.ne.u32 %p0, %r0, 3; mov.u32 %r4, 7; @%p0 call (%r4), f, (%r0);", np.where(LANE == 3, 7, 2 * LANE)),
+        (TWICE, "call (_), f, (%r0); mov.u32 %r4, 1;", LANE * 0 + 1),
+        (TWICE, "call (%f2), f, (0f40000000); mov.b32 %r4, %f2;", LANE * 0 + (1 << 31)),
+        (TWICE, "{ .param .b32 a; st.param.u32 [a], %r0; call (%r4), f, (a); }", 2 * LANE),
+        (TWICE, "{ .param .b32 a; call (a), f, (%r0); ld.param.u32 %r4, [a]; }", 2 * LANE),
+        (TWICE, POINTER + LABEL.format("param") + "call (%r4), %rd10, (%r0), P;", 2 * LANE),
+        (TWICE, POINTER + "T: .calltargets f; call (%r4), %rd10, (%r0), T;", 2 * LANE),
+        (ADD3, "{ .param .b32 a; st.param.u32 [a], %r0; call (%r4), f, (a); }", LANE + 3),
+        (ADD3, "{ .param .b32 a; call (a), f, (%r0); ld.param.u32 %r4, [a]; }", LANE + 3),
+        (
+            ADD3,
+            POINTER + LABEL.format("reg") + "{ .param .b32 a, b; st.param.u32 [a], %r0; call (b), %rd10, (a), P;"
+            "ld.param.u32 %r4, [b]; }",
+            LANE + 3,
+        ),
+        (TWICE, ("mov.u32 %r4, %r0; bra IN; AGAIN: add.u32 %r4, %r4, 1; IN: call (%r4), f, (%r4); setp.lt.u32 %p0, %r4, 2; "
+         "@%p0 bra AGAIN;"), np.where(LANE == 0, 2, 2 * LANE)),
+    ],
+)
+def test_arguments_may_be_in_another_state_space_than_the_parameters(before, body, want, initcheck):
+    assert (result(before, body, initcheck=initcheck) == want).all()
+
+
+def test_an_uninitialised_register_is_followed_into_a_parameter():
+    with pytest.raises(UninitialisedError, match="param memory .*never initialised"):
+        result(TWICE, "call (%r4), f, (%r9);")

@@ -49,7 +49,7 @@ def unbound(target: str) -> dict[str, str]:
     try:
         program.bind("k")
     except UnsupportedError as e:
-        lines = [(m[1], line) for line in str(e).splitlines() if (m := re.search(r"forms\.ptx:(\d+)", line))]
+        lines = [(m[1], line) for line in e.places if (m := re.search(r"forms\.ptx:(\d+)", line))]
         return {every[int(number) - ptxas_oracle.FIRST_LINE]: line.strip() for number, line in lines}
     return {}
 

@@ -21,6 +21,13 @@ def test_threads_may_still_wait(again):
     assert kinds(ALL + "bar.sync 0;" + AGAIN[again]) == []
 
 
+def test_every_thread_may_invalidate():
+    """As the destructor of cuda::barrier does, if each thread calls it: without a barrier before it, others may still wait."""
+    inval = AGAIN["inval"].removeprefix("@%p0 ")
+    assert kinds(ALL + "bar.sync 0;" + inval) == []
+    assert "write-after-read" in kinds(ALL + inval)
+
+
 @pytest.mark.parametrize("again", AGAIN)
 def test_threads_may_still_arrive(again):
     """A warp arrives, and nothing orders the arrival before the next use of the memory; or a wait does."""

@@ -140,6 +140,22 @@ def test_zero_products_and_a_zero_accumulator_have_no_exponent():
     assert one("f16", "bf16", [0x7180, 0x2180], [0, 0x3F80], 0x80000000) == 0x21800000
 
 
+@pytest.mark.parametrize(
+    ("kind", "t", "scales"), [("f16", "f16", 0), ("f8f6f4", "e4m3", 0), ("f8f6f4", "e2m1", 0), ("mxf8f6f4", "e5m2", 1)]
+)
+def test_an_accumulator_without_products_is_unchanged_beside_large_products(kind, t, scales):
+    """Of a matrix, one row of A is zero; the products of the others are as large as they can be, and some of C are small."""
+    rng = np.random.default_rng(3)
+    largest = {"f16": 0x7BFF, "e4m3": 0x7E, "e5m2": 0x7B, "e2m1": 0x7}[t]
+    a, b = np.full((4, 32), largest, np.uint32), np.full((8, 32), largest, np.uint32)
+    a[:, 5], a[2], b[3, ::2] = 1, 0, 0
+    c = rng.integers(1, 1 << 30, (4, 8), np.uint32)
+    c[2] = [1, 0x3A293F, 0x85A11B59, 0x114C54D, 0x3FE2A0, 0x807FFFFF, 0x3F800001, 0x12345678]
+    more = {f"scale_{name}": np.full((len(v), 1), 200, np.uint8) for name, v in (("a", a), ("b", b))} if scales else {}
+    got = products(kind, a, b, c, a_type=t, b_type=t, d_type="f32", **more)
+    np.testing.assert_array_equal(got[2], c[2])
+
+
 def test_sums_are_aligned_to_two_to_the_minus_133_at_least():
     """2**-158 is the smallest number with an effect: 2**-149 minus 2**-159 is 2**-149, minus 2**-158 it is a unit of
     float32 less."""

@@ -19,7 +19,9 @@ from ptxkit.emulator.instructions.arithmetic.convert import to_half
 from ptxkit.emulator.instructions.arithmetic.half import DTYPE, relu, widen
 from ptxkit.emulator.instructions.arithmetic.lanes import joined, parts
 from ptxkit.emulator.simt.opcode_patterns import Form
-from ptxkit.emulator.simt.table import alu
+from ptxkit.emulator.simt.step import Binding, Step
+from ptxkit.emulator.simt.table import alu, effect
+from ptxkit.isa.types import TYPES
 
 U8, U16, U32 = np.uint8, np.uint16, np.uint32
 
@@ -311,3 +313,63 @@ def cvt_pack_small(a: Lanes, b: Lanes, c: Lanes, *, d: str) -> Lanes:
     bits, signed = int(d[1:]), d[0] == "s"
     pair = (_clamped(a, bits, signed) << U32(bits)) | _clamped(b, bits, signed)
     return (c << U32(2 * bits)) | pair
+
+
+# -- stochastic rounding of four numbers ---------------------------------------------------------------------------------------
+
+
+def _encode_stochastic(x: Lanes, random: Lanes, t: str, clamp: bool) -> Lanes:
+    """f32 values as bits of a narrow format, with 16 random bits each that are added to the highest of the fraction bits that
+    are cut off; magnitudes beyond the largest become the largest.
+    """
+    f = FORMATS[t]
+    word = np.ascontiguousarray(relu(x) if clamp else x).view(U32)
+    fraction = (word & U32(0x7FFFFF)).astype(np.int64)
+    biased = ((word >> U32(23)) & U32(255)).astype(np.int64)
+    exponent = biased - 127 + f.bias
+    cut = np.where(exponent > 0, 23 - f.fraction, np.minimum(24 - f.fraction - exponent, 45))
+    whole = np.where(exponent > 0, fraction, fraction | 0x800000) + (random.astype(np.int64) << (cut - 16))
+    code = (np.maximum(exponent, 0) << f.fraction) + (whole >> cut)
+    code = np.where(biased == 0, 0, np.where(biased == 255, f.largest, np.minimum(code, f.largest)))
+    signed = code | ((word >> U32(31)).astype(np.int64) << f.sign)
+    return np.where(np.isnan(x), f.nan, signed).astype(U32)
+
+
+def _reversed_bits(half: Lanes) -> Lanes:
+    """The 16 bits of a number in the opposite order."""
+    for step, mask in ((1, 0x5555), (2, 0x3333), (4, 0x0F0F), (8, 0x00FF)):
+        half = ((half >> U32(step)) & U32(mask)) | ((half & U32(mask)) << U32(step))
+    return half
+
+
+@effect("cvt.rs{.relu}.satfinite.<d>.f32", d="e4m3x4 e5m2x4 e2m3x4 e3m2x4 e2m1x4")
+def _four(b: Binding) -> Step:
+    """Four f32 with 32 random bits: a in the highest bits.
+
+    The manual has the assignment of the random bits in a figure only. Results on a B200, published with an emulator
+    (pantheonsim), give: a and b share one half of them and e and f the other, a and e with the bits in the opposite order. The
+    halves are the upper and the lower one, for e2m1x4 the odd and the even bytes.
+    """
+    if b.target < 100:
+        raise b.fail("needs sm_100a or sm_103a")
+    destination, values, random = b.operands
+    t, clamp = b.form["d"].removesuffix("x4"), b.form.has("relu")
+    items = b.elements(values)
+    if len(items) != 4:
+        raise b.fail("needs a vector of four .f32 registers")
+    width = 4 if t == "e2m1" else 8
+
+    def convert(a: Lanes, c: Lanes, e: Lanes, f: Lanes, bits: Lanes) -> Lanes:
+        first, second = bits >> U32(16), bits & U32(0xFFFF)
+        if width == 4:
+            odd, even = bits >> U32(8), bits
+            first = ((odd >> U32(8)) & U32(0xFF00)) | (odd & U32(0xFF))
+            second = ((even >> U32(8)) & U32(0xFF00)) | (even & U32(0xFF))
+        pairs = ((a, _reversed_bits(first)), (c, first), (e, _reversed_bits(second)), (f, second))
+        out: Lanes = np.zeros((1, 1, 1), U32)
+        for x, own in pairs:
+            out = (out << U32(width)) | _encode_stochastic(x, own, t, clamp)
+        return out if width == 8 else out.astype(U16)
+
+    sources = (*((o, TYPES["f32"]) for o in items), (random, TYPES["u32"]))
+    return Step(convert, sources, ((destination, TYPES["b32" if width == 8 else "b16"]),), pure=True)

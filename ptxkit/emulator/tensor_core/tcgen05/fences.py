@@ -55,7 +55,11 @@ class Fences:
                 races.tensor_memory.fence(threads, which == BEFORE)
 
     def complete(self, kind: str, warp: int, where: Where, who: str, regions: tuple[Region, ...]) -> None:
-        """An access is complete: ``kind`` is ``"operation"`` (mma, cp, shift) or ``"transfer"`` (ld, st)."""
+        """An access is complete.
+
+        Args:
+            kind: ``"operation"`` and ``"operand"`` for what mma, cp and shift write and read; ``"transfer"`` for ld and st.
+        """
         if not self.used:
             return
         self._now += 1
@@ -83,7 +87,7 @@ class Fences:
         for r in regions:
             cells = np.s_[r.sm, r.bands, r.low : r.high]
             times, warps = record.time[cells], record.warp[cells]
-            others = times > 0 if kind == "operation" else (times > 0) & (warps != warp)
+            others = (times > 0) & (warps != warp) if kind == "transfer" else times > 0
             if not others.any():
                 continue
             if (found := others & (times > self._fenced[AFTER][warp])).any():

@@ -112,7 +112,8 @@ class _Transfer:
         else:
             memory.accesses.require(("write", "read"), self.where, who, "writes", regions)
         row = warp[0] * x.wave.shape[1] + warp[1]
-        x.wave.part(Fences).require("operation", row, self.where, who, regions)
+        for kind in ("operation",) if self.kind == "load" else ("operation", "operand"):
+            x.wave.part(Fences).require(kind, row, self.where, who, regions)
         for races in x.wave.races:
             if races.tensor_memory is not None:
                 races.tensor_memory.compare(self.kind, self.where, who, warp_threads(row), regions)

@@ -115,8 +115,8 @@ class Pipelines:
             operation.perform()
             for access in operation.accesses:
                 self.memory.accesses.end(access)
-                if access.kind == "write":
-                    self.fences.complete("operation", operation.warp, access.where, access.who, access.regions)
+                kind = "operation" if access.kind == "write" else "operand"
+                self.fences.complete(kind, operation.warp, access.where, access.who, access.regions)
 
 
 def _rounds(x: Group, issuers: Issuers, element: Index, barrier: Index) -> Iterator[Index]:

@@ -1,0 +1,67 @@
+"""What ptxas requires of the head of a module: the version of the language for newer instructions, and 64-bit addresses.
+
+The versions are those of the manual ("PTX ISA Notes" of each instruction); ``tests/emulator/lowering/test_requirements.py``
+compares them with the messages of ptxas. Single modifiers that came later than their instruction are not listed.
+"""
+
+from __future__ import annotations
+
+from ptxkit.emulator.simt.orders import name_of
+from ptxkit.emulator.simt.where import Where
+from ptxkit.errors import UnsupportedError
+from ptxkit.isa.model import Module
+
+VERSIONS: dict[str, tuple[int, int]] = {
+    "clusterlaunchcontrol": (8, 6),
+    "cp.async.bulk": (8, 0),
+    "cp.reduce.async.bulk": (8, 0),
+    "elect": (8, 0),
+    "mbarrier.complete_tx": (8, 0),
+    "mbarrier.expect_tx": (8, 0),
+    "red.async": (8, 1),
+    "setmaxnreg": (8, 0),
+    "st.async": (8, 1),
+    "st.bulk": (8, 6),
+    "tcgen05": (8, 6),
+    "tensormap": (8, 3),
+    "wgmma": (8, 0),
+}
+"""The first ``.version`` with an instruction, by its name or the beginning of its name."""
+
+_WITHOUT_SYNC = ("shfl", "vote")
+
+
+def check_module(module: Module) -> None:
+    """Refuse 32-bit addresses.
+
+    Raises:
+        UnsupportedError: the module has them.
+    """
+    if module.address_size != 64:
+        raise UnsupportedError(
+            f"{module.path}: .address_size {module.address_size} is not supported: ptxas has no 32-bit addresses for sm_90 and "
+            "newer; compile for 64-bit addresses"
+        )
+
+
+def check_version(where: Where, module: Module) -> None:
+    """Compare an instruction with the module's ``.version`` and ``.target``.
+
+    Raises:
+        UnsupportedError: the version is too old for it, or the target is too new for it.
+    """
+    i = where.instruction
+    if i.name in _WITHOUT_SYNC and "sync" not in i.modifiers:
+        raise UnsupportedError(f"{where}: only with .sync (ptxas refuses it without, for .target sm_70 and newer)")
+    if module.version >= _NEWEST:
+        return
+    name = name_of(i.opcode)
+    while name:
+        needed = VERSIONS.get(name)
+        if needed is not None and module.version < needed:
+            written, first = (".".join(map(str, v)) for v in (module.version, needed))
+            raise UnsupportedError(f"{where}: needs .version {first} or newer; the module has .version {written}")
+        name = name.rpartition(".")[0]
+
+
+_NEWEST = max(VERSIONS.values())
