@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ptxkit.cutlass.formats import FORMATS
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ptxkit.cutlass.description import GemmDescription
 
-BLOCK = 32
-"""Elements along k that share a scale factor."""
 _ROWS, _BLOCKS = 128, 4
 """Rows and blocks whose scale factors are neighbours in memory, 512 bytes."""
 
 
-def scale_bytes(rows: int, k: int) -> int:
-    """Size of the scale factors of a matrix of ``rows`` x ``k`` elements."""
-    return -(-rows // _ROWS) * -(-k // (BLOCK * _BLOCKS)) * _ROWS * _BLOCKS
+def scale_bytes(rows: int, k: int, block: int = 32) -> int:
+    """Size of the scale factors of a matrix of ``rows`` x ``k`` elements, one for each ``block`` elements along k."""
+    return -(-rows // _ROWS) * -(-k // (block * _BLOCKS)) * _ROWS * _BLOCKS
 
 
-def scale_places(rows: int, k: int) -> NDArray[np.int64]:
+def scale_places(rows: int, k: int, block: int = 32) -> NDArray[np.int64]:
     """(rows, blocks): the place of each scale factor in memory. CUTLASS, ``Sm1xxBlockScaledConfig``, K-major."""
-    r, b = np.arange(rows)[:, None], np.arange(-(-k // BLOCK))[None]
-    atom = r // _ROWS * -(-k // (BLOCK * _BLOCKS)) + b // _BLOCKS
+    r, b = np.arange(rows)[:, None], np.arange(-(-k // block))[None]
+    atom = r // _ROWS * -(-k // (block * _BLOCKS)) + b // _BLOCKS
     places: NDArray[np.int64] = atom * (_ROWS * _BLOCKS) + r % 32 * 16 + r % _ROWS // 32 * 4 + b % _BLOCKS
     return places
 
@@ -53,27 +53,30 @@ def emit(d: GemmDescription) -> tuple[str, list[str]]:
     from cutlass_library import gemm_operation, generator
 
     types, schedules, epilogues = library.DataType, library.KernelScheduleType, library.EpilogueScheduleType
+    format_, sms = FORMATS[d.dtype], 2 if d.schedule == "two_sm" else 1
+    element, scale = getattr(types, format_.element), getattr(types, format_.scale)
     instruction = library.MathInstruction(
         list(d.instruction),
-        *(types.e4m3, types.e4m3, types.f32),
+        *(element, element, types.f32),
         library.OpcodeClass.BlockScaledTensorOp,
         library.MathOperation.multiply_add,
-        types.ue8m0,
+        scale,
     )
+    count = d.cluster[0] // sms, *d.cluster[1:]
     tile = library.TileDescription(
-        [size * count for size, count in zip(d.tile, d.cluster, strict=True)],
+        [size * n for size, n in zip(d.tile, count, strict=True)],
         *(d.stages, [4, 1, 1], instruction, 100, 100, list(d.cluster)),
     )
     row, column = library.LayoutType.RowMajor, library.LayoutType.ColumnMajor
     output = getattr(types, d.output)
     data = {
-        "a_type": types.e4m3,
-        "b_type": types.e4m3,
+        "a_type": element,
+        "b_type": element,
         "c_type": output,
         "d_type": output,
         "acc_type": types.f32,
         "epi_type": types.f32,
-        "sf_type": types.ue8m0,
+        "sf_type": scale,
         "sfd_type": {"type": types.void, "vector_size": None, "layout": None},
     }
     collected = _Collected()
@@ -82,7 +85,12 @@ def emit(d: GemmDescription) -> tuple[str, list[str]]:
         [[[row, d.alignment], [column, d.alignment], [row, d.output_alignment]]],
         [tile],
         [data],
-        [[schedules.Mxf8f6f4TmaWarpSpecialized1SmSm100, epilogues.TmaWarpSpecialized1Sm]],
+        [
+            [
+                getattr(schedules, f"{format_.kernels}TmaWarpSpecialized{sms}SmSm100"),
+                getattr(epilogues, f"TmaWarpSpecialized{sms}Sm"),
+            ]
+        ],
         gemm_kind=library.GemmKind.BlockScaledUniversal3x,
     )
     (operation,) = collected.operations

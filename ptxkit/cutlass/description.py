@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ptxkit.cutlass.formats import FORMATS
 from ptxkit.errors import DescriptionError
 from ptxkit.targets import SM_LIMITS
 
 Shape3 = tuple[int, int, int]
 
-BITS = {"bf16": 16, "f16": 16, "tf32": 32, "f32": 32, "e4m3": 8, "e5m2": 8, "mxf8": 8, "s8": 8, "s32": 32}
+BITS = {"bf16": 16, "f16": 16, "tf32": 32, "f32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "s32": 32}
+BITS |= {"mxf8": 8, "mxf4": 4, "nvf4": 4}
 """Element types and their widths."""
 
 OUTPUTS = {
@@ -23,7 +25,7 @@ OUTPUTS = {
     "f32": ("f32",),
     "e4m3": ("bf16", "f16", "f32"),
     "e5m2": ("bf16", "f16", "f32"),
-    "mxf8": ("bf16", "f16", "f32"),
+    **dict.fromkeys(FORMATS, ("bf16", "f16", "f32")),
     "s8": ("s32",),
 }
 """Type of a and b -> types that c may have, the default first."""
@@ -46,7 +48,6 @@ INSTRUCTIONS: dict[str, Shape3] = {
     "tf32": (16, 8, 8),
     "e4m3": (16, 8, 32),
     "e5m2": (16, 8, 32),
-    "mxf8": (16, 8, 32),
     "s8": (16, 8, 32),
     "f32": (1, 1, 1),
 }
@@ -68,7 +69,8 @@ class GemmDescription:
     Attributes:
         arch: 80, 89 (CUTLASS 2.x: mma.sync or the CUDA cores), 90 (3.x: TMA and wgmma), 100 (3.x: TMA and tcgen05).
         schedule: one of :data:`SCHEDULES`.
-        dtype: of a and b; ``"mxf8"`` is e4m3 with a scale factor of type ue8m0 for each 32 elements along k.
+        dtype: of a and b; ``"mxf8"`` is e4m3 and ``"mxf4"`` e2m1 with a scale factor of type ue8m0 for each 32 elements along
+            k, ``"nvf4"`` e2m1 with one of type ue4m3 for each 16.
         output: of c; "" takes the first of :data:`OUTPUTS`.
         a_layout, b_layout: ``"row"`` or ``"column"``. Row-major a and column-major b lie contiguous along k.
         tile: rows, columns and depth that a CTA works on at a time; on sm_100 with ``two_sm`` a pair of CTAs.
@@ -187,7 +189,7 @@ class GemmDescription:
             return "f32 is for schedule simt; on tensor cores dtype tf32 takes float32 arrays"
         if any(size < 1 for size in (*self.tile, *self.warps, *self.cluster)):
             return "tile, warps and cluster are at least 1 everywhere"
-        if self.alignment not in (1, 2, 4, 8, 16) or self.alignment * BITS[self.dtype] > 128:
+        if self.alignment not in (1, 2, 4, 8, 16, 32) or self.alignment * BITS[self.dtype] > 128:
             return f"alignment {self.alignment} is a power of two of at most 16 bytes"
         return self._complaint_2x() if self.generation == 2 else self._complaint_3x()
 
@@ -198,8 +200,8 @@ class GemmDescription:
             return f"{self.dtype} needs sm_89 or later"
         if self.dtype not in ("e4m3", "e5m2") and self.arch == 89:
             return "arch 89 is for e4m3 and e5m2; use arch 80 for other types, also on sm_89"
-        if self.dtype == "mxf8":
-            return "mxf8 needs sm_100a"
+        if self.dtype in FORMATS:
+            return f"{self.dtype} needs sm_100a"
         if self.dtype in ("e4m3", "e5m2", "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
             return f"{self.dtype} takes a row-major and b column-major"
         if any(size % count for size, count in zip(self.tile, self.warps, strict=True)):
@@ -234,9 +236,14 @@ class GemmDescription:
         m, n, k = self.tile
         if self.alignment * BITS[self.dtype] != 128:
             return "TMA takes rows of multiples of 16 bytes: leave alignment out"
-        if self.dtype == "mxf8" and (self.schedule != "one_sm" or self.epilogue != "linear" or k != 128):
-            return "mxf8 takes schedule one_sm, the linear epilogue, and tiles of depth 128"
-        if self.dtype in ("tf32", "e4m3", "e5m2", "mxf8", "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
+        if self.dtype in FORMATS and (
+            self.schedule not in ("one_sm", "two_sm") or self.epilogue != "linear" or k * BITS[self.dtype] != 1024
+        ):
+            depth = 1024 // BITS[self.dtype]
+            return f"{self.dtype} takes schedule one_sm or two_sm, the linear epilogue, and tiles of depth {depth}"
+        if self.dtype in FORMATS and n not in (64, 128, 192, 256):
+            return f"{self.dtype} takes 64, 128, 192 or 256 columns a tile, not {n}"
+        if self.dtype in ("tf32", "e4m3", "e5m2", *FORMATS, "s8") and (self.a_layout, self.b_layout) != ("row", "column"):
             return f"{self.dtype} takes a row-major and b column-major: wgmma transposes 16-bit types alone"
         if self.cluster[2] != 1 or self.cluster[0] * self.cluster[1] > 8:
             return f"a cluster has at most 8 CTAs along m and n, not {self.cluster}"

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ptxkit.cutlass import block_scaled, package
+from ptxkit.cutlass.formats import FORMATS
 from ptxkit.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def emit(d: GemmDescription) -> str:
     _load()
     from cutlass_library import SubstituteTemplate
 
-    if d.dtype == "mxf8":
+    if d.dtype in FORMATS:
         from cutlass_cppgen.backend.gemm_operation import GemmRTUniversal3x
 
         body, names = block_scaled.emit(d)
@@ -73,7 +74,7 @@ def emit(d: GemmDescription) -> str:
     includes = "".join(f'#include "{name}"\n' for name in names)
     if d.generation == 3:
         includes = _PROLOGUE_3X + includes + (_INCLUDES_SM100 if d.arch >= 100 else "")
-        includes += _INCLUDES_BLOCK_SCALED if d.dtype == "mxf8" else ""
+        includes += _INCLUDES_BLOCK_SCALED if d.dtype in FORMATS else ""
     values = {"operation_name": d.name, "operation_suffix": suffix}
     return f"{includes}{body}{SubstituteTemplate(module.KernelTemplate, values)}"
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ptxkit.cutlass import package, params
 from ptxkit.cutlass.description import SHARED_BYTES, GemmDescription
+from ptxkit.cutlass.formats import FORMATS
 from ptxkit.errors import CompileError, LaunchError
 from ptxkit.runtime.tensor_map.limits import BYTES
 from ptxkit.workload.launch import Generated, Launch, Source, cdiv
@@ -70,7 +71,7 @@ class GemmProgram(Generated):
         d = self.description
         grid = (cdiv(self.m, d.tile[0]), cdiv(self.n, d.tile[1]))
         cluster = d.cluster if d.cluster != (1, 1, 1) else None
-        scales = self.scales if d.dtype == "mxf8" else ()
+        scales = self.scales if d.dtype in FORMATS else ()
         return Launch(d.name, grid, 128, (self.a, self.b, self.c, *scales), cluster=cluster, source=self)
 
     def source(self) -> Source:
@@ -115,7 +116,7 @@ class GemmProgram(Generated):
         d = self.description
         a, b, c = array(self.a), array(self.b), array(self.c)
         problem = self._problem(a.address, b.address, c.address, device.multiprocessors)
-        if d.dtype == "mxf8":
+        if d.dtype in FORMATS:
             problem["a_scales"], problem["b_scales"] = (array(name).address for name in self.scales)
         made, answer = _build(module, device, problem)
         if not answer["possible"]:

@@ -8,11 +8,12 @@ import pytest
 from ptxkit.cutlass.block_scaled import scale_bytes, scale_places
 
 
+@pytest.mark.parametrize("block", [32, 16])
 @pytest.mark.parametrize(("rows", "k"), [(128, 128), (200, 160), (1, 32), (384, 640)])
-def test_every_scale_factor_has_a_place_of_its_own(rows, k):
-    places = scale_places(rows, k)
-    assert places.shape == (rows, k // 32)
-    assert len(np.unique(places)) == places.size and places.min() >= 0 and places.max() < scale_bytes(rows, k)
+def test_every_scale_factor_has_a_place_of_its_own(rows, k, block):
+    places = scale_places(rows, k, block)
+    assert places.shape == (rows, k // block)
+    assert len(np.unique(places)) == places.size and places.min() >= 0 and places.max() < scale_bytes(rows, k, block)
 
 
 def test_the_layout_is_that_of_cutlass():

@@ -2,6 +2,7 @@
 for sm_90a or sm_100a, which takes half a minute: test_emulated.py does that."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from ptxkit.compiler.image import Image
 from ptxkit.cutlass import params
 from ptxkit.cutlass.description import OUTPUTS, SCHEDULES, GemmDescription
 from ptxkit.cutlass.emit import emit
+from ptxkit.cutlass.formats import FORMATS
 from ptxkit.cutlass.kernels.cutlass_gemm import CutlassGemm
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import CompileError
@@ -19,7 +21,9 @@ from ptxkit.workload.build import build
 
 CPP = {"bf16": "cutlass::bfloat16_t", "f16": "cutlass::half_t", "tf32": "cutlass::tfloat32_t", "f32": "float",
        "e4m3": "cutlass::float_e4m3_t", "e5m2": "cutlass::float_e5m2_t", "s8": "int8_t", "s32": "int32_t",
-       "mxf8": "cute::tuple<cutlass::float_e4m3_t,cutlass::float_ue8m0_t>"}  # fmt: skip
+       "mxf8": "cute::tuple<cutlass::float_e4m3_t,cutlass::float_ue8m0_t>",
+       "mxf4": "cute::tuple<cutlass::float_e2m1_t,cutlass::float_ue8m0_t>",
+       "nvf4": "cute::tuple<cutlass::float_e2m1_t,cutlass::float_ue4m3_t>"}  # fmt: skip
 
 ALL = [
     (dtype, name, variant)
@@ -41,9 +45,9 @@ def test_every_type_and_schedule_is_offered_where_there_is_one():
     assert {dtype for dtype, _ in offered} == set(OUTPUTS)
     assert {described(dtype, variant).schedule for dtype, _, variant in ALL} == set(SCHEDULES)
     tma = ("cooperative", "pingpong", "stream_k", "one_sm", "one_sm_stream_k", "two_sm")
-    for dtype in set(OUTPUTS) - {"f32", "mxf8"}:
+    for dtype in set(OUTPUTS) - {"f32", *FORMATS}:
         assert {(dtype, name) for name in tma} <= offered
-    assert {name for dtype, name in offered if dtype == "mxf8"} == {"one_sm"}
+    assert {(dtype, name) for dtype, name in offered if dtype in FORMATS} == set(product(FORMATS, ("one_sm", "two_sm")))
 
 
 @pytest.mark.parametrize("dtype, name, variant", ALL, ids=[f"{dtype}-{name}" for dtype, name, _ in ALL])

@@ -21,6 +21,10 @@ def multistage(**parts):
     return GemmDescription(**{"arch": 80, "schedule": "multistage", "tile": (128, 128, 32), "stages": 4, **parts})
 
 
+def tcgen05(**parts):
+    return GemmDescription(**{"arch": 100, "schedule": "one_sm", **parts})
+
+
 @pytest.mark.parametrize(
     "make, message",
     [
@@ -52,7 +56,9 @@ def multistage(**parts):
         (lambda: multistage(alignment=1), r"cp.async copies at least 4 bytes"),
         (lambda: multistage(alignment=3), r"alignment 3 is a power of two"),
         (lambda: GemmDescription(alignment=4), r"TMA takes rows of multiples of 16 bytes"),
-        (lambda: GemmDescription(dtype="mxf8", tile=(128, 128, 128)), r"mxf8 takes schedule one_sm, the linear epilogue"),
+        (lambda: GemmDescription(dtype="mxf8", tile=(128, 128, 128)), r"mxf8 takes schedule one_sm or two_sm, the linear"),
+        (lambda: tcgen05(dtype="nvf4", tile=(128, 128, 128)), r"and tiles of depth 256"),
+        (lambda: tcgen05(dtype="mxf4", tile=(128, 96, 256)), r"mxf4 takes 64, 128, 192 or 256 columns"),
         (lambda: multistage(dtype="mxf8", tile=(128, 128, 64)), r"mxf8 needs sm_100a"),
         (lambda: GemmDescription(dtype="tf32", tile=(128, 128, 32), a_layout="column"), r"wgmma transposes 16-bit types alone"),
         (lambda: GemmDescription(cluster=(4, 4, 1)), r"a cluster has at most 8 CTAs"),

@@ -29,8 +29,14 @@ static_assert(sizeof(TensorMapNote) == 128);
 template <class T>
 __device__ constexpr uint8_t tensor_map_element() {
     constexpr int bits = cute::sizeof_bits_v<T>;
-    static_assert(bits >= 8, "tensor maps of elements smaller than a byte are not supported");
-    if constexpr (cute::is_same_v<T, cute::half_t>) {
+    if constexpr (bits == 6) {
+        return 15;  // 16U6_ALIGN16B
+    } else if constexpr (cute::is_same_v<T, cute::float_e2m1_t> ||
+                         cute::is_same_v<T, cute::type_erased_dynamic_float4_t>) {
+        return 13;  // 16U4_ALIGN8B
+    } else if constexpr (bits == 4) {
+        return 14;  // 16U4_ALIGN16B, of the types "unpacksmem"
+    } else if constexpr (cute::is_same_v<T, cute::half_t>) {
         return 6;
     } else if constexpr (cute::is_same_v<T, float>) {
         return 7;

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
 from ptxkit import Launch, Tile, Tolerance, Work, Workload, cdiv, uniform, variant
-from ptxkit.cutlass.block_scaled import BLOCK, scale_bytes, scale_places
+from ptxkit.cutlass.block_scaled import scale_bytes, scale_places
 from ptxkit.cutlass.description import BITS, OUTPUTS, GemmDescription
+from ptxkit.cutlass.formats import FORMATS
 from ptxkit.cutlass.program import GemmProgram
 from ptxkit.errors import DescriptionError
 from ptxkit.kernels.elementwise.elementwise import activation
@@ -32,6 +34,11 @@ TMA_SPACE = {
     "CLUSTER_N": [1, 2],
     "STAGES": [0, 3, 4, 5, 6],  # 0: as many as fit
 }
+
+
+def unpacked(packed: Any) -> Any:
+    """(rows, 2 n) values of type e2m1, of (rows, n) bytes."""
+    return np.stack((packed & 15, packed >> 4), axis=-1).reshape(len(packed), -1).view(ml_dtypes.float4_e2m1fn)
 
 
 def usable(describe: Describe) -> Callable[[CutlassGemm, Tile], str | bool]:
@@ -132,7 +139,7 @@ class CutlassGemm(Workload):
     k: int = 4096
     alpha: float = 1.0
     beta: float = 0.0
-    dtype: Literal["bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "mxf8", "s8"] = "bf16"
+    dtype: Literal["bf16", "f16", "tf32", "f32", "e4m3", "e5m2", "mxf8", "mxf4", "nvf4", "s8"] = "bf16"
     layout: Literal["tn", "nn", "nt", "tt"] = "tn"
     epilogue: Literal["linear", "relu", "gelu", "silu"] = "linear"
     emulator_sizes = {"m": 128, "n": 128, "k": 128}
@@ -146,8 +153,8 @@ class CutlassGemm(Workload):
     def constraints(self) -> Iterable[str]:
         if self.dtype == "s8" and (self.alpha != int(self.alpha) or self.beta != int(self.beta)):
             yield "alpha and beta are whole numbers for s8"
-        if self.dtype == "mxf8" and self.k % BLOCK:
-            yield f"k must be a multiple of {BLOCK} for mxf8, which has a scale factor for each {BLOCK} elements"
+        if self.dtype in FORMATS and self.k % 32:
+            yield f"k must be a multiple of 32 for {self.dtype}: whole scale factors, and rows of multiples of 16 bytes"
         if self.dtype == "s8" and self.epilogue in ("gelu", "silu"):
             yield f"{self.epilogue} has no meaning for int32"
         for rows, cols in ((self.m, self.k), (self.n, self.k), (self.m, self.n)):
@@ -175,7 +182,7 @@ class CutlassGemm(Workload):
         size of their terms and not of the result."""
         if self.dtype == "s8":
             return None  # exact
-        if self.dtype in ("e4m3", "e5m2", "mxf8"):
+        if self.dtype in ("e4m3", "e5m2", *FORMATS):
             # wgmma adds products of 8-bit floats with fewer bits than f32 has
             return Tolerance(relative=2**-8, absolute=5e-2 * self.k**0.5 / 64)
         rounding = {"bf16": 2**-8, "f16": 2**-10, "f32": 2**-16}[self.output]
@@ -185,9 +192,11 @@ class CutlassGemm(Workload):
         a_shape = (self.m, self.k) if self.a_layout == "row" else (self.k, self.m)
         b_shape = (self.k, self.n) if self.b_layout == "row" else (self.n, self.k)
         given = {"a": self._random(rng, a_shape), "b": self._random(rng, b_shape)}
-        if self.dtype == "mxf8":  # powers of two from 1/4 to 4
+        if self.dtype in FORMATS:  # scale factors from 1/4 to 4
+            lowest, highest = (0x28, 0x48) if FORMATS[self.dtype].scale == "ue4m3" else (125, 129)
             for name, rows in (("a_scales", self.m), ("b_scales", self.n)):
-                given[name] = rng.integers(125, 130, scale_bytes(rows, self.k), np.uint8)
+                size = scale_bytes(rows, self.k, FORMATS[self.dtype].block)
+                given[name] = rng.integers(lowest, highest, size, np.uint8, endpoint=True)
         if self.beta:
             given["c"] = self._random(rng, (self.m, self.n), self.output)
         return given
@@ -196,8 +205,10 @@ class CutlassGemm(Workload):
         """In float64; in float32 from 2^35 multiply-adds, where its error is still far below the tolerance."""
         large = self.m * self.n * self.k >= LARGE and self.dtype != "s8"
         wide = np.float32 if large else np.float64  # of int8, too: every sum below 2^53 is exact
+        if BITS[self.dtype] == 4:
+            a, b = unpacked(a), unpacked(b)
         a, b = a.astype(wide), b.astype(wide)
-        if self.dtype == "mxf8":
+        if self.dtype in FORMATS:
             a, b = self._scaled(a, a_scales), self._scaled(b, b_scales)
         result = (a if self.a_layout == "row" else a.T) @ (b if self.b_layout == "row" else b.T)
         if self.alpha != 1:
@@ -220,7 +231,7 @@ class CutlassGemm(Workload):
 
     def gemm(self) -> Gemm | None:
         """The product as libraries compute it; None if no library computes it."""
-        if self.dtype in ("e4m3", "e5m2", "mxf8"):
+        if self.dtype in ("e4m3", "e5m2", *FORMATS):
             return None
         return Gemm(
             *(self.m, self.n, self.k),
@@ -322,8 +333,13 @@ class CutlassGemm(Workload):
 
     def _scaled(self, elements: Any, scales: Any) -> Any:
         """(rows, k) elements with the scale factors of their blocks."""
-        factors = np.ldexp(elements.dtype.type(1), scales[scale_places(len(elements), self.k)].astype(np.int32) - 127)
-        return elements * np.repeat(factors, BLOCK, axis=1)[:, : self.k]
+        format_ = FORMATS[self.dtype]
+        codes = scales[scale_places(len(elements), self.k, format_.block)]
+        if format_.scale == "ue4m3":
+            factors = codes.view(ml_dtypes.float8_e4m3fn).astype(elements.dtype)
+        else:
+            factors = np.ldexp(elements.dtype.type(1), codes.astype(np.int32) - 127)
+        return elements * np.repeat(factors, format_.block, axis=1)[:, : self.k]
 
     def _random(self, rng: np.random.Generator, shape: tuple[int, int], dtype: str = "") -> Any:
         """Values that the type represents exactly, so that the kernel does not round them: for tf32, float32 with 10
@@ -331,6 +347,8 @@ class CutlassGemm(Workload):
         dtype = dtype or self.dtype
         if dtype == "s8":
             return rng.integers(-128, 128, shape, np.int8)
+        if BITS[dtype] == 4:  # two elements in a byte, the first one in the lower half
+            return rng.integers(0, 256, (shape[0], shape[1] // 2), np.uint8)
         if dtype == "mxf8":
             dtype = "e4m3"
         if dtype == "s32":
