@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,8 @@ def compile_source(
 ) -> Image:
     """Compile CUDA C++ for one target, or load the result from the cache.
 
+    Host code of the source is left out (:mod:`ptxkit.compiler.host_code`); the image's ``log`` says so.
+
     Args:
         source: a path to a ``.cu`` file, or source text (a string with a newline or ``{`` in it). A path to a ``.ptx`` file
             goes to :func:`ptxkit.compiler.assemble.assemble`.
@@ -63,10 +65,37 @@ def compile_source(
         return assemble(source, target=target, name=name, lineinfo=lineinfo, cache=cache)
     wanted = request(source, target, name, defines or {}, instantiate, options, include_dirs, lineinfo, headers)
     if not cache:
-        return _shortened(compile_request(wanted))
+        return _shortened(_without_host_code(wanted, compile_request))
     from ptxkit.compiler.incremental import cached_compile
 
-    return _shortened(cached_compile(wanted, compile_request))
+    return _shortened(_without_host_code(wanted, lambda one: cached_compile(one, compile_request)))
+
+
+def _without_host_code(wanted: Request, build: Callable[[Request], Image]) -> Image:
+    """Compile a source, or only its device part where it has host code.
+
+    A source that has no signs of host code is first compiled as it is. If that fails, and leaving out what a parser takes for
+    host code helps, that counts; otherwise the first failure is reported, which concerns the whole source.
+    """
+    from ptxkit.compiler.host_code.compile import compile_device_part, extracted, may_have_host_code
+
+    failure: CompileError | None = None
+    if not may_have_host_code(wanted.text):
+        try:
+            return build(wanted)
+        except CompileError as error:
+            failure = error
+    try:
+        found = extracted(wanted)
+        if failure is not None and not found.has_host_code:
+            raise failure
+        image = compile_device_part(wanted, found, build)
+    except (CompileError, UnavailableError) as error:
+        raise failure or error from None
+    if not found.note:
+        return image
+    note = f"{Path(wanted.name).name}: note: {found.note}"
+    return replace(image, log=f"{image.log}\n{note}".lstrip("\n"))
 
 
 def is_cached(

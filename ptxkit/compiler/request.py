@@ -58,7 +58,9 @@ def request(
     """
     text, shown, directory = read_source(source, name, "source.cu")
     if '"' in shown:
-        raise UsageError(f"cannot compile {shown}: ptxas takes no double quote in the path of a source; rename the file")
+        raise UsageError(
+            f"cannot compile {shown}: ptxas takes no double quote in the path of a source; rename the file"
+        )
     include = [str(Path(d).absolute()) for d in include_dirs]
     include.append(str(include_dir()))
     include += [str(tool.path) for tool in toolkit.headers()]

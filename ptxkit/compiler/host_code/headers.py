@@ -1,0 +1,232 @@
+"""Where the headers of a source with host code come from: libcu++, files, or nothing, if only hosts need them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ptxkit.compiler.host_code.device_part import DevicePart, Dropped, Include, device_part, macro_values
+from ptxkit.compiler.standard_headers import STANDARD_HEADERS
+
+LIBCUDACXX = frozenset(
+    "algorithm array atomic barrier bit bitset cassert ccomplex cfloat chrono climits cmath complex concepts "
+    "cstddef cstdint cstdlib cstring ctime cuchar exception execution expected functional initializer_list "
+    "inplace_vector iterator latch limits linalg mdspan memory memory_resource new numbers numeric optional random "
+    "ranges ratio semaphore source_location span stdexcept string_view tuple type_traits typeindex typeinfo utility "
+    "variant version".split()
+)
+"""Standard headers that libcu++ offers as ``<cuda/std/NAME>``, or would offer; those that do not exist are left out."""
+
+HOST_ONLY = frozenset(
+    "any cctype cerrno cfenv cinttypes clocale codecvt condition_variable csetjmp csignal cstdarg cstdio cwchar "
+    "cwctype deque filesystem forward_list fstream future iomanip ios iosfwd iostream istream list locale map mutex "
+    "ostream queue regex set shared_mutex sstream stack stop_token streambuf string strstream syncstream "
+    "system_error thread unordered_map unordered_set valarray vector ctype.h errno.h fcntl.h getopt.h inttypes.h "
+    "malloc.h memory.h omp.h pthread.h signal.h sys/mman.h sys/stat.h sys/time.h sys/types.h time.h unistd.h "
+    "wchar.h windows.h mpi.h cuda_runtime_api.h cuda_profiler_api.h cudaProfiler.h nvToolsExt.h nvrtc.h nvml.h "
+    "cublas.h cublas_v2.h cublasLt.h cublasXt.h cusparse.h cusparse_v2.h cusolverDn.h cufft.h cufftXt.h curand.h "
+    "cudnn.h nccl.h cudaTypedefs.h cuda_runtime_api.h ATen/ATen.h helper_cuda.h helper_functions.h helper_string.h "
+    "helper_timer.h helper_image.h exception.h nvtx3/nvToolsExt.h torch/extension.h torch/torch.h torch/library.h "
+    "torch/types.h torch/all.h Python.h pybind11/pybind11.h gtest/gtest.h".split()
+)
+"""Headers that declare nothing for device code, or nothing that NVRTC does not have already."""
+
+LEVELS = 4  # directories above that of a source in which its headers are looked for
+HEADER_DIRECTORIES = ("include", "inc", "Common", "common", "utils", "src", "csrc")
+
+ON_DEMAND: tuple[tuple[str, str], ...] = (
+    (r"(__)?half2?|half2?|__half2?_raw|__float2half\w*|__half2float\w*|h2?exp|__h\w+2?", "cuda_fp16.h"),
+    (r"(__)?nv_bfloat162?|__nv_bfloat162?|__float2bfloat16\w*|__bfloat162float", "cuda_bf16.h"),
+    (r"__nv_fp8\w*", "cuda_fp8.h"),
+    (r"__nv_fp4\w*", "cuda_fp4.h"),
+    (r"__nv_fp6\w*", "cuda_fp6.h"),
+    (r"u?int(8|16|32|64)_t|u?intptr_t|U?INT(8|16|32|64)_(MAX|MIN)", "stdint.h"),
+    (r"(FLT|DBL)_(MAX|MIN|EPSILON|DIG)", "float.h"),
+    (r"(U?INT|U?LONG|U?CHAR|U?SHRT|U?LLONG)_(MAX|MIN)|CHAR_BIT", "limits.h"),
+    (r"CUtensorMap", "cuda.h"),
+    (r"cooperative_groups|cg", "cooperative_groups.h"),
+    (r"nvcuda|wmma", "mma.h"),
+    (r"size_t|ptrdiff_t", "stddef.h"),
+    (r"assert", "assert.h"),
+    (r"cuDoubleComplex|cuComplex|cuFloatComplex|make_cu\w*Complex", "cuComplex.h"),
+)
+"""Names -> the header that defines them. Headers of the host, such as torch's and cuBLAS's, include these."""
+
+WHEELS = {"curand_kernel.h": "nvidia-curand", "cutlass/": "nvidia-cutlass", "cute/": "nvidia-cutlass"}
+"""Headers for device code -> the wheel that holds them, if it is not installed."""
+
+OF_THE_HOST = "of the host"  # why an include is left out
+
+PRELUDE_NAME = "ptxkit_host_types.h"
+PRELUDE = """#pragma once
+namespace std {}
+typedef unsigned char uchar;
+typedef unsigned char u_char;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+@MATH@#ifndef __asm__
+#define __asm__ asm
+#endif
+#ifndef __volatile__
+#define __volatile__ volatile
+#endif
+"""
+PRELUDE = PRELUDE.replace(
+    "@MATH@",
+    "".join(
+        f"#ifndef {name}\n#define {name} {value}\n#endif\n"
+        for name, value in {
+            "M_E": "2.71828182845904523536",
+            "M_LOG2E": "1.44269504088896340736",
+            "M_LOG10E": "0.43429448190325182765",
+            "M_LN2": "0.69314718055994530942",
+            "M_LN10": "2.30258509299404568402",
+            "M_PI": "3.14159265358979323846",
+            "M_PI_2": "1.57079632679489661923",
+            "M_PI_4": "0.78539816339744830962",
+            "M_1_PI": "0.31830988618379067154",
+            "M_2_PI": "0.63661977236758134308",
+            "M_2_SQRTPI": "1.12837916709551257390",
+            "M_SQRT2": "1.41421356237309504880",
+            "M_SQRT1_2": "0.70710678118654752440",
+        }.items()
+    ),
+)
+"""What nvcc's host compiler defines for every source, and device code uses."""
+
+
+@dataclass
+class Headers:
+    """The headers of one source.
+
+    Attributes:
+        memory: name as included -> text, for NVRTC.
+        directories: of included files, which must be searched, too.
+        parts: name as included -> the device part of that file.
+        dropped: includes that were left out, and host code of included files.
+        macros: macro -> value, of the included files.
+        standard: standard headers that come from libcu++, if the device code uses any.
+    """
+
+    memory: dict[str, str] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
+    parts: dict[str, DevicePart] = field(default_factory=dict)
+    dropped: list[Dropped] = field(default_factory=list)
+    macros: dict[str, str] = field(default_factory=dict)
+    standard: set[str] = field(default_factory=set)
+
+
+def resolved(part: DevicePart, directory: str, search: tuple[str, ...], own: tuple[str, ...]) -> Headers:
+    """The headers that a source and its own headers include.
+
+    Args:
+        directory: of the source. search: the include path.
+        own: directories of ptxkit and of the CUDA headers on that path, whose files are device code already.
+    """
+    found = Headers({PRELUDE_NAME: PRELUDE})
+    uses_std = "std::" in part.text or "using namespace std" in part.text
+    for include in part.includes:
+        for library in ("thrust", "cub"):
+            if include.name.startswith(f"{library}/") and include.name not in found.memory:
+                used = f"{library}::" in part.text
+                if library == "cub" and used and include.name == "cub/cub.cuh":
+                    found.memory[include.name] = _cub(search)
+                elif not used:
+                    found.memory[include.name] = "#pragma once\n"
+    _follow(found, part.includes, directory, search, own, set())
+    wanted = uses_std or any("std::" in inner.text for inner in found.parts.values())
+    for name in found.standard:
+        # headers of libcu++ take a second to compile, so that sources whose device code uses none of std get none
+        found.memory[name] = _from_libcudacxx(name, search) if wanted else "#pragma once\n"
+    return found
+
+
+def _cub(search: tuple[str, ...]) -> str:
+    """In place of ``cub/cub.cuh``, whose algorithms for whole devices are host code: those of blocks and warps."""
+    lines = ["#pragma once"]
+    for place in search:
+        for part in ("block", "warp"):
+            lines += [
+                f"#include <cub/{part}/{file.name}>" for file in sorted((Path(place) / "cub" / part).glob("*.cuh"))
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _from_libcudacxx(name: str, search: tuple[str, ...]) -> str:
+    for file in (name, f"__{name}_"):  # libcu++ has <algorithm> and others as internal headers only
+        if any((Path(place) / "cuda" / "std" / file).is_file() for place in search):
+            return f"#pragma once\n#include <cuda/std/{file}>\nnamespace std {{ using namespace ::cuda::std; }}\n"
+    return "#pragma once\n"
+
+
+def _follow(
+    found: Headers,
+    includes: list[Include],
+    directory: str,
+    search: tuple[str, ...],
+    own: tuple[str, ...],
+    seen: set[str],
+) -> None:
+    for include in includes:
+        name = include.name
+        if name in found.memory or name in found.standard or name in STANDARD_HEADERS:
+            continue
+        path = _file(include, directory, (*search, *found.directories))
+        is_own = path is not None and str(path).startswith(own)
+        if path is None or (name in HOST_ONLY and is_own):
+            if name in LIBCUDACXX:
+                found.standard.add(name)
+                continue
+            found.memory[name] = "#pragma once\n"
+            known = OF_THE_HOST if name in HOST_ONLY else "not found, and taken as a header of the host"
+            found.dropped.append(Dropped("include", name, include.line, known))
+            continue
+        if is_own or str(path) in seen:
+            continue
+        seen.add(str(path))
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # NVRTC reports it
+        found.macros |= macro_values(text)
+        inner = device_part(text, found.macros)
+        if str(path.parent) not in found.directories:
+            found.directories.append(str(path.parent))
+        if inner.dropped or _needs_removal(inner):
+            found.parts[name] = inner
+            found.memory[name] = inner.text
+        _follow(found, inner.includes, str(path.parent), search, own, seen)
+
+
+def _needs_removal(part: DevicePart) -> bool:
+    """Whether a header may turn out to contain host code only when it is compiled."""
+    return bool(re.search(rb"\b(cudaStream_t|cudaError_t|std::)", part.source))
+
+
+def _file(include: Include, directory: str, search: tuple[str, ...]) -> Path | None:
+    places = (directory, *search) if include.quoted else search
+    for place in places:
+        path = Path(place) / include.name
+        if path.is_file():
+            return path.resolve()
+    return _nearby(include.name, Path(directory)) if include.quoted or "/" in include.name else None
+
+
+def _nearby(name: str, directory: Path) -> Path | None:
+    """A header in a directory above, or in a directory for headers there, where build files would have pointed with -I."""
+    for above in (directory, *directory.parents[:LEVELS]):
+        if above == Path.home() or above.parent == above:
+            return None
+        for beside in ("", *HEADER_DIRECTORIES):
+            path = above / beside / name
+            if path.is_file():
+                return path.resolve()
+    return None
