@@ -1,0 +1,39 @@
+"""``ptxkit fuse``: which operations of a graph should share a launch, what that saves, and what it costs.
+
+===================  ==========================================================================================
+:mod:`.graph`        tensors, operations, and the graph that they form
+:mod:`.kinds`        the kinds of operations: shapes of their results, flops, bytes
+:mod:`.read`         graphs from JSON and Python files
+:mod:`.torch_graph`  graphs captured from torch modules by ``torch.export``
+:mod:`.models`       graphs of language models, by their dimensions
+:mod:`.machine`      what the prediction needs to know of a GPU
+:mod:`.cost`         the predicted time of a launch
+:mod:`.rules`        whether two neighbouring operations can share a launch, and the reason
+:mod:`.groups`       which groups of operations are best merged
+:mod:`.score`        the weighted score of a group
+:mod:`.offers`       the bundled kernel that computes a group, or the formula that writes one
+:mod:`.analysis`     the report as values
+:mod:`.reality`      the unfused and fused variants of the bundled kernels as graphs, to compare predictions with measurements
+===================  ==========================================================================================
+"""
+
+from ptxkit.fusion.analysis import Candidate, Report, analyse
+from ptxkit.fusion.graph import Graph, GraphBuilder, Operation
+from ptxkit.fusion.machine import Machine, machine_for
+from ptxkit.fusion.models import model_graph
+from ptxkit.fusion.read import read_graph
+from ptxkit.fusion.tensors import Tensor
+
+__all__ = [
+    "Candidate",
+    "Graph",
+    "GraphBuilder",
+    "Machine",
+    "Operation",
+    "Report",
+    "Tensor",
+    "analyse",
+    "machine_for",
+    "model_graph",
+    "read_graph",
+]

@@ -1,0 +1,399 @@
+"""The kinds of operations: shapes of their results, flops, and bytes that they read.
+
+====================  =============================================================================================
+``elementwise``       each element of the result depends on one element of each input, which may be broadcast
+``row``               an element of the result depends on a whole row (the last axis) of the first input
+``contraction``       a matrix product, on tensor cores where the type has them
+``attention``         softmax(q k^T / sqrt(d)) v in one launch
+``movement``          copies without arithmetic
+``view``              other shapes of the same memory, without a launch
+====================  =============================================================================================
+
+Flops are counted as by the bundled kernels: an exponential, a reciprocal or a root is one, a multiply-add two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from ptxkit.errors import UsageError
+from ptxkit.expression.operations import OPERATIONS, REDUCTIONS
+from ptxkit.fusion.tensors import Tensor, checked_dtype
+from ptxkit.workload.workload import suggestion
+
+Family = Literal["elementwise", "row", "contraction", "attention", "movement", "view"]
+Shaped = tuple[tuple[int, ...], str]  # shape and dtype of a result
+Attributes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The rules of a kind of operation.
+
+    Attributes:
+        family: see the module.
+        operands: the least and the largest number of inputs.
+        results: (inputs, attributes) -> shape and dtype of each result. Raises UsageError.
+        count: (inputs, outputs, attributes) -> flops.
+        attributes: name of each attribute -> what it is.
+        reads: (index of the input, inputs, outputs, attributes) -> bytes; None: the whole input.
+        summary: one line for the documentation.
+    """
+
+    family: Family
+    operands: tuple[int, int]
+    results: Callable[[Sequence[Tensor], Attributes], list[Shaped]]
+    count: Callable[[Sequence[Tensor], Sequence[Tensor], Attributes], float]
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    reads: Callable[[int, Sequence[Tensor], Sequence[Tensor], Attributes], float] | None = None
+    summary: str = ""
+
+    def check(self, inputs: int, attributes: Attributes) -> None:
+        """Raise UsageError for a wrong number of inputs and for unknown attributes."""
+        least, most = self.operands
+        if not least <= inputs <= most:
+            wanted = f"{least}" if least == most else f"{least} to {most}"
+            raise UsageError(f"takes {wanted} input{'s' if most > 1 else ''}, not {inputs}")
+        for name in attributes:
+            if name not in self.attributes:
+                raise UsageError(f"has no attribute {name!r}; {suggestion(name, self.attributes)}")
+
+    def flops(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], attributes: Attributes) -> float:
+        """Flops of an operation."""
+        return self.count(inputs, outputs, attributes)
+
+    def read(self, i: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], attributes: Attributes) -> float:
+        """Bytes of input ``i`` that an operation reads."""
+        return self.reads(i, inputs, outputs, attributes) if self.reads else inputs[i].bytes
+
+
+def _broadcast(inputs: Sequence[Tensor]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(tensor.shape for tensor in inputs))
+    except ValueError:
+        shapes = " and ".join(str(list(tensor.shape)) for tensor in inputs)
+        raise UsageError(f"the shapes {shapes} cannot be broadcast") from None
+
+
+def _dtype(attributes: Attributes, default: str) -> str:
+    return checked_dtype(attributes.get("dtype", default))
+
+
+def _elementwise(flops: float, operands: tuple[int, int], summary: str, dtype: str = "") -> Kind:
+    def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+        if len(inputs) < operands[1] and "value" not in attributes and operands != (1, 1):
+            raise UsageError(f"takes {operands[1]} inputs, or {len(inputs)} and the attribute 'value'")
+        number = attributes.get("value", 0)
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise UsageError(f"the attribute 'value' must be a number, not {number!r}")
+        largest = max(inputs, key=lambda tensor: tensor.elements)
+        return [(_broadcast(inputs), _dtype(attributes, dtype or largest.dtype))]
+
+    names = {"dtype": "the type of the result"}
+    if operands[0] < operands[1]:
+        names["value"] = "the number that takes the place of the last input"
+    return Kind(
+        "elementwise", operands, results, lambda _, outputs, __: flops * outputs[0].elements, names, None, summary
+    )
+
+
+def _rows(flops: float, operands: tuple[int, int], summary: str) -> Kind:
+    """A kind whose result has the shape of its first input; the other inputs are broadcast to it."""
+
+    def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+        _check_row(inputs)
+        if _broadcast(inputs) != inputs[0].shape:
+            raise UsageError(f"the first input has the shape {list(inputs[0].shape)}; the others must fit into it")
+        return [(inputs[0].shape, _dtype(attributes, inputs[0].dtype))]
+
+    names = {"dtype": "the type of the result"}
+    return Kind("row", operands, results, lambda inputs, _, __: flops * inputs[0].elements, names, None, summary)
+
+
+def _reduction(flops: float, summary: str, operands: tuple[int, int] = (1, 1)) -> Kind:
+    """A kind with one result for each row."""
+
+    def results(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+        _check_row(inputs)
+        return [((*inputs[0].shape[:-1], 1), _dtype(attributes, inputs[0].dtype))]
+
+    names = {"dtype": "the type of the result"}
+    return Kind("row", operands, results, lambda inputs, _, __: flops * inputs[0].elements, names, None, summary)
+
+
+def _check_row(inputs: Sequence[Tensor]) -> None:
+    if not inputs[0].shape:
+        raise UsageError("the first input has no axis along which a row could lie")
+
+
+def _quantized_rows(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    _check_row(inputs)
+    return [(inputs[0].shape, _dtype(attributes, "s8")), ((*inputs[0].shape[:-1], 1), "f32")]
+
+
+def _column_sum(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    _check_row(inputs)
+    return [((inputs[0].shape[-1],), _dtype(attributes, inputs[0].dtype))]
+
+
+def _product(inputs: Sequence[Tensor], attributes: Attributes) -> tuple[tuple[int, ...], int, int, int]:
+    """Batch axes, m, n and k of a matmul."""
+    a, b = inputs[:2]
+    if len(a.shape) < 2 or len(b.shape) < 2:
+        raise UsageError("both inputs of a matmul need two axes or more")
+    m, k = a.shape[-2:]
+    rows, n = b.shape[-2:]
+    if attributes.get("transpose_b"):
+        rows, n = n, rows
+    if rows != k:
+        raise UsageError(f"the inner sizes differ: {k} of {list(a.shape)} and {rows} of {list(b.shape)}")
+    batch = _broadcast([Tensor("a", a.shape[:-2], a.dtype), Tensor("b", b.shape[:-2], b.dtype)])
+    return batch, m, n, k
+
+
+def _matmul(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    batch, m, n, _ = _product(inputs, attributes)
+    return [((*batch, m, n), _dtype(attributes, inputs[0].dtype))]
+
+
+def _matmul_flops(inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
+    batch, m, n, k = _product(inputs, attributes)
+    return 2.0 * math.prod(batch) * m * n * k
+
+
+def _linear(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    x, w = inputs[:2]
+    if len(x.shape) < 1 or len(w.shape) != 2 or x.shape[-1] != w.shape[1]:
+        raise UsageError(f"x {list(x.shape)} needs weights (n, {x.shape[-1] if x.shape else 'k'}), not {list(w.shape)}")
+    if len(inputs) > 2 and inputs[2].shape != (w.shape[0],):
+        raise UsageError(f"the bias must have the shape [{w.shape[0]}], not {list(inputs[2].shape)}")
+    return [((*x.shape[:-1], w.shape[0]), _dtype(attributes, x.dtype))]
+
+
+def _linear_flops(inputs: Sequence[Tensor], outputs: Sequence[Tensor], _: Attributes) -> float:
+    return (2.0 * inputs[1].shape[1] + (len(inputs) > 2)) * outputs[0].elements
+
+
+def _grouped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    x, w = inputs[:2]
+    if len(x.shape) != 2 or len(w.shape) != 3 or x.shape[1] != w.shape[2]:
+        raise UsageError(f"rows {list(x.shape)} need weights (experts, n, k) of the same k, not {list(w.shape)}")
+    hit = _number(attributes, "experts", w.shape[0])
+    if hit > w.shape[0]:
+        raise UsageError(f"experts is {hit}, but the weights have {w.shape[0]}")
+    return [((x.shape[0], w.shape[1]), _dtype(attributes, x.dtype))]
+
+
+def _grouped_read(i: int, inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
+    if i != 1:
+        return inputs[i].bytes
+    experts = inputs[1].shape[0]
+    hit = min(_number(attributes, "experts", experts), inputs[0].shape[0])
+    return inputs[1].bytes * hit / experts
+
+
+def _number(attributes: Attributes, name: str, default: int) -> int:
+    value = attributes.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} must be a positive number, not {value!r}")
+    return value
+
+
+def _attention(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    q, k, v = inputs[:3]
+    shapes = f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)}"
+    if len({len(q.shape), len(k.shape), len(v.shape)}) != 1 or len(q.shape) not in (3, 4):
+        raise UsageError(f"{shapes} must all be (batch, heads, length, d) or (heads, length, d)")
+    if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-3] != k.shape[:-3]:
+        raise UsageError(f"{shapes} do not fit: k needs the d of q, v the heads and the length of k")
+    if q.shape[-3] % k.shape[-3]:
+        raise UsageError(f"the {k.shape[-3]} heads of k and v must divide the {q.shape[-3]} heads of q")
+    return [((*q.shape[:-1], v.shape[-1]), _dtype(attributes, q.dtype))]
+
+
+def _attention_flops(inputs: Sequence[Tensor], _: Sequence[Tensor], attributes: Attributes) -> float:
+    q, k, v = inputs[:3]
+    pairs = math.prod(q.shape[:-1]) * k.shape[-2]
+    return (2.0 * (q.shape[-1] + v.shape[-1]) + 5) * pairs / (2 if attributes.get("causal") else 1)
+
+
+def _parts(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    x = inputs[0]
+    axis = attributes.get("axis", -1)
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -len(x.shape) <= axis < len(x.shape):
+        raise UsageError(f"axis {axis!r} is none of {list(x.shape)}")
+    sizes = attributes.get("sizes")
+    if sizes is None:
+        parts = _number(attributes, "parts", 2)
+        if x.shape[axis] % parts:
+            raise UsageError(f"{parts} parts do not divide the {x.shape[axis]} elements of axis {axis}")
+        sizes = [x.shape[axis] // parts] * parts
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence) or not all(type(s) is int and s > 0 for s in sizes):
+        raise UsageError(f"sizes must be a list of positive numbers, not {sizes!r}")
+    if sum(sizes) != x.shape[axis]:
+        raise UsageError(f"the sizes add up to {sum(sizes)}, but axis {axis} has {x.shape[axis]} elements")
+    place = axis % len(x.shape)
+    return [((*x.shape[:place], size, *x.shape[place + 1 :]), x.dtype) for size in sizes]
+
+
+def _concatenated(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    axis = attributes.get("axis", -1)
+    first = inputs[0].shape
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -len(first) <= axis < len(first):
+        raise UsageError(f"axis {axis!r} is none of {list(first)}")
+    place = axis % len(first)
+    rests = {(*t.shape[:place], *t.shape[place + 1 :]) for t in inputs if len(t.shape) == len(first)}
+    if len(rests) != 1 or any(len(t.shape) != len(first) for t in inputs):
+        raise UsageError("the inputs may differ along the axis only")
+    return [((*first[:place], sum(t.shape[place] for t in inputs), *first[place + 1 :]), inputs[0].dtype)]
+
+
+def _permuted(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    shape = inputs[0].shape
+    axes = attributes.get("axes", list(reversed(range(len(shape)))))
+    if isinstance(axes, str) or not isinstance(axes, Sequence) or sorted(axes) != list(range(len(shape))):
+        raise UsageError(f"axes must be a permutation of {list(range(len(shape)))}, not {axes!r}")
+    return [(tuple(shape[a] for a in axes), inputs[0].dtype)]
+
+
+def _reshaped(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    shape = attributes.get("shape")
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise UsageError("needs the attribute 'shape', a list of numbers")
+    result = Tensor.checked("the result", list(shape), inputs[0].dtype)
+    if result.elements != inputs[0].elements:
+        raise UsageError(f"{list(inputs[0].shape)} has other than the {result.elements} elements of {list(shape)}")
+    return [(result.shape, inputs[0].dtype)]
+
+
+def _gathered(inputs: Sequence[Tensor], attributes: Attributes) -> list[Shaped]:
+    table, indices = inputs
+    if not table.shape:
+        raise UsageError("the table needs an axis")
+    return [((*indices.shape, *table.shape[1:]), table.dtype)]
+
+
+def _gathered_read(i: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor], _: Attributes) -> float:
+    return inputs[1].bytes if i else min(outputs[0].bytes, inputs[0].bytes)
+
+
+def _no_flops(*_: Any) -> float:
+    return 0.0
+
+
+def _formula_kinds() -> Iterator[tuple[str, Kind]]:
+    """The kinds of the formulas of ``ptxkit new --expression``."""
+    for operation in OPERATIONS.values():
+        most = operation.operands
+        summary = f"`{operation.numpy.format('x', 'y', 'z')}`" if "activation(" not in operation.numpy else ""
+        yield (
+            operation.word,
+            _elementwise(operation.flops, (max(1, most - 1), most), summary or f"the activation {operation.word}"),
+        )
+    for name, reduction in REDUCTIONS.items():
+        yield name, _reduction(reduction.flops, f"{name} of each row")
+
+
+LAYOUT = {"axes": "the order of the axes"}
+PARTS = {"axis": "the axis", "parts": "the number of equal parts", "sizes": "the sizes of the parts"}
+PRODUCT = {"dtype": "the type of the result"}
+
+KINDS: dict[str, Kind] = {
+    **dict(_formula_kinds()),
+    "cast": _elementwise(1, (1, 1), "conversion to `dtype`"),
+    "clamp": _elementwise(2, (1, 1), "limits to a range"),
+    "round": _elementwise(1, (1, 1), "rounds to an integer"),
+    "power": _elementwise(2, (1, 2), "`x ** y`"),
+    "fma": _elementwise(2, (1, 3), "`x * y + z`"),
+    "polynomial": Kind(
+        "elementwise",
+        (1, 1),
+        lambda inputs, attributes: [(inputs[0].shape, _dtype(attributes, inputs[0].dtype))],
+        lambda inputs, _, attributes: 2.0 * _number(attributes, "multiply_adds", 1) * inputs[0].elements,
+        {"dtype": "the type of the result", "multiply_adds": "how many for each element"},
+        None,
+        "a number of dependent multiply-adds",
+    ),
+    "dropout": _elementwise(2, (1, 1), "zero with a probability, else scaled; random numbers are not counted"),
+    "rope": _elementwise(3, (3, 3), "rotary position embedding of x by cosines and sines"),
+    "quantize": _elementwise(4, (1, 1), "divided by a scale, rounded and limited to int8", dtype="s8"),
+    "layernorm": _rows(7, (1, 3), "layer normalization of x with optional weight and bias"),
+    "rmsnorm": _rows(4, (1, 2), "RMS normalization of x with an optional weight"),
+    "l2norm": _rows(3, (1, 1), "rows divided by their norm"),
+    "softmax": _rows(5, (1, 1), "softmax of rows"),
+    "variance": _reduction(3, "variance of each row, of x and the means", (1, 2)),
+    "column_sum": Kind(
+        "row",
+        (1, 1),
+        _column_sum,
+        lambda inputs, _, __: float(inputs[0].elements),
+        {"dtype": "the type of the result"},
+        None,
+        "the sum of all rows",
+    ),
+    "quantize_rows": Kind(
+        "row",
+        (1, 1),
+        _quantized_rows,
+        lambda inputs, _, __: 5.0 * inputs[0].elements,
+        {"dtype": "the type of the result"},
+        None,
+        "int8 (or `dtype`) with a scale for each row, which is the second result",
+    ),
+    "matmul": Kind(
+        "contraction",
+        (2, 2),
+        _matmul,
+        _matmul_flops,
+        {**PRODUCT, "transpose_b": "whether b is (n, k) instead of (k, n)"},
+        None,
+        "a (..., m, k) times b (..., k, n)",
+    ),
+    "linear": Kind(
+        "contraction",
+        (2, 3),
+        _linear,
+        _linear_flops,
+        PRODUCT,
+        None,
+        "x (..., k) times w (n, k) transposed, plus bias (n)",
+    ),
+    "grouped_linear": Kind(
+        "contraction",
+        (2, 2),
+        _grouped,
+        lambda inputs, outputs, _: 2.0 * inputs[0].shape[1] * outputs[0].elements,
+        {**PRODUCT, "experts": "how many experts have rows"},
+        _grouped_read,
+        "rows (m, k), sorted by expert, times the weights (experts, n, k) of their experts",
+    ),
+    "attention": Kind(
+        "attention",
+        (3, 3),
+        _attention,
+        _attention_flops,
+        {**PRODUCT, "causal": "whether a query sees earlier keys only"},
+        None,
+        "softmax(q k^T / sqrt(d)) v of q (batch, heads, n, d), k and v (batch, kv_heads, m, d)",
+    ),
+    "split": Kind("movement", (1, 1), _parts, _no_flops, PARTS, None, "copies of the parts of x"),
+    "concat": Kind(
+        "movement", (2, 64), _concatenated, _no_flops, {"axis": "the axis"}, None, "the inputs, one after the other"
+    ),
+    "transpose": Kind("movement", (1, 1), _permuted, _no_flops, LAYOUT, None, "a copy with other axes"),
+    "copy": Kind("movement", (1, 1), lambda i, a: [(i[0].shape, i[0].dtype)], _no_flops, {}, None, "a copy"),
+    "gather": Kind(
+        "movement", (2, 2), _gathered, _no_flops, {}, _gathered_read, "rows of a table, such as embeddings, by indices"
+    ),
+    "reshape": Kind(
+        "view", (1, 1), _reshaped, _no_flops, {"shape": "the new shape"}, None, "the same memory with another shape"
+    ),
+    "permute": Kind("view", (1, 1), _permuted, _no_flops, LAYOUT, None, "the same memory with other axes"),
+    "chunk": Kind("view", (1, 1), _parts, _no_flops, PARTS, None, "parts of x without copies"),
+}
+"""Name of the kind -> its rules."""

@@ -1,0 +1,161 @@
+"""Graphs of language models, by their dimensions: no weights, one layer that is repeated.
+
+Dimensions are those of the published configurations: GPT-2 (Radford et al., 2019), OPT-13B (arXiv 2205.01068), Llama 3 8B
+(arXiv 2407.21783), Mixtral 8x7B (arXiv 2401.04088), DeepSeek-V3 (arXiv 2412.19437; its latent attention is shown as ordinary
+attention with 128 heads of 128 elements).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptxkit.errors import UsageError
+from ptxkit.fusion.graph import Graph, GraphBuilder
+from ptxkit.workload.workload import suggestion
+
+
+@dataclass(frozen=True)
+class Model:
+    """The dimensions of a decoder.
+
+    Attributes:
+        hidden: elements of a token. intermediate: of the feed-forward network, or of an expert.
+        heads, kv_heads: of attention. d: elements of a head.
+        layers: how many. gated: SwiGLU instead of GELU or ReLU.
+        activation: of a network that is not gated.
+        experts, active: of a mixture of experts, and how many each token takes; 0 without.
+        norm: its kind. bias: whether the linear layers have biases.
+        shared: width of a feed-forward network that all tokens take besides their experts; 0 without.
+    """
+
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    d: int
+    layers: int
+    gated: bool
+    norm: str
+    bias: bool
+    activation: str = "gelu"
+    experts: int = 0
+    active: int = 0
+    shared: int = 0
+
+
+MODELS: dict[str, Model] = {
+    "gpt2": Model(768, 3072, 12, 12, 64, 12, False, "layernorm", True),
+    "opt-13b": Model(5120, 20480, 40, 40, 128, 40, False, "layernorm", True, "relu"),
+    "llama3-8b": Model(4096, 14336, 32, 8, 128, 32, True, "rmsnorm", False),
+    "mixtral-8x7b": Model(4096, 14336, 32, 8, 128, 32, True, "rmsnorm", False, experts=8, active=2),
+    "deepseek-v3": Model(7168, 2048, 128, 128, 128, 58, True, "rmsnorm", False, experts=256, active=8, shared=2048),
+}
+"""Name for ``--model`` -> dimensions. Layers of DeepSeek-V3 are those with a mixture of experts."""
+
+
+def model_graph(name: str, tokens: int = 4096, context: int = 0, dtype: str = "bf16") -> Graph:
+    """A layer of a model, repeated as often as the model has layers.
+
+    Args:
+        name: a key of :data:`MODELS`.
+        tokens: rows of the activations: all tokens of a batch that are computed at once.
+        context: keys that a token sees; 0: as many as there are tokens, causal, as in prefill.
+        dtype: of activations and weights.
+
+    Raises:
+        UsageError: no such model, or a number of tokens below 1.
+    """
+    if name not in MODELS:
+        raise UsageError(f"there is no model {name!r}; {suggestion(name, MODELS)}")
+    if tokens < 1 or context < 0:
+        raise UsageError("the numbers of tokens and of keys must be positive")
+    return _Layer(name, MODELS[name], tokens, context, dtype).graph()
+
+
+class _Layer:
+    def __init__(self, name: str, model: Model, tokens: int, context: int, dtype: str) -> None:
+        self.model, self.tokens, self.context, self.dtype = model, tokens, context, dtype
+        self.g = GraphBuilder(f"{name}, one of {model.layers} layers, {tokens} tokens", model.layers)
+
+    def weight(self, name: str, *shape: int) -> str:
+        return self.g.input(name, shape, self.dtype)
+
+    def linear(self, x: str, name: str, n: int) -> str:
+        k = self.g.shape(x)[-1]
+        result: str = self.g.linear(x, self.weight(f"{name}.weight", n, k), name=name)
+        if self.model.bias:
+            result = self.g.add(result, self.weight(f"{name}.bias", n), name=f"{name}_bias")
+        return result
+
+    def norm(self, x: str, name: str) -> str:
+        weights = [self.weight(f"{name}.weight", self.model.hidden)]
+        if self.model.norm == "layernorm":
+            weights.append(self.weight(f"{name}.bias", self.model.hidden))
+        result: str = self.g.operation(self.model.norm, x, *weights, name=name)
+        return result
+
+    def graph(self) -> Graph:
+        g, model = self.g, self.model
+        x = g.input("x", (self.tokens, model.hidden), self.dtype)
+        attended = self.attention(self.norm(x, "attention_norm"))
+        x = g.add(attended, x, name="attention_residual")
+        h = self.norm(x, "ffn_norm")
+        y = g.add(self.experts(h) if model.experts else self.ffn(h, ""), x, name="ffn_residual")
+        return g.graph(outputs=[y])
+
+    def attention(self, h: str) -> str:
+        g, model = self.g, self.model
+        keys = self.context or self.tokens
+
+        def heads(name: str, number: int) -> str:
+            flat = self.linear(h, name, number * model.d)
+            split = g.reshape(flat, name=f"{name}_heads", shape=[self.tokens, number, model.d])
+            return str(g.permute(split, name=f"{name}_by_head", axes=[1, 0, 2]))
+
+        q, k, v = heads("q", model.heads), heads("k", model.kv_heads), heads("v", model.kv_heads)
+        if model.norm == "rmsnorm":  # these models rotate queries and keys
+            cos = self.g.input("cos", (self.tokens, model.d), "f32")
+            sin = self.g.input("sin", (self.tokens, model.d), "f32")
+            q, k = (g.rope(t, cos, sin, name=f"rope_{n}", dtype=self.dtype) for t, n in ((q, "q"), (k, "k")))
+        if self.context:  # the cache holds the keys and values of earlier tokens, and of these
+            k, v = (self.g.input(f"cached_{n}", (model.kv_heads, keys, model.d), self.dtype) for n in "kv")
+        o = g.attention(q, k, v, name="attention", causal=not self.context)
+        together = g.permute(o, name="o_by_token", axes=[1, 0, 2])
+        flat = g.reshape(together, name="o_flat", shape=[self.tokens, model.heads * model.d])
+        return self.linear(flat, "output", model.hidden)
+
+    def ffn(self, h: str, prefix: str, width: int = 0) -> str:
+        g, model, width = self.g, self.model, width or self.model.intermediate
+        if model.gated:
+            gate = g.silu(self.linear(h, f"{prefix}gate", width), name=f"{prefix}silu")
+            inner = g.multiply(gate, self.linear(h, f"{prefix}up", width), name=f"{prefix}gated")
+        else:
+            inner = g.operation(
+                model.activation, self.linear(h, f"{prefix}up", width), name=f"{prefix}{model.activation}"
+            )
+        return self.linear(inner, f"{prefix}down", model.hidden)
+
+    def experts(self, h: str) -> str:
+        g, model = self.g, self.model
+        rows = self.tokens * model.active
+        hit = max(1, round(model.experts * (1 - (1 - model.active / model.experts) ** self.tokens)))
+        scores = self.linear(h, "router", model.experts)
+        g.softmax(scores, name="router_softmax", dtype="f32")  # the top experts and their order follow from it
+        order = g.input("sorted_tokens", (rows,), "s32")
+        sorted_rows = g.gather(h, order, name="sort_tokens")
+
+        def grouped(x: str, name: str, n: int) -> str:
+            weights = self.weight(f"{name}.weight", model.experts, n, g.shape(x)[-1])
+            return str(g.grouped_linear(x, weights, name=name, experts=hit))
+
+        gate = g.silu(grouped(sorted_rows, "gate", model.intermediate), name="silu")
+        inner = g.multiply(gate, grouped(sorted_rows, "up", model.intermediate), name="gated")
+        down = grouped(inner, "down", model.hidden)
+        parts = g.reshape(down, name="by_token", shape=[self.tokens, model.active, model.hidden])
+        weighted = g.multiply(parts, g.input("routing_weights", (self.tokens, model.active, 1), "f32"), name="weighted")
+        swapped = g.permute(weighted, name="choices_last", axes=[0, 2, 1])
+        summed = g.sum(swapped, name="combine")
+        combined = g.reshape(summed, name="combined", shape=[self.tokens, model.hidden])
+        if model.shared:
+            combined = g.add(combined, self.ffn(h, "shared_", model.shared), name="with_shared")
+        return str(combined)

@@ -1,0 +1,92 @@
+"""Tensors of a graph: names, shapes, dtypes and sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ptxkit.errors import UsageError
+from ptxkit.workload.workload import suggestion
+
+BITS = {
+    "f64": 64,
+    "f32": 32,
+    "tf32": 32,
+    "f16": 16,
+    "bf16": 16,
+    "e4m3": 8,
+    "e5m2": 8,
+    "e2m1": 4,
+    "s64": 64,
+    "s32": 32,
+    "s8": 8,
+    "u8": 8,
+    "bool": 8,
+}
+"""Bits of an element in memory."""
+
+SPELLINGS = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int64": "s64",
+    "int32": "s32",
+    "int8": "s8",
+    "uint8": "u8",
+}
+"""The names of numpy and torch -> ptxkit's."""
+
+MOST = 2**60  # elements; products of such numbers are still exact enough as floats
+
+
+def checked_dtype(name: Any) -> str:
+    """The dtype of that name, which may be numpy's or torch's. Raises UsageError for an unknown one."""
+    spelled = SPELLINGS.get(name, name) if isinstance(name, str) else None
+    if spelled not in BITS:
+        raise UsageError(f"no dtype {name!r}; {suggestion(str(name), BITS)}")
+    return spelled
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor: a name, a shape, and the dtype of its elements, a key of :data:`BITS`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def checked(cls, name: Any, shape: Any, dtype: Any) -> Tensor:
+        """The tensor.
+
+        Raises:
+            UsageError: a name that is no text, a shape that is not a list of positive numbers, or an unknown dtype.
+        """
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"the name of a tensor must be a text, not {name!r}")
+        if isinstance(shape, (str, bytes)) or not isinstance(shape, Sequence):
+            raise UsageError(f"tensor {name!r}: the shape must be a list of numbers, not {shape!r}")
+        for extent in shape:
+            if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
+                raise UsageError(f"tensor {name!r}: the shape must consist of positive numbers, not {extent!r}")
+        if math.prod(shape) > MOST:
+            raise UsageError(f"tensor {name!r}: the shape {list(shape)} is too large")
+        try:
+            return cls(name, tuple(shape), checked_dtype(dtype))
+        except UsageError as error:
+            raise UsageError(f"tensor {name!r}: {error}") from None
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> float:
+        """Its size in memory."""
+        return self.elements * BITS[self.dtype] / 8

@@ -1,0 +1,88 @@
+"""ptxkit fuse."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import pytest
+
+from ptxkit import cli
+
+
+def exit_of(*args):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["fuse", *map(str, args)])
+    return stopped.value.code
+
+
+def test_a_model_as_text(capsys):
+    assert exit_of("--model", "gpt2", "--no-compile") == 0
+    out = capsys.readouterr().out
+    assert "gpt2, one of 12 layers, 4096 tokens; NVIDIA H200" in out
+    assert "up + up_bias + gelu" in out and "matmul_wgmma 4096 3072 768 --option epilogue=bias_gelu" in out
+    assert "Total, 12 times" in out
+
+
+def test_markdown_has_tables(capsys):
+    assert exit_of("--model", "llama3-8b", "--tokens", "1e3", "--format", "markdown", "--no-compile") == 0
+    assert "|---" in capsys.readouterr().out.replace("|:--", "|---")
+
+
+def test_json_holds_the_whole_report(capsys):
+    assert exit_of("--model", "llama3-8b", "--tokens", 1, "--context", 4096, "--json", "-", "--no-compile") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == "ptxkit.fuse/1" and value["repeat"] == 32
+    planned = [name for group in value["plan"] for name in group["operations"]]
+    assert sorted(planned) == sorted(operation["name"] for operation in value["operations"])
+    assert value["fused"]["launches"] == 32 * len(value["plan"]) < value["unfused"]["launches"]
+    assert {pair["verdict"] for pair in value["pairs"]} == {"FUSE", "IF", "DO NOT FUSE"}
+
+
+def test_the_page_draws_every_operation_twice(tmp_path, capsys):
+    file = tmp_path / "report.html"
+    assert exit_of("--model", "mixtral-8x7b", "--html", file, "--no-compile") == 0
+    text = file.read_text()
+    drawn = [html.unescape(word) for word in re.findall(r"<text x=[^>]*>([^<]*)</text>", text)]
+    assert drawn.count("sort_tokens") == drawn.count("router_softmax") == 2
+    assert "Roofline" in text and "<script" not in text and "nan" not in text
+
+
+def test_a_file_with_a_compiled_kernel(tmp_path, capsys):
+    operations = [{"kind": "layernorm", "inputs": ["x", "g", "b"]}, {"kind": "gelu", "inputs": ["layernorm"]}]
+    inputs = {"x": {"shape": [256, 1024], "dtype": "f32"}} | {n: {"shape": [1024], "dtype": "f32"} for n in "gb"}
+    file = tmp_path / "net.json"
+    file.write_text(json.dumps({"inputs": inputs, "operations": operations}))
+    assert exit_of(file, "--json", "-") == 0
+    (group,) = json.loads(capsys.readouterr().out)["plan"]
+    assert group["fusion"]["registers_source"] == "compiled" and 0 < group["fusion"]["compiled"]["occupancy"] <= 1
+    assert group["fusion"]["command"].startswith("ptxkit run layernorm 256 1024 ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give a graph, or --model"),
+        (["x.json", "--model", "gpt2"], "give a graph, or --model"),
+        (["absent.json"], "there is no file absent.json"),
+        (["absent.json", "--tokens", "3"], "--tokens belongs to --model"),
+        (["--model", "gtp2"], "did you mean 'gpt2'"),
+        (["--model", "gpt2", "--tokens", "0"], "--tokens"),
+        (["--model", "gpt2", "--dtype", "bf61"], "no dtype 'bf61'"),
+        (["--model", "gpt2", "--gpu", "H300"], "no documented GPU 'H300'"),
+        (["--model", "gpt2", "--weight", "memory"], "--weight takes NAME=VALUE"),
+        (["--model", "gpt2", "--weight", "size=1"], "there is no weight 'size'"),
+        (["--model", "gpt2", "--threshold", "score=x"], "the threshold of score must be a number"),
+        (["--model", "gpt2", "--launch-us", "-1"], "--launch-us"),
+    ],
+)
+def test_bad_input_has_one_line_and_code_2(words, message, capsys):
+    assert exit_of(*words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_analysis(tmp_path, capsys):
+    assert exit_of("--model", "gpt2", "--html", tmp_path / "absent" / "x.html") in (2, 7)
+    assert "absent" in capsys.readouterr().err

@@ -1,0 +1,135 @@
+"""The bundled kernels and formulas that compute groups."""
+
+from __future__ import annotations
+
+import shlex
+
+import numpy as np
+import pytest
+
+from ptxkit.expression.syntax import parse
+from ptxkit.fusion.cost import Group
+from ptxkit.fusion.graph import GraphBuilder
+from ptxkit.fusion.offers import offer
+from ptxkit.workload import registry
+from ptxkit.workload.registry import load_file
+
+
+def whole(build, shape=(64, 256), dtype="f32", outputs=()):
+    g = GraphBuilder()
+    build(g, g.input("x", shape, dtype), lambda name, s=None: g.input(name, s or shape, dtype))
+    graph = g.graph(outputs)
+    return offer(Group.of(graph, graph.launches))
+
+
+@pytest.mark.parametrize(
+    ("build", "command"),
+    [
+        (
+            lambda g, x, i: g.quantize_rows(g.layernorm(x, i("a", (256,)), i("b", (256,)))),
+            "layernorm_quantize 64 256 --option dtype=f32",
+        ),
+        (lambda g, x, i: g.rmsnorm(x, i("a", (256,))), "rmsnorm 64 256 --option dtype=f32"),
+        (lambda g, x, i: g.dropout(g.softmax(x)), "softmax 64 256 --option p=0.1 --option dtype=f32"),
+        (
+            lambda g, x, i: g.softmax(g.add(g.multiply(x, value=0.125), i("m"))),
+            "scale_mask_softmax 64 256 --option scale=0.125 --option dtype=f32",
+        ),
+        (lambda g, x, i: g.l2norm(x), "fused_l2norm 64 256"),
+        (lambda g, x, i: g.multiply(g.silu(x), i("up")), "swiglu 64 256 --option dtype=f32"),
+        (
+            lambda g, x, i: g.add(g.dropout(g.add(x, i("b", (256,)))), i("r"), name="r_add"),
+            "bias_dropout_residual 64 256 --option dtype=f32",
+        ),
+        (lambda g, x, i: g.silu(g.add(x, i("r"))), "add_activation 16384 --option activation=silu --option dtype=f32"),
+        (lambda g, x, i: g.exp(g.multiply(g.add(x, i("y")), value=2)), "add_mul_exp 16384"),
+        (lambda g, x, i: g.quantize(x), "quantize_int8 16384"),
+    ],
+)
+def test_bundled_kernels(build, command):
+    found = whole(build)
+    assert found.command == f"ptxkit run {command}"
+    registry.get(found.kernel)(**found.sizes)  # sizes and options exist
+
+
+def test_products_with_bias_and_gelu():
+    def build(g, x, i):
+        g.gelu(g.add(g.linear(x, i("w", (512, 256))), i("bias", (512,))))
+
+    assert whole(build, dtype="bf16").command == "ptxkit run matmul_wgmma 64 512 256 --option epilogue=bias_gelu"
+    assert "matmul_mma 64 512 256" in whole(build, dtype="f16").command
+
+
+@pytest.mark.parametrize(
+    ("build", "formula"),
+    [
+        (lambda g, x, i: g.multiply(g.gelu(g.add(x, i("bias", (256,)))), i("y")), "(gelu((x + bias)) * y)"),
+        (lambda g, x, i: g.tanh(g.l2norm(x)), "tanh((x / norm(x)))"),
+        (lambda g, x, i: g.relu(g.rmsnorm(x, i("gain", (256,)))), "relu((x * rsqrt(mean(square(x)) + 1e-6) * gain))"),
+        (lambda g, x, i: g.sigmoid(g.softmax(x)), "sigmoid((exp(x - max(x)) / sum(exp(x - max(x)))))"),
+        (lambda g, x, i: g.exp(g.maximum(x, value=0.0)), "exp(maximum(x, 0.0))"),
+    ],
+)
+def test_formulas_can_be_written(build, formula):
+    found = whole(build)
+    assert found.formula == formula
+    words = shlex.split(found.command)
+    columns = tuple(words[i + 1] for i, word in enumerate(words) if word == "--column")
+    arrays = tuple(words[i + 1] for i, word in enumerate(words) if word == "--array")
+    parse(words[words.index("--expression") + 1], columns=columns, arrays=arrays)
+
+
+def test_the_command_of_a_formula_writes_a_kernel_that_is_verified(tmp_path):
+    from ptxkit import cli
+    from ptxkit.testing import assert_verified
+
+    found = whole(lambda g, x, i: g.multiply(g.gelu(g.add(x, i("bias", (256,)))), i("y")))
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*shlex.split(found.command)[1:], "--directory", str(tmp_path)])
+    assert stopped.value.code == 0
+    (description,) = (file for file in tmp_path.glob("*.py") if not file.name.startswith("test_"))
+    assert_verified(load_file(description)(rows=3, cols=100), variants="fused", device="emulator")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, x, i: g.transpose(g.gelu(x)),  # copies are no formula
+        lambda g, x, i: g.gelu(g.cast(x, dtype="bf16")),  # a kernel of a formula has one type
+        lambda g, x, i: g.gelu(g.add(x, i("r", (64, 1)))),  # one value for each row is no input of a formula
+        lambda g, x, i: g.gelu(g.rope(x, i("c"), i("s"))),
+    ],
+)
+def test_groups_without_an_offer(build):
+    assert whole(build) is None
+
+
+def test_two_results_are_no_formula():
+    g = GraphBuilder()
+    x = g.input("x", (4, 8), "f32")
+    a, b = g.gelu(x), g.exp(x)
+    graph = g.graph([a, b])
+    assert offer(Group.of(graph, graph.launches)) is None
+
+
+def test_a_formula_begins_with_the_inputs_of_its_group():
+    g = GraphBuilder()
+    h = g.exp(g.input("x", (4, 8), "f32"), name="h")
+    g.tanh(g.gelu(h))
+    graph = g.graph()
+    group = Group.of(graph, graph.launches[1:])
+    assert offer(group).formula == "tanh(gelu(h))"
+
+
+def test_other_shapes_of_a_value_are_no_formula():
+    assert whole(lambda g, x, i: g.gelu(g.reshape(g.exp(x), shape=[256, 64]))) is None
+
+
+def test_names_that_a_formula_cannot_have():
+    g = GraphBuilder()
+    x = g.input("lambda", (4, 8), "f32")
+    g.gelu(g.add(x, g.input("layer.0/weight", (8,), "f32")))
+    graph = g.graph()
+    found = offer(Group.of(graph, graph.launches))
+    assert found.formula == "gelu((in_lambda + layer_0_weight))"
+    assert np.all([word in found.command for word in ("--column layer_0_weight", "--array in_lambda")])
